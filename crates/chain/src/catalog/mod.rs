@@ -1,0 +1,272 @@
+//! Everything a chain knows in memory: what each segment is used for, where keys are, and what is released.
+//!
+//! Only durable groups are in it. It grows with the number of segments and with the open ones, never with the log.
+
+mod closed;
+mod segment_index;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+pub(crate) use closed::{ClosedSegment, KeyOrder, coarse_ranges};
+pub(crate) use segment_index::SegmentIndex;
+
+use crate::error::Damage;
+use crate::format::{Hole, RunHead};
+use crate::range_set::RangeSet;
+
+/// A segment that holds groups and has no footer yet.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSegment {
+    pub(crate) lap: u64,
+    pub(crate) index: SegmentIndex,
+    /// Exactly the keys of its records.
+    pub(crate) keys: RangeSet,
+    pub(crate) first_seq: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) incarnation: u64,
+    /// Where its durable groups end, byte in the segment.
+    pub(crate) end_offset: u32,
+    pub(crate) run_count: u64,
+    pub(crate) record_count: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) blob_bytes: u64,
+    pub(crate) holes: Vec<Hole>,
+}
+
+/// What a segment is used for.
+#[derive(Debug)]
+pub(crate) enum SegmentState {
+    /// Free; the file system may have to allocate it when it is written.
+    Raw,
+    /// Being written over with zeros; not to be used meanwhile.
+    Preparing,
+    /// Free and written before: a flush into it is as fast as can be.
+    Ready,
+    /// Chosen to be filled next; its header is on the way or durable.
+    Next,
+    /// Being filled, or full and waiting for its footer.
+    Open(Box<OpenSegment>),
+    /// Full, with a footer.
+    Closed(ClosedSegment),
+}
+
+/// A group that has become durable.
+pub(crate) struct Published<'a> {
+    pub(crate) segment: u32,
+    pub(crate) seq: u64,
+    pub(crate) incarnation: u64,
+    pub(crate) end_offset: u32,
+    pub(crate) blob: Bytes,
+    pub(crate) starts: &'a [u32],
+    pub(crate) data_bytes: u64,
+    pub(crate) released: &'a [Range<u64>],
+}
+
+/// A run and the segment it is in.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub(crate) segment: u32,
+    pub(crate) lap: u64,
+    pub(crate) run: RunHead,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    segments: Vec<SegmentState>,
+    ready: usize,
+    raw: usize,
+    /// Durably released keys.
+    pub(crate) released: RangeSet,
+    pub(crate) highest_key: Option<u64>,
+    pub(crate) damage: Vec<Damage>,
+    /// Durable groups whose keys are not known: a key that is not found may have been in one.
+    pub(crate) holes: usize,
+    order: KeyOrder,
+    /// Indexes of closed segments whose groups are still in the tail cache, by lap.
+    warm: BTreeMap<u64, (u32, SegmentIndex)>,
+    /// Indexes of closed segments whose footers are harmed, made from their groups again, by lap.
+    rebuilt: BTreeMap<u64, (u32, SegmentIndex)>,
+    /// Open segments by lap.
+    open: BTreeMap<u64, u32>,
+}
+
+impl Catalog {
+    /// A catalog of so many raw segments.
+    pub(crate) fn new(segments: u32) -> Self {
+        let mut catalog = Self::default();
+        catalog.grow(segments);
+        catalog
+    }
+
+    /// Adds raw segments until there are so many.
+    pub(crate) fn grow(&mut self, segments: u32) {
+        while self.segments.len() < segments as usize {
+            self.segments.push(SegmentState::Raw);
+            self.raw += 1;
+        }
+    }
+
+    /// What each segment is used for.
+    pub(crate) fn segments(&self) -> &[SegmentState] {
+        &self.segments
+    }
+
+    /// Changes what a segment is used for.
+    pub(crate) fn set(&mut self, segment: u32, state: SegmentState) -> SegmentState {
+        let before = std::mem::replace(&mut self.segments[segment as usize], state);
+        match before {
+            SegmentState::Ready => self.ready -= 1,
+            SegmentState::Raw => self.raw -= 1,
+            _ => {}
+        }
+        match self.segments[segment as usize] {
+            SegmentState::Ready => self.ready += 1,
+            SegmentState::Raw => self.raw += 1,
+            _ => {}
+        }
+        before
+    }
+
+    /// A free segment: one that is ready, else a raw one.
+    pub(crate) fn find_free(&self) -> Option<u32> {
+        let find = |wanted: fn(&SegmentState) -> bool| self.segments.iter().position(wanted);
+        let ready = if self.ready > 0 { find(|state| matches!(state, SegmentState::Ready)) } else { None };
+        ready.or_else(|| find(|state| matches!(state, SegmentState::Raw))).map(|segment| segment as u32)
+    }
+
+    /// Makes `segment` an open one.
+    pub(crate) fn open_segment(&mut self, segment: u32, open: OpenSegment) {
+        self.open.insert(open.lap, segment);
+        self.holes += open.holes.len();
+        self.highest_key = self.highest_key.max(open.keys.last());
+        self.set(segment, SegmentState::Open(Box::new(open)));
+    }
+
+    /// The open segment with this number. It is one.
+    pub(crate) fn open(&self, segment: u32) -> &OpenSegment {
+        match &self.segments[segment as usize] {
+            SegmentState::Open(open) => open,
+            other => panic!("segment {segment} is {other:?}"),
+        }
+    }
+
+    /// Adds a durable group to its open segment, and applies what it releases.
+    pub(crate) fn publish(&mut self, group: Published<'_>) {
+        let SegmentState::Open(open) = &mut self.segments[group.segment as usize] else {
+            panic!("segment {} of a durable group is not open", group.segment);
+        };
+        if open.first_seq == 0 {
+            open.first_seq = group.seq;
+        }
+        open.last_seq = group.seq;
+        open.incarnation = open.incarnation.max(group.incarnation);
+        open.end_offset = group.end_offset;
+        open.run_count += group.starts.len() as u64;
+        open.data_bytes += group.data_bytes;
+        open.blob_bytes += group.blob.len() as u64;
+        let OpenSegment { index, keys, record_count, .. } = &mut **open;
+        index.add_group(group.blob, group.starts, |range| {
+            *record_count += range.end - range.start;
+            keys.insert(range);
+        });
+        self.highest_key = self.highest_key.max(keys.last());
+        for range in group.released {
+            self.released.insert(range.clone());
+        }
+    }
+
+    /// Turns an open segment into a closed one; its index stays warm until [`Catalog::cool`].
+    pub(crate) fn close_segment(&mut self, segment: u32, closed: ClosedSegment) {
+        let lap = closed.lap;
+        self.order.add(segment, &closed.ranges);
+        let before = self.set(segment, SegmentState::Closed(closed));
+        if let SegmentState::Open(open) = before {
+            self.open.remove(&lap);
+            self.warm.insert(lap, (segment, open.index));
+        }
+    }
+
+    /// Adds a closed segment that recovery found.
+    pub(crate) fn add_closed(&mut self, segment: u32, closed: ClosedSegment) {
+        self.holes += closed.hole_count as usize;
+        let highest = closed.ranges.last().map(|range| range.end - 1);
+        self.highest_key = self.highest_key.max(highest);
+        self.order.add(segment, &closed.ranges);
+        self.set(segment, SegmentState::Closed(closed));
+    }
+
+    /// Forgets the indexes of closed segments below this lap.
+    pub(crate) fn cool(&mut self, below_lap: u64) {
+        while let Some(entry) = self.warm.first_entry()
+            && *entry.key() < below_lap
+        {
+            entry.remove();
+        }
+    }
+
+    /// Keeps an index that stands in for a harmed footer.
+    pub(crate) fn add_rebuilt(&mut self, segment: u32, lap: u64, index: SegmentIndex) {
+        self.rebuilt.insert(lap, (segment, index));
+    }
+
+    /// Frees every closed segment whose keys are all in `released`. Returns whether there was one.
+    pub(crate) fn reclaim(&mut self, released: Option<&RangeSet>) -> bool {
+        let mut freed = false;
+        for segment in 0..self.segments.len() as u32 {
+            let SegmentState::Closed(closed) = &self.segments[segment as usize] else { continue };
+            let released = released.unwrap_or(&self.released);
+            let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
+            if closed.hole_count > 0 || !closed.ranges.iter().all(is_dead) {
+                continue;
+            }
+            let lap = closed.lap;
+            self.warm.remove(&lap);
+            self.rebuilt.remove(&lap);
+            self.order.remove(segment);
+            self.set(segment, SegmentState::Ready);
+            freed = true;
+        }
+        freed
+    }
+
+    /// Free segments: ready, and raw.
+    pub(crate) fn free_segments(&self) -> (usize, usize) {
+        (self.ready, self.raw)
+    }
+
+    /// The lap and the directory's place of a closed segment.
+    pub(crate) fn closed(&self, segment: u32) -> Option<&ClosedSegment> {
+        match &self.segments[segment as usize] {
+            SegmentState::Closed(closed) => Some(closed),
+            _ => None,
+        }
+    }
+
+    /// Whether the segment still is what it was at `lap`.
+    pub(crate) fn is_lap(&self, segment: u32, lap: u64) -> bool {
+        match &self.segments[segment as usize] {
+            SegmentState::Open(open) => open.lap == lap,
+            SegmentState::Closed(closed) => closed.lap == lap,
+            _ => false,
+        }
+    }
+
+    /// Indexes in memory, newest first.
+    pub(crate) fn in_memory(&self) -> impl Iterator<Item = (u32, u64, &SegmentIndex)> {
+        let open = self.open.iter().rev().map(|(&lap, &segment)| (segment, lap, &self.open(segment).index));
+        let kept = self.warm.iter().rev().chain(&self.rebuilt);
+        open.chain(kept.map(|(&lap, (segment, index))| (*segment, lap, index)))
+    }
+
+    /// Closed segments that are not warm and may hold a key in `keys`, with the first key they may hold.
+    pub(crate) fn cold_candidates(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, u32)> {
+        self.order.candidates(keys).filter(|(_, segment)| {
+            let is_cold = |lap| !self.warm.contains_key(lap) && !self.rebuilt.contains_key(lap);
+            self.closed(*segment).is_some_and(|closed| is_cold(&closed.lap))
+        })
+    }
+}

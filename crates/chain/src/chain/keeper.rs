@@ -1,0 +1,119 @@
+//! Background work: a few segments written over in advance, and a file that grows before it is full.
+//!
+//! A flush into blocks that were never written makes the file system record an allocation first, which takes as long
+//! again. So free segments are filled with zeros before they are used, gently: the log comes first.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_env::drive::{DriveError, Durability, PageBuf};
+
+use super::Inner;
+use crate::error::ChainError;
+use crate::format::{SegmentHeader, SegmentKind};
+use crate::limits::BACKGROUND_IO_BYTES;
+
+/// While groups are flying, the keeper rests so many times as long as its last write took.
+const REST_FACTOR: u32 = 4;
+
+impl Inner {
+    /// Starts the task. It ends with the chain.
+    pub(super) fn spawn_keeper(self: &Rc<Self>) {
+        let (changed, weak) = (Rc::clone(&self.changed), Rc::downgrade(self));
+        self.env.spawn(async move {
+            loop {
+                let ticket = changed.ticket();
+                let Some(inner) = weak.upgrade() else { return };
+                if inner.core.borrow().stopped().is_some() {
+                    return;
+                }
+                inner.busy.set(inner.busy.get() + 1);
+                let kept = inner.keep().await;
+                inner.busy.set(inner.busy.get() - 1);
+                // Only then: a ring before would wake this very task again and again.
+                if inner.core.borrow().stopped().is_some() {
+                    inner.changed.ring();
+                }
+                if let Err(first) = kept {
+                    let mut effects = Vec::new();
+                    inner.core.borrow_mut().stop(ChainError::Failed { first }, &mut effects);
+                    inner.start(effects);
+                    return;
+                }
+                drop(inner);
+                changed.after(ticket).await;
+            }
+        });
+    }
+
+    async fn keep(self: &Rc<Self>) -> Result<(), DriveError> {
+        self.grow_if_due().await;
+        let to_prepare = self.core.borrow_mut().take_raw_segment();
+        if let Some(segment) = to_prepare.filter(|_| !self.is_closing.get()) {
+            self.prepare(segment).await?;
+        }
+        Ok(())
+    }
+
+    async fn grow_if_due(self: &Rc<Self>) {
+        let to_grow = self.core.borrow_mut().segments_to_grow_to();
+        if let Some(segments) = to_grow {
+            let size_bytes = self.core.borrow().geometry.segment_start(segments);
+            // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
+            let grown = self.drive.grow(size_bytes).await.ok().map(|()| segments);
+            let mut effects = Vec::new();
+            self.core.borrow_mut().grown(grown, &mut effects);
+            self.start(effects);
+        }
+    }
+
+    /// Writes over as many segments as should be ready, before the chain begins.
+    pub(super) async fn prepare_at_once(self: &Rc<Self>) -> Result<(), DriveError> {
+        loop {
+            let Some(segment) = self.core.borrow_mut().take_raw_segment() else { return Ok(()) };
+            self.write_over(segment).await?;
+            self.core.borrow_mut().set_ready(segment);
+        }
+    }
+
+    async fn prepare(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {
+        self.write_over(segment).await?;
+        if self.is_closing.get() {
+            return Ok(());
+        }
+        let mut effects = Vec::new();
+        self.core.borrow_mut().prepared(segment, &mut effects);
+        self.start(effects);
+        Ok(())
+    }
+
+    /// Zeros, then a header that says so. Stops halfway when the chain closes.
+    async fn write_over(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {
+        let geometry = self.core.borrow().geometry;
+        let start = geometry.segment_start(segment);
+        let zeros: Bytes = PageBuf::zeroed(BACKGROUND_IO_BYTES.min(geometry.segment_bytes as usize)).freeze();
+        let mut at = 0;
+        while at < geometry.segment_bytes {
+            if self.is_closing.get() {
+                return Ok(());
+            }
+            let len = (geometry.segment_bytes - at).min(zeros.len() as u64) as usize;
+            let began = self.env.now();
+            self.drive.write(start + at, zeros.slice(..len), Durability::Volatile).await?;
+            // A busy log may need room before this segment is done. (A new chain is not busy.)
+            let is_begun = self.core.borrow().is_fenced();
+            if is_begun {
+                self.grow_if_due().await;
+            }
+            if self.core.borrow().is_flying() {
+                self.env.sleep(self.env.now().since(began) * REST_FACTOR).await;
+            }
+            at += len as u64;
+        }
+        self.drive.sync().await?;
+        let header = SegmentHeader { chain: self.identity.id, segment, kind: SegmentKind::Ready, lap: 0 };
+        let mut block = PageBuf::default();
+        block.extend(&header.encode());
+        self.drive.write(start, block.freeze(), Durability::Durable).await
+    }
+}

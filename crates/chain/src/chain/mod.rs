@@ -1,0 +1,217 @@
+//! The handle: starts what the writer's core asks for, wakes who waits, keeps segments ready.
+
+mod keeper;
+mod open;
+mod stats;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ithaca_env::Env;
+use ithaca_env::drive::{Drive, Durability};
+use ithaca_env::sync::Notify;
+
+pub use stats::Stats;
+
+use crate::cache::{FooterCache, TailCache};
+use crate::core::{Batch, Core, Effect, Ticket};
+use crate::error::{AppendError, ChainError};
+use crate::options::Identity;
+use crate::range_set::RangeSet;
+
+/// A chain on one drive: runs of records with consecutive keys, appended in atomic batches.
+///
+/// ```text
+///   append(batch) ─► ticket ─ ─ ─ durable() >= ticket ─► survives every crash, and can be read
+///        └ all batches of one turn share a group; the next group fills while `flights` others are written
+/// ```
+///
+/// * A batch is there as a whole after a crash, or not at all; what is there is a prefix in the order of tickets.
+/// * Keys are written once: the owner must see to it, the chain does not check.
+/// * Only durable records can be read.
+/// * After the first failed write the chain has stopped: nothing is tried again, every append and wait ends with the
+///   first error. Reads of what was durable go on.
+///
+/// Cheap to clone; belongs to one environment, and so to one thread.
+#[derive(Clone)]
+pub struct Chain {
+    pub(crate) inner: Rc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) drive: Drive,
+    pub(crate) identity: Identity,
+    pub(crate) core: RefCell<Core>,
+    pub(crate) tail: RefCell<TailCache>,
+    pub(crate) footers: RefCell<FooterCache>,
+    /// Rings when tickets became durable, space came free, or the chain stopped.
+    pub(crate) changed: Rc<Notify>,
+    /// Rings when something was appended: the pump forms groups at the end of the turn.
+    pub(crate) pump: Rc<Notify>,
+    is_closing: Cell<bool>,
+    /// Writes under way, those of the keeper too: a closed chain leaves its drive alone.
+    busy: Cell<usize>,
+}
+
+impl Inner {
+    /// Starts effects in order.
+    pub(crate) fn start(self: &Rc<Self>, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Write { io, offset, bytes } => {
+                    let write = self.drive.write(offset, bytes, Durability::Durable);
+                    let inner = Rc::clone(self);
+                    self.busy.set(self.busy.get() + 1);
+                    self.env.spawn(async move {
+                        let result = write.await;
+                        inner.busy.set(inner.busy.get() - 1);
+                        let mut effects = Vec::new();
+                        inner.core.borrow_mut().done(io, result, &mut effects);
+                        inner.start(effects);
+                        if inner.is_closing.get() {
+                            inner.changed.ring();
+                        }
+                    });
+                }
+                Effect::Cache { lap, offset, image } => {
+                    let lowest = self.tail.borrow_mut().add(lap, offset, image);
+                    self.core.borrow_mut().catalog.cool(lowest.unwrap_or(u64::MAX));
+                }
+                Effect::Changed => self.changed.ring(),
+            }
+        }
+    }
+
+    /// Lets the core do what it can, and starts it.
+    pub(crate) fn turn(self: &Rc<Self>) {
+        let mut effects = Vec::new();
+        self.core.borrow_mut().turn(&mut effects);
+        self.start(effects);
+    }
+
+    /// Forms groups at the end of each turn in which something was appended.
+    fn spawn_pump(self: &Rc<Self>) {
+        let (pump, weak) = (Rc::clone(&self.pump), Rc::downgrade(self));
+        self.env.spawn(async move {
+            loop {
+                let ticket = pump.ticket();
+                let Some(inner) = weak.upgrade() else { return };
+                inner.turn();
+                drop(inner);
+                pump.after(ticket).await;
+            }
+        });
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The pump and the keeper wait on these, and end when the chain is gone.
+        self.pump.ring();
+        self.changed.ring();
+    }
+}
+
+impl Chain {
+    /// Takes a batch to be written with the next group. Returns at once; the ticket becomes durable later.
+    ///
+    /// Errors: `Full` (data first, then junk; releases as long as anything is left), `Overloaded` (try again after tickets became durable),
+    /// `Stopped`, and the batch's own faults. Nothing of a refused batch is written.
+    pub fn append(&self, batch: Batch) -> Result<Ticket, AppendError> {
+        if self.inner.is_closing.get() {
+            return Err(ChainError::Closed.into());
+        }
+        let ticket = self.inner.core.borrow_mut().append(batch)?;
+        self.inner.pump.ring();
+        Ok(ticket)
+    }
+
+    /// Every batch up to this ticket is durable.
+    pub fn durable(&self) -> Ticket {
+        self.inner.core.borrow().durable()
+    }
+
+    /// Waits until [`Chain::durable`] is above `after` and returns it. Errors: the chain has stopped.
+    pub async fn changed(&self, after: Ticket) -> Result<Ticket, ChainError> {
+        self.inner
+            .changed
+            .until(|| {
+                let core = self.inner.core.borrow();
+                let durable = core.durable();
+                if durable > after {
+                    return Some(Ok(durable));
+                }
+                core.stopped().map(|why| Err(why.clone()))
+            })
+            .await
+    }
+
+    /// Waits until the batch of this ticket is durable. Errors: the chain has stopped; then the batch may be on the
+    /// drive or not.
+    pub async fn wait(&self, ticket: Ticket) -> Result<(), ChainError> {
+        if ticket == Ticket(0) {
+            return Ok(());
+        }
+        self.changed(Ticket(ticket.0 - 1)).await.map(|_| ())
+    }
+
+    /// Why the chain has stopped, if it has.
+    pub fn stopped(&self) -> Option<ChainError> {
+        self.inner.core.borrow().stopped().cloned()
+    }
+
+    /// Whether `key` is durably released.
+    pub fn is_released(&self, key: u64) -> bool {
+        self.inner.core.borrow().catalog.released.contains(key)
+    }
+
+    /// The durably released keys.
+    pub fn released(&self) -> RangeSet {
+        self.inner.core.borrow().catalog.released.clone()
+    }
+
+    /// The highest key that has, or had, a durable record.
+    pub fn highest_key(&self) -> Option<u64> {
+        self.inner.core.borrow().catalog.highest_key
+    }
+
+    /// The most that one batch may cost, in bytes: its data, and twice its runs' heads, metas and tables, which stand in
+    /// the group and in the footer.
+    pub fn batch_max_bytes(&self) -> u64 {
+        self.inner.core.borrow().geometry.batch_max_bytes
+    }
+
+    /// Whose chain it is.
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    /// Refuses further appends, waits until everything is durable, and writes a last mark that says so: the next open
+    /// then knows that nothing is missing at the end. On return nothing is under way on the drive. Errors: the chain has
+    /// stopped.
+    pub async fn close(self) -> Result<(), ChainError> {
+        let inner = &self.inner;
+        if inner.is_closing.replace(true) {
+            return Err(ChainError::Closed);
+        }
+        inner.core.borrow_mut().close();
+        inner.turn();
+        inner
+            .changed
+            .until(|| {
+                let core = inner.core.borrow();
+                if let Some(why) = core.stopped() {
+                    return Some(Err(why.clone()));
+                }
+                // On a drive that is full up to the last block the mark is left out.
+                (core.is_idle() || core.is_stuck()).then_some(Ok(()))
+            })
+            .await?;
+        let mut effects = Vec::new();
+        inner.core.borrow_mut().stop(ChainError::Closed, &mut effects);
+        inner.start(effects);
+        inner.changed.until(|| (inner.busy.get() == 0).then_some(())).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! Which batches are taken: well formed, not too large, and with room for them and for the reserve.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Core, Queued};
+use crate::error::AppendError;
+use crate::format::{GROUP_HEAD_BYTES, is_aligned, run_blob_bytes};
+use crate::limits::{BATCH_RUNS_MAX, META_MAX_BYTES, RUN_RECORDS_MAX};
+use crate::options::planted;
+use crate::run::{Run, RunKind};
+
+/// What is written together: all of it is there after a crash, or nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Records. Keys that the chain does not hold yet: it does not check that they are written once, their owner does.
+    pub runs: Vec<Run>,
+    /// Keys that are not needed any more, whether they were written or not. They read as nothing from then on.
+    pub release: Vec<Range<u64>>,
+    /// The owner's own state; replaces the one before.
+    pub state: Option<Bytes>,
+}
+
+/// Names an append. Tickets become durable strictly in the order in which they were given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Bytes that a batch adds to each part of a group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    pub(crate) runs: u64,
+    pub(crate) blob: u64,
+    pub(crate) packed: u64,
+    pub(crate) aligned: u64,
+    pub(crate) releases: u64,
+    pub(crate) state: u64,
+}
+
+impl Sizes {
+    fn of(batch: &Batch) -> Self {
+        let mut sizes = Self {
+            runs: batch.runs.len() as u64,
+            releases: batch.release.len() as u64,
+            state: batch.state.as_ref().map_or(0, |state| state.len() as u64),
+            ..Self::default()
+        };
+        for run in &batch.runs {
+            sizes.blob += run_blob_bytes(run) as u64;
+            if is_aligned(run) {
+                sizes.aligned += run.data.len() as u64;
+            } else {
+                sizes.packed += run.data.len() as u64;
+            }
+        }
+        sizes
+    }
+
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            runs: self.runs + other.runs,
+            blob: self.blob + other.blob,
+            packed: self.packed + other.packed,
+            aligned: self.aligned + other.aligned,
+            releases: self.releases + other.releases,
+            state: self.state.max(other.state),
+        }
+    }
+
+    /// Bytes of a group of this content.
+    pub(crate) fn group_bytes(&self) -> u64 {
+        let head = GROUP_HEAD_BYTES as u64 + self.releases * 16 + self.state + self.blob;
+        (head + self.packed).next_multiple_of(BLOCK_BYTES as u64) + self.aligned
+    }
+
+    /// The most that a batch of this content can take of the drive, alone in a group, with its share of the footer.
+    fn cost(&self) -> u64 {
+        self.group_bytes() + self.blob + 20 * self.runs + BLOCK_BYTES as u64
+    }
+}
+
+impl Core {
+    /// Takes a batch, or says why not; then nothing of it will ever be written.
+    pub(crate) fn append(&mut self, batch: Batch) -> Result<Ticket, AppendError> {
+        if let Some(why) = &self.stopped {
+            return Err(why.clone().into());
+        }
+        check_runs(&batch)?;
+        let sizes = Sizes::of(&batch);
+        let cost = sizes.cost();
+        let max_bytes = self.geometry.batch_max_bytes;
+        if cost > max_bytes {
+            return Err(AppendError::TooLarge { bytes: cost, max_bytes });
+        }
+        let max_bytes = self.geometry.state_max_bytes;
+        if sizes.state > max_bytes as u64 {
+            return Err(AppendError::StateTooLong { bytes: sizes.state as usize, max_bytes });
+        }
+        self.check_releases(&batch)?;
+        let bytes = sizes.group_bytes();
+        if !self.queue.is_empty() && self.queued_bytes + bytes > self.options.queue_max_bytes as u64 {
+            return Err(AppendError::Overloaded {
+                queued_bytes: self.queued_bytes,
+                max_bytes: self.options.queue_max_bytes as u64,
+            });
+        }
+        self.check_space(cost, self.kept_from(&batch))?;
+        self.queued_bytes += bytes;
+        self.queued_cost += cost;
+        self.queued_releases += batch.release.len();
+        self.queue.push_back(Queued { batch, sizes, cost });
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        Ok(ticket)
+    }
+
+    /// However the queued ranges fall together with the released ones, a checkpoint has room for them.
+    fn check_releases(&self, batch: &Batch) -> Result<(), AppendError> {
+        let ranges = self.formed_released.range_count() + self.queued_releases + batch.release.len();
+        let max_ranges = self.geometry.released_max_ranges;
+        if batch.release.is_empty() || ranges <= max_ranges {
+            return Ok(());
+        }
+        // The sum is an upper bound; a release that joins what is there adds nothing. Count exactly before refusing.
+        let mut after = self.formed_released.clone();
+        let queued = self.queue.iter().flat_map(|queued| &queued.batch.release);
+        queued.chain(&batch.release).for_each(|range| {
+            after.insert(range.clone());
+        });
+        if after.range_count() <= max_ranges {
+            return Ok(());
+        }
+        Err(AppendError::TooSparse { ranges: after.range_count(), max_ranges })
+    }
+
+    /// How many free segments a batch may not use. Data leaves the reserve alone; junk, which every refused append leaves
+    /// behind, may use half of it; so the rest is always there for the releases that free space again.
+    fn kept_from(&self, batch: &Batch) -> usize {
+        let reserve = self.options.reserve_segments;
+        if batch.runs.iter().any(|run| run.kind == RunKind::Data) {
+            if planted!(self.options, ReserveNotKept) { 0 } else { reserve }
+        } else if batch.runs.is_empty() {
+            0
+        } else {
+            reserve / 2
+        }
+    }
+
+    /// Room for the queue and this batch: groups fill at least half of a segment before one does not fit, because a
+    /// checkpoint and a batch take a quarter each at the most.
+    fn check_space(&mut self, cost: u64, kept: usize) -> Result<(), AppendError> {
+        let half = self.geometry.usable_bytes / 2;
+        // The last half segment is for the groups that mark an open and a close.
+        let reserve_bytes = (kept as u64 + 1) * half;
+        let needed = self.queued_cost + cost + reserve_bytes;
+        if self.free_bytes() < needed {
+            self.reclaim_if_short();
+        }
+        let free_bytes = self.free_bytes();
+        if free_bytes >= needed {
+            return Ok(());
+        }
+        if self.can_grow() {
+            return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
+        }
+        Err(AppendError::Full { free_bytes, reserve_bytes })
+    }
+
+    /// Bytes that batches can certainly use.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let (ready, raw) = self.catalog.free_segments();
+        let next = usize::from(self.next.is_some());
+        let half = self.geometry.usable_bytes / 2;
+        (ready + raw + next) as u64 * half + self.cursor_free_bytes()
+    }
+}
+
+fn check_runs(batch: &Batch) -> Result<(), AppendError> {
+    let bad = |first_key, what, found: usize, max: usize| {
+        Err(AppendError::BadRun { first_key, what, found: found as u64, max: max as u64 })
+    };
+    if batch.runs.len() > BATCH_RUNS_MAX {
+        return bad(0, "run number", batch.runs.len(), BATCH_RUNS_MAX);
+    }
+    for run in &batch.runs {
+        let count = run.table.count();
+        if count == 0 || count > RUN_RECORDS_MAX {
+            return bad(run.first_key, "a record count of", count, RUN_RECORDS_MAX);
+        }
+        if run.first_key.checked_add(count as u64).is_none() {
+            return bad(run.first_key, "a record count past the last key,", count, 0);
+        }
+        if run.meta.len() > META_MAX_BYTES {
+            return bad(run.first_key, "a meta of bytes", run.meta.len(), META_MAX_BYTES);
+        }
+        let table_bytes = run.table.data_bytes();
+        if table_bytes != run.data.len() as u64 {
+            return bad(run.first_key, "a table of data bytes", table_bytes as usize, run.data.len());
+        }
+        if run.kind == RunKind::Junk && !run.data.is_empty() {
+            return bad(run.first_key, "junk of bytes", run.data.len(), 0);
+        }
+    }
+    Ok(())
+}

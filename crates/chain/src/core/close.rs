@@ -1,0 +1,143 @@
+//! Closing full segments: the footer's pages, then the trailer that makes them count.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use ithaca_env::drive::PageBuf;
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Core, Effect, Io};
+use crate::catalog::{ClosedSegment, coarse_ranges};
+use crate::format::{Footer, Trailer};
+use crate::limits::{BACKGROUND_IO_BYTES, TRAILER_RANGES_MAX};
+use crate::options::planted;
+
+/// A full segment on its way to be closed.
+pub(super) struct Closing {
+    segment: u32,
+    /// The last group that was formed for it. Its successor holds the next one.
+    last_seq: u64,
+    stage: Stage,
+}
+
+enum Stage {
+    /// For its groups, and the checkpoint in the successor's first, to be durable.
+    Waiting,
+    /// One write at a time: the parts of the footer, in the end the trailer.
+    Writing { parts: VecDeque<(u64, Bytes)>, closed: Box<ClosedSegment> },
+}
+
+impl Closing {
+    pub(super) fn new(segment: u32, last_seq: u64) -> Self {
+        Self { segment, last_seq, stage: Stage::Waiting }
+    }
+}
+
+impl Core {
+    /// Starts to close the oldest full segment when it may be.
+    ///
+    /// Not before the successor's first group is durable: until then the newest checkpoint is in this segment, and
+    /// recovery scans only segments without a footer.
+    pub(super) fn close_segments(&mut self, out: &mut Vec<Effect>) {
+        let early = u64::from(planted!(self.options, ClosedBeforeCheckpoint));
+        let Some(closing) = self.closing.front() else { return };
+        let may = self.durable_seq + early > closing.last_seq;
+        if !may || !matches!(closing.stage, Stage::Waiting) {
+            return;
+        }
+        let segment = closing.segment;
+        let (parts, closed) = self.encode_footer(segment);
+        if let Some(closing) = self.closing.front_mut() {
+            closing.stage = Stage::Writing { parts, closed: Box::new(closed) };
+        }
+        self.write_next_part(out);
+    }
+
+    fn write_next_part(&mut self, out: &mut Vec<Effect>) {
+        let Some(Closing { segment, stage: Stage::Writing { parts, .. }, .. }) = self.closing.front_mut()
+        else {
+            return;
+        };
+        if let Some((offset, bytes)) = parts.pop_front() {
+            self.counters.footer_bytes += bytes.len() as u64;
+            out.push(Effect::Write { io: Io::Footer(*segment), offset, bytes });
+            return;
+        }
+        let Some(Closing { segment, stage: Stage::Writing { closed, .. }, .. }) = self.closing.pop_front()
+        else {
+            unreachable!("matched above");
+        };
+        self.catalog.close_segment(segment, *closed);
+        self.counters.segments_closed += 1;
+        self.reclaim_due = true;
+        out.push(Effect::Changed);
+        self.close_segments(out);
+    }
+
+    /// A part of the footer, or the trailer, is durable.
+    pub(super) fn footer_done(&mut self, segment: u32, out: &mut Vec<Effect>) {
+        let front = self.closing.front();
+        assert!(front.is_some_and(|closing| closing.segment == segment), "one footer at a time");
+        self.write_next_part(out);
+    }
+
+    fn encode_footer(&self, segment: u32) -> (VecDeque<(u64, Bytes)>, ClosedSegment) {
+        let open = self.catalog.open(segment);
+        let segment_end = self.geometry.segment_bytes as u32;
+        let trailer_offset = segment_end - BLOCK_BYTES as u32;
+        let keys: Vec<_> = open.keys.ranges().collect();
+        let ranges = coarse_ranges(&keys);
+        let inline_keys = (keys.len() <= TRAILER_RANGES_MAX).then(|| keys.clone());
+        let runs = open.index.footer_runs();
+        let footer = Footer::encode(segment, open.lap, trailer_offset, runs, open.holes.clone(), keys);
+        let footer_offset = trailer_offset - footer.bytes.len() as u32;
+        assert!(footer_offset >= open.end_offset, "the footer of segment {segment} has the room kept for it");
+        let trailer = Trailer {
+            chain: self.chain,
+            segment,
+            lap: open.lap,
+            first_seq: open.first_seq,
+            last_seq: open.last_seq,
+            incarnation: open.incarnation,
+            end_offset: open.end_offset,
+            directory_offset: footer.directory_offset,
+            directory_bytes: footer.directory_bytes,
+            directory_checksum: footer.directory_checksum,
+            run_count: open.run_count,
+            record_count: open.record_count,
+            data_bytes: open.data_bytes,
+            hole_count: open.holes.len() as u32,
+            segments: self.catalog.segments().len() as u32,
+            keys: inline_keys,
+        };
+        let start = self.geometry.segment_start(segment);
+        let pages = paged(&footer.bytes);
+        let mut parts = VecDeque::new();
+        let mut at = 0;
+        while at < pages.len() {
+            let end = (at + BACKGROUND_IO_BYTES).min(pages.len());
+            parts.push_back((start + u64::from(footer_offset) + at as u64, pages.slice(at..end)));
+            at = end;
+        }
+        // By itself and last: recovery trusts a trailer without looking at the pages.
+        parts.push_back((start + u64::from(trailer_offset), paged(&trailer.encode())));
+        let closed = ClosedSegment {
+            lap: open.lap,
+            directory_offset: footer.directory_offset,
+            directory_bytes: footer.directory_bytes,
+            directory_checksum: footer.directory_checksum,
+            hole_count: open.holes.len() as u32,
+            record_count: open.record_count,
+            data_bytes: open.data_bytes,
+            ranges,
+        };
+        (parts, closed)
+    }
+}
+
+/// A copy on block boundaries in memory, as drives want it.
+pub(super) fn paged(bytes: &[u8]) -> Bytes {
+    let mut pages = PageBuf::with_capacity(bytes.len());
+    pages.extend(bytes);
+    pages.freeze()
+}

@@ -1,0 +1,230 @@
+//! Forming groups, and rolling to the next segment.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Closing, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes};
+use crate::catalog::{OpenSegment, SegmentState};
+use crate::format::{
+    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group, footer_bound_bytes,
+};
+use crate::options::planted;
+use crate::run::Run;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+impl Core {
+    /// Sends out groups while a flight is free and something is queued. A group never waits to become larger.
+    pub(super) fn form(&mut self, out: &mut Vec<Effect>) {
+        while self.flights.len() < self.options.flights {
+            let is_fencing = self.next_seq > self.fence_seq && !self.is_fenced();
+            let flags = match self.marker {
+                Some(GroupFlags::CLOSED) if !self.queue.is_empty() || !self.flights.is_empty() => {
+                    GroupFlags::default()
+                }
+                Some(flags) => flags,
+                None => GroupFlags::default(),
+            };
+            let is_marker = flags != GroupFlags::default();
+            if is_fencing || (self.queue.is_empty() && !is_marker) {
+                return;
+            }
+            let batches = match self.cursor {
+                None => None,
+                Some(cursor) if is_marker => {
+                    let alone = Sizes::default();
+                    self.fits(&cursor, &alone).then_some(0)
+                }
+                Some(cursor) => self.pick(&cursor),
+            };
+            match batches {
+                Some(batches) => self.launch(batches, flags, out),
+                None if self.roll(out) => {}
+                None => return,
+            }
+        }
+    }
+
+    /// How many queued batches go into the next group; `None` if the segment has no room for the first.
+    fn pick(&self, cursor: &Cursor) -> Option<usize> {
+        let mut sum = Sizes::default();
+        let mut batches = 0;
+        for queued in &self.queue {
+            let with = sum.plus(&queued.sizes);
+            let is_over = batches > 0 && with.group_bytes() > self.options.group_max_bytes as u64;
+            if is_over || !self.fits(cursor, &with) {
+                break;
+            }
+            sum = with;
+            batches += 1;
+        }
+        (batches > 0).then_some(batches)
+    }
+
+    /// Whether a group of this content fits into the segment, with the footer that it will then need.
+    fn fits(&self, cursor: &Cursor, sizes: &Sizes) -> bool {
+        let sizes = if cursor.is_empty { self.with_checkpoint(sizes) } else { *sizes };
+        let footer =
+            footer_bound_bytes(cursor.blob_bytes + sizes.blob, cursor.runs + sizes.runs, cursor.holes);
+        u64::from(cursor.offset) + sizes.group_bytes() + footer + BLOCK <= self.geometry.segment_bytes
+    }
+
+    fn with_checkpoint(&self, sizes: &Sizes) -> Sizes {
+        Sizes {
+            releases: sizes.releases + self.formed_released.range_count() as u64,
+            state: sizes.state.max(self.formed_state.as_ref().map_or(0, |state| state.len() as u64)),
+            ..*sizes
+        }
+    }
+
+    /// Bytes of batches that certainly fit into the segment being filled.
+    pub(super) fn cursor_free_bytes(&self) -> u64 {
+        let Some(cursor) = self.cursor else { return 0 };
+        let footer = footer_bound_bytes(cursor.blob_bytes, cursor.runs, cursor.holes);
+        let used = u64::from(cursor.offset) + footer + BLOCK + self.geometry.batch_max_bytes;
+        self.geometry.segment_bytes.saturating_sub(used)
+    }
+
+    /// Forms a group of the first `batches` batches and sends it out.
+    fn launch(&mut self, batches: usize, mut flags: GroupFlags, out: &mut Vec<Effect>) {
+        let cursor = self.cursor.expect("there is room in it");
+        let taken = self.take(batches);
+        if flags != GroupFlags::default() {
+            self.marker = None;
+        }
+        let (released, state) = self.control(&cursor, &taken);
+        if cursor.is_empty {
+            flags = flags.with(GroupFlags::CHECKPOINT);
+        }
+        let identity = GroupIdentity {
+            flags,
+            segment: cursor.segment,
+            chain: self.chain,
+            lap: cursor.lap,
+            seq: self.next_seq,
+            durable_seq: self.durable_seq,
+            incarnation: self.incarnation,
+            prev_lap: cursor.prev_lap,
+            offset: cursor.offset,
+            segments: self.catalog.segments().len() as u32,
+        };
+        let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
+        let source = GroupSource { identity, released: &released, state: state.as_ref(), runs: &runs };
+        let encoded = encode_group(&source);
+        let end_offset = cursor.offset + encoded.layout.total_bytes() as u32;
+        let data_bytes = (encoded.layout.packed_bytes + encoded.layout.aligned_bytes) as u64;
+        self.cursor = Some(Cursor {
+            offset: end_offset,
+            blob_bytes: cursor.blob_bytes + encoded.blob.len() as u64,
+            runs: cursor.runs + runs.len() as u64,
+            is_empty: false,
+            ..cursor
+        });
+        self.next_seq += 1;
+        out.push(Effect::Write {
+            io: Io::Group(identity.seq),
+            offset: self.geometry.segment_start(cursor.segment) + u64::from(cursor.offset),
+            bytes: encoded.image.clone(),
+        });
+        self.flights.push_back(Flight {
+            seq: identity.seq,
+            last_ticket: self.formed_ticket,
+            segment: cursor.segment,
+            lap: cursor.lap,
+            offset: cursor.offset,
+            end_offset,
+            image: encoded.image,
+            blob: encoded.blob,
+            starts: encoded.starts,
+            data_bytes,
+            released: taken.into_iter().flat_map(|queued| queued.batch.release).collect(),
+            is_done: false,
+        });
+        self.reclaim_due |= planted!(self.options, RecycleBeforeDurable);
+        if planted!(self.options, AckBeforeDurable) {
+            self.durable_ticket = self.formed_ticket;
+            out.push(Effect::Changed);
+        }
+    }
+
+    /// Takes batches from the queue: from here on their releases and states are those of a formed group.
+    fn take(&mut self, batches: usize) -> Vec<Queued> {
+        let taken: Vec<Queued> = self.queue.drain(..batches).collect();
+        for queued in &taken {
+            self.queued_bytes -= queued.sizes.group_bytes();
+            self.queued_cost -= queued.cost;
+            self.queued_releases -= queued.batch.release.len();
+            for range in &queued.batch.release {
+                self.formed_released.insert(range.clone());
+            }
+            if let Some(state) = &queued.batch.state {
+                self.formed_state = Some(state.clone());
+            }
+        }
+        self.formed_ticket += batches as u64;
+        taken
+    }
+
+    /// Released ranges and state of a group: complete in the first one of a segment, else what its batches say.
+    fn control(&self, cursor: &Cursor, taken: &[Queued]) -> (Vec<Range<u64>>, Option<Bytes>) {
+        if cursor.is_empty {
+            let released = if planted!(self.options, ReleaseForgottenAtRoll) && cursor.prev_lap != 0 {
+                Vec::new()
+            } else {
+                self.formed_released.ranges().collect()
+            };
+            return (released, self.formed_state.clone());
+        }
+        // Through a set: ranges in a group are sorted and disjoint, those of an owner need not be.
+        let released: crate::range_set::RangeSet =
+            taken.iter().flat_map(|queued| queued.batch.release.iter().cloned()).collect();
+        let state = taken.iter().rev().find_map(|queued| queued.batch.state.clone());
+        (released.ranges().collect(), state)
+    }
+
+    /// Goes on in the next segment, if its header is durable.
+    fn roll(&mut self, out: &mut Vec<Effect>) -> bool {
+        self.prepare_next(out);
+        let Some(Next { segment, lap, header_durable: true }) = self.next else { return false };
+        self.next = None;
+        let before = self.cursor.replace(Cursor {
+            segment,
+            lap,
+            prev_lap: self.cursor.map_or(0, |cursor| cursor.lap),
+            offset: BLOCK_BYTES as u32,
+            blob_bytes: 0,
+            runs: 0,
+            holes: 0,
+            is_empty: true,
+        });
+        if let Some(before) = before {
+            assert!(!before.is_empty, "every batch and every marker fits into an empty segment");
+            self.closing.push_back(Closing::new(before.segment, self.next_seq - 1));
+        }
+        let open = OpenSegment { lap, end_offset: BLOCK_BYTES as u32, ..OpenSegment::default() };
+        self.catalog.open_segment(segment, open);
+        self.prepare_next(out);
+        true
+    }
+
+    /// Keeps one more segment at hand, with its header durable, so that a roll does not wait.
+    pub(super) fn prepare_next(&mut self, out: &mut Vec<Effect>) {
+        if self.next.is_some() {
+            return;
+        }
+        self.reclaim_if_short();
+        let Some(segment) = self.catalog.find_free() else { return };
+        let lap = self.next_lap;
+        self.next_lap += 1;
+        self.catalog.set(segment, SegmentState::Next);
+        self.next = Some(Next { segment, lap, header_durable: false });
+        let header = SegmentHeader { chain: self.chain, segment, kind: SegmentKind::Open, lap };
+        out.push(Effect::Write {
+            io: Io::Header(segment),
+            offset: self.geometry.segment_start(segment),
+            bytes: super::close::paged(&header.encode()),
+        });
+    }
+}

@@ -1,0 +1,397 @@
+//! The writer: batches in, groups out. A pure state machine: no I/O, no clock, no tasks.
+//!
+//! ```text
+//!   append ─► queue ─► group (as soon as a flight is free) ─► Write ─► done ─► durable, strictly in order ─► catalog
+//!                         └ does not fit: roll to the next segment, whose header is already durable
+//!   full segment ─► all its groups and its successor's first are durable ─► footer pages ─► trailer ─► closed
+//! ```
+//!
+//! Promises: effects are to be started in order; a ticket becomes durable only when every earlier one is; a batch lies in
+//! one group; after the first failed write nothing more is written or acknowledged.
+
+mod admit;
+mod close;
+mod form;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use ithaca_env::drive::DriveError;
+
+pub(crate) use admit::Sizes;
+pub use admit::{Batch, Ticket};
+use close::Closing;
+
+use crate::catalog::{Catalog, SegmentState};
+use crate::error::ChainError;
+use crate::format::GroupFlags;
+use crate::limits;
+use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::range_set::RangeSet;
+
+/// Which write an effect or a completion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// The group with this sequence number.
+    Group(u64),
+    /// The header of the next segment.
+    Header(u32),
+    /// A part of a footer, or a trailer.
+    Footer(u32),
+}
+
+/// What the shell does, in order.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Write these bytes durably at this byte of the drive; tell [`Core::done`].
+    Write { io: Io, offset: u64, bytes: Bytes },
+    /// The group is durable: its image may serve reads.
+    Cache { lap: u64, offset: u32, image: Bytes },
+    /// Tickets became durable, space came free, or the chain failed: wake whoever waits.
+    Changed,
+}
+
+/// Where the next group goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    pub(crate) segment: u32,
+    pub(crate) lap: u64,
+    pub(crate) prev_lap: u64,
+    pub(crate) offset: u32,
+    /// Run heads of formed groups, for the size of the footer.
+    pub(crate) blob_bytes: u64,
+    pub(crate) runs: u64,
+    pub(crate) holes: u64,
+    /// No group was formed here yet: the first one is a checkpoint.
+    pub(crate) is_empty: bool,
+}
+
+/// The segment to go on in.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    segment: u32,
+    lap: u64,
+    header_durable: bool,
+}
+
+struct Queued {
+    batch: Batch,
+    sizes: Sizes,
+    cost: u64,
+}
+
+/// A group that is being written.
+struct Flight {
+    seq: u64,
+    last_ticket: u64,
+    segment: u32,
+    lap: u64,
+    offset: u32,
+    end_offset: u32,
+    image: Bytes,
+    blob: Bytes,
+    starts: Vec<u32>,
+    data_bytes: u64,
+    released: Vec<std::ops::Range<u64>>,
+    is_done: bool,
+}
+
+/// Where the writer goes on after an open.
+pub(crate) struct Resume {
+    pub(crate) cursor: Option<Cursor>,
+    /// Full open segments, oldest first, with the last group of each.
+    pub(crate) unclosed: Vec<(u32, u64)>,
+    pub(crate) next_seq: u64,
+    pub(crate) next_lap: u64,
+    pub(crate) incarnation: u64,
+    pub(crate) state: Option<Bytes>,
+}
+
+/// Counters since the chain was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Groups that became durable.
+    pub groups: u64,
+    /// Bytes of groups written, with heads and padding.
+    pub group_bytes: u64,
+    /// Bytes of records' data written.
+    pub data_bytes: u64,
+    /// Batches that became durable.
+    pub batches: u64,
+    /// Segments closed.
+    pub segments_closed: u64,
+    /// Bytes of footers and trailers written.
+    pub footer_bytes: u64,
+}
+
+/// The writer. See the module.
+pub(crate) struct Core {
+    pub(crate) options: ChainOptions,
+    pub(crate) geometry: Geometry,
+    pub(crate) catalog: Catalog,
+    pub(crate) counters: Counters,
+    chain: ChainId,
+    queue: VecDeque<Queued>,
+    queued_bytes: u64,
+    queued_cost: u64,
+    queued_releases: usize,
+    flights: VecDeque<Flight>,
+    cursor: Option<Cursor>,
+    next: Option<Next>,
+    closing: VecDeque<Closing>,
+    /// The group to write by itself: the fence after an open, the mark of a clean close.
+    marker: Option<GroupFlags>,
+    /// Until the fence is durable nothing else is written: a recovery that follows a crash in between starts afresh.
+    fence_seq: u64,
+    next_seq: u64,
+    durable_seq: u64,
+    next_lap: u64,
+    incarnation: u64,
+    next_ticket: u64,
+    formed_ticket: u64,
+    durable_ticket: u64,
+    /// Released keys of all formed groups; the catalog has those of the durable ones.
+    formed_released: RangeSet,
+    formed_state: Option<Bytes>,
+    reclaim_due: bool,
+    /// The drive cannot become larger.
+    is_grown_out: bool,
+    stopped: Option<ChainError>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        options: ChainOptions,
+        geometry: Geometry,
+        chain: ChainId,
+        catalog: Catalog,
+        resume: Resume,
+    ) -> Self {
+        let formed_released = catalog.released.clone();
+        Self {
+            options,
+            geometry,
+            catalog,
+            counters: Counters::default(),
+            chain,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            queued_cost: 0,
+            queued_releases: 0,
+            flights: VecDeque::new(),
+            cursor: resume.cursor,
+            next: None,
+            closing: resume.unclosed.into_iter().map(|(segment, last)| Closing::new(segment, last)).collect(),
+            marker: Some(GroupFlags::OPENED),
+            fence_seq: resume.next_seq,
+            next_seq: resume.next_seq,
+            durable_seq: resume.next_seq - 1,
+            next_lap: resume.next_lap,
+            incarnation: resume.incarnation,
+            next_ticket: 1,
+            formed_ticket: 0,
+            durable_ticket: 0,
+            formed_released,
+            formed_state: resume.state,
+            reclaim_due: true,
+            is_grown_out: false,
+            stopped: None,
+        }
+    }
+
+    /// Forms and sends out what can be. To be called at the end of a turn in which something was appended.
+    pub(crate) fn turn(&mut self, out: &mut Vec<Effect>) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.prepare_next(out);
+        self.form(out);
+        self.close_segments(out);
+    }
+
+    /// A write was answered.
+    pub(crate) fn done(&mut self, io: Io, result: Result<(), DriveError>, out: &mut Vec<Effect>) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if let Err(first) = result {
+            self.stop(ChainError::Failed { first }, out);
+            return;
+        }
+        match io {
+            Io::Group(seq) => self.group_done(seq, out),
+            Io::Header(segment) => {
+                let next = self.next.as_mut().filter(|next| next.segment == segment);
+                next.expect("one header at a time").header_durable = true;
+            }
+            Io::Footer(segment) => self.footer_done(segment, out),
+        }
+        self.turn(out);
+    }
+
+    fn group_done(&mut self, seq: u64, out: &mut Vec<Effect>) {
+        let flight = self.flights.iter_mut().find(|flight| flight.seq == seq);
+        flight.expect("it was in flight").is_done = true;
+        if planted!(self.options, AckOutOfOrder)
+            && let Some(flight) = self.flights.iter().find(|flight| flight.seq == seq)
+        {
+            self.durable_ticket = self.durable_ticket.max(flight.last_ticket);
+            out.push(Effect::Changed);
+        }
+        while self.flights.front().is_some_and(|flight| flight.is_done) {
+            let flight = self.flights.pop_front().expect("there is one");
+            self.publish(flight, out);
+        }
+    }
+
+    fn publish(&mut self, flight: Flight, out: &mut Vec<Effect>) {
+        assert_eq!(flight.seq, self.durable_seq + 1, "groups become durable in order");
+        self.durable_seq = flight.seq;
+        self.counters.groups += 1;
+        self.counters.group_bytes += flight.image.len() as u64;
+        self.counters.data_bytes += flight.data_bytes;
+        self.counters.batches += flight.last_ticket.saturating_sub(self.durable_ticket);
+        self.durable_ticket = self.durable_ticket.max(flight.last_ticket);
+        self.reclaim_due |= !flight.released.is_empty();
+        self.catalog.publish(crate::catalog::Published {
+            segment: flight.segment,
+            seq: flight.seq,
+            incarnation: self.incarnation,
+            end_offset: flight.end_offset,
+            blob: flight.blob,
+            starts: &flight.starts,
+            data_bytes: flight.data_bytes,
+            released: &flight.released,
+        });
+        out.push(Effect::Cache { lap: flight.lap, offset: flight.offset, image: flight.image });
+        out.push(Effect::Changed);
+    }
+
+    /// Stops the chain for good.
+    pub(crate) fn stop(&mut self, why: ChainError, out: &mut Vec<Effect>) {
+        if self.stopped.is_none() {
+            self.stopped = Some(why);
+            self.queue.clear();
+            out.push(Effect::Changed);
+        }
+    }
+
+    /// Why the chain has stopped, if it has.
+    pub(crate) fn stopped(&self) -> Option<&ChainError> {
+        self.stopped.as_ref()
+    }
+
+    /// Everything up to this ticket is durable.
+    pub(crate) fn durable(&self) -> Ticket {
+        Ticket(self.durable_ticket)
+    }
+
+    /// Writes a last group that says that everything before it is durable, once all of it is.
+    pub(crate) fn close(&mut self) {
+        self.marker = Some(GroupFlags::CLOSED);
+    }
+
+    /// Whether nothing waits to be written and nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.flights.is_empty() && self.marker.is_none()
+    }
+
+    /// Whether the mark of an open or of a close waits for room that nothing under way can give.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let nothing_under_way = self.flights.is_empty() && self.next.is_none() && self.closing.is_empty();
+        self.marker.is_some()
+            && nothing_under_way
+            && self.catalog.free_segments() == (0, 0)
+            && !self.can_grow()
+    }
+
+    /// Whether groups are being written: background work waits meanwhile.
+    pub(crate) fn is_flying(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
+    /// Whether the fence of this open is durable, so that appends may begin.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.durable_seq >= self.fence_seq
+    }
+
+    /// A raw segment to be written over, if more should be ready. It is not used until [`Core::prepared`].
+    pub(crate) fn take_raw_segment(&mut self) -> Option<u32> {
+        self.reclaim_if_short();
+        let (ready, raw) = self.catalog.free_segments();
+        if self.stopped.is_some() || raw == 0 || ready >= self.options.segments_ready {
+            return None;
+        }
+        let is_raw = |state: &SegmentState| matches!(state, SegmentState::Raw);
+        let raw = self.catalog.segments().iter().position(is_raw)? as u32;
+        self.catalog.set(raw, SegmentState::Preparing);
+        Some(raw)
+    }
+
+    /// The segment was written over, durably; nothing is started yet.
+    pub(crate) fn set_ready(&mut self, segment: u32) {
+        self.catalog.set(segment, SegmentState::Ready);
+    }
+
+    /// The segment was written over, durably.
+    pub(crate) fn prepared(&mut self, segment: u32, out: &mut Vec<Effect>) {
+        self.set_ready(segment);
+        self.turn(out);
+    }
+
+    /// To how many segments the drive should grow now, if it should.
+    pub(crate) fn segments_to_grow_to(&mut self) -> Option<u32> {
+        self.reclaim_if_short();
+        let (ready, raw) = self.catalog.free_segments();
+        let wanted = self.options.segments_ready + self.options.reserve_segments + 2;
+        if self.is_grown_out || self.stopped.is_some() || ready + raw >= wanted {
+            return None;
+        }
+        let most = self.geometry.segments_in(self.options.capacity_bytes) as usize;
+        let now = self.catalog.segments().len();
+        let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1) as usize;
+        let then = (now + step).min(most);
+        (then > now).then_some(then as u32)
+    }
+
+    /// The drive has grown to so many segments, or, given `None`, cannot.
+    pub(crate) fn grown(&mut self, segments: Option<u32>, out: &mut Vec<Effect>) {
+        match segments {
+            None => self.is_grown_out = true,
+            Some(segments) => self.catalog.grow(segments),
+        }
+        self.turn(out);
+        out.push(Effect::Changed);
+    }
+
+    fn can_grow(&self) -> bool {
+        let most = self.geometry.segments_in(self.options.capacity_bytes) as usize;
+        !self.is_grown_out && self.catalog.segments().len() < most
+    }
+
+    /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives.
+    fn reclaim_if_short(&mut self) {
+        let (ready, raw) = self.catalog.free_segments();
+        let plenty = self.options.segments_ready + self.options.reserve_segments + 2;
+        if !self.reclaim_due || ready + raw > plenty {
+            return;
+        }
+        self.reclaim_due = false;
+        let early = planted!(self.options, RecycleBeforeDurable).then(|| self.formed_released.clone());
+        self.catalog.reclaim(early.as_ref());
+    }
+
+    /// Sequence number of the last durable group.
+    pub(crate) fn durable_seq(&self) -> u64 {
+        self.durable_seq
+    }
+
+    /// Bytes that wait for a group.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+}
+
+const _: () = assert!(limits::FLIGHTS_MAX >= 2);

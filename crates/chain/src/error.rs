@@ -1,0 +1,230 @@
+//! What can go wrong, one enum per family of operations, and the damage that recovery reports.
+
+use std::ops::Range;
+
+use ithaca_env::codec::DecodeError;
+use ithaca_env::drive::DriveError;
+use thiserror::Error;
+
+use crate::options::{ChainId, OptionsError};
+
+/// Why a chain could not be created or opened. Nothing was written, except where said.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum OpenError {
+    /// An option is outside its limits.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The drive failed. A creation that ended so may have written.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// Creation found a chain already there.
+    #[error("{drive} already holds chain {id}")]
+    AlreadyThere {
+        /// The drive.
+        drive: String,
+        /// The chain it holds.
+        id: ChainId,
+    },
+    /// The drive is blank, or its creation was interrupted: create the chain first.
+    #[error("{drive} holds no chain")]
+    NotAChain {
+        /// The drive.
+        drive: String,
+    },
+    /// Too few copies of the superblock agree.
+    #[error(
+        "{drive}: {valid} of 4 superblock copies are good, 2 must be equal (the first fault: {first_fault})"
+    )]
+    SuperblockLost {
+        /// The drive.
+        drive: String,
+        /// Copies that verify.
+        valid: usize,
+        /// What is wrong with the first bad copy.
+        first_fault: DecodeError,
+    },
+    /// The drive was written by a newer version of this program.
+    #[error("{drive}: format version {found}, this program knows up to {known}")]
+    NewerFormat {
+        /// The drive.
+        drive: String,
+        /// Its format version.
+        found: u16,
+        /// The newest that is known.
+        known: u16,
+    },
+    /// The drive belongs to another chain.
+    #[error("{drive} holds chain {found} ({found_label}), expected {expected} ({expected_label})")]
+    WrongChain {
+        /// The drive.
+        drive: String,
+        /// The chain it holds.
+        found: ChainId,
+        /// The name its owner gave it.
+        found_label: String,
+        /// The chain that was expected.
+        expected: ChainId,
+        /// The name that was expected.
+        expected_label: String,
+    },
+    /// The drive is smaller than the chain's least size.
+    #[error("{drive} has {found_bytes} bytes, a chain needs {needed_bytes}")]
+    TooSmall {
+        /// The drive.
+        drive: String,
+        /// Its size.
+        found_bytes: u64,
+        /// What the chain needs.
+        needed_bytes: u64,
+    },
+    /// The drive was larger when the chain was last written: part of it is missing.
+    #[error("{drive} has {found_bytes} bytes, the chain on it had {needed_bytes}")]
+    Truncated {
+        /// The drive.
+        drive: String,
+        /// Its size.
+        found_bytes: u64,
+        /// Its size when the last group was written.
+        needed_bytes: u64,
+    },
+    /// The fence of this open could not be written: the drive is full up to the last block.
+    #[error("{drive}: no room to open the chain: not one block is free")]
+    NoRoom {
+        /// The drive.
+        drive: String,
+    },
+    /// The newest checkpoint is damaged and none can stand in for it, so what was released is not known. The drive needs
+    /// to be rebuilt from a replica.
+    #[error("{drive}: the checkpoint at the head of segment {segment} is damaged")]
+    CheckpointLost {
+        /// The drive.
+        drive: String,
+        /// The segment whose first group is harmed.
+        segment: u32,
+    },
+}
+
+/// The chain has stopped: a write or a sync failed and is not tried again. What was durable stays readable.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChainError {
+    /// The drive failed first with this.
+    #[error("the chain has stopped: {first}")]
+    Failed {
+        /// The first error.
+        first: DriveError,
+    },
+    /// The chain was closed by its owner.
+    #[error("the chain is closed")]
+    Closed,
+}
+
+/// Why a batch was not taken. Nothing of it will be written.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AppendError {
+    /// The chain has stopped; do not retry.
+    #[error(transparent)]
+    Stopped(#[from] ChainError),
+    /// No space is left for such a batch but what is kept from it (`ChainOptions::reserve_segments`); retry after releasing
+    /// keys.
+    #[error("no space: {free_bytes} bytes left, {reserve_bytes} of them kept for releases")]
+    Full {
+        /// Bytes that are free.
+        free_bytes: u64,
+        /// Bytes that are kept from such a batch.
+        reserve_bytes: u64,
+    },
+    /// Too much waits to be written; retry when tickets have become durable.
+    #[error("{queued_bytes} bytes wait to be written, at most {max_bytes}")]
+    Overloaded {
+        /// Bytes that wait.
+        queued_bytes: u64,
+        /// The most that may.
+        max_bytes: u64,
+    },
+    /// The batch does not fit into a quarter of a segment; split it.
+    #[error("a batch of {bytes} bytes with its headers, at most {max_bytes}")]
+    TooLarge {
+        /// What the batch would take.
+        bytes: u64,
+        /// The most that one may.
+        max_bytes: u64,
+    },
+    /// The released keys are in too many pieces; release the keys between them first.
+    #[error("released keys in {ranges} ranges, at most {max_ranges}")]
+    TooSparse {
+        /// Ranges there would be.
+        ranges: usize,
+        /// The most there may be.
+        max_ranges: usize,
+    },
+    /// The owner's state is too long.
+    #[error("a state of {bytes} bytes, at most {max_bytes}")]
+    StateTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The most it may have.
+        max_bytes: usize,
+    },
+    /// A run is not well formed.
+    #[error("the run at key {first_key} has {what} {found}, at most {max}")]
+    BadRun {
+        /// Where it begins.
+        first_key: u64,
+        /// Which of its properties.
+        what: &'static str,
+        /// What it holds.
+        found: u64,
+        /// The most it may hold.
+        max: u64,
+    },
+}
+
+/// Why a record could not be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// The record was written, and what the drive holds is not it. Another replica may have it.
+    #[error("key {key} is damaged (segment {segment}, byte {offset})")]
+    Damaged {
+        /// The key.
+        key: u64,
+        /// The segment.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
+    /// The drive failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+/// Something that was durable and is not there any more, as recovery or a check found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment.
+    pub segment: u32,
+    /// First harmed byte in the segment.
+    pub offset: u32,
+    /// Harmed bytes.
+    pub bytes: u32,
+    /// What is harmed.
+    pub kind: DamageKind,
+}
+
+/// What is harmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// The data of these keys; everything else of their group is well.
+    Data {
+        /// The keys.
+        keys: Range<u64>,
+    },
+    /// Whole groups whose headers cannot be read: which keys they held is not known.
+    Groups {
+        /// Their sequence numbers.
+        seqs: Range<u64>,
+    },
+    /// A footer page or directory: found again by scanning the segment.
+    Footer,
+    /// The segment's header or trailer.
+    Frame,
+}

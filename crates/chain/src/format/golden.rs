@@ -1,0 +1,151 @@
+//! One example of every record, as bytes: what the format was when it was written must be readable for ever.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+
+use super::{
+    Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole, PageView, SegmentHeader,
+    SegmentKind, Superblock, Trailer, encode_group, peek_group,
+};
+use crate::options::{ChainId, Identity, Label};
+use crate::run::{Run, RunKind, Table};
+
+const CHAIN: ChainId = ChainId(*b"0123456789abcdef");
+
+fn runs() -> Vec<Run> {
+    let payloads: [&[u8]; 3] = [b"one", b"", b"three"];
+    let data = Run {
+        first_key: 100,
+        version: 5,
+        kind: RunKind::Data,
+        meta: Bytes::from_static(b"meta"),
+        table: Table::of_payloads(payloads),
+        data: Bytes::from(payloads.concat()),
+    };
+    let block = vec![0xab; 4096];
+    let aligned = Run {
+        first_key: 103,
+        meta: Bytes::new(),
+        table: Table::of_payloads([&block]),
+        data: Bytes::from(block),
+        ..data.clone()
+    };
+    let junk = Run {
+        first_key: 104,
+        kind: RunKind::Junk,
+        table: Table::of_payloads([b"", b""]),
+        data: Bytes::new(),
+        ..aligned.clone()
+    };
+    vec![data, aligned, junk]
+}
+
+/// Name and bytes of each record.
+fn records() -> Vec<(&'static str, Vec<u8>)> {
+    let label = Label::new("unit-1").expect("short");
+    let superblock =
+        Superblock { identity: Identity { id: CHAIN, label }, sequence: 1, segment_bytes: 64 << 20 };
+    let header = SegmentHeader { chain: CHAIN, segment: 2, kind: SegmentKind::Open, lap: 3 };
+    let identity = GroupIdentity {
+        flags: GroupFlags::CHECKPOINT.with(GroupFlags::OPENED),
+        segment: 2,
+        chain: CHAIN,
+        lap: 3,
+        seq: 7,
+        durable_seq: 5,
+        incarnation: 4,
+        prev_lap: 2,
+        offset: 4096,
+        segments: 16,
+    };
+    let runs = runs();
+    let state = Bytes::from_static(b"state");
+    let group = encode_group(&GroupSource {
+        identity,
+        released: &[0..50, 60..70],
+        state: Some(&state),
+        runs: &runs.iter().collect::<Vec<_>>(),
+    });
+    let ends = group.starts.iter().skip(1).map(|&end| end as usize).chain([group.blob.len()]);
+    let footer_runs = runs.iter().zip(group.starts.iter().zip(ends)).map(|(run, (&start, end))| FooterRun {
+        keys: (run.keys().start, run.keys().end),
+        blob: &group.blob[start as usize..end],
+    });
+    let holes = vec![Hole { offset: 16384, bytes: 8192, seqs: 9..10 }];
+    let keys = vec![std::ops::Range { start: 100, end: 106 }];
+    let footer = Footer::encode(2, 3, (64 << 20) - 4096, footer_runs, holes, keys.clone());
+    let trailer = Trailer {
+        chain: CHAIN,
+        segment: 2,
+        lap: 3,
+        first_seq: 7,
+        last_seq: 12,
+        incarnation: 4,
+        end_offset: 32768,
+        directory_offset: footer.directory_offset,
+        directory_bytes: footer.directory_bytes,
+        directory_checksum: footer.directory_checksum,
+        run_count: 3,
+        record_count: 6,
+        data_bytes: 4104,
+        hole_count: 1,
+        segments: 16,
+        keys: Some(keys),
+    };
+    vec![
+        ("superblock", superblock.encode().to_vec()),
+        ("segment header", header.encode().to_vec()),
+        ("group", group.image.to_vec()),
+        ("footer page", footer.bytes[..4096].to_vec()),
+        ("footer directory", footer.bytes[4096..].to_vec()),
+        ("segment trailer", trailer.encode().to_vec()),
+    ]
+}
+
+/// 32 bytes a line; a line that repeats is written once, with how often.
+fn hex(records: &[(&str, Vec<u8>)]) -> String {
+    let mut out = String::new();
+    for (name, bytes) in records {
+        let _ = writeln!(out, "# {name}, {} bytes", bytes.len());
+        let mut lines = bytes.chunks(32).peekable();
+        while let Some(line) = lines.next() {
+            let mut times = 1;
+            while lines.next_if(|next| *next == line).is_some() {
+                times += 1;
+            }
+            line.iter().for_each(|byte| {
+                let _ = write!(out, "{byte:02x}");
+            });
+            let _ = if times > 1 { writeln!(out, " x{times}") } else { writeln!(out) };
+        }
+    }
+    out
+}
+
+#[test]
+fn every_record_is_the_same_bytes_as_ever() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.hex");
+    let actual = hex(&records());
+    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
+        ithaca_env::real::files::write(path.as_ref(), actual.as_bytes()).expect("it can be written");
+    }
+    let golden = include_str!("../../testdata/golden/records.hex");
+    assert!(actual == golden, "the bytes differ; REWRITE=1 accepts the change:\n{actual}");
+}
+
+#[test]
+fn golden_records_decode() {
+    for (name, bytes) in records() {
+        let bytes = Bytes::from(bytes);
+        let is_good = match name {
+            "superblock" => Superblock::decode(&bytes).is_ok(),
+            "segment header" => SegmentHeader::decode(&bytes).is_ok(),
+            "group" => peek_group(&bytes).is_ok_and(|head| head.decode_area(&bytes).is_ok()),
+            "footer page" => PageView::decode(&bytes, 2, 3).is_ok(),
+            "footer directory" => Directory::decode(&bytes, 2, 3).is_ok(),
+            _ => Trailer::decode(&bytes).is_ok(),
+        };
+        assert!(is_good, "{name}");
+    }
+}

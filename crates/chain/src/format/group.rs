@@ -1,0 +1,540 @@
+//! A group: one atomic write. A head that lists everything in it, then the packed data, then the aligned data.
+//!
+//! ```text
+//!   0        104                              head_bytes            (padded to 4096)
+//!   | fixed   | released | state | run heads | packed data | zeros | aligned data      |
+//!   |<--------- covered by the head's checksum ----------->|<- covered by the tables ->|
+//! ```
+//!
+//! A run whose records are all non-empty multiples of 4096 bytes is aligned; the others are packed.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ithaca_env::codec::{DecodeError, Decoder};
+use ithaca_env::drive::PageBuf;
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{array, newer};
+use crate::limits::{FORMAT_VERSION, META_MAX_BYTES, RUN_RECORDS_MAX};
+use crate::options::ChainId;
+use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"ITHG");
+/// Bytes of the fixed part.
+pub(crate) const GROUP_HEAD_BYTES: usize = 104;
+/// Bytes of the fixed part of a run's head.
+pub(crate) const RUN_HEAD_BYTES: usize = 32;
+/// In place of the state's length: there is none.
+const NO_STATE: u32 = u32::MAX;
+const FLAG_ALIGNED: u8 = 1;
+
+/// The table of a run without data is not stored: it is all zeros.
+static ZERO_TABLE: [u8; RUN_RECORDS_MAX * TABLE_ENTRY_BYTES] = [0; RUN_RECORDS_MAX * TABLE_ENTRY_BYTES];
+
+/// What a group is besides a carrier of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupFlags(pub(crate) u16);
+
+impl GroupFlags {
+    /// First group of its segment: its released ranges and state are complete, and replace what came before.
+    pub(crate) const CHECKPOINT: Self = Self(1);
+    /// First group after an open: it fences off what that open had cut.
+    pub(crate) const OPENED: Self = Self(2);
+    /// Last group before a clean close.
+    pub(crate) const CLOSED: Self = Self(4);
+
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// Who a group is: repeated in its head, so that a misdirected or a stale write is never taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupIdentity {
+    pub(crate) flags: GroupFlags,
+    pub(crate) segment: u32,
+    pub(crate) chain: ChainId,
+    pub(crate) lap: u64,
+    pub(crate) seq: u64,
+    /// Every group up to this one was durable when this one was formed; 0 for none.
+    pub(crate) durable_seq: u64,
+    /// Counts the opens of the chain. A group of a lower incarnation than an earlier one was cut by a recovery.
+    pub(crate) incarnation: u64,
+    /// Lap of the segment that was filled before this one; 0 for none.
+    pub(crate) prev_lap: u64,
+    /// Where it lies, byte in the segment.
+    pub(crate) offset: u32,
+    /// Segments that the drive had: a drive with fewer was cut short.
+    pub(crate) segments: u32,
+}
+
+/// Sizes of a group's parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) head_bytes: usize,
+    pub(crate) packed_bytes: usize,
+    pub(crate) aligned_bytes: usize,
+}
+
+impl Layout {
+    pub(crate) fn aligned_start(&self) -> usize {
+        (self.head_bytes + self.packed_bytes).next_multiple_of(BLOCK_BYTES)
+    }
+
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.aligned_start() + self.aligned_bytes
+    }
+}
+
+/// The fixed part of a group's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupHead {
+    pub(crate) identity: GroupIdentity,
+    pub(crate) layout: Layout,
+    run_count: u32,
+    release_count: u32,
+    state_bytes: u32,
+    checksum: u32,
+}
+
+/// What goes into a group, in order.
+pub(crate) struct GroupSource<'a> {
+    pub(crate) identity: GroupIdentity,
+    pub(crate) released: &'a [Range<u64>],
+    pub(crate) state: Option<&'a Bytes>,
+    pub(crate) runs: &'a [&'a Run],
+}
+
+/// A group as it is written.
+pub(crate) struct EncodedGroup {
+    /// The whole write, in whole blocks.
+    pub(crate) image: Bytes,
+    pub(crate) layout: Layout,
+    /// The run heads, for the index and the footer.
+    pub(crate) blob: Bytes,
+    /// Where in `blob` each run's head begins.
+    pub(crate) starts: Vec<u32>,
+}
+
+/// Encoded bytes of a run's head, meta and table.
+pub(crate) fn run_blob_bytes(run: &Run) -> usize {
+    let table = if run.kind == RunKind::Junk { 0 } else { run.table.as_bytes().len() };
+    RUN_HEAD_BYTES + run.meta.len() + table
+}
+
+/// Whether a run's data goes to the aligned part.
+pub(crate) fn is_aligned(run: &Run) -> bool {
+    let whole_blocks = !run.data.is_empty() && run.data.len().is_multiple_of(BLOCK_BYTES);
+    whole_blocks
+        && run.table.entries().all(|entry| entry.len != 0 && (entry.len as usize).is_multiple_of(BLOCK_BYTES))
+}
+
+/// Makes the image of a group. Payload bytes are copied once.
+pub(crate) fn encode_group(source: &GroupSource<'_>) -> EncodedGroup {
+    let aligned: Vec<bool> = source.runs.iter().map(|run| is_aligned(run)).collect();
+    let mut layout = Layout {
+        head_bytes: GROUP_HEAD_BYTES + source.released.len() * 16 + source.state.map_or(0, Bytes::len),
+        ..Layout::default()
+    };
+    for (run, &aligned) in source.runs.iter().zip(&aligned) {
+        layout.head_bytes += run_blob_bytes(run);
+        if aligned {
+            layout.aligned_bytes += run.data.len();
+        } else {
+            layout.packed_bytes += run.data.len();
+        }
+    }
+    let (head, starts, blob_start) = encode_head(source, &layout, &aligned);
+    let mut image = PageBuf::with_capacity(layout.total_bytes());
+    image.extend(&head);
+    let of_kind = |wanted| source.runs.iter().zip(&aligned).filter(move |(_, is)| **is == wanted);
+    of_kind(false).for_each(|(run, _)| image.extend(&run.data));
+    image.pad_to_page();
+    of_kind(true).for_each(|(run, _)| image.extend(&run.data));
+    assert_eq!(image.len(), layout.total_bytes(), "the layout adds up");
+    EncodedGroup { image: image.freeze(), layout, blob: head.freeze().slice(blob_start..), starts }
+}
+
+/// The head with its checksum, where in the blob each run begins, and where the blob begins.
+fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (BytesMut, Vec<u32>, usize) {
+    let identity = &source.identity;
+    let mut out = BytesMut::with_capacity(layout.head_bytes);
+    out.put_u32_le(MAGIC);
+    out.put_u32_le(0);
+    out.put_u16_le(FORMAT_VERSION);
+    out.put_u16_le(identity.flags.0);
+    out.put_u32_le(identity.segment);
+    out.put_slice(&identity.chain.0);
+    out.put_u64_le(identity.lap);
+    out.put_u64_le(identity.seq);
+    out.put_u64_le(identity.durable_seq);
+    out.put_u64_le(identity.incarnation);
+    out.put_u64_le(identity.prev_lap);
+    out.put_u32_le(identity.offset);
+    out.put_u32_le(layout.head_bytes as u32);
+    out.put_u32_le(layout.packed_bytes as u32);
+    out.put_u32_le(layout.aligned_bytes as u32);
+    out.put_u32_le(source.runs.len() as u32);
+    out.put_u32_le(source.released.len() as u32);
+    out.put_u32_le(source.state.map_or(NO_STATE, |state| state.len() as u32));
+    out.put_u32_le(identity.segments);
+    debug_assert_eq!(out.len(), GROUP_HEAD_BYTES);
+    for range in source.released {
+        out.put_u64_le(range.start);
+        out.put_u64_le(range.end);
+    }
+    out.extend_from_slice(source.state.map_or(&[], |state| state));
+    let blob_start = out.len();
+    let mut starts = Vec::with_capacity(source.runs.len());
+    let mut packed_at = identity.offset as usize + layout.head_bytes;
+    let mut aligned_at = identity.offset as usize + layout.aligned_start();
+    for (run, &aligned) in source.runs.iter().zip(aligned) {
+        let place = if aligned { &mut aligned_at } else { &mut packed_at };
+        starts.push((out.len() - blob_start) as u32);
+        encode_run_head(&mut out, run, aligned, *place as u32);
+        *place += run.data.len();
+    }
+    assert_eq!(out.len(), layout.head_bytes, "the head adds up");
+    super::seal_record(&mut out);
+    (out, starts, blob_start)
+}
+
+fn encode_run_head(out: &mut BytesMut, run: &Run, aligned: bool, data_offset: u32) {
+    out.put_u64_le(run.first_key);
+    out.put_u64_le(run.version);
+    out.put_u32_le(run.table.count() as u32);
+    out.put_u32_le(run.data.len() as u32);
+    out.put_u32_le(data_offset);
+    out.put_u16_le(run.meta.len() as u16);
+    out.put_u8(run.kind as u8);
+    out.put_u8(if aligned { FLAG_ALIGNED } else { 0 });
+    out.put_slice(&run.meta);
+    if run.kind == RunKind::Data {
+        out.put_slice(run.table.as_bytes());
+    }
+}
+
+/// A run's head as the drive has it: everything but the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunHead {
+    pub(crate) first_key: u64,
+    pub(crate) version: u64,
+    pub(crate) kind: RunKind,
+    pub(crate) aligned: bool,
+    /// Where its data begins, byte in the segment.
+    pub(crate) data_offset: u32,
+    pub(crate) data_bytes: u32,
+    pub(crate) meta: Bytes,
+    pub(crate) table: Table,
+}
+
+impl RunHead {
+    /// The head at `at` of `blob`, sharing its bytes, and the number of bytes it takes. The lengths in the table are
+    /// not added up here: [`RunHead::check`] does that once, when the blob comes from the drive.
+    pub(crate) fn decode(blob: &Bytes, at: usize) -> Result<(Self, usize), DecodeError> {
+        let rest = blob.get(at..).unwrap_or(&[]);
+        let mut decoder = Decoder::new(rest);
+        let first_key = decoder.u64("first key")?;
+        let version = decoder.u64("version")?;
+        let count = decoder.u32("record count")? as usize;
+        let data_bytes = decoder.u32("data bytes")?;
+        let data_offset = decoder.u32("data offset")?;
+        let meta_bytes = decoder.u16("meta bytes")? as usize;
+        let number = decoder.u8("run kind")?;
+        let kind = RunKind::from_u8(number).ok_or(DecodeError::Invalid {
+            field: "run kind",
+            found: u64::from(number),
+            expected: "1 or 2",
+        })?;
+        let flags = decoder.u8("run flags")?;
+        let bad = |field, found: usize| {
+            Err(DecodeError::Invalid { field, found: found as u64, expected: "a number within its limit" })
+        };
+        if count == 0 || count > RUN_RECORDS_MAX || first_key.checked_add(count as u64).is_none() {
+            return bad("record count", count);
+        }
+        if meta_bytes > META_MAX_BYTES {
+            return bad("meta bytes", meta_bytes);
+        }
+        if flags & !FLAG_ALIGNED != 0 {
+            return bad("run flags", flags as usize);
+        }
+        let table_bytes = if kind == RunKind::Data { count * TABLE_ENTRY_BYTES } else { 0 };
+        decoder.bytes("meta", meta_bytes)?;
+        decoder.bytes("table", table_bytes)?;
+        let meta_at = at + RUN_HEAD_BYTES;
+        let table_at = meta_at + meta_bytes;
+        let end = table_at + table_bytes;
+        let table = match kind {
+            RunKind::Data => blob.slice(table_at..end),
+            RunKind::Junk => Bytes::from_static(&ZERO_TABLE[..count * TABLE_ENTRY_BYTES]),
+        };
+        let Some(table) = Table::from_bytes(table) else { return bad("table", count) };
+        let head = Self {
+            first_key,
+            version,
+            kind,
+            aligned: flags & FLAG_ALIGNED != 0,
+            data_offset,
+            data_bytes,
+            meta: blob.slice(meta_at..table_at),
+            table,
+        };
+        Ok((head, end - at))
+    }
+
+    /// Whether the lengths in the table add up to the data.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        let found = self.table.data_bytes();
+        if found == u64::from(self.data_bytes) {
+            return Ok(());
+        }
+        Err(DecodeError::Invalid { field: "table", found, expected: "lengths that add up to the run's data" })
+    }
+
+    pub(crate) fn keys(&self) -> Range<u64> {
+        self.first_key..self.first_key + self.table.count() as u64
+    }
+
+    /// Bytes in the segment.
+    pub(crate) fn data_range(&self) -> Range<u64> {
+        let start = u64::from(self.data_offset);
+        start..start + u64::from(self.data_bytes)
+    }
+
+    /// The head of the records with keys in `keys`, which lie within this run.
+    pub(crate) fn slice(&self, keys: Range<u64>) -> Self {
+        let (from, to) = ((keys.start - self.first_key) as usize, (keys.end - self.first_key) as usize);
+        let start = self.table.data_range(from).start as u32;
+        let table = self.table.slice(from..to);
+        Self {
+            first_key: keys.start,
+            data_offset: self.data_offset + start,
+            data_bytes: table.data_bytes() as u32,
+            table,
+            ..self.clone()
+        }
+    }
+
+    /// The run, with its data.
+    pub(crate) fn into_run(self, data: Bytes) -> Run {
+        Run {
+            first_key: self.first_key,
+            version: self.version,
+            kind: self.kind,
+            meta: self.meta,
+            table: self.table,
+            data,
+        }
+    }
+}
+
+/// A decoded head.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupArea {
+    pub(crate) released: Vec<Range<u64>>,
+    pub(crate) state: Option<Bytes>,
+    pub(crate) blob: Bytes,
+    pub(crate) starts: Vec<u32>,
+    pub(crate) runs: Vec<RunHead>,
+}
+
+/// The fixed part of a group's head, whose checksum is not looked at yet: it says how much to read.
+pub(crate) fn peek_group(block: &[u8]) -> Result<GroupHead, DecodeError> {
+    let mut decoder = Decoder::new(block);
+    let magic = decoder.u32("group")?;
+    if magic != MAGIC {
+        return Err(DecodeError::Invalid {
+            field: "group",
+            found: u64::from(magic),
+            expected: "its magic number",
+        });
+    }
+    let checksum = decoder.u32("group")?;
+    let version = decoder.u16("format version")?;
+    if version != FORMAT_VERSION {
+        return Err(newer(version));
+    }
+    let flags = GroupFlags(decoder.u16("group flags")?);
+    let segment = decoder.u32("segment")?;
+    let chain = ChainId(array(&mut decoder, "chain id")?);
+    let mut identity = GroupIdentity {
+        flags,
+        segment,
+        chain,
+        lap: decoder.u64("lap")?,
+        seq: decoder.u64("seq")?,
+        durable_seq: decoder.u64("durable seq")?,
+        incarnation: decoder.u64("incarnation")?,
+        prev_lap: decoder.u64("previous lap")?,
+        offset: decoder.u32("offset")?,
+        segments: 0,
+    };
+    let layout = Layout {
+        head_bytes: decoder.u32("head bytes")? as usize,
+        packed_bytes: decoder.u32("packed bytes")? as usize,
+        aligned_bytes: decoder.u32("aligned bytes")? as usize,
+    };
+    let run_count = decoder.u32("run count")?;
+    let release_count = decoder.u32("release count")?;
+    let state_bytes = decoder.u32("state bytes")?;
+    identity.segments = decoder.u32("segments")?;
+    let head = GroupHead { identity, layout, run_count, release_count, state_bytes, checksum };
+    if layout.head_bytes < GROUP_HEAD_BYTES || !layout.aligned_bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(DecodeError::Invalid {
+            field: "group layout",
+            found: layout.head_bytes as u64,
+            expected: "a head of 104 bytes or more, and whole blocks of aligned data",
+        });
+    }
+    Ok(head)
+}
+
+impl GroupHead {
+    /// Decodes the head from the group's first bytes, `layout.head_bytes` of them or more.
+    pub(crate) fn decode_area(&self, image: &Bytes) -> Result<GroupArea, DecodeError> {
+        let needed = self.layout.head_bytes;
+        if image.len() < needed {
+            return Err(DecodeError::Short { field: "group head", needed, left: image.len() });
+        }
+        let computed = crc32c::crc32c(&image[8..needed]);
+        if computed != self.checksum {
+            return Err(DecodeError::Checksum { field: "group head", found: self.checksum, computed });
+        }
+        let mut decoder = Decoder::new(&image[GROUP_HEAD_BYTES..needed]);
+        let released =
+            super::segment::decode_ranges(&mut decoder, self.release_count as usize, "released range")?;
+        let state_start = needed - decoder.left();
+        let state = if self.state_bytes == NO_STATE {
+            None
+        } else {
+            decoder.bytes("state", self.state_bytes as usize)?;
+            Some(image.slice(state_start..state_start + self.state_bytes as usize))
+        };
+        let blob = image.slice(needed - decoder.left()..needed);
+        let (starts, runs) = self.decode_runs(&blob)?;
+        Ok(GroupArea { released, state, blob, starts, runs })
+    }
+
+    fn decode_runs(&self, blob: &Bytes) -> Result<(Vec<u32>, Vec<RunHead>), DecodeError> {
+        let mut at = 0;
+        let (mut starts, mut runs) = (Vec::new(), Vec::new());
+        let mut packed_at = self.identity.offset as usize + self.layout.head_bytes;
+        let mut aligned_at = self.identity.offset as usize + self.layout.aligned_start();
+        let (packed_end, aligned_end) =
+            (packed_at + self.layout.packed_bytes, aligned_at + self.layout.aligned_bytes);
+        for _ in 0..self.run_count {
+            let (run, len) = RunHead::decode(blob, at)?;
+            run.check()?;
+            let place = if run.aligned { &mut aligned_at } else { &mut packed_at };
+            if run.data_offset as usize != *place {
+                return Err(DecodeError::Invalid {
+                    field: "data offset",
+                    found: u64::from(run.data_offset),
+                    expected: "data one after the other",
+                });
+            }
+            *place += run.data_bytes as usize;
+            starts.push(at as u32);
+            runs.push(run);
+            at += len;
+        }
+        if at != blob.len() {
+            return Err(DecodeError::Trailing { left: blob.len() - at });
+        }
+        if packed_at != packed_end || aligned_at != aligned_end {
+            return Err(DecodeError::Invalid {
+                field: "group layout",
+                found: self.layout.total_bytes() as u64,
+                expected: "runs that add up to the group",
+            });
+        }
+        Ok((starts, runs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing;
+
+    fn identity() -> GroupIdentity {
+        GroupIdentity {
+            flags: GroupFlags::CHECKPOINT.with(GroupFlags::OPENED),
+            segment: 3,
+            chain: ChainId([7; 16]),
+            lap: 9,
+            seq: 41,
+            durable_seq: 39,
+            incarnation: 2,
+            prev_lap: 8,
+            offset: 8192,
+            segments: 12,
+        }
+    }
+
+    fn runs() -> Vec<Run> {
+        let run = |first_key, kind, payloads: &[&[u8]]| Run {
+            first_key,
+            version: 5,
+            kind,
+            meta: Bytes::from_static(b"who"),
+            table: Table::of_payloads(payloads),
+            data: Bytes::from(payloads.concat()),
+        };
+        vec![
+            run(100, RunKind::Data, &[b"one", b"", b"three"]),
+            run(103, RunKind::Data, &[&[1; 4096], &[2; 8192]]),
+            run(105, RunKind::Junk, &[b"", b""]),
+            run(90, RunKind::Data, &[b"late"]),
+        ]
+    }
+
+    fn decode(image: &[u8]) -> Option<(GroupHead, GroupArea)> {
+        let head = peek_group(image).ok()?;
+        let area = head.decode_area(&Bytes::copy_from_slice(image)).ok()?;
+        Some((head, area))
+    }
+
+    #[test]
+    fn a_group_comes_back_with_its_data_where_it_says() {
+        let runs = runs();
+        let state = Bytes::from_static(b"state");
+        let encoded = encode_group(&GroupSource {
+            identity: identity(),
+            released: &[0..90, 95..100],
+            state: Some(&state),
+            runs: &runs.iter().collect::<Vec<_>>(),
+        });
+        let (head, area) = decode(&encoded.image).expect("it decodes");
+        assert_eq!((head.identity, head.layout), (identity(), encoded.layout));
+        assert_eq!((&area.released[..], area.state.as_ref()), (&[0..90, 95..100][..], Some(&state)));
+        assert_eq!((&area.blob, &area.starts), (&encoded.blob, &encoded.starts));
+        for (found, run) in area.runs.iter().zip(&runs) {
+            let start = (found.data_offset - identity().offset) as usize;
+            let data = encoded.image.slice(start..start + found.data_bytes as usize);
+            assert!(!found.aligned || start.is_multiple_of(BLOCK_BYTES));
+            assert_eq!(&found.clone().into_run(data), run);
+        }
+    }
+
+    #[test]
+    fn no_flipped_bit_of_a_head_passes_and_noise_does_no_harm() {
+        let runs = runs();
+        let small = [&runs[0], &runs[2]];
+        let encoded = encode_group(&GroupSource {
+            identity: identity(),
+            released: std::slice::from_ref(&(0..90)),
+            state: None,
+            runs: &small,
+        });
+        let head = &encoded.image[..encoded.layout.head_bytes];
+        testing::every_bit_flip_is_refused(head, decode);
+        testing::noise_does_not_panic(head, decode);
+    }
+}

@@ -1,0 +1,7 @@
+//! Looking at a chain without changing it: the check of every checksum, and a readable dump.
+
+mod check;
+mod dump;
+
+pub use check::{CheckReport, check};
+pub use dump::{DumpOptions, dump};

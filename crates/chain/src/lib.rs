@@ -1,0 +1,42 @@
+//! The chained record log: one log over drives, which stores runs of records and survives crashes.
+//!
+//! ```text
+//!   Chain (shell: tasks, drive)          recover (async, reads only)        inspect (check, dump)
+//!     │ inputs          ▲ effects            │
+//!     ▼                 │                    ▼
+//!   core (pure writer) ─┴─► catalog ◄── judge (pure) ◄── scan
+//!     groups, rolling,       what is where, what is released
+//!     closing, admission
+//! ```
+//!
+//! * [`Chain`] appends [`Batch`]es of [`Run`]s and reads them back; see it for what is promised.
+//! * `format` is every record on the drive, described byte by byte in docs/format/chain.md.
+//! * `core` is a pure state machine, so is what recovery decides; both run the same on real and on simulated drives.
+//!
+//! What it does not do: it does not know what records mean, and it does not check that a key is written once.
+
+mod cache;
+mod catalog;
+mod chain;
+mod core;
+mod error;
+mod format;
+mod inspect;
+pub mod limits;
+mod options;
+mod range_set;
+mod read;
+mod recover;
+mod run;
+
+pub use crate::core::{Batch, Counters, Ticket};
+pub use chain::{Chain, Stats};
+pub use error::{AppendError, ChainError, Damage, DamageKind, OpenError, ReadError};
+pub use inspect::{CheckReport, DumpOptions, check, dump};
+#[cfg(feature = "planted-bugs")]
+pub use options::PlantedBug;
+pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};
+pub use range_set::RangeSet;
+pub use read::Record;
+pub use recover::Recovered;
+pub use run::{Run, RunKind, TABLE_ENTRY_BYTES, Table, TableEntry};

@@ -1,0 +1,68 @@
+//! Every limit of the chain, named once.
+
+use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
+
+/// Version of every record of the disk format. A newer one is refused by name.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Copies of the superblock, and how many must agree for it to be believed.
+pub const SUPERBLOCK_COPIES: usize = 4;
+/// Copies that must be equal.
+pub const SUPERBLOCK_QUORUM: usize = 2;
+/// Distance between two copies of the superblock, in bytes.
+pub const SUPERBLOCK_STRIDE_BYTES: usize = 16 << 10;
+/// Bytes before the first segment.
+pub const SUPERBLOCK_ZONE_BYTES: u64 = (SUPERBLOCK_COPIES * SUPERBLOCK_STRIDE_BYTES) as u64;
+/// Longest owner label in a superblock, in bytes.
+pub const LABEL_MAX_BYTES: usize = 64;
+
+/// Smallest segment, in bytes.
+pub const SEGMENT_MIN_BYTES: u64 = 128 << 10;
+/// Largest segment, in bytes: offsets inside one are u32.
+pub const SEGMENT_MAX_BYTES: u64 = 1 << 30;
+/// Most segments of a chain.
+pub const SEGMENTS_MAX: u64 = 1 << 20;
+
+/// Most groups in flight.
+pub const FLIGHTS_MAX: usize = 16;
+/// Largest group of several batches, in bytes. One batch by itself may be larger, up to a quarter of a segment.
+pub const GROUP_MAX_BYTES: usize = 16 << 20;
+/// Longest owner's meta of a run, in bytes.
+pub const META_MAX_BYTES: usize = 4096;
+/// Most records of one run.
+pub const RUN_RECORDS_MAX: usize = 16_384;
+/// Most runs of one batch.
+pub const BATCH_RUNS_MAX: usize = 4096;
+/// Largest record, in bytes.
+pub const RECORD_MAX_BYTES: usize = 4 << 20;
+/// Longest state that an owner keeps in the chain, in bytes. Small segments allow less.
+pub const STATE_MAX_BYTES: usize = 64 << 10;
+/// Most disjoint ranges of released keys. Small segments allow fewer.
+pub const RELEASED_RANGES_MAX: usize = 4096;
+
+/// A footer page is closed when it holds this many bytes; only a run that is larger alone makes a larger page.
+pub const FOOTER_PAGE_BYTES: usize = 16 << 10;
+/// Key ranges kept in memory for each closed segment; finer ones are merged.
+pub const SEGMENT_RANGES_MAX: usize = 8;
+/// Key ranges that a trailer lists itself; more are in the footer's directory.
+pub const TRAILER_RANGES_MAX: usize = 128;
+/// Holes left by damage that one segment's footer lists.
+pub const HOLES_MAX: usize = 1024;
+
+/// Bytes of one write of background work: footers and the pre-writing of segments.
+pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
+/// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
+pub const SCAN_IO_BYTES: usize = 1 << 20;
+/// Segment headers and trailers read at the same time at an open.
+pub const OPEN_READS: usize = 32;
+/// Two cold extents closer than this are read by one request, in bytes.
+pub const READ_COALESCE_BYTES: u64 = 64 << 10;
+
+const _: () = assert!(SEGMENT_MAX_BYTES <= u32::MAX as u64);
+const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);
+const _: () =
+    assert!(BACKGROUND_IO_BYTES.is_multiple_of(BLOCK_BYTES) && BACKGROUND_IO_BYTES <= DRIVE_IO_MAX_BYTES);
+const _: () = assert!(SUPERBLOCK_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(SEGMENT_MIN_BYTES.is_multiple_of(BLOCK_BYTES as u64));
+const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);
+const _: () = assert!(SUPERBLOCK_QUORUM * 2 >= SUPERBLOCK_COPIES);

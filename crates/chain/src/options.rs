@@ -1,0 +1,271 @@
+//! How a chain is set up: its identity, its sizes, and the knobs that make rare paths common in tests.
+
+use std::fmt;
+
+use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
+use thiserror::Error;
+
+use crate::limits;
+
+/// A chain's identity: random, written in every record on its drive, so that another chain's bytes are never taken for
+/// its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChainId(pub [u8; 16]);
+
+impl fmt::Display for ChainId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A name that the owner gives to the chain (for a log unit, its unit id), so that a drive of the wrong one is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label(String);
+
+impl Label {
+    /// `None` if it is longer than [`limits::LABEL_MAX_BYTES`].
+    pub fn new(label: &str) -> Option<Self> {
+        (label.len() <= limits::LABEL_MAX_BYTES).then(|| Self(label.to_owned()))
+    }
+
+    /// The label.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who a chain is: given at its creation, and expected when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The chain.
+    pub id: ChainId,
+    /// Its owner's name for it.
+    pub label: Label,
+}
+
+/// A deliberate fault, so that tests can show that their oracles see it. Absent from ordinary builds.
+#[cfg(feature = "planted-bugs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A ticket counts as durable when its group is written out, before the drive answers.
+    AckBeforeDurable,
+    /// Groups are acknowledged as they complete, not in order.
+    AckOutOfOrder,
+    /// Recovery takes a group's records without looking at their checksums.
+    RecoverySkipsChecksum,
+    /// Recovery cuts the log at a damaged group although a later one proves that it was durable.
+    CutDamagedMiddle,
+    /// Recovery takes groups of an older lap of a recycled segment.
+    StaleLapAccepted,
+    /// Recovery takes groups that an earlier recovery had cut.
+    StaleIncarnationAccepted,
+    /// Recovery leaves segments as they are whose groups it has cut.
+    CutSegmentKept,
+    /// The checkpoint at the head of a new segment lacks the released keys.
+    ReleaseForgottenAtRoll,
+    /// Data may use the space that is kept for releases.
+    ReserveNotKept,
+    /// A segment is closed before the checkpoint in its successor is durable.
+    ClosedBeforeCheckpoint,
+    /// A segment is reused when its keys are asked to be released, before that is durable.
+    RecycleBeforeDurable,
+    /// Cold reads do not look at checksums.
+    ReadSkipsChecksum,
+}
+
+/// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each
+/// open.
+#[derive(Clone, Debug)]
+pub struct ChainOptions {
+    /// Bytes of a segment, a multiple of 4096. Used at creation; an existing chain keeps its own.
+    pub segment_bytes: u64,
+    /// Groups in flight together.
+    pub flights: usize,
+    /// Batches share a group up to this many bytes.
+    pub group_max_bytes: usize,
+    /// Bytes of appends that wait for a group at the most; past it an append fails with `Overloaded`.
+    pub queue_max_bytes: usize,
+    /// Bytes of recent groups kept in memory for reads.
+    pub tail_cache_bytes: usize,
+    /// Bytes of footer pages kept in memory.
+    pub index_cache_bytes: usize,
+    /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate.
+    pub segments_ready: usize,
+    /// Segments that data leaves free. Junk may use half of them; the rest is for releases and states, so that a full drive
+    /// can always be trimmed.
+    pub reserve_segments: usize,
+    /// The file may grow to this many bytes. A drive that is larger from the start is used whole.
+    pub capacity_bytes: u64,
+    /// Bytes by which the file grows at a time.
+    pub grow_bytes: u64,
+    /// A deliberate fault.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<PlantedBug>,
+}
+
+impl Default for ChainOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            flights: 2,
+            group_max_bytes: 1 << 20,
+            queue_max_bytes: 64 << 20,
+            tail_cache_bytes: 64 << 20,
+            index_cache_bytes: 32 << 20,
+            segments_ready: 2,
+            reserve_segments: 2,
+            capacity_bytes: 16 << 30,
+            grow_bytes: 1 << 30,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+}
+
+/// An option outside its limits.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OptionsError {
+    /// The value is out of range.
+    #[error("{name} is {found}, must be from {min} to {max}")]
+    OutOfRange {
+        /// The option.
+        name: &'static str,
+        /// What it holds.
+        found: u64,
+        /// The least it may hold.
+        min: u64,
+        /// The most it may hold.
+        max: u64,
+    },
+    /// The value must be a multiple of the block.
+    #[error("{name} is {found}, must be a multiple of 4096")]
+    Unaligned {
+        /// The option.
+        name: &'static str,
+        /// What it holds.
+        found: u64,
+    },
+}
+
+impl ChainOptions {
+    /// Checks every option against its limits.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let within = |name, found: u64, min: u64, max: u64| {
+            if (min..=max).contains(&found) {
+                Ok(())
+            } else {
+                Err(OptionsError::OutOfRange { name, found, min, max })
+            }
+        };
+        within("segment_bytes", self.segment_bytes, limits::SEGMENT_MIN_BYTES, limits::SEGMENT_MAX_BYTES)?;
+        if !self.segment_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(OptionsError::Unaligned { name: "segment_bytes", found: self.segment_bytes });
+        }
+        within("flights", self.flights as u64, 1, limits::FLIGHTS_MAX as u64)?;
+        within("group_max_bytes", self.group_max_bytes as u64, 1, limits::GROUP_MAX_BYTES as u64)?;
+        within("queue_max_bytes", self.queue_max_bytes as u64, 4096, 1 << 32)?;
+        let least = limits::SUPERBLOCK_ZONE_BYTES
+            + (self.reserve_segments as u64 + MIN_DATA_SEGMENTS) * self.segment_bytes;
+        let most = limits::SUPERBLOCK_ZONE_BYTES + limits::SEGMENTS_MAX * self.segment_bytes;
+        within("capacity_bytes", self.capacity_bytes, least, most)?;
+        within("reserve_segments", self.reserve_segments as u64, 1, 64)?;
+        within("grow_bytes", self.grow_bytes, self.segment_bytes, most)
+    }
+
+    /// Whether this fault is planted; always false in ordinary builds.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+}
+
+/// Whether a fault is planted: a constant `false` unless the feature is on.
+macro_rules! planted {
+    ($options:expr, $bug:ident) => {{
+        #[cfg(feature = "planted-bugs")]
+        {
+            $options.is_planted($crate::options::PlantedBug::$bug)
+        }
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            let _ = &$options;
+            false
+        }
+    }};
+}
+pub(crate) use planted;
+
+/// Segments that a chain needs besides its reserve: one being filled, one to go on in.
+const MIN_DATA_SEGMENTS: u64 = 2;
+
+const _: () = assert!(DRIVE_IO_MAX_BYTES as u64 >= limits::SEGMENT_MAX_BYTES / 16);
+
+/// What fits where, derived from the size of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) segment_bytes: u64,
+    /// Space in a segment for groups and the footer's growing part.
+    pub(crate) usable_bytes: u64,
+    /// The most that one batch may cost (see `writer::cost`).
+    pub(crate) batch_max_bytes: u64,
+    /// Encoded bytes of released ranges and of the state in a checkpoint, each.
+    pub(crate) released_max_ranges: usize,
+    pub(crate) state_max_bytes: usize,
+}
+
+impl Geometry {
+    pub(crate) fn new(segment_bytes: u64) -> Self {
+        // Header, trailer, and the least footer: one page and the directory.
+        let usable_bytes = segment_bytes - 4 * BLOCK_BYTES as u64;
+        let quarter = usable_bytes / 4;
+        let half_checkpoint = quarter / 2;
+        Self {
+            segment_bytes,
+            usable_bytes,
+            batch_max_bytes: quarter.min(DRIVE_IO_MAX_BYTES as u64 / 2),
+            released_max_ranges: limits::RELEASED_RANGES_MAX.min(half_checkpoint as usize / 16),
+            state_max_bytes: limits::STATE_MAX_BYTES.min(half_checkpoint as usize),
+        }
+    }
+
+    /// Where a segment begins on the drive.
+    pub(crate) fn segment_start(&self, segment: u32) -> u64 {
+        limits::SUPERBLOCK_ZONE_BYTES + u64::from(segment) * self.segment_bytes
+    }
+
+    /// Whole segments on a drive of this size.
+    pub(crate) fn segments_in(&self, drive_bytes: u64) -> u32 {
+        let segments = drive_bytes.saturating_sub(limits::SUPERBLOCK_ZONE_BYTES) / self.segment_bytes;
+        segments.min(limits::SEGMENTS_MAX) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_a_bad_option_is_named() {
+        assert_eq!(ChainOptions::default().validate(), Ok(()));
+        let odd = ChainOptions { segment_bytes: (64 << 20) + 1, ..ChainOptions::default() };
+        assert_eq!(
+            odd.validate(),
+            Err(OptionsError::Unaligned { name: "segment_bytes", found: (64 << 20) + 1 })
+        );
+        let none = ChainOptions { flights: 0, ..ChainOptions::default() };
+        assert!(matches!(none.validate(), Err(OptionsError::OutOfRange { name: "flights", .. })));
+    }
+
+    #[test]
+    fn a_batch_and_a_checkpoint_leave_half_of_the_smallest_segment() {
+        let geometry = Geometry::new(limits::SEGMENT_MIN_BYTES);
+        let checkpoint = geometry.released_max_ranges * 16 + geometry.state_max_bytes;
+        assert!(geometry.batch_max_bytes + checkpoint as u64 <= geometry.usable_bytes / 2);
+    }
+}

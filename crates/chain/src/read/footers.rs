@@ -1,0 +1,134 @@
+//! Reading parts of footers into the cache. A harmed footer is made again from the groups of its segment.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_env::drive::DriveError;
+
+use crate::cache::{FooterPart, PartKey};
+use crate::catalog::SegmentIndex;
+use crate::chain::Inner;
+use crate::error::{Damage, DamageKind, ReadError};
+use crate::format::{Directory, PageEntry, PageView};
+use crate::recover::{ScanTarget, read_lenient, scan_segment};
+
+impl Inner {
+    /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
+    /// segment was recycled meanwhile, or if its footer had to be made again: look again.
+    pub(super) async fn load_footer_part(
+        &self,
+        key: PartKey,
+        ahead_bytes: usize,
+    ) -> Result<Vec<(PartKey, FooterPart)>, ReadError> {
+        let parts = match key.page {
+            None => self.load_directory(key).await?,
+            Some(page) => {
+                let directory = PartKey { page: None, ..key };
+                let cached = self.footers.borrow_mut().get(directory);
+                let cached = match cached {
+                    Some(part) => vec![(directory, part)],
+                    None => self.load_directory(directory).await?,
+                };
+                match cached.first() {
+                    Some((_, FooterPart::Directory(directory))) => {
+                        self.load_pages(key, page as usize, directory, ahead_bytes).await?
+                    }
+                    _ => Vec::new(),
+                }
+            }
+        };
+        if parts.is_empty() && self.core.borrow().catalog.is_lap(key.segment, key.lap) {
+            self.rebuild(key.segment, key.lap).await?;
+        }
+        let mut footers = self.footers.borrow_mut();
+        parts.iter().for_each(|(key, part)| footers.add(*key, part.clone()));
+        Ok(parts)
+    }
+
+    async fn load_directory(&self, key: PartKey) -> Result<Vec<(PartKey, FooterPart)>, DriveError> {
+        let place = {
+            let core = self.core.borrow();
+            let closed = core.catalog.closed(key.segment).filter(|closed| closed.lap == key.lap);
+            closed.map(|it| {
+                let start = core.geometry.segment_start(key.segment);
+                (start + u64::from(it.directory_offset), it.directory_bytes as usize, it.directory_checksum)
+            })
+        };
+        let Some((offset, len, checksum)) = place else { return Ok(Vec::new()) };
+        let bytes = read_lenient(&self.drive, offset, len).await?;
+        let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
+        let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
+        Ok(directory.map(|directory| (key, FooterPart::Directory(Rc::new(directory)))).into_iter().collect())
+    }
+
+    /// Pages lie one after the other, so several are one read.
+    async fn load_pages(
+        &self,
+        key: PartKey,
+        first: usize,
+        directory: &Directory,
+        ahead_bytes: usize,
+    ) -> Result<Vec<(PartKey, FooterPart)>, DriveError> {
+        let mut pages: Vec<&PageEntry> = Vec::new();
+        let mut bytes = 0;
+        for page in directory.pages.iter().skip(first) {
+            bytes += page.bytes as usize;
+            if !pages.is_empty() && bytes > ahead_bytes {
+                break;
+            }
+            pages.push(page);
+        }
+        let Some(start) = pages.first().map(|page| page.offset) else { return Ok(Vec::new()) };
+        let len: usize = pages.iter().map(|page| page.bytes as usize).sum();
+        let geometry = self.core.borrow().geometry;
+        if u64::from(start) + len as u64 > geometry.segment_bytes {
+            return Ok(Vec::new());
+        }
+        let offset = geometry.segment_start(key.segment) + u64::from(start);
+        let bytes = read_lenient(&self.drive, offset, len).await?;
+        let mut parts = Vec::new();
+        for (index, page) in pages.into_iter().enumerate() {
+            let at = (page.offset - start) as usize;
+            let Some(encoded) = bytes.get(at..at + page.bytes as usize) else { break };
+            // Copied, so that a page that stays in the cache does not keep alive all that was read with it.
+            let encoded = Bytes::copy_from_slice(encoded);
+            let is_same = encoded[4..8] == page.checksum.to_le_bytes();
+            let Ok(view) = PageView::decode(&encoded, key.segment, key.lap) else { break };
+            if !is_same {
+                break;
+            }
+            let key = PartKey { page: Some((first + index) as u32), ..key };
+            parts.push((key, FooterPart::Page(Rc::new(view))));
+        }
+        Ok(parts)
+    }
+
+    /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory.
+    async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
+        let (geometry, options) = {
+            let core = self.core.borrow();
+            (core.geometry, core.options.clone())
+        };
+        let target = ScanTarget {
+            drive: &self.drive,
+            geometry,
+            chain: self.identity.id,
+            segment,
+            lap: Some(lap),
+            options: &options,
+        };
+        let scan = scan_segment(&target).await?;
+        let mut index = SegmentIndex::default();
+        for group in &scan.groups {
+            index.add_group(group.area.blob.clone(), &group.area.starts, |_| ());
+        }
+        let mut core = self.core.borrow_mut();
+        let catalog = &mut core.catalog;
+        if catalog.closed(segment).is_some_and(|closed| closed.lap == lap) {
+            tracing::warn!(segment, lap, "the footer is harmed; its index was made again from the groups");
+            catalog.add_rebuilt(segment, lap, index);
+            catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! Superblocks, and the first and last block of every segment.
+
+use ithaca_env::drive::{Drive, DriveError};
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::start_lenient;
+use crate::error::OpenError;
+use crate::format::{SegmentHeader, SegmentKind, Superblock, Trailer, is_newer};
+use crate::limits::{
+    FORMAT_VERSION, OPEN_READS, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES,
+    SUPERBLOCK_ZONE_BYTES,
+};
+use crate::options::{ChainId, Geometry};
+
+/// The superblock that a quorum of copies agrees on.
+///
+/// Errors: `NotAChain` if all copies are zeros, `SuperblockLost` if too few agree, `NewerFormat`, `TooSmall`.
+pub(crate) async fn read_superblock(drive: &Drive) -> Result<Superblock, OpenError> {
+    if drive.size_bytes() < SUPERBLOCK_ZONE_BYTES {
+        return Err(OpenError::TooSmall {
+            drive: drive.name(),
+            found_bytes: drive.size_bytes(),
+            needed_bytes: SUPERBLOCK_ZONE_BYTES,
+        });
+    }
+    let reads: Vec<_> = (0..SUPERBLOCK_COPIES)
+        .map(|copy| drive.read((copy * SUPERBLOCK_STRIDE_BYTES) as u64, BLOCK_BYTES))
+        .collect();
+    let mut good: Vec<Superblock> = Vec::new();
+    let mut first_fault = None;
+    let mut is_blank = true;
+    let mut unread = None;
+    for read in reads {
+        let block = match read.await {
+            Ok(block) => block,
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
+        is_blank &= block.iter().all(|&byte| byte == 0);
+        match Superblock::decode(&block) {
+            Ok(superblock) => good.push(superblock),
+            Err(fault) => {
+                if let Some(found) = is_newer(&fault) {
+                    let drive = drive.name();
+                    return Err(OpenError::NewerFormat { drive, found, known: FORMAT_VERSION });
+                }
+                first_fault.get_or_insert(fault);
+            }
+        }
+    }
+    good.sort_by_key(|superblock| std::cmp::Reverse(superblock.sequence));
+    let votes = |one: &Superblock| good.iter().filter(|other| *other == one).count();
+    if let Some(superblock) = good.iter().find(|one| votes(one) >= SUPERBLOCK_QUORUM) {
+        return Ok(superblock.clone());
+    }
+    if let Some(error) = unread {
+        return Err(error.into());
+    }
+    match first_fault {
+        Some(first_fault) if !is_blank => {
+            Err(OpenError::SuperblockLost { drive: drive.name(), valid: good.len(), first_fault })
+        }
+        _ => Err(OpenError::NotAChain { drive: drive.name() }),
+    }
+}
+
+/// What a segment's first and last block say.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    /// Never used by this chain.
+    Blank,
+    /// Free: written over in advance, or wiped by a recovery. Laps up to this one have been used.
+    Ready {
+        lap: u64,
+    },
+    /// It has groups, or may have. The lap is not known if its header is harmed.
+    Open {
+        lap: Option<u64>,
+    },
+    Closed {
+        trailer: Box<Trailer>,
+        is_header_bad: bool,
+    },
+}
+
+impl Frame {
+    pub(crate) fn highest_lap(&self) -> u64 {
+        match self {
+            Self::Blank => 0,
+            Self::Ready { lap } => *lap,
+            Self::Open { lap } => lap.unwrap_or(0),
+            Self::Closed { trailer, .. } => trailer.lap,
+        }
+    }
+}
+
+/// Reads the frames of all segments, a bounded number at a time.
+pub(crate) async fn read_frames(
+    drive: &Drive,
+    geometry: Geometry,
+    chain: ChainId,
+    segments: u32,
+) -> Result<Vec<Frame>, DriveError> {
+    let mut frames = Vec::with_capacity(segments as usize);
+    let mut reads = std::collections::VecDeque::new();
+    let mut next = 0;
+    while frames.len() < segments as usize {
+        while next < segments && reads.len() < OPEN_READS {
+            let start = geometry.segment_start(next);
+            let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
+            let read = |offset| start_lenient(drive, offset, BLOCK_BYTES);
+            reads.push_back((read(start), read(trailer_offset)));
+            next += 1;
+        }
+        let Some((header, trailer)) = reads.pop_front() else { break };
+        let (header, trailer) = (header.finish().await?, trailer.finish().await?);
+        frames.push(classify(frames.len() as u32, chain, &header, &trailer));
+    }
+    Ok(frames)
+}
+
+fn classify(segment: u32, chain: ChainId, header: &[u8], trailer: &[u8]) -> Frame {
+    let trailer = Trailer::decode(trailer).ok().filter(|it| it.chain == chain && it.segment == segment);
+    let is_zero = header.iter().all(|&byte| byte == 0);
+    let header = SegmentHeader::decode(header).ok().filter(|it| it.chain == chain && it.segment == segment);
+    match (header, trailer) {
+        (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), _) => Frame::Ready { lap },
+        (Some(header), Some(trailer)) if trailer.lap == header.lap => {
+            Frame::Closed { trailer: Box::new(trailer), is_header_bad: false }
+        }
+        // A trailer of an earlier lap is what the segment was before it was recycled.
+        (Some(header), _) => Frame::Open { lap: Some(header.lap) },
+        // Harmed, or torn as the segment was about to be used again: then all its keys are released.
+        (None, Some(trailer)) => Frame::Closed { trailer: Box::new(trailer), is_header_bad: true },
+        (None, None) if is_zero => Frame::Blank,
+        (None, None) => Frame::Open { lap: None },
+    }
+}

@@ -1,0 +1,163 @@
+//! Which groups count: the end of the log, told apart from damage in its middle. Pure.
+//!
+//! Every group says up to where the log was durable when it was formed. A missing group that a later one vouches for was
+//! lost to damage: it is named and the log goes on behind it. A missing group that nobody vouches for was never
+//! acknowledged: there the log ends, and groups behind it are cut. Segments that are left without a group are wiped before
+//! the log goes on, so that what was cut is never seen again.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::hole;
+use super::scan::{Scan, ScannedGroup};
+use crate::error::{Damage, DamageKind};
+use crate::format::{GroupArea, GroupFlags, GroupHead, Hole};
+use crate::options::{ChainOptions, planted};
+
+/// A group that counts.
+pub(crate) struct KeptGroup {
+    pub(crate) head: GroupHead,
+    pub(crate) area: GroupArea,
+}
+
+impl KeptGroup {
+    pub(crate) fn end_offset(&self) -> u32 {
+        self.head.identity.offset + self.head.layout.total_bytes() as u32
+    }
+}
+
+/// A scanned segment with the groups that count; none if it is free.
+pub(crate) struct KeptSegment {
+    pub(crate) segment: u32,
+    pub(crate) lap: u64,
+    pub(crate) groups: Vec<KeptGroup>,
+    pub(crate) holes: Vec<Hole>,
+}
+
+/// The verdict.
+pub(crate) struct Judged {
+    pub(crate) segments: Vec<KeptSegment>,
+    pub(crate) damage: Vec<Damage>,
+    pub(crate) next_seq: u64,
+    pub(crate) cut_groups: u64,
+}
+
+/// Closed segments by lap: the last group of each.
+pub(crate) type ClosedLaps = BTreeMap<u64, u64>;
+
+/// Decides. `scans` are in the order of their laps.
+pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOptions) -> Judged {
+    let claimed = claimed_seq(&scans, closed);
+    let mut judge = Judge {
+        claimed,
+        next_seq: closed.values().map(|last_seq| last_seq + 1).max().unwrap_or(1),
+        is_cut: false,
+        last_seqs: closed.clone(),
+        damage: Vec::new(),
+        cut_groups: 0,
+        cuts_damage: planted!(options, CutDamagedMiddle),
+    };
+    let segments = scans.into_iter().map(|scan| judge.segment(scan)).collect();
+    Judged { segments, damage: judge.damage, next_seq: judge.next_seq, cut_groups: judge.cut_groups }
+}
+
+/// The highest group that was certainly durable.
+fn claimed_seq(scans: &[Scan], closed: &ClosedLaps) -> u64 {
+    let by_groups = scans.iter().flat_map(|scan| &scan.groups).map(|group| group.head.identity.durable_seq);
+    // A segment is closed only when the first group of its successor is durable.
+    let by_trailers = closed.values().map(|last_seq| last_seq + 1);
+    by_groups.chain(by_trailers).max().unwrap_or(0)
+}
+
+struct Judge {
+    claimed: u64,
+    next_seq: u64,
+    is_cut: bool,
+    /// Last group that counts of each lap.
+    last_seqs: BTreeMap<u64, u64>,
+    damage: Vec<Damage>,
+    cut_groups: u64,
+    cuts_damage: bool,
+}
+
+impl Judge {
+    fn segment(&mut self, scan: Scan) -> KeptSegment {
+        let mut kept =
+            KeptSegment { segment: scan.segment, lap: scan.lap, groups: Vec::new(), holes: Vec::new() };
+        let mut end = BLOCK_BYTES as u32;
+        let mut expected = None;
+        for group in scan.groups {
+            let identity = group.head.identity;
+            if expected.is_none() {
+                expected = self.expected_first(&group);
+            }
+            let missing = expected.unwrap_or(identity.seq)..identity.seq;
+            if !missing.is_empty() {
+                self.missing(missing, end, identity.offset, &mut kept);
+            }
+            self.check_data(&group, &kept);
+            if self.is_cut {
+                self.cut_groups += 1;
+                continue;
+            }
+            end = group.end_offset();
+            expected = Some(identity.seq + 1);
+            self.next_seq = self.next_seq.max(identity.seq + 1);
+            self.last_seqs.insert(scan.lap, identity.seq);
+            kept.groups.push(KeptGroup { head: group.head, area: group.area });
+        }
+        kept
+    }
+
+    /// The group that should come first in this group's segment; `None` if that cannot be known any more.
+    fn expected_first(&self, group: &ScannedGroup) -> Option<u64> {
+        let identity = &group.head.identity;
+        if let Some(last_seq) = self.last_seqs.get(&identity.prev_lap) {
+            return Some(last_seq + 1);
+        }
+        // What came before is recycled. The first group of a segment is a checkpoint: if this one is not, some are lost.
+        (!identity.flags.has(GroupFlags::CHECKPOINT)).then(|| identity.seq - 1)
+    }
+
+    /// Groups `seqs` are not there; the bytes `[start, end)` of the segment are not groups.
+    fn missing(&mut self, seqs: Range<u64>, start: u32, end: u32, kept: &mut KeptSegment) {
+        let vouched = if self.cuts_damage {
+            seqs.start..seqs.start
+        } else {
+            seqs.start..seqs.end.min(self.claimed + 1)
+        };
+        if !vouched.is_empty() && !self.is_cut {
+            kept.holes.push(hole(start, end, vouched.clone()));
+            self.damage.push(Damage {
+                segment: kept.segment,
+                offset: start,
+                bytes: end.saturating_sub(start),
+                kind: DamageKind::Groups { seqs: vouched.clone() },
+            });
+            self.next_seq = self.next_seq.max(vouched.end);
+        }
+        if vouched.end < seqs.end {
+            self.is_cut = true;
+        }
+    }
+
+    fn check_data(&mut self, group: &ScannedGroup, kept: &KeptSegment) {
+        if group.bad.is_empty() || self.is_cut {
+            return;
+        }
+        if group.head.identity.seq > self.claimed || self.cuts_damage {
+            self.is_cut = true;
+            return;
+        }
+        for (keys, bytes) in &group.bad {
+            self.damage.push(Damage {
+                segment: kept.segment,
+                offset: bytes.start,
+                bytes: bytes.end - bytes.start,
+                kind: DamageKind::Data { keys: keys.clone() },
+            });
+        }
+    }
+}

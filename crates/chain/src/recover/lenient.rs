@@ -1,0 +1,53 @@
+//! Reads that go on past sectors that cannot be read.
+
+use bytes::Bytes;
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, PageBuf};
+use ithaca_env::limits::BLOCK_BYTES;
+
+/// What stands for a block that cannot be read. No record looks like it, and it is not blank either.
+const UNREADABLE: u8 = 0xdb;
+
+/// A read that is under way.
+pub(crate) struct LenientRead {
+    drive: Drive,
+    offset: u64,
+    len: usize,
+    read: DriveFuture<Bytes>,
+}
+
+/// Starts to read `[offset, offset + len)`.
+pub(crate) fn start_lenient(drive: &Drive, offset: u64, len: usize) -> LenientRead {
+    LenientRead { drive: drive.clone(), offset, len, read: drive.read(offset, len) }
+}
+
+impl LenientRead {
+    /// The bytes. If the drive cannot read some of them, it is asked again block by block, and what it still cannot read
+    /// is filled with bytes that no decoder takes. Errors: others than failed reads, and a drive on which nothing of it
+    /// can be read and that is larger than one block.
+    pub(crate) async fn finish(self) -> Result<Bytes, DriveError> {
+        let first = match self.read.await {
+            Err(error @ DriveError::Io { .. }) => error,
+            answered => return answered,
+        };
+        let mut buffer = PageBuf::with_capacity(self.len);
+        let mut good = 0;
+        for block in 0..self.len / BLOCK_BYTES {
+            let offset = self.offset + (block * BLOCK_BYTES) as u64;
+            match self.drive.read(offset, BLOCK_BYTES).await {
+                Ok(bytes) => {
+                    buffer.extend(&bytes);
+                    good += 1;
+                }
+                Err(DriveError::Io { .. }) => buffer.extend(&[UNREADABLE; BLOCK_BYTES]),
+                Err(other) => return Err(other),
+            }
+        }
+        // A drive that is gone is not a damaged one.
+        if good == 0 && self.len > BLOCK_BYTES { Err(first) } else { Ok(buffer.freeze()) }
+    }
+}
+
+/// Reads `[offset, offset + len)`; see [`LenientRead::finish`].
+pub(crate) async fn read_lenient(drive: &Drive, offset: u64, len: usize) -> Result<Bytes, DriveError> {
+    start_lenient(drive, offset, len).finish().await
+}

@@ -1,0 +1,281 @@
+//! Opening a chain: which groups count, where the log ends, what was harmed.
+//!
+//! Reads the superblock, the first and last block of every segment, and the groups of the segments without a footer.
+//! What it decides is always a prefix of what was written. Doing it twice gives the same.
+
+mod frames;
+mod judge;
+mod lenient;
+mod scan;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_env::drive::Drive;
+use ithaca_env::limits::BLOCK_BYTES;
+
+pub(crate) use frames::{Frame, read_frames, read_superblock};
+pub(crate) use judge::{Judged, judge};
+pub(crate) use lenient::{read_lenient, start_lenient};
+pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
+
+use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
+use crate::core::{Cursor, Resume};
+use crate::error::{Damage, DamageKind, OpenError};
+use crate::format::{Directory, Hole, Superblock, Trailer};
+use crate::options::{ChainOptions, Geometry};
+use crate::range_set::RangeSet;
+
+/// What an open found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// The owner's state, as last made durable.
+    pub state: Option<Bytes>,
+    /// Keys that have a record or are released.
+    pub covered: RangeSet,
+    /// Released keys.
+    pub released: RangeSet,
+    /// The highest of `covered`.
+    pub highest_key: Option<u64>,
+    /// What was durable and is not there any more.
+    pub damage: Vec<Damage>,
+    /// Whether `state` and `released` are certainly the latest. False only if a group is lost that was durable and is
+    /// newer than the last checkpoint: it may have held a newer state, or releases.
+    pub is_control_certain: bool,
+    /// Groups found behind the end of the log and cut: they were never acknowledged.
+    pub cut_groups: u64,
+    /// Groups that were read, and segments they were in.
+    pub scanned_groups: u64,
+    /// Segments scanned.
+    pub scanned_segments: u64,
+}
+
+/// A chain as recovery hands it to the writer.
+pub(crate) struct Reopened {
+    pub(crate) catalog: Catalog,
+    pub(crate) resume: Resume,
+    pub(crate) recovered: Recovered,
+    /// Segments whose groups were all cut, or that had none: to be marked as free before the log goes on, so that no
+    /// later recovery takes what this one cut.
+    pub(crate) to_wipe: Vec<u32>,
+    /// No lap up to this one is used again.
+    pub(crate) highest_lap: u64,
+}
+
+/// Finds out what is on the drive. Writes nothing.
+pub(crate) async fn recover(
+    drive: &Drive,
+    superblock: &Superblock,
+    geometry: Geometry,
+    options: &ChainOptions,
+) -> Result<Reopened, OpenError> {
+    let chain = superblock.identity.id;
+    let segments = geometry.segments_in(drive.size_bytes());
+    let frames = read_frames(drive, geometry, chain, segments).await?;
+    let mut catalog = Catalog::new(segments);
+    let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
+    let mut closed_laps = BTreeMap::new();
+    let mut scans = Vec::new();
+    let mut highest_lap = 0;
+    let mut incarnation = 0;
+    for (segment, frame) in frames.into_iter().enumerate() {
+        let segment = segment as u32;
+        highest_lap = highest_lap.max(frame.highest_lap());
+        let lap = match frame {
+            Frame::Blank => continue,
+            Frame::Ready { .. } => {
+                catalog.set(segment, SegmentState::Ready);
+                continue;
+            }
+            Frame::Open { lap } => lap,
+            Frame::Closed { trailer, is_header_bad } => {
+                if is_header_bad {
+                    recovered.damage.push(frame_damage(segment));
+                }
+                check_size(drive, geometry, segments, trailer.segments)?;
+                incarnation = incarnation.max(trailer.incarnation);
+                if let Some(keys) = exact_keys(drive, geometry, &trailer).await? {
+                    keys.iter().for_each(|range| {
+                        recovered.covered.insert(range.clone());
+                    });
+                    closed_laps.insert(trailer.lap, trailer.last_seq);
+                    catalog.add_closed(segment, closed_segment(&trailer, &keys));
+                    continue;
+                }
+                // Its directory is harmed: its groups tell the same.
+                recovered.damage.push(Damage { kind: DamageKind::Footer, ..frame_damage(segment) });
+                Some(trailer.lap)
+            }
+        };
+        scans.push(scan_segment(&ScanTarget { drive, geometry, chain, segment, lap, options }).await?);
+    }
+    scans.sort_by_key(|scan| scan.lap);
+    recovered.scanned_segments = scans.len() as u64;
+    recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
+    for group in scans.iter().flat_map(|scan| &scan.groups) {
+        highest_lap = highest_lap.max(group.head.identity.lap);
+        incarnation = incarnation.max(group.head.identity.incarnation);
+        check_size(drive, geometry, segments, group.head.identity.segments)?;
+    }
+    let judged = judge(scans, &closed_laps, options);
+    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty();
+    let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
+    let resume = apply(drive, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    for range in catalog.released.ranges() {
+        recovered.covered.insert(range);
+    }
+    recovered.released = catalog.released.clone();
+    recovered.highest_key = recovered.covered.last();
+    recovered.state.clone_from(&resume.state);
+    catalog.highest_key = recovered.highest_key;
+    catalog.damage.clone_from(&recovered.damage);
+    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap })
+}
+
+fn check_size(drive: &Drive, geometry: Geometry, found: u32, had: u32) -> Result<(), OpenError> {
+    if had <= found {
+        return Ok(());
+    }
+    Err(OpenError::Truncated {
+        drive: drive.name(),
+        found_bytes: drive.size_bytes(),
+        needed_bytes: geometry.segment_start(had),
+    })
+}
+
+fn frame_damage(segment: u32) -> Damage {
+    Damage { segment, offset: 0, bytes: BLOCK_BYTES as u32, kind: DamageKind::Frame }
+}
+
+fn closed_segment(trailer: &Trailer, keys: &[Range<u64>]) -> ClosedSegment {
+    ClosedSegment {
+        lap: trailer.lap,
+        directory_offset: trailer.directory_offset,
+        directory_bytes: trailer.directory_bytes,
+        directory_checksum: trailer.directory_checksum,
+        hole_count: trailer.hole_count,
+        record_count: trailer.record_count,
+        data_bytes: trailer.data_bytes,
+        ranges: coarse_ranges(keys),
+    }
+}
+
+/// The keys that a closed segment has records of; `None` if its directory is needed for that and is harmed.
+async fn exact_keys(
+    drive: &Drive,
+    geometry: Geometry,
+    trailer: &Trailer,
+) -> Result<Option<Vec<Range<u64>>>, OpenError> {
+    if let Some(keys) = &trailer.keys {
+        return Ok(Some(keys.clone()));
+    }
+    let directory = read_directory(drive, geometry, trailer).await?;
+    Ok(directory.map(|directory| directory.keys))
+}
+
+/// The directory that a trailer names; `None` if it is harmed.
+pub(crate) async fn read_directory(
+    drive: &Drive,
+    geometry: Geometry,
+    trailer: &Trailer,
+) -> Result<Option<Directory>, OpenError> {
+    let end = u64::from(trailer.directory_offset) + u64::from(trailer.directory_bytes);
+    let is_sound = (trailer.directory_offset as usize).is_multiple_of(BLOCK_BYTES)
+        && (trailer.directory_bytes as usize).is_multiple_of(BLOCK_BYTES)
+        && end <= geometry.segment_bytes;
+    if !is_sound {
+        return Ok(None);
+    }
+    let offset = geometry.segment_start(trailer.segment) + u64::from(trailer.directory_offset);
+    let bytes = read_lenient(drive, offset, trailer.directory_bytes as usize).await?;
+    Ok(Directory::decode(&bytes, trailer.segment, trailer.lap).ok())
+}
+
+/// Builds the open segments from the groups that count, and says where the writer goes on.
+fn apply(
+    drive: &Drive,
+    judged: Judged,
+    catalog: &mut Catalog,
+    recovered: &mut Recovered,
+    next_lap: u64,
+    incarnation: u64,
+) -> Result<Resume, OpenError> {
+    let mut state = None;
+    let mut cursor = None;
+    let mut unclosed: Vec<(u32, u64)> = Vec::new();
+    let mut checkpoint_seq = 0;
+    recovered.cut_groups = judged.cut_groups;
+    recovered.damage.extend(judged.damage);
+    for kept in judged.segments {
+        if kept.groups.is_empty() {
+            catalog.set(kept.segment, SegmentState::Ready);
+            continue;
+        }
+        let open = OpenSegment {
+            lap: kept.lap,
+            end_offset: BLOCK_BYTES as u32,
+            holes: kept.holes.clone(),
+            ..OpenSegment::default()
+        };
+        catalog.open_segment(kept.segment, open);
+        for group in kept.groups {
+            let identity = group.head.identity;
+            if identity.flags.has(crate::format::GroupFlags::CHECKPOINT) {
+                catalog.released = RangeSet::new();
+                checkpoint_seq = identity.seq;
+                state.clone_from(&group.area.state);
+            } else if group.area.state.is_some() {
+                state.clone_from(&group.area.state);
+            }
+            for run in &group.area.runs {
+                recovered.covered.insert(run.keys());
+            }
+            let data_bytes = group.head.layout.packed_bytes + group.head.layout.aligned_bytes;
+            catalog.publish(Published {
+                segment: kept.segment,
+                seq: identity.seq,
+                incarnation: identity.incarnation,
+                end_offset: group.end_offset(),
+                blob: group.area.blob.clone(),
+                starts: &group.area.starts,
+                data_bytes: data_bytes as u64,
+                released: &group.area.released,
+            });
+        }
+        let open = catalog.open(kept.segment);
+        unclosed.push((kept.segment, open.last_seq));
+        cursor = Some(cursor_of(kept.segment, open));
+    }
+    if checkpoint_seq == 0 && judged.next_seq > 1 {
+        return Err(OpenError::CheckpointLost {
+            drive: drive.name(),
+            segment: cursor.map_or(0, |cursor: Cursor| cursor.segment),
+        });
+    }
+    // A lost group that is newer than the checkpoint may have held releases, or a newer state.
+    recovered.is_control_certain = recovered.damage.iter().all(|damage| match &damage.kind {
+        DamageKind::Groups { seqs } => seqs.end <= checkpoint_seq,
+        _ => true,
+    });
+    unclosed.pop();
+    Ok(Resume { cursor, unclosed, next_seq: judged.next_seq, next_lap, incarnation, state })
+}
+
+fn cursor_of(segment: u32, open: &OpenSegment) -> Cursor {
+    Cursor {
+        segment,
+        lap: open.lap,
+        prev_lap: 0,
+        offset: open.end_offset,
+        blob_bytes: open.blob_bytes,
+        runs: open.run_count,
+        holes: open.holes.len() as u64,
+        is_empty: false,
+    }
+}
+
+/// The part of a hole that lies in one segment.
+pub(crate) fn hole(offset: u32, end: u32, seqs: Range<u64>) -> Hole {
+    Hole { offset, bytes: end.saturating_sub(offset), seqs }
+}

@@ -1,0 +1,154 @@
+//! Reading the groups of a segment that has no footer, whatever state a crash has left it in.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_env::drive::{Drive, DriveError};
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::read_lenient;
+use crate::format::{GroupArea, GroupHead, peek_group};
+use crate::limits::SCAN_IO_BYTES;
+use crate::options::{ChainId, ChainOptions, Geometry, planted};
+
+/// A group whose head verifies.
+pub(crate) struct ScannedGroup {
+    pub(crate) head: GroupHead,
+    pub(crate) area: GroupArea,
+    /// Keys and data of records that do not match their checksums.
+    pub(crate) bad: Vec<(Range<u64>, Range<u32>)>,
+}
+
+impl ScannedGroup {
+    pub(crate) fn end_offset(&self) -> u32 {
+        self.head.identity.offset + self.head.layout.total_bytes() as u32
+    }
+}
+
+/// What is in a segment.
+pub(crate) struct Scan {
+    pub(crate) segment: u32,
+    pub(crate) lap: u64,
+    /// In order. Bytes between two of them could not be read as a group.
+    pub(crate) groups: Vec<ScannedGroup>,
+}
+
+/// Which segment, and what is known of it.
+pub(crate) struct ScanTarget<'a> {
+    pub(crate) drive: &'a Drive,
+    pub(crate) geometry: Geometry,
+    pub(crate) chain: ChainId,
+    pub(crate) segment: u32,
+    /// Its lap; `None` if its header cannot be read: then its first group's counts.
+    pub(crate) lap: Option<u64>,
+    pub(crate) options: &'a ChainOptions,
+}
+
+/// A part of the segment in memory, read on in large pieces.
+struct Window<'a> {
+    drive: &'a Drive,
+    segment_start: u64,
+    segment_bytes: u64,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window<'_> {
+    /// The bytes `[offset, offset + len)` of the segment; they lie within it.
+    async fn get(&mut self, offset: u64, len: usize) -> Result<Bytes, DriveError> {
+        let end = offset + len as u64;
+        if offset < self.start || end > self.start + self.bytes.len() as u64 {
+            let wanted = (len.next_multiple_of(BLOCK_BYTES)).max(SCAN_IO_BYTES);
+            let wanted = wanted.min((self.segment_bytes - offset) as usize);
+            self.bytes = read_lenient(self.drive, self.segment_start + offset, wanted).await?;
+            self.start = offset;
+        }
+        let from = (offset - self.start) as usize;
+        Ok(self.bytes.slice(from..from + len))
+    }
+}
+
+/// Reads every group of the segment. Where there is none it looks on block by block: what follows tells whether that is
+/// the end or damage.
+pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
+    let mut window = Window {
+        drive: target.drive,
+        segment_start: target.geometry.segment_start(target.segment),
+        segment_bytes: target.geometry.segment_bytes,
+        start: 0,
+        bytes: Bytes::new(),
+    };
+    let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
+    let mut scan = Scan { segment: target.segment, lap: target.lap.unwrap_or(0), groups: Vec::new() };
+    let mut at = BLOCK_BYTES as u64;
+    while at < end {
+        let block = window.get(at, BLOCK_BYTES).await?;
+        let head = peek_group(&block).ok().filter(|head| is_expected(target, &scan, head, at, end));
+        let group = match head {
+            None => None,
+            Some(head) => {
+                let image = window.get(at, head.layout.total_bytes()).await?;
+                verify(head, &image, target.options)
+            }
+        };
+        match group {
+            None => at += BLOCK_BYTES as u64,
+            Some(group) => {
+                scan.lap = group.head.identity.lap;
+                at = u64::from(group.end_offset());
+                scan.groups.push(group);
+            }
+        }
+    }
+    Ok(scan)
+}
+
+/// Whether a group that says this of itself belongs here, after the groups found before it.
+fn is_expected(target: &ScanTarget<'_>, scan: &Scan, head: &GroupHead, at: u64, end: u64) -> bool {
+    let identity = &head.identity;
+    let is_here = identity.chain == target.chain
+        && identity.segment == target.segment
+        && u64::from(identity.offset) == at
+        && at + head.layout.total_bytes() as u64 <= end;
+    let known_lap = target.lap.or(scan.groups.last().map(|_| scan.lap));
+    let is_lap =
+        known_lap.is_none_or(|lap| lap == identity.lap) || planted!(target.options, StaleLapAccepted);
+    let is_later = scan.groups.last().is_none_or(|before| {
+        let before = &before.head.identity;
+        // One of a lower incarnation was cut by a recovery, which then wrote what stands before it.
+        let is_fenced_off = identity.incarnation < before.incarnation;
+        identity.seq > before.seq && (!is_fenced_off || planted!(target.options, StaleIncarnationAccepted))
+    });
+    is_here && is_lap && (is_later || planted!(target.options, StaleLapAccepted))
+}
+
+fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<ScannedGroup> {
+    // A copy, so that the heads that stay in memory do not keep whole images there.
+    let head_bytes = Bytes::copy_from_slice(image.get(..head.layout.head_bytes)?);
+    let area = head.decode_area(&head_bytes).ok()?;
+    let mut bad = Vec::new();
+    if !planted!(options, RecoverySkipsChecksum) {
+        for run in &area.runs {
+            let start = (run.data_offset - head.identity.offset) as usize;
+            let data = image.get(start..start + run.data_bytes as usize)?;
+            find_bad(run, data, &mut bad);
+        }
+    }
+    Some(ScannedGroup { head, area, bad })
+}
+
+/// Adds the records of `run` that do not match their checksums.
+fn find_bad(run: &crate::format::RunHead, data: &[u8], bad: &mut Vec<(Range<u64>, Range<u32>)>) {
+    if run.table.first_mismatch(data).is_none() {
+        return;
+    }
+    let mut at = 0;
+    for (index, entry) in run.table.entries().enumerate() {
+        let end = at + entry.len as usize;
+        if data.get(at..end).is_none_or(|record| crc32c::crc32c(record) != entry.checksum) {
+            let key = run.first_key + index as u64;
+            bad.push((key..key + 1, run.data_offset + at as u32..run.data_offset + end as u32));
+        }
+        at = end;
+    }
+}

@@ -1,0 +1,207 @@
+//! A run: records of consecutive keys that are written together. The unit of everything in a chain.
+//!
+//! The wire, the disk, the index and replies all carry a run's table as the same bytes, so no layer in between touches
+//! a single record needlessly.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// What a run's records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RunKind {
+    /// Records with data.
+    Data = 1,
+    /// Records without data: the keys are used up (the log's junk).
+    Junk = 2,
+}
+
+impl RunKind {
+    /// The kind with this number.
+    pub fn from_u8(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Data),
+            2 => Some(Self::Junk),
+            _ => None,
+        }
+    }
+}
+
+/// One record of a [`Table`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableEntry {
+    /// Bytes of data.
+    pub len: u32,
+    /// crc32c of the data.
+    pub checksum: u32,
+}
+
+/// Length and checksum of each record of a run: 8 bytes a record, little-endian, as on disk and on the wire.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    bytes: Bytes,
+}
+
+/// Bytes of one record in a [`Table`].
+pub const TABLE_ENTRY_BYTES: usize = 8;
+
+impl Table {
+    /// A table over its encoded bytes; `None` if they are not whole entries.
+    pub fn from_bytes(bytes: Bytes) -> Option<Self> {
+        bytes.len().is_multiple_of(TABLE_ENTRY_BYTES).then_some(Self { bytes })
+    }
+
+    /// The table of these payloads, their checksums computed.
+    pub fn of_payloads<P: AsRef<[u8]>>(payloads: impl IntoIterator<Item = P>) -> Self {
+        let mut bytes = BytesMut::new();
+        for payload in payloads {
+            let payload = payload.as_ref();
+            bytes.put_u32_le(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+            bytes.put_u32_le(crc32c::crc32c(payload));
+        }
+        Self { bytes: bytes.freeze() }
+    }
+
+    /// Its encoded bytes.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// How many records.
+    pub fn count(&self) -> usize {
+        self.bytes.len() / TABLE_ENTRY_BYTES
+    }
+
+    /// The record at `index`. Panics past the end.
+    pub fn get(&self, index: usize) -> TableEntry {
+        let at = index * TABLE_ENTRY_BYTES;
+        let field = |at: usize| {
+            let mut four = [0; 4];
+            four.copy_from_slice(&self.bytes[at..at + 4]);
+            u32::from_le_bytes(four)
+        };
+        TableEntry { len: field(at), checksum: field(at + 4) }
+    }
+
+    /// The records in order.
+    pub fn entries(&self) -> impl Iterator<Item = TableEntry> + '_ {
+        (0..self.count()).map(|index| self.get(index))
+    }
+
+    /// The records `[start, end)`; shares the bytes.
+    pub fn slice(&self, records: Range<usize>) -> Self {
+        Self { bytes: self.bytes.slice(records.start * TABLE_ENTRY_BYTES..records.end * TABLE_ENTRY_BYTES) }
+    }
+
+    /// Bytes of data of all records.
+    pub fn data_bytes(&self) -> u64 {
+        self.sum(0..self.count())
+    }
+
+    /// Where record `index` lies within the run's data.
+    pub fn data_range(&self, index: usize) -> Range<usize> {
+        let start = self.sum(0..index) as usize;
+        start..start + self.get(index).len as usize
+    }
+
+    /// Bytes of data of some of the records. Every read of one record out of a long run adds up what comes before it.
+    fn sum(&self, records: Range<usize>) -> u64 {
+        let bytes = &self.bytes[records.start * TABLE_ENTRY_BYTES..records.end * TABLE_ENTRY_BYTES];
+        let lens = bytes.chunks_exact(TABLE_ENTRY_BYTES);
+        lens.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).sum()
+    }
+
+    /// The first record whose checksum does not match `data`, the run's data; `Some(count)` if the lengths do not add
+    /// up to `data`. `None` when all is well.
+    pub fn first_mismatch(&self, data: &[u8]) -> Option<usize> {
+        let mut rest = data;
+        for (index, entry) in self.entries().enumerate() {
+            let Some((record, tail)) = rest.split_at_checked(entry.len as usize) else {
+                return Some(self.count());
+            };
+            if crc32c::crc32c(record) != entry.checksum {
+                return Some(index);
+            }
+            rest = tail;
+        }
+        if rest.is_empty() { None } else { Some(self.count()) }
+    }
+}
+
+/// Records of the keys `[first_key, first_key + count)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Key of the first record.
+    pub first_key: u64,
+    /// The owner's version of all of them; the log writes the epoch of their token.
+    pub version: u64,
+    /// What they are.
+    pub kind: RunKind,
+    /// The owner's header, opaque here; at most `limits::META_MAX_BYTES`.
+    pub meta: Bytes,
+    /// Records; a [`RunKind::Junk`] run holds lengths of zero.
+    pub table: Table,
+    /// Their data, one after the other.
+    pub data: Bytes,
+}
+
+impl Run {
+    /// How many records.
+    pub fn count(&self) -> u64 {
+        self.table.count() as u64
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> Range<u64> {
+        self.first_key..self.first_key + self.count()
+    }
+
+    /// The records with keys in `keys`, which lie within this run; shares the bytes.
+    pub fn slice(&self, keys: Range<u64>) -> Self {
+        assert!(
+            keys.start >= self.first_key && keys.end <= self.keys().end && !keys.is_empty(),
+            "within the run"
+        );
+        let (from, to) = ((keys.start - self.first_key) as usize, (keys.end - self.first_key) as usize);
+        let start = self.table.data_range(from).start;
+        let end = self.table.data_range(to - 1).end;
+        Self {
+            first_key: keys.start,
+            table: self.table.slice(from..to),
+            data: self.data.slice(start..end),
+            meta: self.meta.clone(),
+            ..*self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_run_keeps_keys_tables_and_data_together() {
+        let payloads = ["a", "bcd", "", "efgh"];
+        let run = Run {
+            first_key: 10,
+            version: 1,
+            kind: RunKind::Data,
+            meta: Bytes::new(),
+            table: Table::of_payloads(payloads),
+            data: Bytes::from(payloads.concat()),
+        };
+        let middle = run.slice(11..13);
+        assert_eq!((middle.keys(), &middle.data[..]), (11..13, &b"bcd"[..]));
+        assert_eq!(middle.table.first_mismatch(&middle.data), None);
+    }
+
+    #[test]
+    fn a_mismatch_names_the_record() {
+        let table = Table::of_payloads(["one", "two"]);
+        assert_eq!(table.first_mismatch(b"onetwo"), None);
+        assert_eq!(table.first_mismatch(b"oneTwo"), Some(1));
+        assert_eq!(table.first_mismatch(b"onetwo!"), Some(2));
+        assert_eq!(table.first_mismatch(b"onetw"), Some(2));
+    }
+}

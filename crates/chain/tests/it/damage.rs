@@ -1,0 +1,164 @@
+//! Flipped bits and unreadable sectors in every block: what was harmed is named or is harmless, and nothing wrong is ever read.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, ReadError, check};
+use ithaca_env::sim::{Death, DriveFault};
+
+use crate::model::{Model, Rng, View, run_of};
+use crate::world::{MACHINE, Workload, World, check_everything, identity, open_drive, small_options};
+
+/// What an open of a harmed drive may end in.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    harmless: u32,
+    refused: u32,
+    named: u32,
+    damaged_reads: u32,
+}
+
+/// A chain of a few segments with some recycled ones, closed cleanly.
+fn closed_world(options: &ChainOptions) -> (World, View) {
+    let world = World::new(11);
+    assert!(world.live(options, Workload { rng: Rng(5), steps: 90, close: true, heavy: false }));
+    assert!(world.live(options, Workload { rng: Rng(6), steps: 60, close: true, heavy: false }));
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    let view = {
+        let model = world.model.borrow();
+        model.view(model.since.len())
+    };
+    (world, view)
+}
+
+/// Harms a block, opens, and reads every key: right, or named as damaged, or the open is refused.
+pub fn harm_and_look(options: &ChainOptions, fault: DriveFault, tally: &Rc<RefCell<Tally>>) {
+    let (world, view) = closed_world(options);
+    let drive = world.sim.drive(MACHINE, "chain");
+    world.sim.fault_drive(drive, fault);
+    let (DriveFault::BitRot { offset, .. } | DriveFault::Unreadable { offset }) = fault else { return };
+    let env = world.sim.env(world.process);
+    let (options, tally) = (options.clone(), Rc::clone(tally));
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        let report = check(&drive).await;
+        let (chain, recovered) = match Chain::open(&env, drive, None, options).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                tally.borrow_mut().refused += 1;
+                return;
+            }
+        };
+        let is_lost = |it: &ithaca_chain::Damage| matches!(it.kind, DamageKind::Groups { .. });
+        let groups_lost = recovered.damage.iter().any(is_lost);
+        if recovered.is_control_certain {
+            assert_eq!(
+                (&recovered.state, &recovered.released),
+                (&view.state, &view.released),
+                "byte {offset}"
+            );
+        }
+        if !groups_lost {
+            assert_eq!(recovered.covered, view.covered(), "byte {offset}: keys vanished without a word");
+        }
+        let mut damaged = 0;
+        for (&key, (version, _, data)) in &view.records {
+            match chain.read(key).await {
+                Ok(Some(record)) => {
+                    assert_eq!((record.version, &record.data), (*version, data), "byte {offset} key {key}")
+                }
+                Ok(None) => panic!("byte {offset}: key {key} vanished without a word"),
+                Err(ReadError::Damaged { .. } | ReadError::Drive(_)) => damaged += 1,
+            }
+        }
+        let report = report.expect("what can be opened can be checked");
+        assert!(damaged == 0 || !report.damage.is_empty(), "byte {offset}: the check did not see it");
+        let mut tally = tally.borrow_mut();
+        tally.damaged_reads += damaged;
+        match recovered.damage.is_empty() && damaged == 0 {
+            true => tally.harmless += 1,
+            false => tally.named += 1,
+        }
+    });
+}
+
+#[test]
+fn harm_to_any_block_is_harmless_or_named() {
+    let options = small_options();
+    let (world, _) = closed_world(&options);
+    let size = world.sim.drive_size_bytes(world.sim.drive(MACHINE, "chain")).expect("it is there");
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let mut rng = Rng(1);
+    for block in 0..size / 4096 {
+        let is_used = world.sim.peek_drive(world.sim.drive(MACHINE, "chain"), block * 4096, 4096);
+        if is_used.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        for offset in [rng.below(200), rng.below(4096)] {
+            let (offset, bit) = (block * 4096 + offset, rng.below(8) as u8);
+            harm_and_look(&options, DriveFault::BitRot { offset, bit }, &tally);
+        }
+        // A block that cannot be read at all.
+        harm_and_look(&options, DriveFault::Unreadable { offset: block * 4096 }, &tally);
+    }
+    let tally = tally.borrow();
+    assert!(tally.named > 20 && tally.damaged_reads > 20 && tally.harmless > 20, "{tally:?}");
+}
+
+#[test]
+fn one_copy_of_the_superblock_may_rot() {
+    let options = small_options();
+    let (world, view) = closed_world(&options);
+    let drive = world.sim.drive(MACHINE, "chain");
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset: 20, bit: 1 });
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset: (16 << 10) + 30, bit: 1 });
+    let model = Rc::new(RefCell::new(Model { base: view, ..Model::default() }));
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        let (chain, _) =
+            Chain::open(&env, drive, Some(&identity()), options).await.expect("two copies agree");
+        check_everything(&chain, &model).await;
+    });
+}
+
+#[test]
+fn damage_in_the_middle_of_the_open_segment_is_not_taken_for_its_end() {
+    // The head of a group rots: groups behind it prove that it was durable. Its keys are named as unknown, the rest stays.
+    let world = World::new(1);
+    let env = world.sim.env(world.process);
+    let options = small_options();
+    let again = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("created");
+        for key in 0..10_u64 {
+            let run = run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
+            let batch = Batch { runs: vec![run], ..Batch::default() };
+            let ticket = chain.append(batch).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    // Header, fence, then one block a group: the fifth.
+    let drive = world.sim.drive(MACHINE, "chain");
+    let offset = (64 << 10) + 4096 * 6;
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset: offset + 50, bit: 0 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, recovered) =
+            Chain::open(&env, open_drive(&env).await, None, again).await.expect("the rest is well");
+        assert_eq!(recovered.damage.len(), 1, "{:?}", recovered.damage);
+        assert_eq!(recovered.damage[0].kind, DamageKind::Groups { seqs: 6..7 });
+        assert!(!recovered.is_control_certain && recovered.cut_groups == 0);
+        for key in 0..10 {
+            match chain.read(key).await {
+                Ok(Some(record)) => assert_eq!((key != 4, record.version), (true, key)),
+                Err(ReadError::Damaged { key: 4, .. }) => assert_eq!(key, 4),
+                other => panic!("key {key}: {other:?}"),
+            }
+        }
+    });
+}

@@ -1,0 +1,18 @@
+//! The chain against its model, on simulated drives.
+//!
+//! * [`model`]: what a chain must hold after a prefix of the batches that were appended.
+//! * [`world`]: a process that works on a chain, checks what it reads, and is killed and started again.
+//! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
+//! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
+//! * [`space`]: full drives, the reserve, recycling, growing.
+//! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
+//! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
+
+mod crashes;
+mod damage;
+mod model;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod refusals;
+mod space;
+mod world;

@@ -1,0 +1,98 @@
+//! Deliberate faults: each must be found by the same checks that the real code passes, within a number of seeds.
+//!
+//! `ClosedBeforeCheckpoint` and `RecycleBeforeDurable` need a drive that overtakes itself in just one way; the tests of the
+//! writer's core play that drive.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use ithaca_chain::{ChainOptions, PlantedBug};
+use ithaca_env::sim::DriveFault;
+
+use crate::crashes::lives;
+use crate::damage::{Tally, harm_and_look};
+use crate::model::Rng;
+use crate::space::fill_and_release;
+use crate::world::small_options;
+
+/// The first seed, from 1 on, at which a run with random crashes fails.
+fn seeds_to_find(bug: PlantedBug, ceiling: u64) -> Option<u64> {
+    (1..=ceiling).find(|&seed| {
+        let run = || lives(seed, |options| options.planted = Some(bug));
+        catch_unwind(AssertUnwindSafe(run)).is_err()
+    })
+}
+
+fn is_found_by_crashes(bug: PlantedBug, ceiling: u64) {
+    let found = seeds_to_find(bug, ceiling);
+    assert!(found.is_some(), "{bug:?} went unnoticed for {ceiling} seeds");
+    println!("{bug:?}: found at seed {found:?}");
+}
+
+/// The first seed at which a run with a flipped bit fails.
+fn is_found_by_flips(bug: PlantedBug, ceiling: u64) {
+    let options = ChainOptions { planted: Some(bug), tail_cache_bytes: 0, ..small_options() };
+    let mut rng = Rng(77);
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let found = (1..=ceiling).find(|_| {
+        let offset = (64 << 10) + rng.below((12 * 128) << 10);
+        let bit = rng.below(8) as u8;
+        catch_unwind(AssertUnwindSafe(|| harm_and_look(&options, DriveFault::BitRot { offset, bit }, &tally)))
+            .is_err()
+    });
+    assert!(found.is_some(), "{bug:?} went unnoticed for {ceiling} flipped bits");
+    println!("{bug:?}: found at flip {found:?}");
+}
+
+#[test]
+fn an_acknowledgement_before_the_drive_answers_is_found() {
+    is_found_by_crashes(PlantedBug::AckBeforeDurable, 40);
+}
+
+#[test]
+fn an_acknowledgement_out_of_order_is_found() {
+    is_found_by_crashes(PlantedBug::AckOutOfOrder, 200);
+}
+
+#[test]
+fn a_recovery_that_skips_checksums_is_found() {
+    is_found_by_crashes(PlantedBug::RecoverySkipsChecksum, 200);
+}
+
+#[test]
+fn a_recovery_that_takes_an_older_lap_is_found() {
+    is_found_by_crashes(PlantedBug::StaleLapAccepted, 200);
+}
+
+#[test]
+fn a_recovery_that_takes_what_another_cut_is_found() {
+    is_found_by_crashes(PlantedBug::StaleIncarnationAccepted, 400);
+}
+
+#[test]
+fn a_recovery_that_leaves_cut_segments_is_found() {
+    is_found_by_crashes(PlantedBug::CutSegmentKept, 400);
+}
+
+#[test]
+fn a_checkpoint_without_the_released_keys_is_found() {
+    is_found_by_crashes(PlantedBug::ReleaseForgottenAtRoll, 40);
+}
+
+#[test]
+fn data_in_the_space_kept_for_releases_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::ReserveNotKept), ..small_options() };
+    let fill = || fill_and_release(&options);
+    assert!(catch_unwind(AssertUnwindSafe(fill)).is_err(), "a full drive that cannot release went unnoticed");
+}
+
+#[test]
+fn a_recovery_that_cuts_at_damage_is_found() {
+    is_found_by_flips(PlantedBug::CutDamagedMiddle, 400);
+}
+
+#[test]
+fn a_read_that_skips_checksums_is_found() {
+    is_found_by_flips(PlantedBug::ReadSkipsChecksum, 400);
+}

@@ -1,0 +1,184 @@
+//! Full drives, the reserve, recycling, growing, failing drives, bounded queues.
+
+use bytes::Bytes;
+use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, OpenError, Ticket};
+use ithaca_env::Env;
+use ithaca_env::sim::{Death, DriveFault};
+
+use crate::model::{junk, run_of};
+use crate::world::{MACHINE, World, identity, open_drive, small_options};
+
+fn data(key: u64, bytes: usize) -> Batch {
+    Batch { runs: vec![run_of(key, key, &[Bytes::from(vec![key as u8; bytes])])], ..Batch::default() }
+}
+
+fn release(from: u64, end: u64) -> Batch {
+    Batch { release: std::iter::once(from..end).collect(), ..Batch::default() }
+}
+
+async fn create(env: &Env, options: ChainOptions) -> Chain {
+    Chain::create(env, open_drive(env).await, identity(), options).await.expect("created")
+}
+
+/// Appends until the drive is full; returns the first key that did not fit.
+async fn fill(env: &Env, chain: &Chain, mut key: u64) -> u64 {
+    loop {
+        match chain.append(data(key, 4096)) {
+            Ok(ticket) => {
+                chain.wait(ticket).await.expect("no fault");
+                key += 1;
+            }
+            Err(AppendError::Overloaded { .. }) => env.sleep(std::time::Duration::from_millis(1)).await,
+            Err(AppendError::Full { .. }) => return key,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Fills the drive, and releases everything with the help of the reserve; three times.
+pub fn fill_and_release(options: &ChainOptions) {
+    let world = World::new(1);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options.clone()).await;
+        let mut first = 0;
+        for _ in 0..3 {
+            let end = fill(&env, &chain, first).await;
+            let held_bytes = (end - first) * 4096;
+            assert!(held_bytes * 3 > options.capacity_bytes, "only {held_bytes} bytes fit");
+            // Filling a hole and releasing piece by piece work on a full drive.
+            let ticket =
+                chain.append(Batch { runs: vec![junk(end, 1, 1)], ..Batch::default() }).expect("the reserve");
+            chain.wait(ticket).await.expect("no fault");
+            for key in (first..=end).step_by(10) {
+                let ticket = chain.append(release(first, key)).expect("the reserve is for this");
+                chain.wait(ticket).await.expect("no fault");
+            }
+            let ticket = chain.append(release(first, end + 1)).expect("the reserve is for this");
+            chain.wait(ticket).await.expect("no fault");
+            first = end + 1;
+        }
+    });
+}
+
+#[test]
+fn a_full_drive_still_releases_and_can_be_filled_again() {
+    fill_and_release(&small_options());
+}
+
+#[test]
+fn a_drive_that_opens_have_filled_up_says_so() {
+    // Each open takes a block or two for its marks. When none is left it must end in an error, not wait for ever.
+    // With a reserve of one segment junk may use all of it, which data and junk otherwise leave to releases.
+    let options = ChainOptions { reserve_segments: 1, ..small_options() };
+    let world = World::new(5);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options.clone()).await;
+        fill(&env, &chain, 0).await;
+        while chain.append(Batch { runs: vec![junk(1 << 40, 1, 1)], ..Batch::default() }).is_ok() {
+            env.sleep(std::time::Duration::from_micros(500)).await;
+        }
+        chain.close().await.expect("no fault");
+        for opens in 0..1000 {
+            match Chain::open(&env, open_drive(&env).await, None, options.clone()).await {
+                Ok((chain, _)) => chain.close().await.expect("no fault"),
+                Err(OpenError::NoRoom { .. }) => {
+                    assert!(opens > 3, "the last half segment is kept for this");
+                    return;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        panic!("it never fills up");
+    });
+}
+
+#[test]
+fn a_log_many_times_as_long_as_the_drive_fits_when_it_is_released() {
+    // Segments are recycled; the file stays within its capacity.
+    let world = World::new(2);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, small_options()).await;
+        for key in 0..3000 {
+            let ticket =
+                chain.append(Batch { release: release(0, key / 100 * 100).release, ..data(key, 4096) });
+            chain.wait(ticket.expect("there is room")).await.expect("no fault");
+        }
+        let stats = chain.stats();
+        assert!(stats.counters.segments_closed > 60, "{stats:?}");
+        assert!(stats.segments_closed < 20, "dead segments are free again: {stats:?}");
+    });
+    let size = world.sim.drive_size_bytes(world.sim.drive(MACHINE, "chain")).expect("it is there");
+    assert!(size <= small_options().capacity_bytes, "{size} bytes");
+}
+
+#[test]
+fn after_a_failed_write_nothing_more_is_written_and_the_first_error_stays() {
+    let world = World::new(3);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let env = world.sim.env(world.process);
+    let chain = world.sim.block_on(world.process, async move {
+        let chain = create(&env, ChainOptions { segments_ready: 0, ..small_options() }).await;
+        let ticket = chain.append(data(0, 100)).expect("room");
+        chain.wait(ticket).await.expect("no fault yet");
+        chain
+    });
+    world.sim.fault_drive(drive, DriveFault::FailWrites { count: 1 });
+    world.sim.block_on(world.process, async move {
+        let failing = chain.append(data(1, 100)).expect("room");
+        let second = chain.append(data(2, 100)).expect("room");
+        let Err(ChainError::Failed { first }) = chain.wait(failing).await else { panic!("it must fail") };
+        assert_eq!(chain.wait(second).await, Err(ChainError::Failed { first: first.clone() }));
+        let refused = chain.append(data(3, 100));
+        assert_eq!(refused, Err(AppendError::Stopped(ChainError::Failed { first })));
+        assert_eq!(chain.durable(), Ticket(1));
+        let kept = chain.read(0).await.expect("what was durable can be read").expect("it is there");
+        assert_eq!(kept.data.len(), 100);
+        assert_eq!(chain.read(1).await, Ok(None));
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, recovered) =
+            Chain::open(&env, open_drive(&env).await, None, small_options()).await.expect("it opens");
+        assert!(recovered.covered.contains(0));
+        chain.close().await.expect("no fault any more");
+    });
+}
+
+#[test]
+fn the_queue_is_bounded_and_what_is_too_large_or_too_sparse_is_refused() {
+    let world = World::new(4);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = ChainOptions { queue_max_bytes: 64 << 10, ..small_options() };
+        let chain = create(&env, options).await;
+        let mut last = Ticket(0);
+        let refused = (0..100).find_map(|key| match chain.append(data(key, 4096)) {
+            Ok(ticket) => {
+                last = ticket;
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert!(matches!(refused, Some(AppendError::Overloaded { .. })), "{refused:?}");
+        chain.wait(last).await.expect("no fault");
+        assert!(matches!(chain.append(data(200, 100 << 10)), Err(AppendError::TooLarge { .. })));
+        let state = Batch { state: Some(Bytes::from(vec![0; 20 << 10])), ..Batch::default() };
+        assert!(matches!(chain.append(state), Err(AppendError::StateTooLong { .. })));
+        let every_other = |keys: u64| Batch {
+            release: (0..keys).map(|index| 1000 + 2 * index..1001 + 2 * index).collect(),
+            ..Batch::default()
+        };
+        let ticket = chain.append(every_other(500)).expect("so many pieces are allowed");
+        chain.wait(ticket).await.expect("no fault");
+        let refused = chain.append(every_other(1000)).err();
+        assert!(matches!(refused, Some(AppendError::TooSparse { ranges: 1000, .. })), "{refused:?}");
+        let joins = chain.append(release(1000, 20_000)).expect("a release that joins the others is taken");
+        chain.wait(joins).await.expect("no fault");
+    });
+}

@@ -1,0 +1,296 @@
+//! A process that works on a chain, checks what it reads, and is killed and started again.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_chain::{AppendError, Batch, Chain, ChainId, ChainOptions, Identity, Label, OpenError, Ticket};
+use ithaca_env::Env;
+use ithaca_env::drive::{Drive, OpenDrive};
+use ithaca_env::sim::{Death, ProcessId, Sim, SimOptions};
+
+use crate::model::{Model, Rng, junk, run_of};
+
+pub const MACHINE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+/// Knobs that make rare paths common: tiny segments, groups and caches.
+pub fn small_options() -> ChainOptions {
+    ChainOptions {
+        segment_bytes: 128 << 10,
+        flights: 2,
+        group_max_bytes: 16 << 10,
+        queue_max_bytes: 1 << 20,
+        tail_cache_bytes: 64 << 10,
+        index_cache_bytes: 16 << 10,
+        segments_ready: 1,
+        capacity_bytes: 4 << 20,
+        grow_bytes: 256 << 10,
+        ..ChainOptions::default()
+    }
+}
+
+/// Knobs from a seed.
+pub fn random_options(rng: &mut Rng) -> ChainOptions {
+    ChainOptions {
+        segment_bytes: rng.pick(&[128 << 10, 160 << 10, 256 << 10]),
+        flights: rng.pick(&[1, 2, 2, 3, 8]),
+        group_max_bytes: rng.pick(&[1, 8 << 10, 32 << 10, 1 << 20]),
+        tail_cache_bytes: rng.pick(&[0, 32 << 10, 1 << 20]),
+        index_cache_bytes: rng.pick(&[0, 16 << 10, 1 << 20]),
+        segments_ready: rng.pick(&[0, 1, 2]),
+        capacity_bytes: rng.pick(&[2 << 20, 4 << 20]),
+        ..small_options()
+    }
+}
+
+pub fn identity() -> Identity {
+    Identity { id: ChainId(*b"a chain of tests"), label: Label::new("unit-1").expect("short") }
+}
+
+pub async fn open_drive(env: &Env) -> Drive {
+    let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
+    env.open_drive(open).await.expect("the drive opens")
+}
+
+/// Opens the chain, or creates it if nothing of it was ever acknowledged.
+pub async fn open_or_create(env: &Env, options: ChainOptions, model: &RefCell<Model>) -> Chain {
+    let drive = open_drive(env).await;
+    match Chain::open(env, drive.clone(), Some(&identity()), options.clone()).await {
+        Ok((chain, recovered)) => {
+            assert_eq!(recovered.damage, [], "no damage was done");
+            model.borrow_mut().settle(&recovered);
+            chain
+        }
+        Err(OpenError::NotAChain { .. } | OpenError::SuperblockLost { .. } | OpenError::TooSmall { .. }) => {
+            assert_eq!(model.borrow().total_acked, 0, "an acknowledged chain is not lost");
+            Chain::create(env, drive, identity(), options).await.expect("it is created")
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Reads every key of the model's truth, one by one and as runs, and some that are not there.
+pub async fn check_everything(chain: &Chain, model: &RefCell<Model>) {
+    let view = model.borrow().base.clone();
+    let end = view.covered().last().map_or(10, |last| last + 10);
+    for (&key, (version, kind, data)) in &view.records {
+        let record = chain.read(key).await.expect("it can be read").expect("it is there");
+        assert_eq!((record.version, record.kind, &record.data), (*version, *kind, data), "key {key}");
+        assert_eq!(&record.meta[..], version.to_le_bytes());
+        if let Some(cached) = chain.try_read_cached(key) {
+            assert_eq!(cached.as_ref(), Some(&record));
+        }
+    }
+    for gap in view.covered().gaps(0..end).chain(view.released.ranges()) {
+        let key = gap.start;
+        assert_eq!(chain.read(key).await.expect("no damage"), None, "key {key}");
+    }
+    for limit_bytes in [1, 5000, usize::MAX] {
+        let mut from = 0;
+        let mut seen = Vec::new();
+        loop {
+            let runs = chain.read_runs(from, end, limit_bytes).await.expect("no damage");
+            let Some(last) = runs.last() else { break };
+            from = last.keys().end;
+            for run in &runs {
+                assert_eq!(run.table.first_mismatch(&run.data), None);
+                seen.extend(run.keys().map(|key| (key, run.slice(key..key + 1).data)));
+            }
+        }
+        let expected: Vec<(u64, Bytes)> =
+            view.records.iter().map(|(&key, (_, _, data))| (key, data.clone())).collect();
+        assert!(seen == expected, "runs of at most {limit_bytes} bytes hold every record once");
+    }
+}
+
+/// What a life does: appends, releases, waits and reads, by a seed.
+pub struct Workload {
+    pub rng: Rng,
+    pub steps: usize,
+    pub close: bool,
+    /// Large payloads, so that segments roll and are recycled all the time.
+    pub heavy: bool,
+}
+
+impl Workload {
+    /// The next batch: new keys, now and then out of order; releases from the front and from the middle; states.
+    fn batch(&mut self, model: &mut Model) -> Batch {
+        let covered = model.view(model.since.len()).covered();
+        let next_key = covered.last().map_or(0, |last| last + 1);
+        let mut batch = Batch::default();
+        let rng = &mut self.rng;
+        let mut first_key = next_key + rng.pick(&[0, 0, 0, 1, 5]);
+        for _ in 0..rng.pick(&[0, 1, 1, 1, 2, 3]) {
+            model.serial += 1;
+            let version = model.serial;
+            let count = 1 + rng.below(6) as usize;
+            if rng.below(8) == 0 {
+                batch.runs.push(junk(first_key, count, version));
+            } else {
+                let whole_blocks = self.heavy || rng.below(4) == 0;
+                let payloads: Vec<Bytes> = (0..count.min(if whole_blocks { 2 } else { 6 }))
+                    .map(|index| {
+                        let len = if whole_blocks { 4096 } else { rng.pick(&[0, 1, 16, 100, 700]) };
+                        let mut payload = vec![version as u8; len];
+                        payload
+                            .iter_mut()
+                            .take(8)
+                            .for_each(|byte| *byte = (version * 7 + index as u64) as u8);
+                        Bytes::from(payload)
+                    })
+                    .collect();
+                batch.runs.push(run_of(first_key, version, &payloads));
+            }
+            first_key = batch.runs.last().expect("just added").keys().end + rng.pick(&[0, 0, 3]);
+        }
+        if rng.below(3) == 0 {
+            // A hole that was left behind is filled late.
+            let gap = covered.gaps(0..next_key).next();
+            if let Some(gap) = gap {
+                model.serial += 1;
+                batch.runs.push(junk(gap.start, 1, model.serial));
+            }
+        }
+        if rng.below(6) == 0 && next_key > 4 {
+            let upto = next_key.saturating_sub(rng.below(40));
+            batch.release.push(0..upto);
+        } else if rng.below(6) == 0 && next_key > 10 {
+            let start = rng.below(next_key - 5);
+            batch.release.push(start..start + 1 + rng.below(4));
+        }
+        // What is released is not written again.
+        batch.runs.retain(|run| {
+            batch.release.iter().all(|range| range.end <= run.first_key || range.start >= run.keys().end)
+        });
+        if rng.below(4) == 0 {
+            model.serial += 1;
+            batch.state = Some(Bytes::from(model.serial.to_le_bytes().to_vec()));
+        }
+        batch
+    }
+
+    async fn work(mut self, env: Env, chain: Chain, model: Rc<RefCell<Model>>) {
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for _ in 0..self.steps {
+            let batch = self.batch(&mut model.borrow_mut());
+            match chain.append(batch.clone()) {
+                Ok(ticket) => {
+                    tickets.push(ticket);
+                    model.borrow_mut().since.push(batch);
+                }
+                Err(
+                    AppendError::Full { .. } | AppendError::Overloaded { .. } | AppendError::TooSparse { .. },
+                ) => {
+                    let upto = model
+                        .borrow()
+                        .view(model.borrow().since.len())
+                        .covered()
+                        .last()
+                        .map_or(0, |last| last + 1);
+                    let release = Batch { release: std::iter::once(0..upto).collect(), ..Batch::default() };
+                    if let Ok(ticket) = chain.append(release.clone()) {
+                        tickets.push(ticket);
+                        model.borrow_mut().since.push(release);
+                    }
+                    env.yield_now().await;
+                }
+                Err(AppendError::TooLarge { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+            match self.rng.below(5) {
+                0 => chain.wait(*tickets.last().unwrap_or(&Ticket(0))).await.expect("no fault was planted"),
+                1 => env.sleep(std::time::Duration::from_micros(self.rng.below(200))).await,
+                2 => self.read_one(&chain, &model).await,
+                _ => {}
+            }
+            note_durable(&chain, &tickets, &model);
+        }
+        if self.close {
+            chain.clone().close().await.expect("no fault was planted");
+        } else if let Some(last) = tickets.last() {
+            chain.wait(*last).await.expect("no fault was planted");
+        }
+        note_durable(&chain, &tickets, &model);
+    }
+
+    /// What is durable can be read, and is what was written.
+    async fn read_one(&mut self, chain: &Chain, model: &RefCell<Model>) {
+        let (view, latest) = {
+            let model = model.borrow();
+            (model.view(model.acked), model.view(model.since.len()))
+        };
+        let Some(last) = view.covered().last() else { return };
+        let from = self.rng.below(last + 1);
+        let Some((&key, (version, _, data))) = view.records.range(from..).next() else { return };
+        // A release that is not acknowledged yet may already count.
+        let may_be_gone = latest.released.contains(key);
+        match chain.read(key).await.expect("it can be read") {
+            Some(record) => assert_eq!((record.version, &record.data), (*version, data), "key {key}"),
+            None => assert!(may_be_gone, "key {key} is acknowledged and not there"),
+        }
+        let runs = chain.read_runs(key, key + 20, 3000).await.expect("it can be read");
+        for run in runs {
+            for key in run.keys() {
+                let data = &latest.records.get(&key).map(|(_, _, data)| data.clone());
+                let found = Some(run.slice(key..key + 1).data);
+                assert!(*data == found || latest.released.contains(key), "key {key}");
+            }
+        }
+    }
+}
+
+fn note_durable(chain: &Chain, tickets: &[Ticket], model: &RefCell<Model>) {
+    let durable = chain.durable();
+    let mut model = model.borrow_mut();
+    let acked = tickets.partition_point(|ticket| *ticket <= durable);
+    model.total_acked += (acked - model.acked) as u64;
+    model.acked = acked;
+}
+
+/// One machine with one process and one drive.
+pub struct World {
+    pub sim: Sim,
+    pub process: ProcessId,
+    pub model: Rc<RefCell<Model>>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        // Some drives answer in an order that has little to do with that of the requests.
+        let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
+        let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
+        let process = sim.process("unit", MACHINE);
+        Self { sim, process, model: Rc::default() }
+    }
+
+    /// One life: opens, checks everything, works. True if it came to its end.
+    pub fn live(&self, options: &ChainOptions, workload: Workload) -> bool {
+        if !self.sim.is_up(self.process) {
+            self.sim.restart(self.process);
+        }
+        let env = self.sim.env(self.process);
+        let done = Rc::new(Cell::new(false));
+        let (model, options, over) = (Rc::clone(&self.model), options.clone(), Rc::clone(&done));
+        env.clone().spawn(async move {
+            let chain = open_or_create(&env, options, &model).await;
+            check_everything(&chain, &model).await;
+            workload.work(env, chain, model).await;
+            over.set(true);
+        });
+        let (process, seen) = (self.process, Rc::clone(&done));
+        let waited = self.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
+        waited.expect("it ends or it is ended");
+        done.get()
+    }
+
+    /// A last life that only looks. What a second recovery finds is what the first found.
+    pub fn audit(&self, options: &ChainOptions) {
+        self.sim.end_at_io(self.process, u64::MAX, Death::PowerCut);
+        for _ in 0..2 {
+            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false };
+            assert!(self.live(options, looks), "nothing ends it");
+            self.sim.end(self.process, Death::PowerCut);
+        }
+    }
+}

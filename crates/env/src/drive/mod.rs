@@ -1,0 +1,178 @@
+//! Drives: block-aligned reads and writes on a file or a block device, real or simulated.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+mod page_buf;
+
+pub use page_buf::PageBuf;
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The drive has it; a power cut may lose it until a later durable write or [`Drive::sync`].
+    Volatile,
+    /// It is on stable storage, together with this write's own metadata. Says nothing of earlier volatile writes.
+    Durable,
+}
+
+/// Why a drive did not do what was asked.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DriveError {
+    /// The path names nothing and creating it was not asked for.
+    #[error("{path}: no such file or drive")]
+    NotFound {
+        /// What was opened.
+        path: String,
+    },
+    /// Another process holds the drive.
+    #[error("{path}: in use by another process")]
+    InUse {
+        /// What was opened.
+        path: String,
+    },
+    /// No space is left on the file system below.
+    #[error("{path}: no space left ({operation} at byte {offset})")]
+    NoSpace {
+        /// The drive.
+        path: String,
+        /// `open`, `read`, `write`, `sync` or `grow`.
+        operation: &'static str,
+        /// Where on the drive.
+        offset: u64,
+    },
+    /// The read goes past the end of the drive.
+    #[error("{path}: {len} bytes at {offset} reach past the end, {size} bytes")]
+    PastEnd {
+        /// The drive.
+        path: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// Size of the drive.
+        size: u64,
+    },
+    /// Too many requests wait for the drive; try again later.
+    #[error("{path}: too many requests wait for it")]
+    Busy {
+        /// The drive.
+        path: String,
+    },
+    /// The drive or the system failed. A write or sync that ended so may be there, in part or not at all, and MUST NOT
+    /// be tried again on the same drive: the dirty data may be gone although a second attempt succeeds.
+    #[error("{path}: {operation} at byte {offset} failed: {message}")]
+    Io {
+        /// The drive.
+        path: String,
+        /// `open`, `read`, `write`, `sync` or `grow`.
+        operation: &'static str,
+        /// Where on the drive.
+        offset: u64,
+        /// What the system says.
+        message: String,
+    },
+}
+
+/// How to open a drive.
+#[derive(Clone, Debug)]
+pub struct OpenDrive {
+    /// The file or block device. In a simulation a name on the node's machine.
+    pub path: PathBuf,
+    /// Create a file that is not there, of this size in bytes (preallocated). `None`: it must be there.
+    pub create_bytes: Option<u64>,
+    /// Open for reading only: nothing is locked, created or changed.
+    pub read_only: bool,
+}
+
+/// The answer to a drive request, not before the drive has answered.
+pub type DriveFuture<T> = Pin<Box<dyn Future<Output = Result<T, DriveError>>>>;
+
+/// What a kind of drive implements. Users call [`Drive`].
+///
+/// ```text
+///   write(offset, bytes, Durable) ──► started at once, in call order ──► future: on stable storage
+///   write(offset, bytes, Volatile) ─► future: the drive has it        ─► sync(): all of those on stable storage
+/// ```
+///
+/// * A request MUST start when it is called, not when its future is first polled; dropping the future abandons the
+///   answer, never the request.
+/// * Requests MAY complete in any order; overlapping requests in flight together have no defined result.
+/// * `offset` and lengths are multiples of [`BLOCK_BYTES`](crate::limits::BLOCK_BYTES); the caller asserts it.
+/// * A write past [`size_bytes`](Device::size_bytes) MUST fail with `PastEnd`.
+pub trait Device {
+    /// Size in bytes.
+    fn size_bytes(&self) -> u64;
+    /// The name to show in errors.
+    fn name(&self) -> String;
+    /// Reads exactly `len` bytes.
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes>;
+    /// Writes all of `data`. `data` should lie on a block boundary in memory (see [`PageBuf`]); else it is copied.
+    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()>;
+    /// Puts every completed write on stable storage.
+    fn sync(&self) -> DriveFuture<()>;
+    /// Makes a file at least this long, preallocated and reading as zeros; durable on return. A block device fails.
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()>;
+}
+
+/// A drive. Cheap to clone; the last clone closes it.
+#[derive(Clone)]
+pub struct Drive {
+    device: Rc<dyn Device>,
+}
+
+impl Drive {
+    /// A drive that is made of `device`.
+    pub fn new(device: Rc<dyn Device>) -> Self {
+        Self { device }
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    /// The path or name to show in errors.
+    pub fn name(&self) -> String {
+        self.device.name()
+    }
+
+    /// Reads exactly `len` bytes at `offset`, both multiples of the block size. Starts at once; dropping the future
+    /// abandons the answer only. Errors: `PastEnd`, `Io`, `Busy`.
+    pub fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        assert_aligned(offset, len);
+        self.device.read(offset, len)
+    }
+
+    /// Writes `data` at `offset`, both block multiples. Starts at once; dropping the future abandons the answer, not
+    /// the write. With [`Durability::Durable`] it is on stable storage when the future is ready.
+    pub fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+        assert_aligned(offset, data.len());
+        self.device.write(offset, data, durability)
+    }
+
+    /// Puts every write that has completed on stable storage.
+    pub fn sync(&self) -> DriveFuture<()> {
+        self.device.sync()
+    }
+
+    /// Makes the file behind the drive at least `size_bytes` long; the new part reads as zeros. Durable on return.
+    pub fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        assert_aligned(size_bytes, 0);
+        self.device.grow(size_bytes)
+    }
+}
+
+fn assert_aligned(offset: u64, len: usize) {
+    let block = crate::limits::BLOCK_BYTES;
+    assert!(
+        offset.is_multiple_of(block as u64) && len.is_multiple_of(block),
+        "{len} bytes at {offset}: not aligned"
+    );
+    assert!(len <= crate::limits::DRIVE_IO_MAX_BYTES, "one request of {len} bytes");
+}

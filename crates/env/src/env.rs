@@ -1,0 +1,169 @@
+//! The handle: one concrete type, real or simulated inside.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::Time;
+use crate::drive::{Drive, DriveError, OpenDrive};
+use crate::net::{Conn, Listener, NetError};
+use crate::real;
+use crate::sim;
+use crate::task::TaskHandle;
+
+/// The time that was given for something ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("timed out")]
+pub struct TimedOut;
+
+/// Drives, network, clock, randomness and tasks of one thread (in a simulation: of one process). Cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Real(real::Handle),
+    Sim(sim::Handle),
+}
+
+impl From<real::Handle> for Env {
+    fn from(handle: real::Handle) -> Self {
+        Self { inner: Inner::Real(handle) }
+    }
+}
+
+impl From<sim::Handle> for Env {
+    fn from(handle: sim::Handle) -> Self {
+        Self { inner: Inner::Sim(handle) }
+    }
+}
+
+impl Env {
+    /// The real side, `None` in a simulation.
+    pub(crate) fn real(&self) -> Option<&real::Handle> {
+        match &self.inner {
+            Inner::Real(env) => Some(env),
+            Inner::Sim(_) => None,
+        }
+    }
+
+    /// Nanoseconds since this environment began. Monotonic.
+    pub fn now(&self) -> Time {
+        match &self.inner {
+            Inner::Real(env) => env.now(),
+            Inner::Sim(env) => env.now(),
+        }
+    }
+
+    /// Milliseconds since 1970, for people only: it may jump. No decision of a protocol may depend on it.
+    pub fn wall_clock_ms(&self) -> u64 {
+        match &self.inner {
+            Inner::Real(env) => env.wall_clock_ms(),
+            Inner::Sim(env) => env.wall_clock_ms(),
+        }
+    }
+
+    /// A random number: from the system, or from the seed.
+    pub fn random_u64(&self) -> u64 {
+        match &self.inner {
+            Inner::Real(env) => env.random_u64(),
+            Inner::Sim(env) => env.random_u64(),
+        }
+    }
+
+    /// User and system time of this process so far, all threads, in microseconds; 0 in a simulation.
+    pub fn cpu_us(&self) -> u64 {
+        self.real().map_or(0, |_| real::process::cpu_us())
+    }
+
+    /// Resident memory of this process in bytes; 0 in a simulation.
+    pub fn resident_bytes(&self) -> u64 {
+        self.real().map_or(0, |_| real::process::resident_bytes())
+    }
+
+    /// Runs `future` on this thread. The task goes on when the handle is dropped.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> TaskHandle<T> {
+        match &self.inner {
+            Inner::Real(env) => env.spawn(future),
+            Inner::Sim(env) => env.spawn(future),
+        }
+    }
+
+    /// Waits until `deadline`.
+    pub async fn sleep_until(&self, deadline: Time) {
+        match &self.inner {
+            Inner::Real(env) => env.sleep_until(deadline).await,
+            Inner::Sim(env) => env.sleep_until(deadline).await,
+        }
+    }
+
+    /// Waits for `span`.
+    pub async fn sleep(&self, span: Duration) {
+        self.sleep_until(self.now() + span).await;
+    }
+
+    /// The result of `future`, or an error when `deadline` comes first; `future` is then dropped.
+    pub async fn timeout_at<T>(
+        &self,
+        deadline: Time,
+        future: impl Future<Output = T>,
+    ) -> Result<T, TimedOut> {
+        let mut future = std::pin::pin!(future);
+        let mut alarm = std::pin::pin!(self.sleep_until(deadline));
+        std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(value));
+            }
+            alarm.as_mut().poll(cx).map(|()| Err(TimedOut))
+        })
+        .await
+    }
+
+    /// The result of `future`, or an error after `span`; `future` is then dropped.
+    pub async fn timeout<T>(&self, span: Duration, future: impl Future<Output = T>) -> Result<T, TimedOut> {
+        self.timeout_at(self.now() + span, future).await
+    }
+
+    /// Lets the other ready tasks run first.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if yielded {
+                return std::task::Poll::Ready(());
+            }
+            yielded = true;
+            cx.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+
+    /// Listens at `addr`; port 0 picks a free one.
+    pub fn listen(&self, addr: SocketAddr) -> Result<Listener, NetError> {
+        match &self.inner {
+            Inner::Real(env) => env.listen(addr),
+            Inner::Sim(env) => env.listen(addr),
+        }
+    }
+
+    /// Connects to `addr`. Has no deadline of its own: wrap it in [`timeout`](Env::timeout).
+    pub async fn connect(&self, addr: SocketAddr) -> Result<Conn, NetError> {
+        match &self.inner {
+            Inner::Real(env) => env.connect(addr).await,
+            Inner::Sim(env) => env.connect(addr).await,
+        }
+    }
+
+    /// Opens a drive and, unless read-only, locks it against other processes.
+    pub async fn open_drive(&self, open: OpenDrive) -> Result<Drive, DriveError> {
+        match &self.inner {
+            Inner::Real(env) => env.open_drive(open).await,
+            Inner::Sim(env) => env.open_drive(open).await,
+        }
+    }
+}

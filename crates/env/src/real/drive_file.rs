@@ -1,0 +1,255 @@
+//! Drives on files and block devices, past the page cache (`O_DIRECT`).
+
+use std::cell::Cell;
+use std::fs::File;
+use std::future::Future;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::io_pool::IoPool;
+use super::ring::Ring;
+use crate::drive::{Device, DriveError, DriveFuture, Durability, OpenDrive, PageBuf};
+use crate::limits::BLOCK_BYTES;
+
+/// How long a drive that is locked is waited for, and how often it is tried.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// An open file, sent between the loop and the pool.
+pub(super) struct OpenFile {
+    file: File,
+    path: String,
+    size_bytes: u64,
+}
+
+/// Opens (and creates) the file and locks it. Blocks.
+pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
+    let path = open.path.display().to_string();
+    let failed = |error: Errno| error_at(&path, "open", 0, error);
+    let access = if open.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let exists = open.path.exists();
+    let fd = match open.create_bytes {
+        Some(_) if !exists && !open.read_only => {
+            let create = access | OFlags::CREATE | OFlags::EXCL;
+            open_direct(&open.path, create, Mode::RUSR | Mode::WUSR | Mode::RGRP).map_err(failed)?
+        }
+        _ => open_direct(&open.path, access, Mode::empty()).map_err(failed)?,
+    };
+    if !open.read_only {
+        lock(&fd).map_err(|error| match error {
+            Errno::WOULDBLOCK => DriveError::InUse { path: path.clone() },
+            error => failed(error),
+        })?;
+    }
+    let file = File::from(fd);
+    if let Some(size) = open.create_bytes.filter(|_| !exists && !open.read_only) {
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size).map_err(failed)?;
+        rustix::fs::fsync(&file).map_err(failed)?;
+        super::files::sync_parent(&open.path).map_err(failed)?;
+    }
+    // Seeking to the end gives the size of a block device as well as of a file.
+    let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
+    Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64 })
+}
+
+/// Locks the file. A process that was killed while its ring had reads in the kernel is gone before its files are: the
+/// kernel lets go of them, and of their locks, a little later. So the lock is asked for again for a while.
+fn lock(fd: &rustix::fd::OwnedFd) -> Result<(), Errno> {
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+}
+
+/// Some file systems refuse `O_DIRECT`; durability does not depend on it, speed does.
+fn open_direct(path: &Path, flags: OFlags, mode: Mode) -> Result<rustix::fd::OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+        Err(Errno::INVAL) => {
+            tracing::warn!(path = %path.display(), "the file system has no direct I/O; reads and writes are copied");
+            rustix::fs::open(path, flags - OFlags::EXCL, mode)
+        }
+        opened => opened,
+    }
+}
+
+fn error_at(path: &str, operation: &'static str, offset: u64, error: Errno) -> DriveError {
+    let path = path.to_owned();
+    match error {
+        Errno::NOENT => DriveError::NotFound { path },
+        Errno::NOSPC | Errno::DQUOT => DriveError::NoSpace { path, operation, offset },
+        error => DriveError::Io { path, operation, offset, message: error.to_string() },
+    }
+}
+
+impl OpenFile {
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What the system said, as an error of this drive.
+    pub(super) fn error(&self, operation: &'static str, offset: u64, error: Errno) -> DriveError {
+        error_at(&self.path, operation, offset, error)
+    }
+}
+
+/// A drive whose writes run on the pool, and its reads on the ring where there is one.
+pub(super) struct FileDrive {
+    open: Arc<OpenFile>,
+    size_bytes: std::rc::Rc<Cell<u64>>,
+    pool: IoPool,
+    ring: Option<std::rc::Rc<Ring>>,
+}
+
+impl FileDrive {
+    pub(super) fn new(open: OpenFile, pool: IoPool, ring: Option<std::rc::Rc<Ring>>) -> Self {
+        let size_bytes = std::rc::Rc::new(Cell::new(open.size_bytes));
+        Self { open: Arc::new(open), size_bytes, pool, ring }
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        offset: u64,
+        job: impl FnOnce(&File) -> Result<T, Errno> + Send + 'static,
+    ) -> DriveFuture<T> {
+        let open = Arc::clone(&self.open);
+        let submitted =
+            self.pool.submit(move || job(&open.file).map_err(|error| open.error(operation, offset, error)));
+        match submitted {
+            Ok(outcome) => Box::pin(outcome),
+            Err(_) => {
+                let path = self.name();
+                Box::pin(async move { Err(DriveError::Busy { path }) })
+            }
+        }
+    }
+
+    fn past_end<T: 'static>(&self, offset: u64, len: usize) -> Option<DriveFuture<T>> {
+        let size = self.size_bytes();
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= size);
+        let path = self.name();
+        (!fits).then(|| {
+            Box::pin(async move { Err(DriveError::PastEnd { path, offset, len, size }) }) as DriveFuture<T>
+        })
+    }
+}
+
+impl Device for FileDrive {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes.get()
+    }
+
+    fn name(&self) -> String {
+        self.open.path.clone()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        if let Some(error) = self.past_end(offset, len) {
+            return error;
+        }
+        if let Some(ring) = &self.ring {
+            let reading = ring.read(Arc::clone(&self.open), offset, len);
+            let path = self.name();
+            return Box::pin(async move {
+                match reading {
+                    Some(reading) => reading.await.expect("the ring outlives its environment's tasks"),
+                    None => Err(DriveError::Busy { path }),
+                }
+            });
+        }
+        self.submit("read", offset, move |file| {
+            let mut buf = PageBuf::zeroed(len);
+            let mut done = 0;
+            while done < len {
+                match rustix::io::pread(file, &mut buf.as_mut_slice()[done..], offset + done as u64) {
+                    // The file was cut after it was opened.
+                    Ok(0) => return Err(Errno::IO),
+                    Ok(read) => done += read,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(buf.freeze())
+        })
+    }
+
+    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+        if let Some(error) = self.past_end(offset, data.len()) {
+            return error;
+        }
+        let data = aligned(data);
+        let flags = match durability {
+            Durability::Volatile => ReadWriteFlags::empty(),
+            Durability::Durable => ReadWriteFlags::DSYNC,
+        };
+        // The last reference goes on the loop's thread, which made the buffer: memory that each I/O thread freed would
+        // stay with that thread's allocator.
+        let kept = data.clone();
+        let written = self.submit("write", offset, move |file| {
+            let mut done = 0;
+            while done < data.len() {
+                let rest = [IoSlice::new(&data[done..])];
+                match rustix::io::pwritev2(file, &rest, offset + done as u64, flags) {
+                    Ok(0) => return Err(Errno::IO),
+                    Ok(written) => done += written,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        });
+        Box::pin(async move {
+            let written = written.await;
+            drop(kept);
+            written
+        })
+    }
+
+    fn sync(&self) -> DriveFuture<()> {
+        self.submit("sync", 0, |file| rustix::fs::fdatasync(file))
+    }
+
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        let known_size = std::rc::Rc::clone(&self.size_bytes);
+        let before = known_size.get();
+        if size_bytes <= before {
+            return Box::pin(async { Ok(()) });
+        }
+        let grown = self.submit("grow", before, move |file| {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), before, size_bytes - before)?;
+            rustix::fs::fsync(file)
+        });
+        Box::pin(async move {
+            grown.await?;
+            known_size.set(size_bytes.max(known_size.get()));
+            Ok(())
+        })
+    }
+}
+
+/// The same bytes on a block boundary in memory, copied if they are not.
+fn aligned(data: Bytes) -> Bytes {
+    if (data.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
+        return data;
+    }
+    let mut copy = PageBuf::with_capacity(data.len());
+    copy.extend(&data);
+    copy.freeze()
+}
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<OpenFile>();
+    const fn is_future<T: Future>() {}
+    is_future::<DriveFuture<()>>();
+};

@@ -1,0 +1,210 @@
+//! TCP connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::reactor::{Reactor, Readiness};
+use crate::limits::{GATHER_MAX, OUTBOX_MAX_BYTES};
+use crate::net::{Conn, NetError, Outbox, Stream};
+
+/// Room that a read offers at the least. Large enough for a batch of entries, so that one call takes a whole frame.
+const READ_BYTES: usize = 256 << 10;
+
+pub(super) struct Socket {
+    /// `None` once closed.
+    fd: RefCell<Option<OwnedFd>>,
+    peer: SocketAddr,
+    readiness: Readiness,
+    outbox: Outbox,
+    /// Stands in the reactor's list of connections to flush.
+    dirty: Cell<bool>,
+    overflowed: Cell<bool>,
+    reactor: Weak<Reactor>,
+    key: Cell<usize>,
+}
+
+/// A connection over a connected, non-blocking socket.
+pub(super) fn adopt(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Conn, NetError> {
+    let failed = |error: Errno| NetError::Io { addr: peer, operation: "connect", message: error.to_string() };
+    sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+    Ok(Conn::new(register(reactor, fd, peer).map_err(failed)?))
+}
+
+fn register(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Rc<Socket>, Errno> {
+    let socket = Rc::new(Socket {
+        fd: RefCell::new(None),
+        peer,
+        readiness: Readiness::default(),
+        outbox: Outbox::default(),
+        dirty: Cell::new(false),
+        overflowed: Cell::new(false),
+        reactor: Rc::downgrade(reactor),
+        key: Cell::new(usize::MAX),
+    });
+    socket.key.set(reactor.add_socket(&fd, Rc::clone(&socket))?);
+    socket.fd.replace(Some(fd));
+    Ok(socket)
+}
+
+/// Connects to `addr`.
+pub(super) async fn connect(reactor: &Rc<Reactor>, addr: SocketAddr) -> Result<Conn, NetError> {
+    let failed = |error: Errno| match error {
+        Errno::CONNREFUSED => NetError::Refused { addr },
+        error => NetError::Io { addr, operation: "connect", message: error.to_string() },
+    };
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed)?;
+    sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+    match rustix::net::connect(&fd, &addr) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    // Closes the socket if this future is dropped while it waits.
+    let socket = register(reactor, fd, addr).map_err(failed)?;
+    let conn = Conn::new(Rc::clone(&socket) as Rc<dyn Stream>);
+    socket.readiness.writable().await;
+    let error = match &*socket.fd.borrow() {
+        Some(fd) => sockopt::socket_error(fd),
+        None => return Err(NetError::Closed { addr }),
+    };
+    match error {
+        Ok(Ok(())) => Ok(conn),
+        Ok(Err(error)) | Err(error) => Err(failed(error)),
+    }
+}
+
+impl Socket {
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// The system has room again: send what is left.
+    pub(super) fn resume(self: &Rc<Self>) {
+        if self.outbox.queued_bytes() > 0 {
+            Rc::clone(self).mark_dirty();
+        }
+    }
+
+    /// Sends until nothing is left or the system has no room.
+    pub(super) fn flush(&self) {
+        self.dirty.set(false);
+        while self.outbox.queued_bytes() > 0 && self.readiness.is_writable() {
+            let sent = match &*self.fd.borrow() {
+                Some(fd) => self.outbox.flush(|pieces| gather(fd, pieces)),
+                None => return,
+            };
+            match sent {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.readiness.clear_writable(),
+                // The reader learns of it: the connection is closed.
+                Err(_) => return self.close(),
+            }
+        }
+        if self.outbox.queued_bytes() > OUTBOX_MAX_BYTES {
+            self.overflowed.set(true);
+            self.close();
+        }
+    }
+}
+
+fn gather(fd: &OwnedFd, pieces: &VecDeque<Bytes>) -> Result<usize, Errno> {
+    if pieces.len() == 1 {
+        return rustix::io::write(fd, &pieces[0]);
+    }
+    let empty = IoSlice::new(&[]);
+    let mut slices = [empty; GATHER_MAX];
+    let count = pieces.len().min(GATHER_MAX);
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+    }
+    rustix::io::writev(fd, &slices[..count])
+}
+
+impl Stream for Socket {
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<Result<usize, NetError>> {
+        loop {
+            let fd = self.fd.borrow();
+            let Some(fd) = &*fd else {
+                return Poll::Ready(Err(match self.overflowed.get() {
+                    true => NetError::Overflow { addr: self.peer, limit: OUTBOX_MAX_BYTES },
+                    false => NetError::Closed { addr: self.peer },
+                }));
+            };
+            if self.readiness.poll_readable(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if buf.capacity() - buf.len() < READ_BYTES / 4 {
+                buf.reserve(READ_BYTES);
+            }
+            let room = buf.capacity() - buf.len();
+            match receive(fd, buf) {
+                Ok(len) => {
+                    // A short read emptied the socket; asking again would cost a system call to hear so.
+                    if len < room {
+                        self.readiness.clear_readable();
+                    }
+                    return Poll::Ready(Ok(len));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.readiness.clear_readable(),
+                Err(Errno::CONNRESET | Errno::PIPE) => {
+                    return Poll::Ready(Err(NetError::Closed { addr: self.peer }));
+                }
+                Err(error) => {
+                    let message = error.to_string();
+                    return Poll::Ready(Err(NetError::Io { addr: self.peer, operation: "read", message }));
+                }
+            }
+        }
+    }
+
+    fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    fn mark_dirty(self: Rc<Self>) {
+        if !self.dirty.replace(true)
+            && let Some(reactor) = self.reactor.upgrade()
+        {
+            reactor.mark_dirty(self);
+        }
+    }
+
+    fn close(&self) {
+        let Some(fd) = self.fd.take() else { return };
+        // What was queued in this turn still goes out if the system takes it: a refusal must reach the peer.
+        if self.outbox.queued_bytes() > 0 && !self.overflowed.get() {
+            let _ = self.outbox.flush(|pieces| gather(&fd, pieces));
+        }
+        if let Some(reactor) = self.reactor.upgrade() {
+            reactor.remove(self.key.get(), &fd);
+        }
+        self.outbox.close();
+        self.readiness.wake_all();
+    }
+}
+
+#[expect(unsafe_code, reason = "reads into the spare capacity of a buffer, which would else be zeroed first")]
+fn receive(fd: &OwnedFd, buf: &mut BytesMut) -> Result<usize, Errno> {
+    let len = {
+        let (received, _) = rustix::io::read(fd, buf.spare_capacity_mut())?;
+        received.len()
+    };
+    // SAFETY: the system has just written `len` bytes at the start of the spare capacity.
+    unsafe { buf.set_len(buf.len() + len) };
+    Ok(len)
+}

@@ -1,0 +1,7 @@
+//! Ways for the tasks of one thread to wait for each other. Nothing here is `Send`.
+
+mod notify;
+pub mod oneshot;
+pub mod queue;
+
+pub use notify::Notify;

@@ -1,0 +1,67 @@
+//! Files as drives.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use ithaca_env::drive::{DriveError, Durability, OpenDrive, PageBuf};
+
+use crate::everywhere;
+
+fn page(fill: u8) -> Bytes {
+    let mut buf = PageBuf::zeroed(0);
+    buf.extend(&[fill; 4096]);
+    buf.freeze()
+}
+
+fn open(dir: &Path, create_bytes: Option<u64>) -> OpenDrive {
+    OpenDrive { path: dir.join("drive"), create_bytes, read_only: false }
+}
+
+#[test]
+fn what_is_written_is_read_back_also_after_reopening() {
+    everywhere(|env, dir| async move {
+        let drive = env.open_drive(open(&dir, Some(1 << 20))).await.expect("created");
+        drive.write(4096, page(1), Durability::Durable).await.expect("written");
+        // An unaligned buffer is copied, not refused.
+        drive
+            .write(8192, Bytes::from(vec![2; 4097]).slice(1..), Durability::Volatile)
+            .await
+            .expect("written");
+        drive.sync().await.expect("synced");
+        drive.grow(2 << 20).await.expect("grown");
+        assert_eq!(drive.size_bytes(), 2 << 20);
+        drop(drive);
+        let drive = env.open_drive(open(&dir, None)).await.expect("still there");
+        let read = drive.read(0, 12288).await.expect("read");
+        assert_eq!((read[0], read[4096], read[8191], read[8192], read[12287]), (0, 1, 1, 2, 2));
+        assert_eq!(drive.size_bytes(), 2 << 20);
+    });
+}
+
+#[test]
+fn a_second_opener_a_missing_file_and_a_place_past_the_end_are_typed_errors() {
+    everywhere(|env, dir| async move {
+        assert!(matches!(env.open_drive(open(&dir, None)).await.err(), Some(DriveError::NotFound { .. })));
+        let drive = env.open_drive(open(&dir, Some(8192))).await.expect("created");
+        assert!(matches!(env.open_drive(open(&dir, None)).await.err(), Some(DriveError::InUse { .. })));
+        let past = drive.write(8192, page(1), Durability::Durable).await;
+        assert!(matches!(past, Err(DriveError::PastEnd { offset: 8192, len: 4096, size: 8192, .. })));
+        assert!(matches!(drive.read(4096, 8192).await, Err(DriveError::PastEnd { .. })));
+    });
+}
+
+#[test]
+fn many_requests_run_at_once_and_each_gets_its_own_answer() {
+    everywhere(|env, dir| async move {
+        let drive = env.open_drive(open(&dir, Some(256 * 4096))).await.expect("created");
+        let writes: Vec<_> =
+            (0..=255).map(|n| drive.write(u64::from(n) * 4096, page(n), Durability::Volatile)).collect();
+        for write in writes {
+            write.await.expect("written");
+        }
+        let reads: Vec<_> = (0..=255u8).rev().map(|n| (n, drive.read(u64::from(n) * 4096, 4096))).collect();
+        for (n, read) in reads {
+            assert_eq!(read.await.expect("read"), page(n));
+        }
+    });
+}

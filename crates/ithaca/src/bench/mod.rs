@@ -1,0 +1,195 @@
+//! `ithaca bench`: workloads over the client library, all clients on one thread of this process.
+//!
+//! Numbers are what a user would see: operations that completed, their latency from call to answer, and processor time of
+//! this process and of every node together. The warm-up counts for nothing. The durability that the nodes state is printed
+//! beside every figure.
+
+mod append;
+mod histogram;
+mod meter;
+mod read;
+mod token;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ithaca_env::Env;
+use ithaca_log::client::{Client, ClientOptions};
+
+use crate::cli::{BenchArgs, Global};
+use crate::client::{options, with_client};
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+use meter::{Figures, Meter};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// Positions from the sequencer; one message asks for as many as are in flight. They are trimmed at the end.
+    Token,
+    /// Durable appends.
+    Append,
+    /// Random reads of the last entries, or with --cold of the whole log.
+    Read,
+    /// Half of what is in flight appends, half reads.
+    Mixed,
+    /// The whole log in order, again and again.
+    Replay,
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Append => "append",
+            Self::Read => "read",
+            Self::Mixed => "mixed",
+            Self::Replay => "replay",
+        }
+    }
+
+    /// Operations in flight for each client where the command line does not say.
+    fn default_window(self) -> u32 {
+        if self == Self::Token { 64 } else { 16 }
+    }
+}
+
+/// Longest warm-up.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
+/// Time for the workers to end what they have in flight.
+const WIND_DOWN_MAX: Duration = Duration::from_secs(10);
+
+/// How many clients there are and how much each has in flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    size: usize,
+    /// Operations in flight of each client: a total that does not divide evenly gives the first ones one more.
+    windows: Vec<usize>,
+}
+
+impl Plan {
+    fn new(arguments: &BenchArgs) -> Self {
+        let total = arguments.inflight.unwrap_or(arguments.clients * arguments.workload.default_window());
+        // A client with nothing in flight would be no client.
+        let clients = arguments.clients.min(total);
+        let window = |nth| (total / clients + u32::from(nth < total % clients)) as usize;
+        Self { size: arguments.size, windows: (0..clients).map(window).collect() }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.windows.iter().sum()
+    }
+}
+
+/// Runs a workload and prints its figures.
+pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
+    let name = arguments.workload.name();
+    let plan = Plan::new(arguments);
+    let figures = with_client(global, &format!("bench {name}"), async |env, control| {
+        let mut clients = Vec::new();
+        for &window in &plan.windows {
+            let in_flight =
+                (window * plan.size).saturating_mul(2).max(ClientOptions::default().max_in_flight_bytes);
+            let options = ClientOptions { max_in_flight_bytes: in_flight, ..options(global) };
+            clients.push(Client::connect(&env, options).await?);
+        }
+        measure(&env, &control, &clients, arguments, &plan).await
+    })?;
+    out.either(
+        || human(name, &plan, arguments.seconds, &figures),
+        || json(name, &plan, arguments.seconds, &figures),
+    )?;
+    out.flush()
+}
+
+async fn measure(
+    env: &Env,
+    control: &Client,
+    clients: &[Client],
+    arguments: &BenchArgs,
+    plan: &Plan,
+) -> Result<Figures, Failure> {
+    let span = match arguments.workload {
+        Workload::Token | Workload::Append => 0..0,
+        Workload::Read | Workload::Mixed => read::prepare(control, plan.size, arguments.cold).await?,
+        Workload::Replay => read::prepare(control, plan.size, true).await?,
+    };
+    let meter = Rc::new(Meter::new(env));
+    let mut workers = Vec::new();
+    for (client, &window) in clients.iter().zip(&plan.windows) {
+        let (meter, client) = (&meter, client.clone());
+        match arguments.workload {
+            Workload::Token => workers.push(token::start(meter, client, window)),
+            Workload::Append => workers.push(append::start(meter, client, window, plan.size)),
+            Workload::Read => workers.extend(read::start(meter, &client, window, &span)),
+            Workload::Mixed => {
+                workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size));
+                workers.extend(read::start(meter, &client, window / 2, &span));
+            }
+            Workload::Replay => {
+                workers.push(read::replay(meter, client, span.clone(), workers.len(), clients.len()))
+            }
+        }
+    }
+    let seconds = Duration::from_secs(arguments.seconds);
+    let figures = meter.run(control, (seconds / 5).min(WARM_UP_MAX), seconds).await;
+    meter.stop();
+    for worker in workers {
+        // One that hangs is told by its client's own deadline; it must not keep the figures back.
+        let _ = env.timeout(WIND_DOWN_MAX, worker.join()).await;
+    }
+    if arguments.workload == Workload::Token {
+        token::give_back(&meter, control).await?;
+    }
+    figures
+}
+
+fn human(name: &str, plan: &Plan, seconds: u64, figures: &Figures) -> String {
+    format!(
+        "{name}: {:.0} ops/s, p50 {:.1} us, p99 {:.1} us, {:.2} us of CPU an op, durability {} \
+         ({} B, {} clients, {} in flight, {seconds} s)",
+        figures.ops_per_s,
+        figures.p50_us,
+        figures.p99_us,
+        figures.cpu_us_per_op,
+        figures.durability,
+        plan.size,
+        plan.windows.len(),
+        plan.in_flight(),
+    )
+}
+
+fn json(name: &str, plan: &Plan, seconds: u64, figures: &Figures) -> Object {
+    Object::new()
+        .string("name", name)
+        .decimal("ops_per_s", figures.ops_per_s, 1)
+        .decimal("p50_us", figures.p50_us, 2)
+        .decimal("p99_us", figures.p99_us, 2)
+        .decimal("cpu_us_per_op", figures.cpu_us_per_op, 4)
+        .string("durability", figures.durability)
+        .decimal("client_cpu_us_per_op", figures.client_cpu_us_per_op, 4)
+        .number("ops", figures.ops)
+        .number("size_bytes", plan.size as u64)
+        .number("clients", plan.windows.len() as u64)
+        .number("inflight", plan.in_flight() as u64)
+        .number("seconds", seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(clients: u32, inflight: Option<u32>) -> Vec<usize> {
+        let workload = Workload::Append;
+        Plan::new(&BenchArgs { workload, seconds: 1, size: 1, clients, inflight, cold: false }).windows
+    }
+
+    #[test]
+    fn what_is_in_flight_is_the_total_over_all_clients() {
+        assert_eq!(windows(2, None), [16, 16]);
+        assert_eq!(windows(3, Some(8)), [3, 3, 2]);
+        assert_eq!(windows(16, Some(1)), [1]);
+    }
+}

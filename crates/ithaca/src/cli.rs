@@ -1,0 +1,331 @@
+//! The commands and their arguments: noun, then verb.
+//!
+//! Arguments that are settings too (see [`crate::config`]) state neither a default nor an environment variable here:
+//! those come from the one table of settings.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::bench::Workload;
+use crate::quantity;
+
+/// A shared log: append-only, ordered, durable.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ithaca",
+    version,
+    propagate_version = false,
+    after_help = "Example:\n  ithaca dev --data ./ithaca-data &\n  echo hello | ithaca log append\n  ithaca log read 0\n\n\
+                  Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 not reached or timed out, 4 data damaged."
+)]
+pub struct Cli {
+    /// Arguments that every command takes, before or after the verb.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For programs: one JSON object a line.
+    Json,
+}
+
+/// How much is told on stderr while a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Arguments that every command takes.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Global {
+    /// Nodes of the cluster
+    #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = parse_endpoint)]
+    pub endpoint: Vec<SocketAddr>,
+    /// Bound on every remote call
+    #[arg(long, global = true, value_name = "SPAN", value_parser = quantity::duration)]
+    pub timeout: Duration,
+    /// How results are printed
+    #[arg(short, long, global = true)]
+    pub output: Format,
+    /// Short for --output json
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What is told on stderr
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log_level: LogLevel,
+    /// Settings file [default: ./ithaca.toml where it is there]
+    #[arg(long, global = true, value_name = "FILE", env = "ITHACA_CONFIG")]
+    pub config: Option<PathBuf>,
+}
+
+impl Global {
+    /// How results are printed, `--json` considered.
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+}
+
+/// The nouns, and verbs that need none.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a whole cluster in this process
+    #[command(after_help = "Example:\n  ithaca dev --data ./ithaca-data --units 2")]
+    Dev(ServeArgs),
+    /// Run one durable node with every role
+    #[command(after_help = "Example:\n  ithaca server\n  ithaca server --config ithaca.toml")]
+    Server(ServeArgs),
+    /// Look at a cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Append to the log and read from it
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Measure a cluster
+    #[command(
+        after_help = "Example:\n  ithaca bench append --size 512 --clients 16 --inflight 256 --seconds 10\n\n\
+                      --inflight is the total over all clients. cpu_us_per_op is user and system time of this process \
+                      and of all nodes, warm-up excluded."
+    )]
+    Bench(BenchArgs),
+    /// Check a data directory that no process uses; never changes it
+    #[command(after_help = "Example:\n  ithaca fsck ./ithaca-data")]
+    Fsck {
+        /// The data directory
+        dir: PathBuf,
+    },
+    /// Print a stored file in readable form; never changes it
+    #[command(after_help = "Example:\n  ithaca dump ./ithaca-data/unit-0")]
+    Dump {
+        /// A file of a data directory
+        file: PathBuf,
+    },
+    /// Write or show settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example:\n  ithaca completions bash > ~/.local/share/bash-completion/completions/ithaca"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages into a directory
+    #[command(after_help = "Example:\n  ithaca man ./man && man ./man/ithaca-log-append.1")]
+    Man {
+        /// Where to; made if it is not there
+        dir: PathBuf,
+    },
+    /// Print the version
+    #[command(after_help = "Example:\n  ithaca version --json")]
+    Version,
+}
+
+/// What `dev` and `server` take. Each is a setting.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Where data lives; the same directory resumes
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where clients connect; port 0 picks a free one
+    #[arg(long, value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Where metrics and health are served; port 0 picks a free one
+    #[arg(long, value_name = "ADDR")]
+    pub http: SocketAddr,
+    /// Log units
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub units: u32,
+    /// Copies of each entry
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub replicas: u32,
+    /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    pub drive: Vec<PathBuf>,
+    /// Size at which a new drive file begins
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub drive_size: u64,
+}
+
+/// `ithaca cluster`.
+#[derive(Subcommand, Debug)]
+pub enum ClusterCommand {
+    /// Show the epoch, the nodes and the tail
+    #[command(after_help = "Example:\n  ithaca cluster status --json")]
+    Status,
+}
+
+/// `ithaca log`.
+#[derive(Subcommand, Debug)]
+pub enum LogCommand {
+    /// Append the input as one entry, or each of its lines as one
+    #[command(after_help = "Example:\n  printf 'one\\ntwo\\n' | ithaca log append --lines\n\n\
+                      Each position is printed as soon as its entry is durable. At the first failure printing stops, the \
+                      line is named, and nothing is tried again at a later position.")]
+    Append {
+        /// A file; `-` or nothing is the standard input
+        #[arg(value_name = "FILE")]
+        input: Option<PathBuf>,
+        /// Each line is an entry, without its newline
+        #[arg(long)]
+        lines: bool,
+    },
+    /// Print an entry, or every entry of a range
+    #[command(after_help = "Example:\n  ithaca log read 7\n  ithaca log read --from 0 --to 100 --json\n\n\
+                      In a range, holes below the tail are waited for, then filled; reading one position never fills.")]
+    Read {
+        /// A position
+        #[arg(value_name = "POS", required_unless_present = "from", conflicts_with_all = ["from", "to"])]
+        pos: Option<u64>,
+        /// First position of a range
+        #[arg(long, value_name = "A")]
+        from: Option<u64>,
+        /// The position after the range [default: the tail]
+        #[arg(long, value_name = "B", requires = "from")]
+        to: Option<u64>,
+        /// End each entry with a newline
+        #[arg(long)]
+        lines: bool,
+    },
+    /// Print entries in order, each ended by a newline
+    #[command(after_help = "Example:\n  ithaca log tail --follow --from 100")]
+    Tail {
+        /// Go on as entries become readable
+        #[arg(short, long)]
+        follow: bool,
+        /// Where to begin [default: the lowest position that is not trimmed]
+        #[arg(long, value_name = "POS")]
+        from: Option<u64>,
+    },
+    /// Show the tail and the lowest position that is not trimmed
+    #[command(after_help = "Example:\n  ithaca log check --json")]
+    Check,
+    /// Turn a position that was not written into junk
+    #[command(after_help = "Example:\n  ithaca log fill 7")]
+    Fill {
+        /// The position
+        pos: u64,
+    },
+    /// Give a position up
+    #[command(after_help = "Example:\n  ithaca log trim 100 --prefix")]
+    Trim {
+        /// The position
+        pos: u64,
+        /// Give up every position below POS instead
+        #[arg(long)]
+        prefix: bool,
+    },
+}
+
+/// `ithaca config`.
+#[derive(Subcommand, Debug)]
+pub enum ConfigCommand {
+    /// Write a settings file with every default, commented
+    #[command(after_help = "Example:\n  ithaca config init ithaca.toml")]
+    Init {
+        /// The file, which must not be there yet; `-` prints it
+        #[arg(default_value = "ithaca.toml")]
+        file: PathBuf,
+    },
+    /// Show every setting
+    #[command(after_help = "Example:\n  ITHACA_TIMEOUT=1s ithaca config show --origin")]
+    Show {
+        /// And where its value comes from
+        #[arg(long)]
+        origin: bool,
+    },
+}
+
+/// `ithaca bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// What to do
+    pub workload: Workload,
+    /// How long to measure, after the warm-up
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// Bytes of an entry
+    #[arg(long, default_value = "512", value_name = "SIZE", value_parser = parse_entry_size)]
+    pub size: usize,
+    /// Clients, each with connections of its own
+    #[arg(long, default_value_t = 16, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: u32,
+    /// Operations in flight, over all clients [default: 16 a client; 64 for token]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub inflight: Option<u32>,
+    /// Read from the whole log, not only from its last entries
+    #[arg(long)]
+    pub cold: bool,
+}
+
+fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
+    use std::net::ToSocketAddrs;
+    if let Ok(addr) = text.trim().parse() {
+        return Ok(addr);
+    }
+    let mut found = text.trim().to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn parse_entry_size(text: &str) -> Result<usize, String> {
+    let limit = ithaca_log::limits::ENTRY_MAX_BYTES;
+    let bytes = quantity::size_bytes(text).map_err(|error| error.to_string())?;
+    usize::try_from(bytes)
+        .ok()
+        .filter(|&bytes| bytes <= limit)
+        .ok_or_else(|| format!("at most {limit} bytes"))
+}
+
+/// The value of `--config` on a command line, before the rest of it can be understood.
+pub fn config_argument(arguments: &[OsString]) -> Option<PathBuf> {
+    let mut arguments = arguments.iter().skip(1).take_while(|argument| *argument != "--");
+    while let Some(argument) = arguments.next() {
+        if argument == "--config" {
+            return arguments.next().map(PathBuf::from);
+        }
+        if let Some(path) = argument.to_str().and_then(|text| text.strip_prefix("--config=")) {
+            return Some(path.into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_file_is_found_before_and_after_the_verb_but_not_among_operands() {
+        let find = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            config_argument(&words)
+        };
+        assert_eq!(find("ithaca --config a dev"), Some("a".into()));
+        assert_eq!(find("ithaca dev --config=b"), Some("b".into()));
+        assert_eq!(find("ithaca log append -- --config"), None);
+    }
+
+    #[test]
+    fn an_endpoint_is_a_name_or_an_address_with_a_port() {
+        assert_eq!(parse_endpoint("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
+        assert!(parse_endpoint("localhost").is_err());
+        assert!(parse_endpoint("").is_err());
+    }
+}

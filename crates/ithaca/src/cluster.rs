@@ -1,0 +1,120 @@
+//! `ithaca cluster status`: the layout, and what each of its nodes says of itself.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use ithaca_log::client::ClientError;
+use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
+use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::wire::{Durability, NodeStatus, Roles};
+
+use crate::cli::Global;
+use crate::client::with_client;
+use crate::failure::Failure;
+use crate::json::{Object, array, quoted};
+use crate::output::Output;
+
+/// Everything that is shown.
+struct Status {
+    layout: Rc<Layout>,
+    tail: LogPos,
+    nodes: Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>,
+}
+
+/// Prints the status; fails if a node does not answer, after what is known was printed.
+pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
+    let status = with_client(global, "cluster status", async |_, client| {
+        Ok(Status {
+            layout: client.layout().await?,
+            tail: client.check().await?.tail,
+            nodes: client.status().await?,
+        })
+    })?;
+    out.either(|| status.human(), || status.json())?;
+    out.flush()?;
+    match status.nodes.iter().find_map(|(_, _, answer)| answer.as_ref().err()) {
+        Some(error) => Err(Failure::from(error.clone()).context("cluster status")),
+        None => Ok(()),
+    }
+}
+
+impl Status {
+    fn json(&self) -> Object {
+        let nodes = self.nodes.iter().map(|(id, addr, answer)| {
+            let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
+            match answer {
+                Ok(node) => object
+                    .string("state", "up")
+                    .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
+                    .string("durability", durability(node.durability))
+                    .number("cpu_us", node.cpu_us)
+                    .number("rss_bytes", node.rss_bytes)
+                    .number("uptime_ms", node.uptime_ms),
+                Err(error) => object.string("state", "unreachable").string("error", &error.to_string()),
+            }
+            .finish()
+        });
+        Object::new()
+            .number("epoch", self.layout.epoch.0)
+            .number("sequencer", self.layout.sequencer.0)
+            .number("tail", self.tail.0)
+            .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
+            .raw("nodes", &array(nodes))
+            .string("cluster", &self.layout.cluster.to_string())
+    }
+
+    fn human(&self) -> String {
+        let mut text = format!(
+            "epoch {}: node {} hands out positions; the next is {}",
+            self.layout.epoch.0, self.layout.sequencer.0, self.tail
+        );
+        // Writing to a String cannot fail.
+        for range in &self.layout.ranges {
+            let sets: Vec<String> = range.stripes.iter().map(|stripe| names(&stripe.replicas)).collect();
+            let end = if range.end == OPEN_END { "on".to_owned() } else { format!("to {}", range.end) };
+            let _ = write!(text, "\npositions from {} {end}: on nodes {}", range.start, sets.join(" / "));
+        }
+        for (id, addr, answer) in &self.nodes {
+            let _ = match answer {
+                Ok(node) => write!(
+                    text,
+                    "\nnode {} at {addr}: up {} s, {}, durability {}, {} MiB of memory",
+                    id.0,
+                    node.uptime_ms / 1000,
+                    roles(node.roles).join(" + "),
+                    durability(node.durability),
+                    node.rss_bytes >> 20,
+                ),
+                Err(error) => write!(text, "\nnode {} at {addr}: unreachable: {error}", id.0),
+            };
+        }
+        text
+    }
+}
+
+fn range_json(range: &RangeMap) -> String {
+    let stripes = range.stripes.iter().map(|stripe| {
+        let replicas = array(stripe.replicas.iter().map(|node| node.0.to_string()));
+        Object::new().raw("replicas", &replicas).number("base", stripe.base.0).finish()
+    });
+    let end = if range.end == OPEN_END { "null".to_owned() } else { range.end.to_string() };
+    Object::new().number("start", range.start.0).raw("end", &end).raw("stripes", &array(stripes)).finish()
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+    names.join(" > ")
+}
+
+fn roles(roles: Roles) -> Vec<&'static str> {
+    let known = [(Roles::LAYOUT, "layout"), (Roles::SEQUENCER, "sequencer"), (Roles::UNIT, "unit")];
+    known.into_iter().filter(|(role, _)| roles.has(*role)).map(|(_, name)| name).collect()
+}
+
+fn durability(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Fsync => "fsync",
+        Durability::Memory => "memory",
+    }
+}

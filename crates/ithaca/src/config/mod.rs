@@ -1,0 +1,193 @@
+//! Settings: one spelling as flag, environment variable and TOML key, in that precedence, then a default.
+//!
+//! [`SETTINGS`] is the only place that states names, defaults and meanings; flags, `config init` and `config show` are
+//! made of it.
+
+mod file;
+mod show;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use crate::cli::{Format, LogLevel};
+use crate::failure::Failure;
+use crate::quantity;
+
+pub use file::File;
+pub use show::{init, show};
+
+/// The settings file that is read where none is named.
+const DEFAULT_FILE: &str = "ithaca.toml";
+
+/// Something that can be set.
+pub struct Setting {
+    /// Flag (with `--` before it) and TOML key.
+    pub key: &'static str,
+    /// Environment variable.
+    pub env: &'static str,
+    /// The default, as it would be written; `None` for none.
+    pub default: Option<&'static str>,
+    /// Whether it holds several values: a TOML array, or parts separated by commas.
+    pub list: bool,
+    /// Says what is wrong with a value.
+    check: fn(&str) -> Result<(), String>,
+    /// What it means, in one line.
+    pub help: &'static str,
+}
+
+/// Every setting.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "endpoint",
+        env: "ITHACA_ENDPOINT",
+        default: Some("127.0.0.1:7420"),
+        list: true,
+        check: any,
+        help: "Nodes that client commands connect to.",
+    },
+    Setting {
+        key: "timeout",
+        env: "ITHACA_TIMEOUT",
+        default: Some("5s"),
+        list: false,
+        check: |text| said(quantity::duration(text)),
+        help: "Bound on every remote call, tries again included: 200ms, 5s, 1m.",
+    },
+    Setting {
+        key: "output",
+        env: "ITHACA_OUTPUT",
+        default: Some("table"),
+        list: false,
+        check: |text| Format::from_str(text, false).map(drop),
+        help: "How results are printed: table or json.",
+    },
+    Setting {
+        key: "log-level",
+        env: "ITHACA_LOG",
+        default: Some("warn"),
+        list: false,
+        check: |text| LogLevel::from_str(text, false).map(drop),
+        help: "What is told on stderr: off, error, warn, info, debug or trace.",
+    },
+    Setting {
+        key: "data",
+        env: "ITHACA_DATA",
+        default: Some("./ithaca-data"),
+        list: false,
+        check: any,
+        help: "Where dev and server keep their data; the same directory resumes.",
+    },
+    Setting {
+        key: "listen",
+        env: "ITHACA_LISTEN",
+        default: Some("127.0.0.1:7420"),
+        list: false,
+        check: |text| said(text.parse::<SocketAddr>()),
+        help: "Where dev and server take clients; port 0 picks a free one.",
+    },
+    Setting {
+        key: "http",
+        env: "ITHACA_HTTP",
+        default: Some("127.0.0.1:7422"),
+        list: false,
+        check: |text| said(text.parse::<SocketAddr>()),
+        help: "Where dev and server show metrics and health; port 0 picks a free one.",
+    },
+    Setting {
+        key: "units",
+        env: "ITHACA_UNITS",
+        default: Some("1"),
+        list: false,
+        check: |text| said(text.parse::<u32>()),
+        help: "Log units of dev and server. A directory keeps the number that it began with.",
+    },
+    Setting {
+        key: "replicas",
+        env: "ITHACA_REPLICAS",
+        default: Some("1"),
+        list: false,
+        check: |text| said(text.parse::<u32>()),
+        help: "Copies of each entry.",
+    },
+    Setting {
+        key: "drive",
+        env: "ITHACA_DRIVE",
+        default: None,
+        list: true,
+        check: any,
+        help: "Files or block devices for data, in chain order; without any, files in the data directory.",
+    },
+    Setting {
+        key: "drive-size",
+        env: "ITHACA_DRIVE_SIZE",
+        default: Some("1G"),
+        list: false,
+        check: |text| said(quantity::size_bytes(text)),
+        help: "Size at which a new drive file begins; it grows as the log does.",
+    },
+];
+
+fn any(_: &str) -> Result<(), String> {
+    Ok(())
+}
+
+fn said<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<(), String> {
+    result.map(drop).map_err(|error| error.to_string())
+}
+
+/// Reads the settings file that the command line, the environment or the working directory names; an empty one if none
+/// does. A file that is named must be there.
+pub fn load(arguments: &[OsString]) -> Result<File, Failure> {
+    let named = crate::cli::config_argument(arguments)
+        .or_else(|| std::env::var_os("ITHACA_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    let path = match named {
+        Some(path) => path,
+        None if Path::new(DEFAULT_FILE).is_file() => DEFAULT_FILE.into(),
+        None => return Ok(File::default()),
+    };
+    File::read(&path).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Gives every argument that is a setting its environment variable, and the file's value or the default.
+pub fn apply(command: clap::Command, file: &File) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let Some(setting) = SETTINGS.iter().find(|setting| argument.get_long() == Some(setting.key)) else {
+            return argument;
+        };
+        let argument = argument.required(false).env(setting.env);
+        match (file.values(setting.key), setting.default) {
+            (Some(values), _) => argument.default_values(values.to_vec()),
+            (None, Some(default)) => argument.default_value(default),
+            (None, None) => argument,
+        }
+    });
+    command.mut_subcommands(|verb| apply(verb, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_passes_its_own_check() {
+        for setting in SETTINGS {
+            assert_eq!(
+                setting.default.map(setting.check),
+                setting.default.map(|_| Ok(())),
+                "{}",
+                setting.key
+            );
+        }
+    }
+
+    #[test]
+    fn a_setting_is_spelled_alike_everywhere_but_for_the_log_level() {
+        // `ITHACA_LOG` is what users of other programs try first.
+        for setting in SETTINGS.iter().filter(|setting| setting.key != "log-level") {
+            assert_eq!(setting.env, format!("ITHACA_{}", setting.key.to_uppercase().replace('-', "_")));
+        }
+    }
+}

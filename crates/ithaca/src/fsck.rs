@@ -1,0 +1,197 @@
+//! `ithaca fsck`: reads everything in a data directory that no process uses, verifies every checksum, changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use ithaca_chain::{CheckReport, Damage, DamageKind, OpenError};
+use ithaca_env::Env;
+use ithaca_env::drive::{Drive, DriveError, OpenDrive};
+use ithaca_env::real::{self, files};
+use ithaca_log::server::register::{self, Register, RegisterError};
+
+use crate::failure::Failure;
+use crate::json::{Object, array, quoted};
+use crate::output::Output;
+
+/// Copies of a superblock.
+const SUPERBLOCK_COPIES: usize = 4;
+
+/// Checks every file of `path`, a data directory, or `path` itself. Prints a line for each, then fails if one is harmed.
+pub fn run(path: &Path, out: &mut Output) -> Result<(), Failure> {
+    let context = format!("fsck {}", path.display());
+    let harmed = real::run(|env| async move {
+        let mut harmed = 0;
+        for file in files_of(path)? {
+            let checked = if is_register(&file) {
+                check_register(&env, &file, out).await?
+            } else {
+                check_chain(&env, &file, out).await?
+            };
+            harmed += usize::from(!checked);
+        }
+        out.flush()?;
+        Ok(harmed)
+    });
+    match harmed.map_err(|failure: Failure| failure.context(&context))? {
+        0 => Ok(()),
+        1 => Err(Failure::damaged(format!("{context}: one file is damaged"))),
+        many => Err(Failure::damaged(format!("{context}: {many} files are damaged"))),
+    }
+}
+
+/// The register of a directory and its chains, in order.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !files::is_dir(path) {
+        return if files::exists(path) { Ok(vec![path.into()]) } else { Err(Failure::usage("is not there")) };
+    }
+    let listed = files::list(path).map_err(|error| Failure::usage(error.to_string()))?;
+    let found: Vec<PathBuf> = listed.into_iter().filter(|file| is_register(file) || is_chain(file)).collect();
+    if found.is_empty() {
+        return Err(Failure::usage("holds no data of a cluster"));
+    }
+    Ok(found)
+}
+
+/// Whether it holds layouts, by its name: what is damaged may not say itself what it is.
+pub fn is_register(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "register")
+}
+
+fn is_chain(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "chain")
+}
+
+/// Opens a file that must be there. Opening for writing takes the lock, so that nobody changes it meanwhile; who may only
+/// read goes without.
+pub async fn open(env: &Env, file: &Path) -> Result<Drive, Failure> {
+    let open = OpenDrive { path: file.into(), create_bytes: None, read_only: false };
+    match env.open_drive(open.clone()).await {
+        Err(DriveError::Io { .. }) => {
+            env.open_drive(OpenDrive { read_only: true, ..open }).await.map_err(drive_failed)
+        }
+        opened => opened.map_err(drive_failed),
+    }
+}
+
+fn drive_failed(error: DriveError) -> Failure {
+    match error {
+        DriveError::NotFound { .. } => Failure::usage(error.to_string()),
+        _ => Failure::unreachable(error.to_string()),
+    }
+}
+
+async fn check_register(env: &Env, file: &Path, out: &mut Output) -> Result<bool, Failure> {
+    // Held while it is read, so that no cluster starts on it meanwhile.
+    let drive = open(env, file).await?;
+    let slots = register::describe(&read_register(&drive).await?);
+    drop(drive);
+    let opened =
+        Register::open(env, OpenDrive { path: file.into(), create_bytes: None, read_only: true }).await;
+    let fault = match opened {
+        Ok(_) => None,
+        Err(RegisterError::Damaged { error, .. }) => Some(error.to_string()),
+        Err(RegisterError::Drive(error)) => return Err(drive_failed(error)),
+        Err(newer) => return Err(Failure::unreachable(newer.to_string())),
+    };
+    let name = file.display().to_string();
+    let state = if fault.is_none() { "ok" } else { "damaged" };
+    out.either(
+        || format!("{name}: {state}: {}", slots.join("; ")),
+        || {
+            let slots = array(slots.iter().map(|slot| quoted(slot)));
+            Object::new().string("file", &name).boolean("ok", fault.is_none()).raw("slots", &slots)
+        },
+    )?;
+    Ok(fault.is_none())
+}
+
+/// All of a register; of a file that is longer than one, as much as one takes.
+pub async fn read_register(drive: &Drive) -> Result<Bytes, Failure> {
+    let len = drive.size_bytes().min(register::REGISTER_BYTES) as usize;
+    drive.read(0, len).await.map_err(drive_failed)
+}
+
+async fn check_chain(env: &Env, file: &Path, out: &mut Output) -> Result<bool, Failure> {
+    let drive = open(env, file).await?;
+    let name = file.display().to_string();
+    let report = match ithaca_chain::check(&drive).await {
+        Ok(report) => report,
+        Err(error) if is_damage(&error) => {
+            let line = error.to_string();
+            out.either(
+                || format!("{name}: damaged: {line}"),
+                || Object::new().string("file", &name).boolean("ok", false).string("error", &line),
+            )?;
+            return Ok(false);
+        }
+        Err(error) => return Err(chain_failed(error)),
+    };
+    let ok = report.damage.is_empty() && report.superblock_copies == SUPERBLOCK_COPIES;
+    out.either(|| human(&name, ok, &report), || json(&name, ok, &report))?;
+    Ok(ok)
+}
+
+/// A unit's file that is blank or cut short counts as damaged too: a cluster would not start on it.
+fn is_damage(error: &OpenError) -> bool {
+    use OpenError::{CheckpointLost, NotAChain, SuperblockLost, TooSmall};
+    matches!(error, SuperblockLost { .. } | CheckpointLost { .. } | NotAChain { .. } | TooSmall { .. })
+}
+
+/// How a chain that cannot be opened ends a command.
+pub fn chain_failed(error: OpenError) -> Failure {
+    match error {
+        OpenError::Drive(error) => drive_failed(error),
+        OpenError::NotAChain { .. } | OpenError::TooSmall { .. } => Failure::usage(error.to_string()),
+        error if is_damage(&error) => Failure::damaged(error.to_string()),
+        error => Failure::unreachable(error.to_string()),
+    }
+}
+
+fn human(name: &str, ok: bool, report: &CheckReport) -> String {
+    let mut text = format!(
+        "{name}: {}: {}: {} records, {} bytes of data, {} groups; segments: {} closed, {} open, {} free",
+        if ok { "ok" } else { "damaged" },
+        report.identity.label.as_str(),
+        report.records,
+        report.data_bytes,
+        report.groups,
+        report.segments_closed,
+        report.segments_open,
+        report.segments_free,
+    );
+    if report.cut_groups > 0 {
+        text += &format!("; {} groups that nobody was promised will be cut", report.cut_groups);
+    }
+    if report.superblock_copies < SUPERBLOCK_COPIES {
+        text += &format!("; {} of {SUPERBLOCK_COPIES} superblocks are good", report.superblock_copies);
+    }
+    for damage in &report.damage {
+        text += &format!("\n  {}", described(damage));
+    }
+    text
+}
+
+fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
+    Object::new()
+        .string("file", name)
+        .boolean("ok", ok)
+        .number("records", report.records)
+        .number("data_bytes", report.data_bytes)
+        .number("groups", report.groups)
+        .number("segments_closed", report.segments_closed)
+        .number("segments_open", report.segments_open)
+        .number("segments_free", report.segments_free)
+        .number("cut_groups", report.cut_groups)
+        .number("superblock_copies", report.superblock_copies as u64)
+        .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage)))))
+}
+
+fn described(damage: &Damage) -> String {
+    let what = match &damage.kind {
+        DamageKind::Data { keys } => format!("the data of addresses {} to {}", keys.start, keys.end - 1),
+        DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
+        DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
+        DamageKind::Frame => "a segment's header or trailer".to_owned(),
+    };
+    format!("segment {}, {} bytes at {}: {what}", damage.segment, damage.bytes, damage.offset)
+}

@@ -1,0 +1,70 @@
+//! `ithaca log`: append, read, tail, check, fill, trim.
+
+mod append;
+mod lines;
+mod read;
+mod tail;
+
+use ithaca_log::client::EntryKind;
+use ithaca_log::pos::LogPos;
+
+use crate::cli::{Global, LogCommand};
+use crate::client::with_client;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+
+/// Runs one verb.
+pub fn run(global: &Global, command: &LogCommand, out: &mut Output) -> Result<(), Failure> {
+    match command {
+        LogCommand::Append { input, lines } => append::run(global, input.as_deref(), *lines, out),
+        LogCommand::Read { pos: Some(pos), lines, .. } => read::one(global, LogPos(*pos), *lines, out),
+        LogCommand::Read { pos: None, from, to, lines } => {
+            read::range(global, LogPos(from.unwrap_or(0)), to.map(LogPos), *lines, out)
+        }
+        LogCommand::Tail { follow, from } => tail::run(global, *follow, from.map(LogPos), out),
+        LogCommand::Check => check(global, out),
+        LogCommand::Fill { pos } => fill(global, LogPos(*pos), out),
+        LogCommand::Trim { pos, prefix } => trim(global, LogPos(*pos), *prefix, out),
+    }
+}
+
+fn check(global: &Global, out: &mut Output) -> Result<(), Failure> {
+    let bounds = with_client(global, "log check", async |_, client| Ok(client.check().await?))?;
+    out.either(
+        || format!("tail {}, first {}", bounds.tail, bounds.first),
+        || Object::new().number("tail", bounds.tail.0).number("first", bounds.first.0),
+    )?;
+    out.flush()
+}
+
+fn fill(global: &Global, pos: LogPos, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("log fill {pos}");
+    with_client(global, &verb, async |_, client| match client.fill(pos).await? {
+        EntryKind::Junk => Ok(()),
+        EntryKind::Data => Err(Failure::no(format!("position {pos} holds an entry"))),
+        EntryKind::Trimmed => Err(Failure::no(format!("position {pos} is trimmed"))),
+    })?;
+    out.either(
+        || format!("position {pos} is junk"),
+        || Object::new().number("pos", pos.0).string("kind", "junk"),
+    )?;
+    out.flush()
+}
+
+fn trim(global: &Global, pos: LogPos, prefix: bool, out: &mut Output) -> Result<(), Failure> {
+    with_client(global, &format!("log trim {pos}"), async |_, client| {
+        if prefix {
+            client.trim_prefix(pos).await?
+        } else {
+            client.trim(pos).await?
+        }
+        Ok(())
+    })?;
+    let what = if prefix { "every position below " } else { "position " };
+    out.either(
+        || format!("trimmed {what}{pos}"),
+        || Object::new().number("pos", pos.0).string("kind", "trimmed").boolean("prefix", prefix),
+    )?;
+    out.flush()
+}

@@ -1,0 +1,152 @@
+//! The one binary: arguments and settings, what is printed, signals, and health over HTTP.
+//!
+//! Every command ends with an exit code of [`failure::Exit`] and at most one line on stderr. Nothing of the log's logic
+//! is here: commands call the client library and the servers of `ithaca-log`.
+
+mod bench;
+mod cli;
+mod client;
+mod cluster;
+mod config;
+mod dump;
+mod failure;
+mod fsck;
+mod generate;
+mod http;
+mod json;
+mod log;
+mod output;
+mod quantity;
+mod serve;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
+use tracing::level_filters::LevelFilter;
+
+use cli::{Cli, ClusterCommand, Command, ConfigCommand, LogLevel};
+use failure::Failure;
+use output::Output;
+
+fn main() -> ExitCode {
+    match run(&std::env::args_os().collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(arguments: &[OsString]) -> Result<(), Failure> {
+    let file = config::load(arguments)?;
+    let command = config::apply(Cli::command(), &file);
+    let matches = match command.try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return told(&error),
+    };
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| usage(&error))?;
+    start_tracing(cli.global.log_level);
+    let mut out = Output::new(cli.global.format());
+    match &cli.command {
+        Command::Dev(arguments) => serve::dev(arguments, out),
+        Command::Server(arguments) => serve::server(arguments, out),
+        Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
+        Command::Log(command) => log::run(&cli.global, command, &mut out),
+        Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),
+        Command::Fsck { dir } => fsck::run(dir, &mut out),
+        Command::Dump { file } => dump::run(file, &mut out),
+        Command::Config(ConfigCommand::Init { file }) => config::init(file, &mut out),
+        Command::Config(ConfigCommand::Show { origin }) => config::show(&matches, &file, *origin, &mut out),
+        Command::Completions { shell } => generate::completions(*shell, &mut out),
+        Command::Man { dir } => generate::man(dir, &mut out),
+        Command::Version => generate::version(&mut out),
+    }
+}
+
+/// What clap answers in place of arguments: help and the version go to stdout, anything else is wrong usage.
+fn told(error: &clap::Error) -> Result<(), Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that went away has seen enough of the help.
+            let _ = error.print();
+            Ok(())
+        }
+        _ => Err(usage(error)),
+    }
+}
+
+/// The part of clap's message that says what is wrong, in one line.
+fn usage(error: &clap::Error) -> Failure {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::usage("a command is missing (see `--help`)");
+    }
+    let text = error.render().to_string();
+    let parts = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let parts: Vec<&str> = parts.map(str::trim).filter(|line| !line.is_empty()).collect();
+    let line = parts.join(" ");
+    Failure::usage(format!("{} (see `--help`)", line.strip_prefix("error: ").unwrap_or(&line)))
+}
+
+fn start_tracing(level: LogLevel) {
+    let level = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> clap::Command {
+        config::apply(Cli::command(), &config::File::default())
+    }
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn check(command: &clap::Command) {
+            let verbs: Vec<_> = command.get_subcommands().filter(|verb| verb.get_name() != "help").collect();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(!verbs.is_empty() || help.starts_with("Example:\n"), "{}", command.get_name());
+            verbs.into_iter().for_each(check);
+        }
+        check(&command());
+    }
+
+    #[test]
+    fn global_flags_work_before_and_after_the_verb() {
+        for line in ["ithaca --json --timeout 1s log check", "ithaca log check --timeout 1s --json"] {
+            let matches = command().try_get_matches_from(line.split(' ')).expect(line);
+            let cli = Cli::from_arg_matches(&matches).expect(line);
+            assert_eq!(cli.global.timeout, std::time::Duration::from_secs(1), "{line}");
+            assert_eq!(cli.global.format(), cli::Format::Json, "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_one_line_that_says_what_is_wrong() {
+        for (line, part) in [
+            ("ithaca log append --bogus", "--bogus"),
+            ("ithaca log read", "<POS>"),
+            ("ithaca log read 1 --from 2", "cannot be used"),
+            ("ithaca log", "missing"),
+            ("ithaca dev --units 0", "--units"),
+            ("ithaca log fill minus", "minus"),
+        ] {
+            let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
+            let Failure::Told { exit, line: told } = usage(&error) else { panic!("{line}") };
+            assert_eq!(exit, failure::Exit::Usage, "{line}");
+            assert!(told.contains(part) && !told.contains('\n'), "{line}: {told}");
+        }
+    }
+}

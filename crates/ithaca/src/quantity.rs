@@ -1,0 +1,93 @@
+//! Sizes and durations as people write them: `4k`, `64M`, `2G`; `200ms`, `5s`, `2m`.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a text is no size or duration.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QuantityError {
+    /// It does not begin with digits.
+    #[error("expected a whole number and a unit, such as {example}")]
+    NoNumber {
+        /// A text that would do.
+        example: &'static str,
+    },
+    /// The unit is not known.
+    #[error("unknown unit `{unit}`: expected {expected}")]
+    Unit {
+        /// What stands after the digits.
+        unit: String,
+        /// The units that are known.
+        expected: &'static str,
+    },
+    /// It is larger than 64 bits hold.
+    #[error("too large")]
+    TooLarge,
+}
+
+/// A size in bytes: digits, then nothing, `k`, `M`, `G` or `T` (powers of 1024), with an optional `B` or `iB`.
+pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
+    let (number, unit) = split(text, "4k, 64M or 2G")?;
+    let letter = unit.strip_suffix("iB").or_else(|| unit.strip_suffix('B')).unwrap_or(unit);
+    let shift = match letter {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        "t" | "T" => 40,
+        _ => return Err(QuantityError::Unit { unit: unit.to_owned(), expected: "k, M, G or T" }),
+    };
+    number.checked_mul(1 << shift).ok_or(QuantityError::TooLarge)
+}
+
+/// A duration: digits, then `us`, `ms`, `s`, `m` or `h`; digits alone are seconds.
+pub fn duration(text: &str) -> Result<Duration, QuantityError> {
+    let (number, unit) = split(text, "200ms or 5s")?;
+    let unit_us: u64 = match unit {
+        "us" => 1,
+        "ms" => 1_000,
+        "" | "s" => 1_000_000,
+        "m" | "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        _ => return Err(QuantityError::Unit { unit: unit.to_owned(), expected: "us, ms, s, m or h" }),
+    };
+    number.checked_mul(unit_us).map(Duration::from_micros).ok_or(QuantityError::TooLarge)
+}
+
+fn split<'a>(text: &'a str, example: &'static str) -> Result<(u64, &'a str), QuantityError> {
+    let text = text.trim();
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    if digits == 0 {
+        return Err(QuantityError::NoNumber { example });
+    }
+    let number = text[..digits].parse().map_err(|_| QuantityError::TooLarge)?;
+    Ok((number, text[digits..].trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("64M", 64 << 20), ("2GiB", 2 << 30)] {
+            assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_without_a_unit_is_in_seconds() {
+        for (text, ms) in [("200ms", 200), ("5s", 5000), ("5", 5000), ("2m", 120_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused_with_what_would_do() {
+        assert_eq!(size_bytes("-4k"), Err(QuantityError::NoNumber { example: "4k, 64M or 2G" }));
+        assert!(matches!(size_bytes("4q"), Err(QuantityError::Unit { .. })));
+        assert_eq!(size_bytes("99999999999T"), Err(QuantityError::TooLarge));
+        assert!(matches!(duration("5 parsecs"), Err(QuantityError::Unit { .. })));
+    }
+}

@@ -1,0 +1,155 @@
+//! `ithaca dev` and `ithaca server`: a cluster, or a node with every role, in this process.
+//!
+//! One line on stdout says that it serves, and where; nothing follows it. SIGINT or SIGTERM end it cleanly.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use ithaca_env::real::{self, files, shutdown_signal};
+use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
+use ithaca_log::wire::NodeStatus;
+
+use crate::cli::ServeArgs;
+use crate::failure::Failure;
+use crate::http;
+use crate::json::{Object, array, quoted};
+use crate::output::Output;
+
+/// Where everything listens.
+struct Addresses {
+    nodes: Vec<SocketAddr>,
+    http: SocketAddr,
+}
+
+impl Addresses {
+    /// Where clients connect: the first node tells them of the others.
+    fn log(&self) -> SocketAddr {
+        self.nodes[0]
+    }
+
+    fn json(&self) -> Object {
+        let nodes = array(self.nodes.iter().map(|node| quoted(&node.to_string())));
+        Object::new()
+            .boolean("ready", true)
+            .string("log", &self.log().to_string())
+            .string("http", &self.http.to_string())
+            .raw("nodes", &nodes)
+    }
+
+    fn human(&self) -> String {
+        let more: Vec<String> = self.nodes[1..].iter().map(ToString::to_string).collect();
+        let more = if more.is_empty() { String::new() } else { format!(", more units {}", more.join(" ")) };
+        format!("ready: log {}, http {}{more}", self.log(), self.http)
+    }
+}
+
+/// Runs a cluster until a signal comes.
+pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
+    run("dev", arguments, out, |out, at| out.either(|| at.human(), || at.json()))
+}
+
+/// Runs one node with every role until a signal comes.
+pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
+    run("server", arguments, out, |out, at| {
+        let next = format!("echo hello | ithaca log append --endpoint {}", at.log());
+        out.either(
+            || {
+                format!(
+                    "{}, pages http://{}/, data {}; next: {next}",
+                    at.human(),
+                    at.http,
+                    arguments.data.display()
+                )
+            },
+            || at.json(),
+        )
+    })
+}
+
+fn run(
+    verb: &str,
+    arguments: &ServeArgs,
+    mut out: Output,
+    announce: impl FnOnce(&mut Output, &Addresses) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let served = real::run(|env| async move {
+        // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
+        let signalled = env.spawn(shutdown_signal());
+        // Before the cluster starts: a port in use must not cost an epoch.
+        let pages = env.listen(arguments.http);
+        let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
+        make_data_dir(&arguments.data)?;
+        let cluster = Rc::new(LocalCluster::start(&env, options(arguments)?).await.map_err(failed)?);
+        let at = Addresses { nodes: cluster.addrs().to_vec(), http: pages.local_addr() };
+        let source = Pages { cluster: Rc::downgrade(&cluster), log_addr: at.log() };
+        let pages = http::Server::start(&env, pages, Rc::new(source));
+        announce(&mut out, &at)?;
+        out.flush()?;
+        match signalled.join().await {
+            Some(Ok(signal)) => tracing::info!(signal, "stopping"),
+            Some(Err(error)) => return Err(Failure::unreachable(format!("signals: {error}"))),
+            None => unreachable!("nobody aborts the task"),
+        }
+        drop(pages);
+        let Some(cluster) = Rc::into_inner(cluster) else { unreachable!("pages hold it weakly") };
+        cluster.stop().await;
+        Ok(())
+    });
+    served.map_err(|failure: Failure| failure.context(verb))
+}
+
+fn make_data_dir(dir: &Path) -> Result<(), Failure> {
+    files::create_dir(dir).map_err(|error| Failure::usage(format!("{}: {error}", dir.display())))
+}
+
+fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
+    if arguments.replicas != 1 {
+        let line =
+            format!("{} copies of each entry were asked for; this version keeps one", arguments.replicas);
+        return Err(Failure::usage(line));
+    }
+    let units = arguments.units as usize;
+    if arguments.drive.len() > units {
+        let line = format!("{} drives for {units} units: each unit takes one", arguments.drive.len());
+        return Err(Failure::usage(line));
+    }
+    Ok(LocalOptions {
+        units,
+        drives: arguments.drive.clone(),
+        create_bytes: arguments.drive_size,
+        ..LocalOptions::new(&arguments.data, arguments.listen)
+    })
+}
+
+/// What cannot be put right by starting again is wrong usage; damage has its own code.
+fn failed(error: StartError) -> Failure {
+    let line = error.to_string();
+    match error {
+        error if error.is_damage() => Failure::damaged(line),
+        StartError::Units { .. } | StartError::Layout(_) | StartError::DriveMissing { .. } => {
+            Failure::usage(line)
+        }
+        _ => Failure::unreachable(line),
+    }
+}
+
+/// The running cluster as its pages show it. Held weakly: a page that is being sent must not keep it from stopping.
+struct Pages {
+    cluster: Weak<LocalCluster>,
+    log_addr: SocketAddr,
+}
+
+impl http::Source for Pages {
+    fn nodes(&self) -> Vec<NodeStatus> {
+        self.cluster.upgrade().map(|cluster| cluster.status()).unwrap_or_default()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cluster.strong_count() > 0
+    }
+
+    fn log_addr(&self) -> SocketAddr {
+        self.log_addr
+    }
+}

@@ -1,0 +1,25 @@
+//! Drives the built program as a user would: real processes, sockets, files and signals.
+//!
+//! * [`append`], [`read`]: the log's verbs, their output and exit codes.
+//! * [`serve`]: starting, stopping, resuming, and what a start is refused for.
+//! * [`pages`]: metrics, health and status.
+//! * [`settings`]: flags, environment and file.
+//! * [`offline`]: `fsck` and `dump` of what a cluster left.
+//! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
+//! * [`bench`]: every workload prints its figures.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a user has files, sockets and processes, and no Env"
+)]
+
+mod append;
+mod bench;
+mod crash;
+mod harness;
+mod offline;
+mod pages;
+mod read;
+mod serve;
+mod settings;

@@ -1,0 +1,78 @@
+//! Flags, environment, settings file; what is printed without a cluster.
+
+use std::process::Command;
+
+use crate::harness::{Ran, ithaca, run, temp_dir};
+
+fn show(dir: &std::path::Path, change: impl FnOnce(&mut Command)) -> Ran {
+    let mut command = ithaca(&["config", "show", "--origin"]);
+    command.current_dir(dir);
+    change(&mut command);
+    run(command, b"")
+}
+
+fn line(ran: &Ran, key: &str) -> Vec<String> {
+    let text = ran.text();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(key)).expect(key);
+    line.split_whitespace().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
+    let dir = temp_dir();
+    assert_eq!(line(&show(dir.path(), |_| ()), "timeout"), ["5s", "default"]);
+    std::fs::write(dir.path().join("ithaca.toml"), "\ntimeout = \"3s\"\n").expect("writable");
+    assert_eq!(line(&show(dir.path(), |_| ()), "timeout"), ["3s", "file", "ithaca.toml:2"]);
+    let with_env = |command: &mut Command| {
+        command.env("ITHACA_TIMEOUT", "2s");
+    };
+    assert_eq!(line(&show(dir.path(), with_env), "timeout"), ["2s", "environment", "ITHACA_TIMEOUT"]);
+    let with_flag = |command: &mut Command| {
+        command.env("ITHACA_TIMEOUT", "2s").args(["--timeout", "1s"]);
+    };
+    assert_eq!(line(&show(dir.path(), with_flag), "timeout"), ["1s", "flag", "--timeout"]);
+}
+
+#[test]
+fn the_file_that_init_writes_changes_nothing_and_is_not_overwritten() {
+    let dir = temp_dir();
+    let before = show(dir.path(), |_| ()).expect(0).text();
+    let init = || {
+        let mut command = ithaca(&["config", "init"]);
+        command.current_dir(dir.path());
+        run(command, b"")
+    };
+    init().expect(0);
+    assert_eq!(show(dir.path(), |_| ()).expect(0).text(), before);
+    init().expect(2);
+}
+
+#[test]
+fn a_setting_that_is_not_known_is_named_with_its_file_and_line() {
+    let dir = temp_dir();
+    std::fs::write(dir.path().join("ithaca.toml"), "units = 1\nunit = 2\n").expect("writable");
+    let told = show(dir.path(), |_| ()).expect(2).stderr;
+    assert!(told.contains("ithaca.toml:2: unknown setting `unit`, did you mean `units`?"), "{told}");
+    let named = run(ithaca(&["version", "--config", "/no/such.toml"]), b"").expect(2).stderr;
+    assert!(named.contains("/no/such.toml"), "{named}");
+}
+
+#[test]
+fn wrong_usage_is_told_in_one_line() {
+    for line in
+        ["", "log", "log nonsense", "log read", "log fill x", "bench", "bench nonsense", "dev --units 0"]
+    {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        run(ithaca(&arguments), b"").expect(2);
+    }
+}
+
+#[test]
+fn help_version_completions_and_manual_need_no_cluster() {
+    let dir = temp_dir();
+    assert!(run(ithaca(&["log", "append", "--help"]), b"").expect(0).text().contains("Example:"));
+    assert_eq!(run(ithaca(&["version", "--json"]), b"").expect(0).text(), "{\"version\":\"0.1.0\"}\n");
+    assert!(run(ithaca(&["completions", "bash"]), b"").expect(0).text().contains("_ithaca"));
+    run(ithaca(&["man", dir.path().to_str().expect("text")]), b"").expect(0);
+    assert!(dir.path().join("ithaca-log-append.1").is_file());
+}

@@ -1,0 +1,162 @@
+//! The system itself, as a user would run it: `ithaca dev` as one process, `ithaca bench --json` as another.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::bare::ServerProcess;
+use crate::measure::Figure;
+
+use super::plan::{Bench, Operation};
+use super::side::{MakeSide, Side};
+
+/// A running cluster in one process.
+pub struct Ithaca {
+    bench: &'static Bench,
+    program: PathBuf,
+    child: Child,
+    endpoint: String,
+    folder: PathBuf,
+    is_filled: bool,
+}
+
+/// How long a log is filled that is then read cold: long enough that it is larger than what the servers keep in memory.
+const FILL: Duration = Duration::from_secs(6);
+/// Appends in flight meanwhile.
+const FILL_INFLIGHT: usize = 256;
+
+fn reads_cold(operation: Operation) -> bool {
+    matches!(operation, Operation::ReadCold | Operation::Replay)
+}
+
+/// Builds the program beside this one, so that what is measured is this tree.
+pub fn build() -> io::Result<()> {
+    let status =
+        Command::new("cargo").args(["build", "--release", "--quiet", "--package", "ithaca"]).status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other("cargo build --release --package ithaca failed"))
+    }
+}
+
+impl Ithaca {
+    /// Starts `ithaca dev` on free ports, its data below `folder`.
+    pub fn start(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
+        let program = std::env::current_exe()?.with_file_name("ithaca");
+        let folder = folder.join("ithaca");
+        let mut command = Command::new(&program);
+        command
+            .arg("dev")
+            .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--data"])
+            .arg(&folder);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let endpoint = json_string(&line, "log").map(str::to_string);
+        let mut side = Self { bench, program, child, endpoint: String::new(), folder, is_filled: false };
+        match endpoint {
+            Some(endpoint) => side.endpoint = endpoint,
+            None => {
+                return Err(io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}")));
+            }
+        }
+        Ok(side)
+    }
+}
+
+impl Side for Ithaca {
+    fn name(&self) -> &'static str {
+        MakeSide::Ithaca.name()
+    }
+
+    fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
+        if !std::mem::replace(&mut self.is_filled, true) && reads_cold(self.bench.operation) {
+            self.work("append", FILL_INFLIGHT, FILL, &[])?;
+        }
+        let cold: &[&str] = if self.bench.operation == Operation::ReadCold { &["--cold"] } else { &[] };
+        let workload = match self.bench.operation {
+            Operation::Token => "token",
+            Operation::Append => "append",
+            Operation::Read | Operation::ReadCold => "read",
+            Operation::Replay => "replay",
+        };
+        self.work(workload, self.bench.inflight, span, cold)
+    }
+}
+
+impl Ithaca {
+    /// Runs `ithaca bench` and takes its figures.
+    fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
+        let Bench { size, clients, .. } = self.bench;
+        let mut command = Command::new(&self.program);
+        command.args(["bench", workload, "--json", "--endpoint", &self.endpoint]).args(more);
+        command.args(["--seconds", &span.as_secs_f64().to_string()]);
+        command.args(["--clients", &clients.to_string(), "--inflight", &inflight.to_string()]);
+        if self.bench.operation != Operation::Token {
+            command.args(["--size", &size.to_string()]);
+        }
+        let output = command.stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().last().unwrap_or_default();
+        let field = |key: &str| {
+            let complaint = || {
+                let said = String::from_utf8_lossy(&output.stderr);
+                io::Error::other(format!("`ithaca bench {workload}` gave no {key}: {}", said.trim()))
+            };
+            json_number(line, key).ok_or_else(complaint)
+        };
+        let cpu_us = field("cpu_us_per_op")?;
+        let client_cpu_us = json_number(line, "client_cpu_us_per_op").unwrap_or(0.0);
+        Ok(Figure {
+            ops_per_s: field("ops_per_s")?,
+            p50_us: field("p50_us")?,
+            p99_us: field("p99_us")?,
+            client_cpu_us,
+            server_cpu_us: cpu_us - client_cpu_us,
+            flush_us: json_number(line, "flush_us").unwrap_or(0.0),
+        })
+    }
+}
+
+impl Drop for Ithaca {
+    fn drop(&mut self) {
+        if self.child.kill().is_ok() {
+            let _ = self.child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What follows `"key":` in one line of JSON whose keys are unique, as ours is.
+fn json_value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let quoted = format!("\"{key}\"");
+    let after = &line[line.find(&quoted)? + quoted.len()..];
+    Some(after.trim_start().strip_prefix(':')?.trim_start())
+}
+
+fn json_number(line: &str, key: &str) -> Option<f64> {
+    let value = json_value(line, key)?;
+    value.split([',', '}', ' ']).next()?.parse().ok()
+}
+
+fn json_string<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    json_value(line, key)?.strip_prefix('"')?.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_strings_are_found_by_key() {
+        let line = r#"{"ready":true,"log":"10.0.0.1:7420", "ops_per_s": 1.5e3,"p50_us":7}"#;
+        assert_eq!(json_string(line, "log"), Some("10.0.0.1:7420"));
+        assert_eq!(json_number(line, "ops_per_s"), Some(1500.0));
+        assert_eq!(json_number(line, "p50_us"), Some(7.0));
+        assert_eq!(json_number(line, "p99_us"), None);
+    }
+}

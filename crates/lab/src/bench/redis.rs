@@ -1,0 +1,116 @@
+//! Redis on the same workload: `INCR` for tokens, `XADD` with `appendfsync always` for appends, pipelined alike.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bare::{Client, ServerProcess, Work};
+use crate::measure::{Figure, process_cpu_nanos};
+
+use super::plan::{Bench, Operation};
+use super::side::{MakeSide, Side, WARM_UP};
+
+/// How long a server may take to answer at first.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A running Redis and a client of it.
+pub struct Redis {
+    child: Child,
+    control: TcpStream,
+    client: Client,
+    folder: PathBuf,
+}
+
+impl Redis {
+    /// Starts `redis-server` on a free port, its files below `folder`.
+    pub fn start(bench: &Bench, folder: &Path) -> io::Result<Self> {
+        let work = match bench.operation {
+            Operation::Token => Work::RedisIncr,
+            Operation::Append => Work::RedisXadd { size: bench.size },
+            _ => {
+                return Err(io::Error::other("not measured against Redis"));
+            }
+        };
+        let folder = folder.join("redis");
+        std::fs::create_dir_all(&folder)?;
+        let addr = free_port()?;
+        let append_only = if bench.operation == Operation::Append { "yes" } else { "no" };
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string(), "--save", ""]);
+        command.args([
+            "--appendonly",
+            append_only,
+            "--appendfsync",
+            "always",
+            "--auto-aof-rewrite-percentage",
+            "0",
+        ]);
+        command.arg("--dir").arg(&folder).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().map_err(|error| io::Error::other(format!("redis-server: {error}")))?;
+        let control = connect(addr)?;
+        let client = Client::connect(addr, work, bench.clients, bench.batch())?;
+        Ok(Self { child, control, client, folder })
+    }
+
+    /// Sends one inline command and gives its answer, which must fit one buffer.
+    fn ask(&mut self, command: &str) -> io::Result<String> {
+        self.control.write_all(command.as_bytes())?;
+        self.control.write_all(b"\r\n")?;
+        let mut answer = vec![0; 64 << 10];
+        let len = self.control.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..len]).into_owned())
+    }
+
+    fn cpu_nanos(&mut self) -> io::Result<u64> {
+        let info = self.ask("INFO cpu")?;
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|seconds| seconds.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        Ok(((field("used_cpu_sys:") + field("used_cpu_user:")) * 1e9) as u64)
+    }
+}
+
+impl Side for Redis {
+    fn name(&self) -> &'static str {
+        MakeSide::Redis.name()
+    }
+
+    fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
+        self.ask("FLUSHALL")?;
+        self.client.run(WARM_UP)?;
+        let (server_before, client_before) = (self.cpu_nanos()?, process_cpu_nanos());
+        let run = self.client.run(span)?;
+        let client_nanos = process_cpu_nanos() - client_before;
+        let server_nanos = self.cpu_nanos()?.saturating_sub(server_before);
+        Ok(run.figure(client_nanos, server_nanos, 0))
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // What it holds is of no worth: it is killed, then its files go.
+        if self.child.kill().is_ok() {
+            let _ = self.child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A port that is free now. Another process may take it before it is used: the server then fails to start, and says so.
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let begin = Instant::now();
+    loop {
+        match TcpStream::connect(addr) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if begin.elapsed() > START_MAX => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The laboratory: tidy checks, the bare baseline, benches. It judges the system from outside; nothing depends on it.
+
+mod bare;
+mod bench;
+mod measure;
+mod sim;
+mod soak;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Judges Ithaca: tidy checks, baselines, benches.
+#[derive(Parser)]
+#[command(name = "cargo lab", version, after_help = "Example: cargo lab tidy")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs `./test`: everything that must pass.
+    Ci,
+    /// Runs seeds in simulated worlds, with faults, and checks what must hold.
+    Sim(sim::SimArguments),
+    /// Puts faults into the system, one at a time, and checks that the simulations find each.
+    #[cfg(feature = "planted-bugs")]
+    Planted {
+        /// Seeds within which each must be found.
+        #[arg(long, default_value_t = 2000)]
+        ceiling: u64,
+    },
+    /// Checks what the architecture and the style promise and no compiler holds us to.
+    Tidy,
+    /// The bare server; it ends with its standard input.
+    #[command(hide = true)]
+    BareServer {
+        /// Where its journal lies.
+        folder: PathBuf,
+    },
+    /// Measures the system against the bare baseline and Redis, in alternating slices of one run.
+    Bench(bench::BenchArguments),
+    /// Kills, fills and damages the real program and judges what its clients were told.
+    Soak(soak::SoakArguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let passed = match arguments.command {
+        Command::Ci => std::process::Command::new("./test").status().map(|status| status.success()),
+        Command::Sim(arguments) => sim::run(&arguments),
+        #[cfg(feature = "planted-bugs")]
+        Command::Planted { ceiling } => sim::run_planted(ceiling),
+        Command::Tidy => tidy::run(Path::new(".")),
+        Command::BareServer { folder } => bare::serve(&folder).map(|()| true),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
+    };
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("cargo lab: {error}");
+            ExitCode::from(1)
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the clients of one run did and saw, in one order of moments.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use super::value::Value;
+
+/// A point in the run's order of beginnings and ends of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Acknowledged at this position.
+    Acked(u64),
+    /// It stands at this position or nowhere.
+    Unknown(u64),
+    /// Certainly not appended.
+    Failed,
+}
+
+/// One append.
+#[derive(Clone, Copy, Debug)]
+pub struct Appended {
+    /// What.
+    pub value: Value,
+    /// When it was called.
+    pub start: Moment,
+    /// When its result was there.
+    pub end: Moment,
+    /// The result.
+    pub fate: Fate,
+}
+
+/// What a reader or a filler saw at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A value of the workload.
+    Data(Value),
+    /// Data, known without its bytes: a fill came too late.
+    SomeData,
+    /// Junk.
+    Junk,
+    /// Trimmed.
+    Trimmed,
+    /// Nothing.
+    Unwritten,
+}
+
+/// One look at a position.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Where.
+    pub pos: u64,
+    /// What was there.
+    pub seen: Seen,
+    /// When the call began.
+    pub start: Moment,
+    /// When it ended.
+    pub end: Moment,
+}
+
+/// One trim.
+#[derive(Clone, Debug)]
+pub struct Trim {
+    /// What was given up.
+    pub range: Range<u64>,
+    /// When the call began.
+    pub start: Moment,
+    /// When it succeeded, if it did.
+    pub end: Option<Moment>,
+}
+
+/// One question for the ends of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked {
+    /// The next position.
+    pub tail: u64,
+    /// The lowest that is not trimmed.
+    pub first: u64,
+    /// When the call began.
+    pub start: Moment,
+}
+
+/// Everything that the clients of one run did and saw.
+#[derive(Default)]
+pub struct History {
+    moments: Cell<u64>,
+    /// Appends that have a result.
+    pub appends: RefCell<Vec<Appended>>,
+    /// Looks at positions.
+    pub looks: RefCell<Vec<Look>>,
+    /// Trims, also those without a result.
+    pub trims: RefCell<Vec<Trim>>,
+    /// Questions for the ends.
+    pub checks: RefCell<Vec<Checked>>,
+    /// Data that is nobody's, and reads that failed as damaged.
+    pub wrong: RefCell<Vec<String>>,
+    /// Positions that were called damaged.
+    pub damaged: RefCell<Vec<u64>>,
+}
+
+impl History {
+    /// The next moment.
+    pub fn now(&self) -> Moment {
+        self.moments.set(self.moments.get() + 1);
+        Moment(self.moments.get())
+    }
+
+    /// Notes the result of an append.
+    pub fn appended(&self, value: Value, start: Moment, fate: Fate) {
+        let end = self.now();
+        self.appends.borrow_mut().push(Appended { value, start, end, fate });
+    }
+
+    /// Notes what stands at a position.
+    pub fn saw(&self, pos: u64, seen: Seen, start: Moment) {
+        let end = self.now();
+        self.looks.borrow_mut().push(Look { pos, seen, start, end });
+    }
+
+    /// Notes that a trim begins; the number is for [`trimmed`](History::trimmed).
+    pub fn trims(&self, range: Range<u64>) -> usize {
+        let start = self.now();
+        let mut trims = self.trims.borrow_mut();
+        trims.push(Trim { range, start, end: None });
+        trims.len() - 1
+    }
+
+    /// Notes that a trim succeeded.
+    pub fn trimmed(&self, number: usize) {
+        let end = self.now();
+        self.trims.borrow_mut()[number].end = Some(end);
+    }
+
+    /// Appends that were acknowledged so far.
+    pub fn acknowledged(&self) -> usize {
+        let appends = self.appends.borrow();
+        appends.iter().filter(|append| matches!(append.fate, Fate::Acked(_))).count()
+    }
+
+    /// The highest position that was acknowledged or seen, and one more.
+    pub fn known_end(&self) -> u64 {
+        let acked = self.appends.borrow().iter().rev().take(64).map(|append| append.fate).collect::<Vec<_>>();
+        let acked = acked.into_iter().filter_map(|fate| match fate {
+            Fate::Acked(pos) | Fate::Unknown(pos) => Some(pos + 1),
+            Fate::Failed => None,
+        });
+        let seen = self.looks.borrow().iter().rev().take(64).map(|look| look.pos + 1).max();
+        acked.chain(seen).max().unwrap_or(0)
+    }
+}

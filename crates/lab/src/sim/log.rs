@@ -1,0 +1,308 @@
+//! The single-node scenario: a cluster in one process, clients on other machines, and whatever the plan does to them.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_chain::ChainOptions;
+use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setting, Shape, Sim};
+use ithaca_env::{Env, Time};
+use ithaca_log::server::{LocalCluster, LocalOptions};
+
+use super::history::History;
+use super::oracle;
+use super::planted::Fault;
+use super::scenario::{Outcome, Points, Scenario};
+use super::workload::{self, Shared};
+
+/// Faults begin within this time.
+const HORIZON: Duration = Duration::from_millis(400);
+/// Clients are done this long after healing at the latest: every call ends within two seconds.
+const PATIENCE: Duration = Duration::from_secs(400);
+/// The audit is done within this.
+const AUDIT_TIME: Duration = Duration::from_secs(20);
+/// A process that ended by itself is started again after this.
+const RESTART: Duration = Duration::from_millis(2);
+/// Starts that may be refused in a row, before it is taken that no start will succeed. More than faults can cause: a
+/// counted fault meets three requests.
+const REFUSED_MAX: u32 = 100;
+/// Where the log is served.
+const PORT: u16 = 7420;
+
+/// The single-node scenario. With `Budget::Survive` nothing may be lost; with `Budget::Detect` nothing may be wrong.
+pub struct LogScenario {
+    /// Which faults are among those of the plans, and what is owed.
+    pub budget: Budget,
+    /// A fault in the system, if it is a test of the test.
+    pub planted: Fault,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting { name: "topology.units", choices: &[1, 1, 1, 2, 3] },
+    Setting { name: "topology.clients", choices: &[1, 2, 3] },
+    Setting { name: "topology.followers", choices: &[0, 1] },
+    Setting { name: "workload.operations", choices: &[40, 100, 200] },
+    Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000, 12_288] },
+    Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
+    Setting { name: "chain.segment_kib", choices: &[128, 128, 256] },
+    Setting { name: "chain.flights", choices: &[1, 2, 2, 4] },
+    Setting { name: "chain.group_max_bytes", choices: &[1, 8_192, 1 << 20] },
+    Setting { name: "chain.tail_cache_bytes", choices: &[0, 16_384, 1 << 20] },
+    Setting { name: "chain.index_cache_bytes", choices: &[0, 1 << 20] },
+    Setting { name: "chain.segments_ready", choices: &[1, 2] },
+    Setting { name: "chain.segments", choices: &[8, 8, 64] },
+    Setting { name: "link.loss_ppm", choices: &[0, 0, 1_000, 20_000] },
+    Setting { name: "link.reset_ppm", choices: &[0, 0, 0, 2_000] },
+    Setting { name: "link.split_ppm", choices: &[0, 50_000, 500_000] },
+    Setting { name: "link.window_bytes", choices: &[20_000, 4 << 20] },
+    Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
+];
+
+impl Scenario for LogScenario {
+    fn name(&self) -> &'static str {
+        match self.budget {
+            Budget::Survive => "log",
+            Budget::Detect => "log-harm",
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        let mut drives = vec![("node".to_owned(), "data/layout.register".to_owned())];
+        drives.extend((1..=3).map(|unit| ("node".to_owned(), format!("data/unit-{unit}.chain"))));
+        let faults = match self.budget {
+            Budget::Survive => FaultKind::survivable(),
+            Budget::Detect => {
+                FaultKind::ALL.into_iter().filter(|&kind| kind != FaultKind::GoneDrive).collect()
+            }
+        };
+        // Most of what can go wrong goes wrong between a request and its completion.
+        let mut faults = faults;
+        faults.extend([FaultKind::EndAtIo; 5]);
+        Shape {
+            settings: SETTINGS.to_vec(),
+            processes: vec!["node".to_owned()],
+            drives,
+            links: vec![("client-1".to_owned(), "node".to_owned())],
+            faults,
+            steps_max: 8,
+            horizon: HORIZON,
+            drive_bytes: 768 << 10,
+        }
+    }
+
+    fn run(&self, plan: &Plan, readable: bool) -> Outcome {
+        let options = ithaca_env::sim::SimOptions { readable_trace: readable, ..plan.sim_options() };
+        let world = World::new(Sim::with_options(plan.seed, options), plan, self.planted);
+        let failure = world.run(plan, self.budget).err();
+        let points = world.points();
+        Outcome {
+            failure,
+            points,
+            committed: world.shared.history.acknowledged() as u64,
+            events: world.sim.events(),
+            hash: world.sim.trace_hash(),
+            trace: world.sim.trace_lines(),
+        }
+    }
+}
+
+struct World {
+    sim: Sim,
+    node: ProcessId,
+    shared: Rc<Shared>,
+    ended: Rc<Ended>,
+    clients: u32,
+    operations: u64,
+}
+
+/// What the node's process says when it ends by itself.
+#[derive(Default)]
+struct Ended {
+    now: Cell<bool>,
+    starts: Cell<u64>,
+    chains_stopped: Cell<u64>,
+    /// Starts since the last that succeeded.
+    refused_in_a_row: Cell<u32>,
+    refused: RefCell<Vec<String>>,
+}
+
+fn machine(number: u8) -> IpAddr {
+    [10, 0, 0, number].into()
+}
+
+impl World {
+    fn new(sim: Sim, plan: &Plan, planted: Fault) -> Self {
+        let node = sim.process("node", machine(1));
+        let shared = Rc::new(Shared {
+            history: Rc::new(History::default()),
+            addr: SocketAddr::new(machine(1), PORT),
+            entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
+            burst_max: plan.setting("workload.burst_max", 4),
+            done: Cell::new(0),
+        });
+        let ended = Rc::new(Ended::default());
+        let options = local_options(plan, shared.addr, planted);
+        let told = Rc::clone(&ended);
+        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
+        let clients = plan.setting("topology.clients", 1) as u32;
+        let operations = plan.setting("workload.operations", 100) / u64::from(clients.max(1));
+        let world = World { sim, node, shared, ended, clients, operations };
+        world.start_clients(plan);
+        world
+    }
+
+    fn start_clients(&self, plan: &Plan) {
+        for number in 1..=self.clients {
+            let process = self.sim.process(&format!("client-{number}"), machine(1 + number as u8));
+            let env = self.sim.env(process);
+            let (shared, dice) = (Rc::clone(&self.shared), self.sim.dice());
+            env.spawn(workload::work(env.clone(), dice, shared, number, self.operations));
+        }
+        for number in 0..plan.setting("topology.followers", 0) {
+            let process = self.sim.process(&format!("follower-{number}"), machine(100 + number as u8));
+            let env = self.sim.env(process);
+            env.spawn(workload::follow(env.clone(), Rc::clone(&self.shared)));
+        }
+    }
+
+    /// Faults, healing, the clients' end, the audit, the verdict.
+    fn run(&self, plan: &Plan, budget: Budget) -> Result<(), String> {
+        plan.apply(&self.sim).map_err(|error| error.to_string())?;
+        self.run_until(Time::ZERO + HORIZON, |_| true).ok();
+        self.sim.heal();
+        let all = self.clients;
+        let deadline = self.sim.now() + PATIENCE;
+        let mut ended = self.run_until(deadline, |world| world.shared.done.get() < all).map_err(|()| {
+            let (done, refused) = (self.shared.done.get(), self.ended.refused.borrow());
+            format!(
+                "{done} of {all} clients are done long after healing; starts were refused for {refused:?}"
+            )
+        });
+        if ended.is_ok() {
+            ended = self.audit();
+        }
+        let harmed = budget == Budget::Detect
+            && self.sim.atlas().history().iter().any(|harm| harm.kind != HarmKind::FailedWrite);
+        let wrong = self.shared.history.wrong.borrow().first().cloned();
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        if harmed {
+            // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done.
+            return Ok(());
+        }
+        if let Some(pos) = self.shared.history.damaged.borrow().first() {
+            return Err(format!("position {pos} is damaged although no drive was harmed"));
+        }
+        oracle::check(&self.shared.history)?;
+        ended
+    }
+
+    /// Runs while `condition` holds, starting the node again when it ends by itself.
+    fn run_until(&self, deadline: Time, mut condition: impl FnMut(&World) -> bool) -> Result<(), ()> {
+        loop {
+            let waited = self.sim.run_while(deadline, |_| !self.ended.now.get() && condition(self));
+            if !self.ended.now.take() {
+                return waited.map_err(|_| ());
+            }
+            if self.ended.refused_in_a_row.get() > REFUSED_MAX {
+                return Err(());
+            }
+            self.sim.end(self.node, Death::Kill);
+            self.sim.restart_after(self.node, RESTART);
+        }
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        let auditor = self.sim.process("auditor", machine(200));
+        let env = self.sim.env(auditor);
+        let done = Rc::new(RefCell::new(None));
+        let (slot, shared) = (Rc::clone(&done), Rc::clone(&self.shared));
+        env.spawn({
+            let env = env.clone();
+            async move {
+                let result = workload::audit(env, shared).await;
+                *slot.borrow_mut() = Some(result);
+            }
+        });
+        let deadline = self.sim.now() + AUDIT_TIME;
+        self.run_until(deadline, |_| done.borrow().is_none()).ok();
+        match done.take() {
+            None => Err(format!("the audit does not end; the node said {:?}", self.ended.refused.borrow())),
+            Some(Err(error)) => Err(format!("the audit failed: {error}")),
+            Some(Ok(())) => Ok(()),
+        }
+    }
+
+    fn points(&self) -> Points {
+        let mut points = Points::default();
+        let history = &self.shared.history;
+        let atlas = self.sim.atlas();
+        points.see("the node was started again", self.ended.starts.get() > 1);
+        points.see("a chain stopped at a failed write", self.ended.chains_stopped.get() > 0);
+        points.see("a start was refused", !self.ended.refused.borrow().is_empty());
+        points.see("a read was refused as damaged", !history.damaged.borrow().is_empty());
+        points.see("a drive was harmed", atlas.history().iter().any(|harm| !harm.kind.is_reported()));
+        let fates = history.appends.borrow();
+        let any = |wanted: fn(&super::history::Fate) -> bool| fates.iter().any(|append| wanted(&append.fate));
+        points.see(
+            "an append's outcome is unknown",
+            any(|fate| matches!(fate, super::history::Fate::Unknown(_))),
+        );
+        points.see("an append failed", any(|fate| matches!(fate, super::history::Fate::Failed)));
+        let looks = history.looks.borrow();
+        let saw = |wanted| looks.iter().any(|look| look.seen == wanted);
+        points.see("junk was read", saw(super::history::Seen::Junk));
+        points.see("a trimmed position was read", saw(super::history::Seen::Trimmed));
+        points.see("an unwritten position was read", saw(super::history::Seen::Unwritten));
+        points.see("a fill met data", saw(super::history::Seen::SomeData));
+        points
+    }
+}
+
+/// The node's process: serves until a chain stops, then ends, to be started again.
+async fn serve(env: Env, options: LocalOptions, ended: Rc<Ended>) {
+    ended.starts.set(ended.starts.get() + 1);
+    match LocalCluster::start(&env, options).await {
+        Ok(cluster) => {
+            ended.refused_in_a_row.set(0);
+            cluster.failed().await;
+            ended.chains_stopped.set(ended.chains_stopped.get() + 1);
+        }
+        Err(error) => {
+            ended.refused_in_a_row.set(ended.refused_in_a_row.get() + 1);
+            let mut refused = ended.refused.borrow_mut();
+            if refused.len() < 10 {
+                refused.push(error.to_string());
+            }
+        }
+    }
+    ended.now.set(true);
+}
+
+fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOptions {
+    let number = |name: &str, default: u64| plan.setting(name, default);
+    let segment_bytes = number("chain.segment_kib", 128) << 10;
+    let chain = ChainOptions {
+        segment_bytes,
+        flights: number("chain.flights", 2) as usize,
+        group_max_bytes: number("chain.group_max_bytes", 1 << 20) as usize,
+        queue_max_bytes: 1 << 20,
+        tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20) as usize,
+        index_cache_bytes: number("chain.index_cache_bytes", 1 << 20) as usize,
+        segments_ready: number("chain.segments_ready", 2) as usize,
+        capacity_bytes: (64 << 10) + segment_bytes * number("chain.segments", 16),
+        grow_bytes: 2 * segment_bytes,
+        ..ChainOptions::default()
+    };
+    let mut options = LocalOptions {
+        units: number("topology.units", 1) as usize,
+        create_bytes: (64 << 10) + 4 * segment_bytes,
+        chain,
+        ..LocalOptions::new(Path::new("data"), listen)
+    };
+    planted.put(&mut options);
+    options
+}

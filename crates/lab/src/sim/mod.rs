@@ -1,0 +1,242 @@
+//! Simulations: seeds expand to plans, plans run in a simulated world, oracles judge the run.
+//!
+//! A failure prints one command that repeats it, and a smaller plan that fails too. Every hundredth seed is run twice and
+//! must give the same trace.
+
+mod history;
+mod log;
+mod oracle;
+mod planted;
+mod scenario;
+mod shrink;
+mod value;
+mod workload;
+
+use std::io;
+
+use clap::{Args, ValueEnum};
+use ithaca_env::sim::{Budget, Plan};
+
+use crate::measure::{process_cpu_nanos, wall_nanos};
+
+use log::LogScenario;
+use planted::Fault;
+use scenario::{Outcome, Points, Scenario, catch_panics, run_caught};
+
+/// Every so many seeds one is run twice.
+const REPEAT_EVERY: u64 = 100;
+/// Failures after which a run of many seeds gives up.
+const FAILURES_MAX: usize = 5;
+/// Appends a seed that must be acknowledged on average: a cluster that refuses everything passes every oracle.
+const COMMITTED_FLOOR: u64 = 10;
+
+/// The scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    /// One node, faults that it must survive: nothing acknowledged is lost.
+    Log,
+    /// One node whose only copies are harmed too: nothing wrong is served.
+    LogHarm,
+}
+
+impl Name {
+    fn scenario(self) -> Box<dyn Scenario> {
+        let budget = match self {
+            Name::Log => Budget::Survive,
+            Name::LogHarm => Budget::Detect,
+        };
+        Box::new(LogScenario { budget, planted: Fault::None })
+    }
+}
+
+/// `cargo lab sim`.
+#[derive(Args)]
+pub struct SimArguments {
+    /// Which scenario; all of them by default.
+    scenario: Option<Name>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// How many seeds.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// End after this many seconds of wall time, whatever number of seeds that was.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Run the plan that stands in the standard input instead of seeds.
+    #[arg(long, requires = "scenario")]
+    plan: bool,
+    /// Print the trace of the first seed, or of the plan.
+    #[arg(long)]
+    trace: bool,
+    /// Print the plan of the first seed and run nothing.
+    #[arg(long)]
+    show: bool,
+}
+
+/// Runs what is asked for. False if anything failed.
+pub fn run(arguments: &SimArguments) -> io::Result<bool> {
+    catch_panics();
+    let all = [Name::Log, Name::LogHarm];
+    let names = arguments.scenario.map_or(all.to_vec(), |name| vec![name]);
+    if arguments.plan {
+        let plan = io::read_to_string(io::stdin())?.parse::<Plan>().map_err(io::Error::other)?;
+        return Ok(run_one(&*names[0].scenario(), &plan, arguments.trace));
+    }
+    let mut passed = true;
+    for &name in &names {
+        let scenario = name.scenario();
+        let first = Plan::expand(arguments.first, &scenario.shape());
+        if arguments.show {
+            print!("{first}");
+        } else if arguments.trace {
+            passed &= run_one(&*scenario, &first, true);
+        } else {
+            let share = arguments.seconds.map(|seconds| seconds * 1_000_000_000 / names.len() as u64);
+            passed &= run_seeds(&*scenario, arguments.first, arguments.seeds, share);
+        }
+    }
+    Ok(passed)
+}
+
+fn run_one(scenario: &dyn Scenario, plan: &Plan, trace: bool) -> bool {
+    let outcome = run_caught(scenario, plan, trace);
+    outcome.trace.iter().for_each(|line| println!("{line}"));
+    let Outcome { committed, events, hash, .. } = outcome;
+    println!("{}: {committed} appends acknowledged, {events} events, trace {hash:016x}", scenario.name());
+    if let Some(failure) = &outcome.failure {
+        println!("FAIL {failure}");
+    }
+    outcome.failure.is_none()
+}
+
+fn run_seeds(scenario: &dyn Scenario, first: u64, seeds: u64, limit_ns: Option<u64>) -> bool {
+    let (begin, begin_cpu) = (wall_nanos(), process_cpu_nanos());
+    let (mut points, mut committed, mut events, mut ran) = (Points::default(), 0, 0, 0);
+    let mut failures = 0;
+    let shape = scenario.shape();
+    for seed in first..first + seeds {
+        if limit_ns.is_some_and(|limit| wall_nanos() - begin >= limit) || failures >= FAILURES_MAX {
+            break;
+        }
+        let plan = Plan::expand(seed, &shape);
+        let mut outcome = run_caught(scenario, &plan, false);
+        if seed % REPEAT_EVERY == 0 && outcome.failure.is_none() {
+            let again = run_caught(scenario, &plan, false);
+            if again.hash != outcome.hash {
+                outcome.failure = Some(format!("two runs, two traces: {:x} {:x}", outcome.hash, again.hash));
+            }
+        }
+        if let Some(failure) = &outcome.failure {
+            failures += 1;
+            report(scenario, &plan, failure);
+        }
+        points.add(&outcome.points);
+        committed += outcome.committed;
+        events += outcome.events;
+        ran += 1;
+    }
+    let cpu_ms = (process_cpu_nanos() - begin_cpu) as f64 / 1e6;
+    for (point, count) in &points.seen {
+        println!("  sometimes: {point}: {count} of {ran}");
+    }
+    let floor = committed >= COMMITTED_FLOOR * ran;
+    if !floor {
+        println!("FAIL {}: only {committed} appends were acknowledged in {ran} seeds", scenario.name());
+    }
+    println!(
+        "{}: {ran} seeds from {first}, {failures} failed, {committed} appends acknowledged, {events} events, \
+         {:.2} ms of CPU a seed",
+        scenario.name(),
+        cpu_ms / ran.max(1) as f64
+    );
+    failures == 0 && floor
+}
+
+/// Runs seeds until each planted fault is found. False if one is not found within `ceiling` seeds.
+#[cfg(feature = "planted-bugs")]
+pub fn run_planted(ceiling: u64) -> io::Result<bool> {
+    catch_panics();
+    let mut all_found = true;
+    for planted::Planting { name, fault, budget } in planted::plantings() {
+        let scenario = LogScenario { budget, planted: fault };
+        let shape = scenario.shape();
+        let fails = |seed: &u64| run_caught(&scenario, &Plan::expand(*seed, &shape), false).failure;
+        match (1..=ceiling).find_map(|seed| fails(&seed).map(|failure| (seed, failure))) {
+            Some((seed, failure)) => {
+                println!("found {name} by seed {seed}: {}", failure.lines().next().unwrap_or(""));
+            }
+            None => {
+                println!("FAIL  {name} goes unnoticed for {ceiling} seeds");
+                all_found = false;
+            }
+        }
+    }
+    Ok(all_found)
+}
+
+fn report(scenario: &dyn Scenario, plan: &Plan, failure: &str) {
+    println!("FAIL {} seed {}: {failure}", scenario.name(), plan.seed);
+    println!("  again: cargo lab sim {} --first {} --seeds 1", scenario.name(), plan.seed);
+    let smallest = shrink::shrink(scenario, plan);
+    let failure = run_caught(scenario, &smallest, false).failure.unwrap_or_default();
+    println!("  smaller, fails with: {failure}");
+    smallest.to_string().lines().for_each(|line| println!("    {line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: Name, plan: &Plan) -> Outcome {
+        name.scenario().run(plan, false)
+    }
+
+    #[test]
+    fn a_few_hundred_seeds_of_each_scenario_pass() {
+        // More of them are run by `cargo lab sim`; here a change that breaks much is to be seen at once.
+        for name in [Name::Log, Name::LogHarm] {
+            let scenario = name.scenario();
+            let mut committed = 0;
+            for seed in 1..=200 {
+                let plan = Plan::expand(seed, &scenario.shape());
+                let outcome = scenario.run(&plan, false);
+                assert_eq!(outcome.failure, None, "{name:?} seed {seed}");
+                committed += outcome.committed;
+            }
+            assert!(committed >= 200 * COMMITTED_FLOOR, "{committed} appends in 200 seeds");
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_trace_twice() {
+        for seed in [1, 7, 42] {
+            let plan = Plan::expand(seed, &Name::Log.scenario().shape());
+            assert_eq!(run(Name::Log, &plan).hash, run(Name::Log, &plan).hash);
+        }
+    }
+
+    #[test]
+    fn a_crash_at_every_io_point_of_a_short_run_loses_nothing() {
+        // The whole of a start, some appends and a restart, one crash and a second one soon after in each run.
+        let scenario = Name::Log.scenario();
+        for point in 1..=120 {
+            let plan = format!(
+                "seed {point}\nset workload.operations 12\nset workload.burst_max 4\n\
+                 step 1 at 0s crash-at-io node {point} 1ms\nstep 2 at 30ms crash-at-io node {} 1ms",
+                1 + point % 17
+            );
+            let plan: Plan = plan.parse().expect("a plan");
+            assert_eq!(scenario.run(&plan, false).failure, None, "point {point}");
+        }
+    }
+
+    #[test]
+    fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
+        // A client that came during a start was told that the log was empty.
+        let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\
+                    set workload.operations 5\nstep 1 at 357730us crash node 58047us";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Log, &plan).failure, None);
+    }
+}

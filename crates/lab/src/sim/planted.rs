@@ -1,0 +1,80 @@
+//! Faults put into the system on purpose: the tests of the tests.
+
+use ithaca_log::server::LocalOptions;
+
+/// A fault of the system, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// The system as it is.
+    #[default]
+    None,
+    /// A fault in a core of the log.
+    #[cfg(feature = "planted-bugs")]
+    Log(ithaca_log::planted::PlantedBug),
+    /// A fault in the chain.
+    #[cfg(feature = "planted-bugs")]
+    Chain(ithaca_chain::PlantedBug),
+}
+
+impl Fault {
+    /// Puts the fault into a cluster that is to be started.
+    pub fn put(self, options: &mut LocalOptions) {
+        match self {
+            Fault::None => {
+                let _ = options;
+            }
+            #[cfg(feature = "planted-bugs")]
+            Fault::Log(bug) => {
+                let planted = ithaca_log::planted::Planted::bug(bug);
+                options.planted = planted;
+                options.unit.planted = planted;
+            }
+            #[cfg(feature = "planted-bugs")]
+            Fault::Chain(bug) => options.chain.planted = Some(bug),
+        }
+    }
+}
+
+/// A planted fault and what must find it.
+#[cfg(feature = "planted-bugs")]
+pub struct Planting {
+    /// Its name.
+    pub name: String,
+    /// The fault.
+    pub fault: Fault,
+    /// What the scenario that must find it owes.
+    pub budget: ithaca_env::sim::Budget,
+}
+
+/// Every fault that the scenarios of one node must find. Not among them is what one node that restarts as a whole and an
+/// honest client library cannot bring to light: stale epochs, seals and rival layouts (found by the log's small-scope
+/// exploration), what takes a drive that is all but full, and checksums that somebody else compares too (found by the
+/// chain's own tests).
+#[cfg(feature = "planted-bugs")]
+pub fn plantings() -> Vec<Planting> {
+    use ithaca_chain::PlantedBug as ChainBug;
+    use ithaca_env::sim::Budget;
+    use ithaca_log::planted::PlantedBug as LogBug;
+    let log = [
+        LogBug::AckBeforePersist,
+        LogBug::FillBeatsData,
+        LogBug::WrittenBeforeDurable,
+        LogBug::ReadBeforeDurable,
+        LogBug::WholeRunWritten,
+        LogBug::TrimWithoutPersist,
+        LogBug::TrimmedIsFree,
+        LogBug::SequencerStartsLow,
+        LogBug::GrantOverlaps,
+        LogBug::LayoutBeforePersist,
+    ];
+    let chain = [
+        ChainBug::AckBeforeDurable,
+        ChainBug::AckOutOfOrder,
+        ChainBug::RecoverySkipsChecksum,
+        ChainBug::StaleLapAccepted,
+        ChainBug::ReleaseForgottenAtRoll,
+    ];
+    let log = log.into_iter().map(|bug| (format!("log/{bug:?}"), Fault::Log(bug)));
+    let chain = chain.into_iter().map(|bug| (format!("chain/{bug:?}"), Fault::Chain(bug)));
+    log.chain(chain).map(|(name, fault)| Planting { name, fault, budget: Budget::Survive }).collect()
+}

@@ -1,0 +1,329 @@
+//! What clients do to the log in a simulation, noting all of it in the history.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Env;
+use ithaca_env::sim::{Dice, Domain};
+use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind};
+use ithaca_log::pos::LogPos;
+use ithaca_log::wire::Refusal;
+
+use super::history::{Checked, Fate, History, Moment, Seen};
+use super::value::{VALUE_MIN_BYTES, Value};
+
+/// Appends that the audit tries; it trims after the first.
+const APPENDS_AFTER_TRIM: u32 = 20;
+
+/// What all clients of a run share.
+pub struct Shared {
+    /// What they do and see.
+    pub history: Rc<History>,
+    /// Where the first node listens.
+    pub addr: SocketAddr,
+    /// The longest entry.
+    pub entry_max_bytes: usize,
+    /// Most appends that one client has under way together.
+    pub burst_max: u64,
+    /// Clients that have done all their operations.
+    pub done: Cell<u32>,
+}
+
+impl Shared {
+    fn options(&self) -> ClientOptions {
+        ClientOptions {
+            endpoints: vec![self.addr],
+            timeout: Duration::from_secs(2),
+            hole_wait: Duration::from_millis(5),
+            max_in_flight_bytes: 256 << 10,
+            retry_appends: true,
+        }
+    }
+
+    /// A client, as soon as the cluster can be reached.
+    pub async fn connect(&self, env: &Env) -> Client {
+        loop {
+            if let Ok(client) = Client::connect(env, self.options()).await {
+                return client;
+            }
+            env.sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// One client of the workload.
+struct Worker {
+    env: Env,
+    dice: Dice,
+    shared: Rc<Shared>,
+    client: Client,
+    number: u32,
+    next_value: u32,
+    draws: u64,
+}
+
+/// Does `operations` operations as client `number` (from 1).
+pub async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations: u64) {
+    let client = shared.connect(&env).await;
+    let mut worker = Worker { env, dice, shared, client, number, next_value: 0, draws: 0 };
+    let mut left = operations;
+    while left > 0 {
+        left = left.saturating_sub(worker.operate().await);
+        if worker.draw(3) == 0 {
+            let pause = Duration::from_micros(worker.draw(3000));
+            worker.env.sleep(pause).await;
+        }
+    }
+    worker.shared.done.set(worker.shared.done.get() + 1);
+}
+
+impl Worker {
+    fn draw(&mut self, bound: u64) -> u64 {
+        self.draws += 1;
+        self.dice.below(Domain::User(1), u64::from(self.number), self.draws, bound.max(1))
+    }
+
+    /// A position that may hold something: any, or one at the end, where things are decided.
+    fn known(&mut self) -> u64 {
+        let end = self.shared.history.known_end();
+        match self.draw(3) {
+            0 => end + self.draw(4),
+            1 => end.saturating_sub(self.draw(4)),
+            _ => self.draw(end + 1),
+        }
+    }
+
+    /// One operation or a few at once. Returns how many.
+    async fn operate(&mut self) -> u64 {
+        match self.draw(20) {
+            0..=8 => return self.append().await,
+            9..=12 => {
+                let pos = self.known();
+                self.read(pos).await;
+            }
+            13..=15 => {
+                let from = self.known();
+                self.read_range(from, from + 1 + self.dice.seed() % 17).await;
+            }
+            16 => {
+                let pos = self.known();
+                self.fill(pos).await;
+            }
+            17 => {
+                let pos = self.known();
+                self.trim(pos..pos + 1).await;
+            }
+            18 if self.draw(3) == 0 => {
+                let end = self.known() * (1 + self.draw(3)) / 4;
+                self.trim(0..end).await;
+            }
+            _ => self.check().await,
+        }
+        1
+    }
+
+    async fn append(&mut self) -> u64 {
+        let count = 1 + self.draw(self.shared.burst_max);
+        let mut under_way = Vec::new();
+        for _ in 0..count {
+            self.next_value += 1;
+            let value = Value { client: self.number, number: self.next_value };
+            let longest = self.shared.entry_max_bytes as u64;
+            // Mostly short, now and then a whole block, which takes the aligned path.
+            let len = match self.draw(8) {
+                0 => self.draw(longest),
+                1 => 4096.min(longest),
+                _ => self.draw(200),
+            };
+            let bytes = value.encode((len as usize).max(VALUE_MIN_BYTES));
+            let start = self.shared.history.now();
+            under_way.push((value, start, self.client.append(bytes)));
+        }
+        for (value, start, append) in under_way {
+            let fate = match append.await {
+                Ok(pos) => Fate::Acked(pos.0),
+                Err(ClientError::OutcomeUnknown { pos, .. }) => Fate::Unknown(pos.0),
+                Err(_) => Fate::Failed,
+            };
+            self.shared.history.appended(value, start, fate);
+        }
+        count
+    }
+
+    async fn read(&mut self, pos: u64) {
+        let start = self.shared.history.now();
+        match self.client.read(LogPos(pos)).await {
+            Ok(entry) => note_entry(&self.shared.history, &entry, start),
+            Err(error) => note_failure(&self.shared.history, &error, start),
+        }
+    }
+
+    async fn read_range(&mut self, from: u64, to: u64) {
+        let start = self.shared.history.now();
+        match self.client.read_range(LogPos(from), LogPos(to)).await {
+            Ok(entries) => note_entries(&self.shared.history, from, &entries, start),
+            Err(error) => note_failure(&self.shared.history, &error, start),
+        }
+    }
+
+    async fn fill(&mut self, pos: u64) {
+        let start = self.shared.history.now();
+        let seen = match self.client.fill(LogPos(pos)).await {
+            Ok(EntryKind::Data) => Seen::SomeData,
+            Ok(EntryKind::Junk) => Seen::Junk,
+            Ok(EntryKind::Trimmed) => Seen::Trimmed,
+            Err(_) => return,
+        };
+        self.shared.history.saw(pos, seen, start);
+    }
+
+    async fn trim(&mut self, range: Range<u64>) {
+        let trim = self.shared.history.trims(range.clone());
+        let done = match range.start {
+            0 => self.client.trim_prefix(LogPos(range.end)).await,
+            start => self.client.trim(LogPos(start)).await,
+        };
+        if done.is_ok() {
+            self.shared.history.trimmed(trim);
+        }
+    }
+
+    async fn check(&mut self) {
+        let start = self.shared.history.now();
+        if let Ok(bounds) = self.client.check().await {
+            let check = Checked { tail: bounds.tail.0, first: bounds.first.0, start };
+            self.shared.history.checks.borrow_mut().push(check);
+        }
+    }
+}
+
+/// Notes entries of a range that was read from `from` on: in order and without gaps.
+pub fn note_entries(history: &History, from: u64, entries: &[Entry], start: Moment) {
+    for (pos, entry) in (from..).zip(entries) {
+        if entry.pos.0 != pos {
+            history.wrong.borrow_mut().push(format!("a range has {} in the place of {pos}", entry.pos.0));
+        }
+        note_entry(history, entry, start);
+    }
+}
+
+fn note_entry(history: &History, entry: &Entry, start: Moment) {
+    let seen = match entry.kind {
+        EntryKind::Junk => Seen::Junk,
+        EntryKind::Trimmed => Seen::Trimmed,
+        EntryKind::Data => match Value::decode(&entry.data) {
+            Some(value) => Seen::Data(value),
+            None => {
+                let len = entry.data.len();
+                history.wrong.borrow_mut().push(format!("the {len} bytes at {} are nobody's", entry.pos.0));
+                return;
+            }
+        },
+    };
+    history.saw(entry.pos.0, seen, start);
+}
+
+fn note_failure(history: &History, error: &ClientError, start: Moment) {
+    match error {
+        ClientError::Unwritten { pos } => history.saw(pos.0, Seen::Unwritten, start),
+        ClientError::Damaged { pos } => history.damaged.borrow_mut().push(pos.0),
+        _ => {}
+    }
+}
+
+/// Follows the log from its beginning on, for as long as the run lasts.
+pub async fn follow(env: Env, shared: Rc<Shared>) {
+    let client = shared.connect(&env).await;
+    let mut tailing = client.tail_from(LogPos(0));
+    // What is pushed may have been under way for long: it promises order, not freshness.
+    let start = shared.history.now();
+    loop {
+        let next = tailing.position().0;
+        match tailing.next().await {
+            Ok(entries) => note_entries(&shared.history, next, &entries, start),
+            Err(_) => env.sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Reads the whole log and appends once more, as a client that comes when everything is healed. Errors are of the audit
+/// itself; what it sees goes to the history.
+pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
+    let history = Rc::clone(&shared.history);
+    let client = shared.connect(&env).await;
+    let start = history.now();
+    let bounds = client.check().await?;
+    history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start });
+    if let Err(error) = read_all(&client, &history, bounds.tail).await {
+        // A full drive may have no room for the junk of a hole; it must have room for a trim.
+        if !is_full(&error) {
+            return Err(error);
+        }
+        trim_all(&client, &history, bounds.tail).await?;
+        read_all(&client, &history, bounds.tail).await?;
+    }
+    append_or_make_room(&env, &client, &history, bounds.tail).await
+}
+
+async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
+    let mut pos = 0;
+    while pos < tail.0 {
+        let start = history.now();
+        let entries = client.read_range(LogPos(pos), tail).await?;
+        if entries.is_empty() {
+            history.wrong.borrow_mut().push(format!("a read from {pos} below the tail gave nothing"));
+            break;
+        }
+        note_entries(history, pos, &entries, start);
+        pos += entries.len() as u64;
+    }
+    Ok(())
+}
+
+async fn trim_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
+    let trim = history.trims(0..tail.0);
+    client.trim_prefix(tail).await?;
+    history.trimmed(trim);
+    Ok(())
+}
+
+fn is_full(error: &ClientError) -> bool {
+    match error {
+        ClientError::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
+        ClientError::TimedOut { last, .. } => is_full(last),
+        _ => false,
+    }
+}
+
+/// A full drive is freed by a trim: some append must go through then.
+async fn append_or_make_room(
+    env: &Env,
+    client: &Client,
+    history: &History,
+    tail: LogPos,
+) -> Result<(), ClientError> {
+    for number in 1.. {
+        let value = Value { client: 0, number };
+        let start = history.now();
+        let appended = client.append(value.encode(100)).await;
+        match appended {
+            Ok(pos) => {
+                history.appended(value, start, Fate::Acked(pos.0));
+                break;
+            }
+            Err(error) if number == APPENDS_AFTER_TRIM => return Err(error),
+            Err(ClientError::OutcomeUnknown { pos, .. }) => {
+                history.appended(value, start, Fate::Unknown(pos.0));
+            }
+            Err(_) => history.appended(value, start, Fate::Failed),
+        }
+        if number == 1 {
+            trim_all(client, history, tail).await?;
+        }
+        env.sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Soaks: the real program on a real drive, killed, filled and damaged, and judged by what its clients were told.
+//!
+//! * `kill`: SIGKILL under load, again and again; nothing acknowledged may be missing, nothing may differ.
+//! * `restart`: how long a log of a given size takes to serve again after SIGKILL.
+//! * `memory`: resident memory while a log grows, is read at random and is replayed.
+//! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
+//!
+//! Each writes `results/NAME.csv` and ends with one line of JSON, then one of counts. Their data lies below `--data`,
+//! which must be on a drive and not in memory, and is removed when all is well.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a soak starts and kills real processes, reads the clock and writes its results"
+)]
+
+mod audit;
+mod corrupt;
+mod damage;
+mod entry;
+mod fill;
+mod kill;
+mod ledger;
+mod load;
+mod memory;
+mod process;
+mod random;
+mod restart;
+mod results;
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use process::Site;
+use random::Random;
+
+/// Which soak.
+#[derive(Args)]
+#[command(after_help = "Example: cargo lab soak kill --kills 100")]
+pub struct SoakArguments {
+    #[command(subcommand)]
+    soak: Soak,
+}
+
+#[derive(Subcommand)]
+enum Soak {
+    /// Kills the cluster under load and checks that nothing acknowledged is lost.
+    Kill(kill::KillArguments),
+    /// Measures how soon a log serves again after a kill.
+    Restart(restart::RestartArguments),
+    /// Measures resident memory while a log grows and is read.
+    Memory(memory::MemoryArguments),
+    /// Damages stored files and checks that no read gives other bytes.
+    Corrupt(corrupt::CorruptArguments),
+}
+
+/// What every soak takes.
+#[derive(Args)]
+struct Ground {
+    /// The program under test [default: `ithaca` beside this one]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Where logs lie meanwhile.
+    #[arg(long, default_value = "target/soak-data")]
+    data: PathBuf,
+    /// Where results go.
+    #[arg(long, default_value = "results")]
+    results: PathBuf,
+    /// What decides every random choice of this side [default: a random one, which is printed]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Ground {
+    /// A cluster of `units` units below the data folder, empty, and the random choices of this run.
+    fn site(&self, name: &str, units: u32, drive_bytes: u64) -> io::Result<(Site, Random)> {
+        let binary = match &self.binary {
+            Some(binary) => binary.clone(),
+            None => std::env::current_exe()?.with_file_name("ithaca"),
+        };
+        if !binary.exists() {
+            return Err(io::Error::other(format!(
+                "{}: not there; build it or name it with --binary",
+                binary.display()
+            )));
+        }
+        let seed = self.seed.unwrap_or_else(|| Random::from_clock().next_u64() >> 32);
+        println!("soak {name}: seed {seed}, {} on {}", binary.display(), self.data.display());
+        let site =
+            Site::new(binary, self.data.join(format!("{name}-{}", std::process::id())), units, drive_bytes)?;
+        Ok((site, Random::new(seed)))
+    }
+}
+
+/// Runs the soak that `arguments` names. Returns whether all that it demands was found.
+pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
+    let (passed, failed) = match &arguments.soak {
+        Soak::Kill(arguments) => kill::run(arguments),
+        Soak::Restart(arguments) => restart::run(arguments),
+        Soak::Memory(arguments) => memory::run(arguments),
+        Soak::Corrupt(arguments) => corrupt::run(arguments),
+    }?;
+    println!("soak: {passed} passed, {failed} failed");
+    Ok(failed == 0)
+}
+
+/// A size in bytes as 4k, 64M or 2G.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let unit = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[unit.len()..] {
+        "" => 0,
+        "k" | "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        other => return Err(format!("`{other}`: expected k, M or G")),
+    };
+    let count: u64 = unit.parse().map_err(|_| format!("`{unit}`: expected a whole number"))?;
+    count.checked_mul(1 << shift).ok_or_else(|| "too large".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512M"), Ok(512 << 20));
+        assert_eq!(parse_size("4k"), Ok(4096));
+        assert_eq!(parse_size("7"), Ok(7));
+        assert!(parse_size("7X").is_err() && parse_size("M").is_err() && parse_size("99999999999G").is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! What a client's calls fail with. Each error names the node, the epoch and the phase where there is one, and says by
+//! its kind whether trying again can help.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::connection::CallError;
+use crate::pos::{Epoch, LogPos};
+
+/// What a client was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reaching a node and greeting it.
+    Connect,
+    /// Learning the layout.
+    Layout,
+    /// Asking for positions.
+    Token,
+    /// Writing entries.
+    Write,
+    /// Finding out what a position holds after a write without an answer.
+    Resolve,
+    /// Reading.
+    Read,
+    /// Making junk of holes.
+    Fill,
+    /// Trimming.
+    Trim,
+    /// Asking for the tail.
+    Check,
+    /// Following the tail.
+    Follow,
+    /// Asking a node about itself.
+    Status,
+    /// Sealing an epoch.
+    Seal,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Layout => "layout",
+            Self::Token => "token",
+            Self::Write => "write",
+            Self::Resolve => "resolve",
+            Self::Read => "read",
+            Self::Fill => "fill",
+            Self::Trim => "trim",
+            Self::Check => "check",
+            Self::Follow => "follow",
+            Self::Status => "status",
+            Self::Seal => "seal",
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum ClientError {
+    /// Nothing was written at the position yet.
+    #[error("position {pos} is unwritten")]
+    Unwritten {
+        /// The position.
+        pos: LogPos,
+    },
+    /// The entry is larger than any may be.
+    #[error("an entry of {len} bytes is over the limit of {limit} bytes")]
+    TooLarge {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// What is stored at the position does not match its checksum, or cannot be read.
+    #[error("position {pos} is damaged")]
+    Damaged {
+        /// The position.
+        pos: LogPos,
+    },
+    /// The entry was certainly not appended: its position went to something else. Append it again if order allows.
+    #[error("not appended: position {pos} went to another entry or to junk")]
+    Overtaken {
+        /// The position that was tried.
+        pos: LogPos,
+    },
+    /// The entry may or may not stand at this position, and nowhere else.
+    #[error("outcome unknown, position {pos}: {cause}")]
+    OutcomeUnknown {
+        /// The position.
+        pos: LogPos,
+        /// What kept the answer away.
+        cause: Box<ClientError>,
+    },
+    /// A node did not answer as it should.
+    #[error("{addr} (epoch {}, {}): {error}", epoch.0, phase.name())]
+    Node {
+        /// Which node.
+        addr: SocketAddr,
+        /// In which epoch.
+        epoch: Epoch,
+        /// What for.
+        phase: Phase,
+        /// What happened.
+        error: CallError,
+    },
+    /// The time for the whole call ran out.
+    #[error("timed out after {waited:?} ({}); last: {last}", phase.name())]
+    TimedOut {
+        /// What it was doing.
+        phase: Phase,
+        /// The time that it was given.
+        waited: Duration,
+        /// The last thing that went wrong on the way.
+        last: Box<ClientError>,
+    },
+    /// The time for the whole call ran out, and nothing had gone wrong but time.
+    #[error("timed out after {waited:?} ({})", phase.name())]
+    Slow {
+        /// What it was doing.
+        phase: Phase,
+        /// The time that it was given.
+        waited: Duration,
+    },
+    /// No endpoint was given.
+    #[error("no endpoint to connect to")]
+    NoEndpoint,
+    /// The layout that a node sent makes no sense.
+    #[error("{addr}: the layout cannot be understood: {error}")]
+    BadLayout {
+        /// Who sent it.
+        addr: SocketAddr,
+        /// What is wrong with it.
+        error: crate::record::RecordError,
+    },
+    /// A layout names a node by what is not an address.
+    #[error("{addr}: a node of the layout of epoch {} has no usable address", epoch.0)]
+    BadAddress {
+        /// Who sent the layout.
+        addr: SocketAddr,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// What kind of failure it is, for exit codes and retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The answer is no.
+    No,
+    /// The request is at fault; it will fail again.
+    Usage,
+    /// A node could not be reached or did not do it in time.
+    Unavailable,
+    /// Data is damaged.
+    Damaged,
+}
+
+impl ClientError {
+    /// What kind of failure it is.
+    pub fn class(&self) -> ErrorClass {
+        use crate::wire::Refusal;
+        match self {
+            Self::Unwritten { .. } => ErrorClass::No,
+            Self::TooLarge { .. } => ErrorClass::Usage,
+            Self::Damaged { .. } => ErrorClass::Damaged,
+            Self::Node { error: CallError::Refused(refusal), .. } => match refusal {
+                Refusal::Damaged { .. } => ErrorClass::Damaged,
+                Refusal::TooLarge { .. } => ErrorClass::Usage,
+                Refusal::Unwritten { .. } => ErrorClass::No,
+                _ => ErrorClass::Unavailable,
+            },
+            _ => ErrorClass::Unavailable,
+        }
+    }
+}

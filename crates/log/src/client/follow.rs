@@ -1,0 +1,247 @@
+//! Following the log: units push what becomes readable, and the follower puts it in order.
+//!
+//! Each unit pushes its addresses in order up to its watermark; the follower merges the units by position. A unit whose
+//! next address stays unwritten although the log's tail has passed it has a hole: the follower waits `hole_wait`, then
+//! fills it, and the unit goes on. What a unit may push ahead is bounded by its credit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Time;
+use ithaca_env::sync::queue;
+
+use super::Inner;
+use super::connection::{CallError, Connection, open_reply};
+use super::error::{ClientError, Phase};
+use super::read::{Entry, ReadRun};
+use super::view::View;
+use crate::pos::{LogPos, NodeId, RequestId};
+use crate::wire::{Credit, Frame, Runs, Subscribe, Unsubscribe};
+
+/// Bytes that a unit may push ahead of the follower.
+const CREDIT_BYTES: u64 = 4 << 20;
+/// Entries that one call of [`Tailing::next`] returns at the most.
+const PIECE_MAX_COUNT: usize = 16_384;
+/// How often a follower that is shown nothing looks whether the tail has passed it.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// The wait before a lost subscription is made again.
+const RESUME_WAIT: Duration = Duration::from_millis(20);
+
+/// Entries in order as they become readable. Dropping it ends its subscriptions.
+pub struct Tailing {
+    inner: Rc<Inner>,
+    next: LogPos,
+    view: Option<View>,
+    units: BTreeMap<NodeId, Subscription>,
+    /// When the follower lost its subscriptions and has not been shown anything since.
+    lost_since: Option<Time>,
+}
+
+struct Subscription {
+    connection: Connection,
+    id: RequestId,
+    frames: queue::Receiver<Frame>,
+    /// Entries that are not the next yet.
+    ready: VecDeque<Entry>,
+    view: View,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.connection.tell(self.id, self.view.layout.epoch, &Unsubscribe);
+        self.connection.forget(self.id);
+    }
+}
+
+enum Woken {
+    Pushed(Frame),
+    Ended,
+    Nothing,
+}
+
+impl Tailing {
+    pub(super) fn new(inner: Rc<Inner>, from: LogPos) -> Self {
+        Self { inner, next: from, view: None, units: BTreeMap::new(), lost_since: None }
+    }
+
+    /// The position that comes next.
+    pub fn position(&self) -> LogPos {
+        self.next
+    }
+
+    /// Waits for the next entries: at least one, in order, without gaps. Waits for ever if nothing is appended; an error
+    /// if the cluster cannot be reached for the client's timeout, or an entry is damaged. Dropping the future loses
+    /// nothing.
+    pub async fn next(&mut self) -> Result<Vec<Entry>, ClientError> {
+        let mut stalled = false;
+        loop {
+            if let Err(error) = self.subscribe().await {
+                self.lost(error).await?;
+                continue;
+            }
+            let entries = self.take_ready();
+            if !entries.is_empty() {
+                self.lost_since = None;
+                return Ok(entries);
+            }
+            match self.wait(stalled).await {
+                Woken::Pushed(frame) => {
+                    stalled = false;
+                    if let Err(error) = self.accept(frame) {
+                        self.lost(error).await?;
+                    }
+                }
+                Woken::Ended => {
+                    let error = self.ended();
+                    self.lost(error).await?;
+                }
+                Woken::Nothing => stalled = self.fill_holes(stalled).await?,
+            }
+        }
+    }
+
+    /// Subscribes to every unit, if it is not done.
+    async fn subscribe(&mut self) -> Result<(), ClientError> {
+        if self.view.is_some() {
+            return Ok(());
+        }
+        let deadline = self.inner.deadline();
+        let view = self.inner.view_by(deadline).await?;
+        // Kept from here on: if a unit cannot be reached, `lost` gives this view up and the next try learns a newer one.
+        self.view = Some(view.clone());
+        // One position a stripe is enough to find where each unit begins.
+        let ahead = LogPos(self.next.0 + view.units().len() as u64);
+        for (unit, range) in view.split(self.next, ahead) {
+            let connection = self.inner.connection(&view, unit, deadline).await?;
+            let subscribe = Subscribe { addr: range.start, credit_bytes: CREDIT_BYTES };
+            let (id, frames) = connection.subscribe(view.layout.epoch, &subscribe);
+            let ready = VecDeque::new();
+            let subscription = Subscription { connection, id, frames, ready, view: view.clone() };
+            self.units.insert(unit, subscription);
+        }
+        Ok(())
+    }
+
+    /// Entries that come next and are here.
+    fn take_ready(&mut self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let Some(view) = &self.view else { return entries };
+        while entries.len() < PIECE_MAX_COUNT {
+            let Some(subscription) =
+                view.place(self.next).ok().and_then(|(unit, _)| self.units.get_mut(&unit))
+            else {
+                break;
+            };
+            // With one unit everything that is ready is next.
+            let before = entries.len();
+            while let Some(entry) = subscription.ready.pop_front_if(|entry| entry.pos == self.next) {
+                self.next.0 += 1;
+                entries.push(entry);
+                if entries.len() >= PIECE_MAX_COUNT {
+                    break;
+                }
+            }
+            if entries.len() == before {
+                break;
+            }
+        }
+        entries
+    }
+
+    /// Waits for the unit that holds the next position.
+    async fn wait(&mut self, stalled: bool) -> Woken {
+        let Some(view) = &self.view else { return Woken::Ended };
+        let Some(subscription) = view.place(self.next).ok().and_then(|(unit, _)| self.units.get_mut(&unit))
+        else {
+            return Woken::Ended;
+        };
+        let span =
+            if stalled { self.inner.options.hole_wait } else { IDLE_LOOK.max(self.inner.options.hole_wait) };
+        match self.inner.env.timeout(span, subscription.frames.recv()).await {
+            Ok(Some(frame)) => Woken::Pushed(frame),
+            Ok(None) => Woken::Ended,
+            Err(_) => Woken::Nothing,
+        }
+    }
+
+    fn accept(&mut self, frame: Frame) -> Result<(), ClientError> {
+        let Some(view) = self.view.clone() else { return Ok(()) };
+        let (unit, _) = view.place(self.next)?;
+        let bytes = (frame.body.len() + frame.data.len()) as u64;
+        let failed = |error: CallError| ClientError::Node {
+            addr: view.addr(unit),
+            epoch: view.layout.epoch,
+            phase: Phase::Follow,
+            error,
+        };
+        let (runs, data, _) = open_reply::<Runs>(frame).map_err(failed)?;
+        let subscription = self.units.get_mut(&unit).ok_or(ClientError::Closed)?;
+        for (head, data) in runs.with_data(data) {
+            let run = ReadRun::new(head, data).map_err(|error| failed(CallError::Message(error)))?;
+            let next = self.next;
+            let ready = &mut subscription.ready;
+            run.entries(
+                |addr| view.position(unit, addr),
+                |entry| {
+                    if entry.pos >= next {
+                        ready.push_back(entry);
+                    }
+                },
+            )?;
+        }
+        subscription.connection.tell(subscription.id, view.layout.epoch, &Credit { credit_bytes: bytes });
+        Ok(())
+    }
+
+    fn ended(&self) -> ClientError {
+        let Some(view) = &self.view else { return ClientError::Closed };
+        let addr = match view.place(self.next) {
+            Ok((unit, _)) => view.addr(unit),
+            Err(error) => return error,
+        };
+        let error = CallError::Lost(ithaca_env::net::NetError::Closed { addr });
+        ClientError::Node { addr, epoch: view.layout.epoch, phase: Phase::Follow, error }
+    }
+
+    /// Gives the subscriptions up, to make them again with a newer view; an error once that has gone on for too long, or
+    /// would not help.
+    async fn lost(&mut self, error: ClientError) -> Result<(), ClientError> {
+        let now = self.inner.env.now();
+        let since = *self.lost_since.get_or_insert(now);
+        let deadline = since + self.inner.options.timeout;
+        if !self.inner.worth_retrying(&error, deadline) {
+            return Err(error);
+        }
+        self.units.clear();
+        self.inner.forget_view(&self.view.take());
+        self.inner.env.sleep(RESUME_WAIT).await;
+        Ok(())
+    }
+
+    /// Nothing was pushed for a while: if the tail has passed the next position there is a hole. The first time it is only
+    /// noticed, so that its writer has `hole_wait` to come; then it is filled, with every other hole up to the tail.
+    /// Returns whether there is a hole.
+    async fn fill_holes(&mut self, stalled: bool) -> Result<bool, ClientError> {
+        let tail = self.inner.tail().await?;
+        if tail <= self.next {
+            return Ok(false);
+        }
+        if !stalled {
+            return Ok(true);
+        }
+        let Some(view) = self.view.clone() else { return Ok(false) };
+        let to = tail.min(LogPos(self.next.0.saturating_add(PIECE_MAX_COUNT as u64)));
+        let (_, holes) = match self.inner.scan(&view, self.next, to).await {
+            Ok(scanned) => scanned,
+            Err(error) => {
+                self.lost(error).await?;
+                return Ok(false);
+            }
+        };
+        for (unit, ranges) in holes {
+            self.inner.fill_ranges(unit, &ranges).await?;
+        }
+        Ok(true)
+    }
+}

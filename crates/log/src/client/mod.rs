@@ -1,0 +1,259 @@
+//! The client library: append, read, fill, trim, check and follow the log.
+//!
+//! A client holds the layout and talks to the sequencer and the units directly. It belongs to one environment; clones
+//! share its connections and its queue of appends. Every call ends by its deadline with a typed error that names the
+//! node, the epoch and the phase. (Wei 3.3, client side; docs/protocol/{append,read,fill}.md)
+
+mod append;
+mod connection;
+mod error;
+mod follow;
+mod read;
+mod space;
+mod view;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::sync::Notify;
+use ithaca_env::{Env, Time};
+
+pub use append::Append;
+pub use connection::{CallError, Connection, Identity};
+pub use error::{ClientError, ErrorClass, Phase};
+pub use follow::Tailing;
+pub use read::{Entry, EntryKind};
+pub use space::Bounds;
+
+use append::Appender;
+use view::View;
+
+use crate::layout::Layout;
+use crate::limits;
+use crate::pos::{ClientId, LogPos, NodeId};
+use crate::wire::{HelloOk, NodeStatus};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Nodes to learn the layout from, tried in order.
+    pub endpoints: Vec<SocketAddr>,
+    /// Every call ends after this time at the latest, retries included.
+    pub timeout: Duration,
+    /// How long a reader that meets a hole below the tail waits for its writer before it fills it.
+    pub hole_wait: Duration,
+    /// Bytes of appends without a result past which [`Client::room`] waits.
+    pub max_in_flight_bytes: usize,
+    /// Whether an append whose position went to something else takes another. Off, a sequence of appends that is broken
+    /// stays broken: nothing is tried at a later position.
+    pub retry_appends: bool,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: vec![SocketAddr::from(([127, 0, 0, 1], 7420))],
+            timeout: Duration::from_secs(5),
+            hole_wait: Duration::from_millis(100),
+            max_in_flight_bytes: 16 << 20,
+            retry_appends: true,
+        }
+    }
+}
+
+/// A client of one cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    inner: Rc<Inner>,
+}
+
+/// How large a write may be.
+#[derive(Clone, Copy)]
+struct WriteLimits {
+    entry_bytes: usize,
+    bytes: usize,
+    count: usize,
+}
+
+impl Default for WriteLimits {
+    fn default() -> Self {
+        Self {
+            entry_bytes: limits::ENTRY_MAX_BYTES,
+            bytes: limits::WRITE_MAX_BYTES,
+            count: limits::RUN_MAX_COUNT,
+        }
+    }
+}
+
+impl WriteLimits {
+    /// The smaller of each, for a client of several units.
+    fn and(self, hello: &HelloOk) -> Self {
+        Self {
+            entry_bytes: self.entry_bytes.min(hello.entry_max_bytes as usize),
+            bytes: self.bytes.min(hello.write_max_bytes as usize),
+            count: self.count.min(hello.run_max_count as usize).max(1),
+        }
+    }
+}
+
+struct Inner {
+    env: Env,
+    options: ClientOptions,
+    id: ClientId,
+    /// The newest layout that is known.
+    view: RefCell<Option<View>>,
+    connections: RefCell<BTreeMap<NodeId, Connection>>,
+    /// Rings when a connection or a layout that several wait for is there, or failed.
+    settled: Notify,
+    /// Nodes that are being connected to.
+    connecting: RefCell<Vec<NodeId>>,
+    known_tail: Cell<LogPos>,
+    /// What every unit takes, as it said when it was greeted.
+    write_limits: Cell<WriteLimits>,
+    appender: Rc<Appender>,
+}
+
+impl Client {
+    /// Reaches one of the endpoints and learns the layout, within the options' timeout.
+    pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
+        if options.endpoints.is_empty() {
+            return Err(ClientError::NoEndpoint);
+        }
+        let inner = Rc::new(Inner {
+            env: env.clone(),
+            options,
+            id: ClientId(env.random_u64()),
+            view: RefCell::default(),
+            connections: RefCell::default(),
+            settled: Notify::default(),
+            connecting: RefCell::default(),
+            known_tail: Cell::default(),
+            write_limits: Cell::default(),
+            appender: Rc::default(),
+        });
+        let deadline = inner.deadline();
+        let view = inner.view_by(deadline).await?;
+        // An append asks for its token on an open connection, so that appends keep their order from the first on.
+        inner.connection(&view, view.layout.sequencer, deadline).await?;
+        for unit in view.units() {
+            inner.connection(&view, unit, deadline).await?;
+        }
+        Ok(Self { inner })
+    }
+
+    /// This client's identity: the entries that it appends carry it.
+    pub fn id(&self) -> ClientId {
+        self.inner.id
+    }
+
+    /// Appends `entry`, at most [`limits::ENTRY_MAX_BYTES`](crate::limits::ENTRY_MAX_BYTES). It starts now, whether or
+    /// not the result is awaited; entries take positions in the order of the calls. On success the entry is on stable
+    /// storage on every replica.
+    ///
+    /// Dropping the last clone of the client ends appends that have no result yet with `Closed`; they may have been done.
+    ///
+    /// Errors: `TooLarge`; `Overtaken` (certainly not appended; only without `retry_appends`); `OutcomeUnknown` (it
+    /// stands at that position or nowhere); any other error means that it was not appended.
+    pub fn append(&self, entry: Bytes) -> Append {
+        append::append(&self.inner, entry)
+    }
+
+    /// Waits until fewer than `max_in_flight_bytes` of appends have no result yet.
+    pub async fn room(&self) {
+        let limit = self.inner.options.max_in_flight_bytes;
+        let appender = Rc::clone(&self.inner.appender);
+        appender.changed().until(|| (appender.held_bytes() < limit).then_some(())).await;
+    }
+
+    /// Takes `count` positions from the sequencer without writing them: for benchmarks of the sequencer. Whoever takes a
+    /// position and does not write it leaves a hole for readers to fill.
+    pub async fn tokens(&self, count: u32) -> Result<Range<LogPos>, ClientError> {
+        let (grant, _, _) = self.inner.tokens(count, self.inner.deadline()).await?;
+        Ok(grant.first..LogPos(grant.first.0 + u64::from(grant.count)))
+    }
+
+    /// Reads one position. Never fills: a hole is [`ClientError::Unwritten`].
+    pub async fn read(&self, pos: LogPos) -> Result<Entry, ClientError> {
+        let mut entries = self.read_many(&[pos]).await?;
+        entries.pop().ok_or(ClientError::Unwritten { pos })
+    }
+
+    /// Reads positions, in any order; the entries come in the order of `positions`. The first that is unwritten or
+    /// damaged is an error.
+    pub async fn read_many(&self, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
+        self.inner.read_many(positions).await
+    }
+
+    /// Reads a piece of `[from, to)`, cut at the tail: entries in order, without gaps from `from` on, at least one unless
+    /// `from` is at the tail or past `to`. Call again from after the last for the rest. Holes below the tail wait
+    /// `hole_wait` once together and are then filled.
+    pub async fn read_range(&self, from: LogPos, to: LogPos) -> Result<Vec<Entry>, ClientError> {
+        self.inner.read_range(from, to).await
+    }
+
+    /// Follows the log from `from` on: units push entries as they become readable.
+    pub fn tail_from(&self, from: LogPos) -> Tailing {
+        Tailing::new(Rc::clone(&self.inner), from)
+    }
+
+    /// Makes junk of a position that nothing was written at; returns what the position holds now. Durable.
+    pub async fn fill(&self, pos: LogPos) -> Result<EntryKind, ClientError> {
+        self.inner.fill(pos).await
+    }
+
+    /// Gives up what a position holds, for ever. Durable.
+    pub async fn trim(&self, pos: LogPos) -> Result<(), ClientError> {
+        self.inner.trim(pos..LogPos(pos.0.saturating_add(1))).await
+    }
+
+    /// Gives up what a range of positions holds, for ever. Durable.
+    pub async fn trim_range(&self, positions: Range<LogPos>) -> Result<(), ClientError> {
+        self.inner.trim(positions).await
+    }
+
+    /// Gives up every position below `pos`, for ever. Durable.
+    pub async fn trim_prefix(&self, pos: LogPos) -> Result<(), ClientError> {
+        self.inner.trim(LogPos(0)..pos).await
+    }
+
+    /// Where the log ends and begins. The tail is above every append that was acknowledged before the call.
+    pub async fn check(&self) -> Result<Bounds, ClientError> {
+        self.inner.check().await
+    }
+
+    /// The newest layout, asked for anew.
+    pub async fn layout(&self) -> Result<Rc<Layout>, ClientError> {
+        self.inner.forget_view(&self.inner.view());
+        Ok(self.inner.view_by(self.inner.deadline()).await?.layout)
+    }
+
+    /// What each node of the layout says of itself, or why it does not.
+    pub async fn status(
+        &self,
+    ) -> Result<Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>, ClientError> {
+        self.inner.status().await
+    }
+}
+
+impl Inner {
+    fn deadline(&self) -> Time {
+        self.env.now() + self.options.timeout
+    }
+
+    /// Runs a task that ends with the client: it is given a reference that does not keep it alive.
+    fn spawn_scoped<F: Future<Output = ()> + 'static>(self: &Rc<Self>, task: impl FnOnce(Weak<Self>) -> F) {
+        self.env.spawn(task(Rc::downgrade(self)));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Wakes the task that waits for appends, so that it ends.
+        self.appender.changed().ring();
+    }
+}

@@ -1,0 +1,149 @@
+//! Tail, trim, fill, and what nodes say of themselves.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ithaca_env::Time;
+
+use super::error::{ClientError, Phase};
+use super::view::View;
+use super::{CallError, EntryKind, Inner};
+use crate::limits;
+use crate::pos::{AddrRange, LogPos, NodeId};
+use crate::wire::{Check, Fill, Filled, GetStatus, NodeStatus, Refusal, Roles, Tail, Taken, Trim, Trimmed};
+
+/// Where the log ends and begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The next position: above everything that was acknowledged when it was asked for.
+    pub tail: LogPos,
+    /// The lowest position that is not trimmed; the tail if all are.
+    pub first: LogPos,
+}
+
+impl Inner {
+    /// The tail alone, from the sequencer.
+    pub(super) async fn tail(self: &Rc<Self>) -> Result<LogPos, ClientError> {
+        let deadline = self.deadline();
+        let tail = self
+            .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
+                let sequencer = view.layout.sequencer;
+                let (tail, _, _) =
+                    inner.call::<_, Tail>(view, sequencer, Phase::Check, &Check, deadline).await?;
+                // A node that is being started serves before its sequencer does.
+                tail.tail.ok_or_else(|| ClientError::Node {
+                    addr: view.addr(sequencer),
+                    epoch: view.layout.epoch,
+                    phase: Phase::Check,
+                    error: CallError::Refused(Refusal::NotServing { roles: Roles::SEQUENCER }),
+                })
+            })
+            .await?;
+        self.known_tail.set(self.known_tail.get().max(tail));
+        Ok(tail)
+    }
+
+    pub(super) async fn check(self: &Rc<Self>) -> Result<Bounds, ClientError> {
+        let tail = self.tail().await?;
+        let deadline = self.deadline();
+        let first = self
+            .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
+                let mut first = tail;
+                for unit in view.units() {
+                    let (answer, _, _) =
+                        inner.call::<_, Tail>(view, unit, Phase::Check, &Check, deadline).await?;
+                    let lowest = answer.first.and_then(|addr| view.position(unit, addr));
+                    first = first.min(lowest.unwrap_or(tail));
+                }
+                Ok(first)
+            })
+            .await?;
+        Ok(Bounds { tail, first })
+    }
+
+    pub(super) async fn fill(self: &Rc<Self>, pos: LogPos) -> Result<EntryKind, ClientError> {
+        let held = self.fill_by(pos, None, self.deadline()).await?;
+        Ok(match held.map(|(outcome, _)| outcome.taken) {
+            None | Some(Taken::Junk) => EntryKind::Junk,
+            Some(Taken::Data { .. }) => EntryKind::Data,
+            Some(Taken::Trimmed) => EntryKind::Trimmed,
+        })
+    }
+
+    /// Fills every hole of `ranges` of one unit.
+    pub(super) async fn fill_ranges(
+        self: &Rc<Self>,
+        unit: NodeId,
+        ranges: &[AddrRange],
+    ) -> Result<(), ClientError> {
+        let deadline = self.deadline();
+        // Cut into pieces within a request's limit of addresses, one range each: holes are rare.
+        for range in ranges {
+            let mut numbers = range.numbers();
+            while !numbers.is_empty() {
+                let end = numbers.end.min(numbers.start + limits::FILL_MAX_COUNT);
+                let fill = Fill { ranges: vec![(numbers.start..end).into()] };
+                self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view| {
+                    inner.call::<_, Filled>(view, unit, Phase::Fill, &fill, deadline).await
+                })
+                .await?;
+                numbers.start = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Trims positions. Holes among them, below the tail, are filled first: a unit gives up only what is decided.
+    pub(super) async fn trim(self: &Rc<Self>, positions: Range<LogPos>) -> Result<(), ClientError> {
+        let tail = self.tail().await?;
+        if positions.end > tail {
+            return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
+        }
+        let deadline = self.deadline();
+        self.retrying(Phase::Trim, deadline, async |inner: &Rc<Inner>, view| {
+            for (unit, range) in view.split(positions.start, positions.end) {
+                match inner.trim_unit(view, unit, range, deadline).await {
+                    Err(ClientError::Node {
+                        error: CallError::Refused(Refusal::Unwritten { addr }), ..
+                    }) => {
+                        let holes = AddrRange::new(addr, range.end);
+                        // What is decided goes first: on a full drive that makes the room to decide the rest.
+                        if range.start < addr {
+                            inner.trim_unit(view, unit, AddrRange::new(range.start, addr), deadline).await?;
+                        }
+                        inner.fill_ranges(unit, &[holes]).await?;
+                        inner.trim_unit(view, unit, holes, deadline).await?;
+                    }
+                    trimmed => trimmed?,
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn trim_unit(
+        self: &Rc<Self>,
+        view: &View,
+        unit: NodeId,
+        range: AddrRange,
+        deadline: Time,
+    ) -> Result<(), ClientError> {
+        let trim = Trim { ranges: vec![range] };
+        self.call::<_, Trimmed>(view, unit, Phase::Trim, &trim, deadline).await.map(|_| ())
+    }
+
+    pub(super) async fn status(
+        self: &Rc<Self>,
+    ) -> Result<Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>, ClientError> {
+        let deadline = self.deadline();
+        let view = self.view_by(deadline).await?;
+        let mut all = Vec::new();
+        for (node, addr) in view.nodes() {
+            let called = self.call::<_, NodeStatus>(&view, node, Phase::Status, &GetStatus, deadline).await;
+            all.push((node, addr, called.map(|(status, _, _)| status)));
+        }
+        Ok(all)
+    }
+}

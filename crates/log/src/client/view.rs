@@ -1,0 +1,291 @@
+//! What a client knows of the cluster: the newest layout, and connections to its nodes.
+
+use std::net::SocketAddr;
+use std::ops::AsyncFn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::Time;
+
+use super::Inner;
+use super::connection::{CallError, Connection, Identity};
+use super::error::{ClientError, Phase};
+use crate::layout::{Layout, Node};
+use crate::pos::{Addr, AddrRange, ClusterId, Epoch, LogPos, NodeId};
+use crate::wire::{Advice, GetLayout, LayoutRecord, Message, Roles};
+
+/// The wait before a call that failed is tried again with a newer view.
+const RETRY_WAIT: Duration = Duration::from_millis(5);
+
+/// A layout, and what follows from it.
+#[derive(Clone)]
+pub(super) struct View {
+    pub(super) layout: Rc<Layout>,
+    /// The nodes' addresses, in the order of the layout.
+    addrs: Rc<Vec<(NodeId, SocketAddr)>>,
+}
+
+impl View {
+    fn new(layout: Layout) -> Option<Self> {
+        let addr = |node: &Node| Some((node.id, node.address.parse().ok()?));
+        let addrs = layout.nodes.iter().map(addr).collect::<Option<Vec<_>>>()?;
+        Some(Self { layout: Rc::new(layout), addrs: Rc::new(addrs) })
+    }
+
+    /// Where a position is read: at the last of its replicas, whose answer holds for all. A position that the layout has
+    /// no place for is unwritten.
+    pub(super) fn place(&self, pos: LogPos) -> Result<(NodeId, Addr), ClientError> {
+        let location = self.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
+        let unit = location.replicas.last().expect("a stripe has replicas");
+        Ok((*unit, location.addr))
+    }
+
+    /// Every unit, in the order of their ids.
+    pub(super) fn units(&self) -> Vec<NodeId> {
+        let has_role = |node: &&Node| node.roles.has(Roles::UNIT);
+        self.layout.nodes.iter().filter(has_role).map(|node| node.id).collect()
+    }
+
+    /// Every node, in the order of their ids.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> + '_ {
+        self.addrs.iter().copied()
+    }
+
+    /// The address of a node of the layout.
+    pub(super) fn addr(&self, node: NodeId) -> SocketAddr {
+        let found = self.addrs.iter().find(|(id, _)| *id == node);
+        found.expect("a layout names only nodes that it lists").1
+    }
+
+    /// Whether `pos` lies at or above the decided tail of `epoch`, so that nothing granted in it was or will be written
+    /// there.
+    pub(super) fn is_past_tail(&self, epoch: Epoch, pos: LogPos) -> bool {
+        self.layout
+            .tails
+            .iter()
+            .find(|decided| decided.epoch == epoch)
+            .is_some_and(|decided| pos >= decided.tail)
+    }
+
+    /// The positions `[from, to)` as addresses of each unit, where they are read.
+    pub(super) fn split(&self, from: LogPos, to: LogPos) -> Vec<(NodeId, AddrRange)> {
+        let pieces = self.layout.pieces(from, to).into_iter();
+        pieces.map(|piece| (*piece.replicas.last().expect("a stripe has replicas"), piece.addrs)).collect()
+    }
+
+    /// The position that a unit's address stands for.
+    pub(super) fn position(&self, unit: NodeId, addr: Addr) -> Option<LogPos> {
+        self.layout.position(unit, addr)
+    }
+}
+
+impl Inner {
+    /// The view that the client has, if any.
+    pub(super) fn view(&self) -> Option<View> {
+        self.view.borrow().clone()
+    }
+
+    /// Drops a view that turned out to be old; a newer one stays.
+    pub(super) fn forget_view(&self, old: &Option<View>) {
+        let mut view = self.view.borrow_mut();
+        let is_old = match (&*view, old) {
+            (Some(now), Some(old)) => Rc::ptr_eq(&now.layout, &old.layout),
+            _ => false,
+        };
+        if is_old {
+            *view = None;
+        }
+    }
+
+    /// The view, learned anew if there is none, by `deadline`.
+    pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
+        let mut last = None;
+        loop {
+            if let Some(view) = self.view() {
+                return Ok(view);
+            }
+            for addr in self.known_addrs() {
+                match self.learn_from(addr, deadline).await {
+                    Ok(view) => return Ok(view),
+                    Err(error) => last = Some(error),
+                }
+            }
+            self.pause(Phase::Layout, deadline, last.clone()).await?;
+        }
+    }
+
+    /// The view of `epoch`, or a newer one. A writer that was granted tokens in `epoch` uses it only to find the units.
+    pub(super) async fn view_of(self: &Rc<Self>, epoch: Epoch, deadline: Time) -> Result<View, ClientError> {
+        loop {
+            let view = self.view_by(deadline).await?;
+            if view.layout.epoch == epoch {
+                return Ok(view);
+            }
+            if view.layout.epoch > epoch {
+                // The grant died with its epoch before it was used.
+                let addr = view.addr(view.layout.sequencer);
+                let refusal = crate::wire::Refusal::Sealed { sealed: epoch };
+                let error = CallError::Refused(refusal);
+                return Err(ClientError::Node { addr, epoch, phase: Phase::Write, error });
+            }
+            self.forget_view(&Some(view));
+            self.pause(Phase::Layout, deadline, None).await?;
+        }
+    }
+
+    /// Endpoints first, then the nodes of the last layout that a connection is open to.
+    fn known_addrs(&self) -> Vec<SocketAddr> {
+        self.options.endpoints.clone()
+    }
+
+    async fn learn_from(self: &Rc<Self>, addr: SocketAddr, deadline: Time) -> Result<View, ClientError> {
+        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
+        let who = Identity { client: self.id, node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let opened = Connection::open(&self.env, addr, who, deadline).await;
+        let connection = opened.map_err(|error| failed(Phase::Connect, error))?;
+        let asked = GetLayout { epoch: None };
+        let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
+        let (record, _, _) = answered.map_err(|error| failed(Phase::Layout, error))?;
+        let layout =
+            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
+        let epoch = layout.epoch;
+        let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;
+        Ok(self.adopt(view, connection))
+    }
+
+    /// Takes `view` if it is the newest, keeps the connection for the node that it leads to, and returns the newest.
+    fn adopt(&self, view: View, connection: Connection) -> View {
+        let node = connection.hello().node;
+        self.write_limits.set(self.write_limits.get().and(connection.hello()));
+        let mut connections = self.connections.borrow_mut();
+        if !connections.get(&node).is_some_and(Connection::is_open) {
+            connections.insert(node, connection);
+        }
+        let mut newest = self.view.borrow_mut();
+        match &*newest {
+            Some(newer) if newer.layout.epoch >= view.layout.epoch => newer.clone(),
+            _ => newest.insert(view).clone(),
+        }
+    }
+
+    /// The connection to `node` if one is open.
+    pub(super) fn open_connection(&self, node: NodeId) -> Option<Connection> {
+        self.connections.borrow().get(&node).filter(|connection| connection.is_open()).cloned()
+    }
+
+    /// The connection to `node`, opened if there is none. Several callers share one attempt.
+    pub(super) async fn connection(
+        self: &Rc<Self>,
+        view: &View,
+        node: NodeId,
+        deadline: Time,
+    ) -> Result<Connection, ClientError> {
+        loop {
+            if let Some(connection) = self.open_connection(node) {
+                return Ok(connection);
+            }
+            let ticket = self.settled.ticket();
+            if !self.connecting.borrow().contains(&node) {
+                break;
+            }
+            if self.env.timeout_at(deadline, self.settled.after(ticket)).await.is_err() {
+                return Err(ClientError::Slow { phase: Phase::Connect, waited: self.options.timeout });
+            }
+        }
+        self.connecting.borrow_mut().push(node);
+        let attempt = Attempt { inner: self, node };
+        let addr = view.addr(node);
+        let who = Identity { client: self.id, node, cluster: view.layout.cluster };
+        let opened = Connection::open(&self.env, addr, who, deadline).await;
+        let result = opened.map_err(|error| ClientError::Node {
+            addr,
+            epoch: view.layout.epoch,
+            phase: Phase::Connect,
+            error,
+        });
+        if let Ok(connection) = &result {
+            self.write_limits.set(self.write_limits.get().and(connection.hello()));
+            self.connections.borrow_mut().insert(node, connection.clone());
+        }
+        drop(attempt);
+        result
+    }
+
+    /// One call to a node of `view`, connecting first if need be.
+    pub(super) async fn call<M: Message, R: Message>(
+        self: &Rc<Self>,
+        view: &View,
+        node: NodeId,
+        phase: Phase,
+        request: &M,
+        deadline: Time,
+    ) -> Result<(R, Bytes, Epoch), ClientError> {
+        let connection = self.connection(view, node, deadline).await?;
+        let epoch = view.layout.epoch;
+        let answered = connection.call::<M, R>(&self.env, epoch, request, deadline).await;
+        answered.map_err(|error| ClientError::Node { addr: view.addr(node), epoch, phase, error })
+    }
+
+    /// Tries `attempt` with the newest view until it succeeds, fails for good, or `deadline` passes.
+    pub(super) async fn retrying<T>(
+        self: &Rc<Self>,
+        phase: Phase,
+        deadline: Time,
+        attempt: impl AsyncFn(&Rc<Inner>, &View) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        loop {
+            let view = self.view_by(deadline).await?;
+            match attempt(self, &view).await {
+                Err(error) if self.worth_retrying(&error, deadline) => {
+                    self.forget_view(&Some(view));
+                    self.pause(phase, deadline, Some(error)).await?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub(super) fn worth_retrying(&self, error: &ClientError, deadline: Time) -> bool {
+        let transient = match error {
+            ClientError::Node { error: CallError::Refused(refusal), .. } => {
+                matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
+            }
+            ClientError::Node { error: CallError::Lost(_), .. } => true,
+            _ => false,
+        };
+        transient && self.env.now() < deadline
+    }
+
+    /// Waits a little before another attempt; an error once `deadline` is near.
+    async fn pause(
+        &self,
+        phase: Phase,
+        deadline: Time,
+        last: Option<ClientError>,
+    ) -> Result<(), ClientError> {
+        if self.env.now() + RETRY_WAIT >= deadline {
+            let waited = self.options.timeout;
+            return Err(match last {
+                Some(last) => ClientError::TimedOut { phase, waited, last: Box::new(last) },
+                None => ClientError::Slow { phase, waited },
+            });
+        }
+        self.env.sleep(RETRY_WAIT).await;
+        Ok(())
+    }
+}
+
+/// An attempt to connect, over when dropped: the next in line may try.
+struct Attempt<'a> {
+    inner: &'a Inner,
+    node: NodeId,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.inner.connecting.borrow_mut().retain(|&node| node != self.node);
+        self.inner.settled.ring();
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a position lies, and what position an address is.
+
+use super::{Layout, RangeMap};
+use crate::pos::{Addr, AddrRange, LogPos, NodeId};
+
+/// Where a position lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// The units that hold it, in the order in which they are written.
+    pub replicas: &'a [NodeId],
+    /// Its address on each of them.
+    pub addr: Addr,
+}
+
+/// Positions of one stripe that have consecutive addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The units that hold them, in the order in which they are written.
+    pub replicas: &'a [NodeId],
+    /// Their addresses on each of them.
+    pub addrs: AddrRange,
+    /// The position of the first address.
+    pub first: LogPos,
+    /// By how much the position grows from address to address: the number of stripes.
+    pub stride: u64,
+}
+
+impl Piece<'_> {
+    /// The position of an address of this piece.
+    pub fn position(&self, addr: Addr) -> LogPos {
+        debug_assert!(self.addrs.start <= addr && addr < self.addrs.end, "{addr} is not in {}", self.addrs);
+        LogPos(self.first.0 + (addr.0 - self.addrs.start.0) * self.stride)
+    }
+}
+
+impl RangeMap {
+    /// How many of the positions `[start, start + count)` lie on `stripe`.
+    fn share(&self, stripe: usize, count: u64) -> u64 {
+        let stripes = self.stripes.len() as u64;
+        count / stripes + u64::from(count % stripes > stripe as u64)
+    }
+
+    /// The addresses of a stripe; `None` if there are not as many as positions.
+    pub(super) fn addresses(&self, stripe: usize) -> Option<AddrRange> {
+        let base = self.stripes[stripe].base;
+        let count = self.share(stripe, self.end.0 - self.start.0);
+        // An open range on one stripe may well have its base above 0: positions do not reach its end.
+        let end = match self.end == super::OPEN_END {
+            true => base.0.saturating_add(count),
+            false => base.0.checked_add(count)?,
+        };
+        Some(AddrRange::new(base, Addr(end)))
+    }
+}
+
+impl Layout {
+    /// Where `pos` lies; `None` if it is before the first range or after the last.
+    pub fn locate(&self, pos: LogPos) -> Option<Location<'_>> {
+        let range = &self.ranges[self.range_index(pos)?];
+        let (relative, stripes) = (pos.0 - range.start.0, range.stripes.len() as u64);
+        let stripe = &range.stripes[(relative % stripes) as usize];
+        let addr = Addr(stripe.base.0.checked_add(relative / stripes)?);
+        Some(Location { replicas: &stripe.replicas, addr })
+    }
+
+    /// The position that `addr` of `node` stands for; `None` if it stands for none.
+    pub fn position(&self, node: NodeId, addr: Addr) -> Option<LogPos> {
+        for range in &self.ranges {
+            let stripes = range.stripes.len() as u64;
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                let addresses = range.addresses(at)?;
+                if stripe.replicas.contains(&node) && addresses.start <= addr && addr < addresses.end {
+                    let relative = (addr.0 - stripe.base.0) * stripes + at as u64;
+                    return Some(LogPos(range.start.0 + relative));
+                }
+            }
+        }
+        None
+    }
+
+    /// The positions `[start, end)` as addresses of units, stripe by stripe of each range. Positions without a place are
+    /// left out.
+    pub fn pieces(&self, start: LogPos, end: LogPos) -> Vec<Piece<'_>> {
+        let mut pieces = Vec::new();
+        for range in &self.ranges {
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            if from >= to {
+                continue;
+            }
+            let (from, to) = (from.0 - range.start.0, to.0 - range.start.0);
+            let stripes = range.stripes.len() as u64;
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                let (skipped, up_to) = (range.share(at, from), range.share(at, to));
+                if skipped < up_to {
+                    pieces.push(Piece {
+                        replicas: &stripe.replicas,
+                        addrs: (stripe.base.0 + skipped..stripe.base.0 + up_to).into(),
+                        first: LogPos(range.start.0 + skipped * stripes + at as u64),
+                        stride: stripes,
+                    });
+                }
+            }
+        }
+        pieces
+    }
+
+    fn range_index(&self, pos: LogPos) -> Option<usize> {
+        let after = self.ranges.partition_point(|range| range.start <= pos);
+        let index = after.checked_sub(1)?;
+        (pos < self.ranges[index].end).then_some(index)
+    }
+}

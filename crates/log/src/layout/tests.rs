@@ -1,0 +1,264 @@
+//! The examples of the source, and that mapping there and back agrees.
+
+use std::collections::BTreeMap;
+
+use super::acceptor::{Effect, Input};
+use super::*;
+use crate::planted::{Planted, PlantedBug};
+use crate::unit::ReplyTo;
+use crate::wire::{Refusal, Sealed};
+
+const K: u64 = 1000;
+
+/// `(start, end, stripes)`, and a stripe is `(replicas, base)`.
+type Range<'a> = (u64, u64, &'a [(&'a [u64], u64)]);
+
+/// A layout whose node `i` is the source's unit F`i - 1`, over ranges `(start, end, [(replicas, base)])`.
+fn layout(ranges: &[Range<'_>]) -> Layout {
+    let roles = Roles::SEQUENCER.with(Roles::UNIT);
+    let node = |id| Node { id: NodeId(id), roles, address: format!("127.0.0.1:{}", 7000 + id) };
+    let stripe = |(replicas, base): &(&[u64], u64)| Stripe {
+        replicas: replicas.iter().map(|&unit| NodeId(unit + 1)).collect(),
+        base: Addr(*base),
+    };
+    Layout {
+        cluster: ClusterId(7),
+        epoch: Epoch(1),
+        min_replicas: 1,
+        nodes: (1..=14).map(node).collect(),
+        sequencer: NodeId(1),
+        ranges: ranges
+            .iter()
+            .map(|(start, end, stripes)| RangeMap {
+                start: LogPos(*start),
+                end: LogPos(*end),
+                stripes: stripes.iter().map(stripe).collect(),
+            })
+            .collect(),
+        tails: Vec::new(),
+    }
+}
+
+/// Which units hold a position, and where, written as the source does.
+fn place(layout: &Layout, pos: u64) -> String {
+    let location = layout.locate(LogPos(pos)).expect("a position with a place");
+    let units: Vec<String> = location.replicas.iter().map(|node| format!("F{}", node.0 - 1)).collect();
+    format!("{}:{}", units.join("/"), location.addr.0)
+}
+
+#[test]
+fn positions_lie_where_figure_3_3_puts_them() {
+    let layout = layout(&[(0, 40 * K, &[(&[0], 0), (&[1], 0)]), (40 * K, 80 * K, &[(&[2], 0), (&[3], 0)])]);
+    assert_eq!(layout.validate(), Ok(()));
+    let places = [0, 1, 2, 45 * K].map(|pos| place(&layout, pos));
+    assert_eq!(places, ["F0:0", "F1:0", "F0:1", "F2:2500"]);
+    assert_eq!(layout.locate(LogPos(80 * K)), None);
+}
+
+#[test]
+fn entries_stay_where_they_are_while_the_layout_changes_as_in_figure_3_8() {
+    let old: Range<'_> = (0, 40 * K, &[(&[0, 1], 0), (&[2, 3], 0)]);
+    let a = layout(&[old, (40 * K, 80 * K, &[(&[4, 5], 0), (&[6, 7], 0)])]);
+    // F6 fails with the tail at 50K: F7 alone serves what was written, F8 joins for what comes.
+    let b = layout(&[
+        old,
+        (40 * K, 50 * K, &[(&[4, 5], 0), (&[7], 0)]),
+        (50 * K, 80 * K, &[(&[4, 5], 5 * K), (&[8, 7], 5 * K)]),
+    ]);
+    // F8 holds a copy of what F6 held.
+    let c = layout(&[old, (40 * K, 80 * K, &[(&[4, 5], 0), (&[8, 7], 0)])]);
+    // The tail passes 80K: new units take the next range.
+    let d = layout(&[
+        old,
+        (40 * K, 80 * K, &[(&[4, 5], 0), (&[8, 7], 0)]),
+        (80 * K, 120 * K, &[(&[9, 10], 0), (&[11, 12], 0)]),
+    ]);
+    for layout in [&a, &b, &c, &d] {
+        assert_eq!(layout.validate(), Ok(()));
+    }
+    assert_eq!(
+        [&a, &b, &c, &d].map(|layout| place(layout, 45 * K + 1)),
+        ["F6/F7:2500", "F7:2500", "F8/F7:2500", "F8/F7:2500"]
+    );
+    assert_eq!([&b, &c].map(|layout| place(layout, 50 * K + 1)), ["F8/F7:5000", "F8/F7:5000"]);
+    assert_eq!(place(&d, 80 * K), "F9/F10:0");
+}
+
+#[test]
+fn pieces_and_addresses_agree_with_single_positions() {
+    let layout =
+        layout(&[(5, 12, &[(&[0], 100), (&[1], 200), (&[2], 300)]), (12, 40, &[(&[0], 103), (&[3], 0)])]);
+    assert_eq!(layout.validate(), Ok(()));
+    for (start, end) in [(0, 50), (5, 6), (7, 13), (11, 40), (20, 20)] {
+        let mut seen = BTreeMap::new();
+        for piece in layout.pieces(LogPos(start), LogPos(end)) {
+            for addr in piece.addrs.numbers().map(Addr) {
+                let pos = piece.position(addr);
+                let location = layout.locate(pos).expect("a place");
+                assert_eq!((location.replicas, location.addr), (piece.replicas, addr));
+                assert_eq!(layout.position(piece.replicas[0], addr), Some(pos));
+                assert_eq!(seen.insert(pos.0, ()), None, "each position once");
+            }
+        }
+        let expected: Vec<u64> = (start.max(5)..end.clamp(5, 40)).collect();
+        assert_eq!(seen.into_keys().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn a_layout_survives_storing_and_every_damage_to_it_is_found() {
+    let mut layout = layout(&[(0, OPEN_END.0, &[(&[0, 1], 0), (&[2, 3], 0)])]);
+    layout = layout.next_epoch(LogPos(17));
+    let record = layout.encode();
+    assert_eq!(Layout::decode(&record), Ok(layout));
+    for at in 0..record.len() {
+        let mut damaged = record.to_vec();
+        damaged[at] ^= 0x10;
+        assert!(Layout::decode(&damaged).is_err(), "byte {at}");
+        assert!(Layout::decode(&record[..at]).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_layout_that_uses_an_address_twice_or_names_a_stranger_is_refused() {
+    let twice = layout(&[(0, 10, &[(&[0], 0)]), (10, 20, &[(&[0], 9)])]);
+    assert_eq!(twice.validate(), Err(LayoutError::AddressTwice { node: NodeId(1), addr: Addr(9) }));
+    let stranger = layout(&[(0, 10, &[(&[99], 0)])]);
+    assert_eq!(stranger.validate(), Err(LayoutError::NodeRole { node: NodeId(100), role: Roles::UNIT }));
+    let gap = layout(&[(0, 10, &[(&[0], 0)]), (11, 20, &[(&[1], 0)])]);
+    assert!(matches!(gap.validate(), Err(LayoutError::RangeOrder { index: 1, .. })));
+    let alone = Layout { min_replicas: 2, ..layout(&[(0, 10, &[(&[0], 0)])]) };
+    assert!(matches!(alone.validate(), Err(LayoutError::Replicas { found: 1, min: 2, .. })));
+}
+
+#[test]
+fn the_tail_is_past_the_highest_position_on_any_stripe_and_needs_all_stripes() {
+    let layout = layout(&[(40, OPEN_END.0, &[(&[0, 1], 10), (&[2, 3], 0)])]);
+    let sealed = |highest: Option<u64>| Sealed { epoch: Epoch(1), highest: highest.map(Addr) };
+    let mut answers = BTreeMap::from([(NodeId(1), sealed(Some(12)))]);
+    assert_eq!(layout.find_tail(&answers), Err(TailError::NotSealed { stripe: 1 }));
+    answers.insert(NodeId(4), sealed(None));
+    assert_eq!(layout.find_tail(&answers), Ok(LogPos(45)), "address 12 of stripe 0 is position 44");
+    answers.insert(NodeId(3), sealed(Some(2)));
+    assert_eq!(layout.find_tail(&answers), Ok(LogPos(46)), "address 2 of stripe 1 is position 45");
+    answers.insert(NodeId(1), sealed(Some(9)));
+    assert_eq!(layout.find_tail(&answers), Ok(LogPos(46)), "address 9 is below the base");
+    let next = layout.next_epoch(LogPos(46));
+    assert_eq!((next.epoch, next.tail(), next.validate()), (Epoch(2), LogPos(46), Ok(())));
+    answers.insert(NodeId(1), Sealed { epoch: Epoch(2), highest: None });
+    assert!(matches!(layout.find_tail(&answers), Err(TailError::WrongEpoch { .. })));
+}
+
+#[test]
+fn decided_tails_are_kept_for_a_bounded_number_of_epochs() {
+    let mut layout = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
+    for tail in 0..200 {
+        layout = layout.next_epoch(LogPos(tail));
+    }
+    assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), crate::limits::TAILS_MAX_COUNT));
+    assert_eq!(layout.tail(), LogPos(199));
+}
+
+/// Every answer of an acceptor that two proposers meet, which restarts before its decision is durable and after. Two
+/// different layouts for an epoch among them is what must never be.
+fn decisions(planted: Planted) -> Vec<(u64, LogPos)> {
+    let first = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
+    let (one, other) = (first.next_epoch(LogPos(5)), first.next_epoch(LogPos(6)));
+    let mut answers = Vec::new();
+    for crash_before_durable in [false, true] {
+        let mut stored = None;
+        let mut effects = Vec::new();
+        let mut acceptor = Acceptor::new(planted);
+        for (step, proposal) in [&first, &one, &other, &one].into_iter().enumerate() {
+            acceptor.step(Input::Propose { to: ReplyTo(1), layout: proposal.clone() }, &mut effects);
+            let crash = crash_before_durable && step == 1;
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    Effect::Persist { record } if !crash => {
+                        stored = Some(record);
+                        acceptor.step(Input::Persisted, &mut effects);
+                    }
+                    Effect::Reply { layout, .. } => effects.push(Effect::Reply { to: ReplyTo(1), layout }),
+                    _ => {}
+                }
+            }
+            for effect in std::mem::take(&mut effects) {
+                let Effect::Reply { layout, .. } = effect else { continue };
+                answers.push((u64::from(crash_before_durable) * 100 + layout.epoch.0, layout.tail()));
+            }
+            if crash {
+                acceptor = Acceptor::recover(stored.as_deref().expect("stored"), planted).expect("decodes");
+            }
+        }
+    }
+    answers
+}
+
+fn one_layout_an_epoch(planted: Planted) -> bool {
+    let mut decided = BTreeMap::new();
+    decisions(planted).into_iter().all(|(epoch, tail)| *decided.entry(epoch).or_insert(tail) == tail)
+}
+
+#[test]
+fn an_epoch_has_one_layout_whoever_proposes_and_whenever_the_acceptor_restarts() {
+    assert!(one_layout_an_epoch(Planted::NONE));
+    assert_eq!(decisions(Planted::NONE).len(), 4 + 3, "everybody is answered but at the crash");
+}
+
+#[test]
+fn each_planted_fault_of_the_acceptor_gives_an_epoch_two_layouts() {
+    for bug in [PlantedBug::TwoLayoutsAnEpoch, PlantedBug::LayoutBeforePersist] {
+        assert!(!one_layout_an_epoch(Planted::bug(bug)), "{bug:?}");
+    }
+}
+
+#[test]
+fn readers_learn_a_layout_only_once_it_is_durable() {
+    let first = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
+    let mut acceptor = Acceptor::new(Planted::NONE);
+    let mut effects = Vec::new();
+    acceptor.step(Input::Propose { to: ReplyTo(1), layout: first.clone() }, &mut effects);
+    acceptor.step(Input::Get { to: ReplyTo(2), epoch: None }, &mut effects);
+    assert!(matches!(effects[..], [Effect::Persist { .. }, Effect::Refuse { to: ReplyTo(2), .. }]));
+    effects.clear();
+    acceptor.step(Input::Persisted, &mut effects);
+    acceptor.step(Input::Get { to: ReplyTo(2), epoch: None }, &mut effects);
+    let reply = |to| Effect::Reply { to: ReplyTo(to), layout: first.clone() };
+    assert_eq!(effects, [reply(1), reply(2)]);
+}
+
+#[test]
+fn an_acceptor_keeps_its_record_small_whatever_it_decides() {
+    // A history of large layouts must not outgrow what its record may take; the latest must stay.
+    let mut large = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
+    large.nodes = (1..=1000)
+        .map(|id| Node {
+            id: NodeId(id),
+            roles: Roles::SEQUENCER.with(Roles::UNIT),
+            address: "x".repeat(256),
+        })
+        .collect();
+    let mut acceptor = Acceptor::new(Planted::NONE);
+    for round in 0..12 {
+        let mut effects = Vec::new();
+        acceptor.step(Input::Propose { to: ReplyTo(1), layout: large.clone() }, &mut effects);
+        let Effect::Persist { record } = &effects[0] else { panic!("{round}: {effects:?}") };
+        assert!(record.len() <= crate::limits::LAYOUT_MAX_BYTES, "{} bytes", record.len());
+        acceptor.step(Input::Persisted, &mut Vec::new());
+        assert_eq!(acceptor.latest(), Some(&large));
+        large = large.next_epoch(LogPos(round));
+    }
+    let wide = Stripe { replicas: (1..=8).map(NodeId).collect(), base: Addr(0) };
+    large.ranges = (0..256)
+        .map(|at| RangeMap {
+            start: LogPos(at * 256),
+            end: LogPos((at + 1) * 256),
+            stripes: (0..256)
+                .map(|stripe| Stripe { base: Addr(at * 256 + stripe), ..wide.clone() })
+                .collect(),
+        })
+        .collect();
+    let mut effects = Vec::new();
+    acceptor.step(Input::Propose { to: ReplyTo(1), layout: large }, &mut effects);
+    assert!(matches!(effects[..], [Effect::Refuse { refusal: Refusal::TooLarge { .. }, .. }]));
+}

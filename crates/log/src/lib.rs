@@ -1,0 +1,29 @@
+//! The shared log: pure protocol cores, the wire protocol, and what the servers and the client library share.
+//!
+//! * [`wire`]: frames and messages, small enough to write again in another language in a day (docs/protocol.md).
+//! * [`unit`]: the log unit, write-once addresses that survive crashes.
+//! * [`layout`]: which positions lie where in each epoch, and how an epoch follows another.
+//! * [`sequencer`]: hands out positions, for one epoch.
+//! * [`pos`] and [`entry`]: positions, epochs and identities, each with its own type.
+//!
+//! * [`client`]: the client library.
+//! * [`server`]: nodes, and a whole cluster in one process.
+//!
+//! The cores do no input or output: they take an input and return effects, which a shell carries out in order.
+
+pub mod client;
+pub mod entry;
+pub mod layout;
+pub mod limits;
+pub mod planted;
+pub mod pos;
+pub mod record;
+pub mod sequencer;
+pub mod server;
+pub mod unit;
+pub mod wire;
+
+#[cfg(test)]
+mod scope;
+#[cfg(test)]
+mod testdata;

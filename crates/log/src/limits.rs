@@ -1,0 +1,119 @@
+//! Every limit of the shared log, named once. The wire's counts and lengths are checked against these before a byte is
+//! trusted.
+
+/// Largest entry, in bytes of data.
+pub const ENTRY_MAX_BYTES: usize = 1 << 20;
+
+/// Entries of one run at the most: in one write, in one run of a reply, in one range of a fill.
+pub const RUN_MAX_COUNT: usize = 16_384;
+
+/// Bytes of data in one write at the most.
+pub const WRITE_MAX_BYTES: usize = 4 << 20;
+
+/// Bytes of body and data that one read may ask for; a reply may go over the limit that was asked for by one entry, never
+/// over this and one entry.
+pub const READ_MAX_BYTES: usize = 4 << 20;
+
+/// Address ranges in one read, fill or trim at the most.
+pub const RANGES_MAX_COUNT: usize = 1024;
+
+/// Runs in one reply at the most.
+pub const RUNS_MAX_COUNT: usize = 4096;
+
+/// Addresses that one fill may touch, over all its ranges.
+pub const FILL_MAX_COUNT: u64 = 65_536;
+
+/// Outcomes in one reply at the most: every address of a write or a fill may have one of its own.
+pub const OUTCOMES_MAX_COUNT: usize = 65_536;
+
+/// Positions in one grant at the most.
+pub const GRANT_MAX_COUNT: u32 = 65_536;
+
+/// Streams that one entry may belong to.
+pub const STREAMS_MAX_COUNT: usize = 16;
+
+/// Bytes of a run's identity and streams, encoded.
+pub const META_MAX_BYTES: usize = 512;
+
+/// Bytes of a body: what a read may ask for, should all of it be heads and tables, and the head of one more entry.
+pub const BODY_MAX_BYTES: usize = READ_MAX_BYTES + (64 << 10);
+
+/// Bytes of data in one frame.
+pub const DATA_MAX_BYTES: usize = READ_MAX_BYTES + ENTRY_MAX_BYTES;
+
+/// Bytes after the header of a frame.
+pub const FRAME_MAX_BYTES: usize = BODY_MAX_BYTES + DATA_MAX_BYTES;
+
+/// Bytes of credit that a subscription may hold.
+pub const CREDIT_MAX_BYTES: u64 = 1 << 30;
+
+/// Counters in one status reply.
+pub const COUNTERS_MAX_COUNT: usize = 256;
+
+/// Bytes of a counter's name.
+pub const NAME_MAX_BYTES: usize = 64;
+
+/// Bytes of a node's address, as text.
+pub const ADDRESS_MAX_BYTES: usize = 256;
+
+/// Bytes of an encoded layout, and of an acceptor's record of several.
+pub const LAYOUT_MAX_BYTES: usize = 1 << 20;
+
+const _: () = assert!(ENTRY_MAX_BYTES <= WRITE_MAX_BYTES);
+const _: () = assert!(WRITE_MAX_BYTES <= DATA_MAX_BYTES);
+const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);
+const _: () =
+    assert!(crate::entry::META_HEAD_BYTES + STREAMS_MAX_COUNT * crate::entry::STREAM_BYTES <= META_MAX_BYTES);
+const _: () =
+    assert!(RUN_MAX_COUNT * 8 + META_MAX_BYTES + 64 <= BODY_MAX_BYTES, "a write's table fits in a body");
+const _: () = assert!(
+    READ_MAX_BYTES + META_MAX_BYTES + 64 <= BODY_MAX_BYTES,
+    "a reply that keeps to its limit but for one entry fits, however small its entries are"
+);
+const _: () =
+    assert!(OUTCOMES_MAX_COUNT * 40 + 64 <= BODY_MAX_BYTES, "every address may have its own outcome");
+const _: () = assert!(FILL_MAX_COUNT as usize <= OUTCOMES_MAX_COUNT && RUN_MAX_COUNT <= OUTCOMES_MAX_COUNT);
+const _: () = assert!(LAYOUT_MAX_BYTES + 64 <= BODY_MAX_BYTES);
+const _: () = assert!(COUNTERS_MAX_COUNT * (NAME_MAX_BYTES + 12) + 256 <= BODY_MAX_BYTES);
+const _: () = assert!(FRAME_MAX_BYTES <= u32::MAX as usize);
+
+/// Requests that a unit keeps waiting for its drive.
+pub const UNIT_PENDING_MAX_COUNT: usize = 65_536;
+
+/// Bytes of data in them.
+pub const UNIT_PENDING_MAX_BYTES: usize = 64 << 20;
+
+/// Ranges of taken addresses, and of trimmed ones, that a unit remembers.
+pub const UNIT_RANGES_MAX_COUNT: usize = 1 << 20;
+
+const _: () = assert!(WRITE_MAX_BYTES <= UNIT_PENDING_MAX_BYTES);
+const _: () = assert!(RANGES_MAX_COUNT <= UNIT_RANGES_MAX_COUNT);
+
+/// Nodes in a layout.
+pub const NODES_MAX_COUNT: usize = 1024;
+
+/// Ranges of positions in a layout.
+pub const LAYOUT_RANGES_MAX_COUNT: usize = 256;
+
+/// Stripes in a range of a layout.
+pub const STRIPES_MAX_COUNT: usize = 256;
+
+/// Replicas of a stripe.
+pub const REPLICAS_MAX_COUNT: usize = 8;
+
+/// Decided tails that a layout repeats, the latest ones.
+pub const TAILS_MAX_COUNT: usize = 64;
+
+/// Layouts that an acceptor remembers, the latest ones.
+pub const LAYOUT_HISTORY_MAX_COUNT: usize = 8;
+
+const _: () = assert!(NODES_MAX_COUNT * (ADDRESS_MAX_BYTES + 24) <= LAYOUT_MAX_BYTES);
+
+/// Runs that one request may become: as many as the chain stores together. A fill or a write of addresses that are free and
+/// taken by turns may need more, and is refused.
+pub const PARTS_MAX_COUNT: usize = ithaca_chain::limits::BATCH_RUNS_MAX;
+
+const _: () = assert!(RANGES_MAX_COUNT <= PARTS_MAX_COUNT, "a fill of nothing but holes is stored");
+const _: () = assert!(RUN_MAX_COUNT <= ithaca_chain::limits::RUN_RECORDS_MAX);
+const _: () = assert!(ENTRY_MAX_BYTES <= ithaca_chain::limits::RECORD_MAX_BYTES);
+const _: () = assert!(META_MAX_BYTES <= ithaca_chain::limits::META_MAX_BYTES);

@@ -1,0 +1,80 @@
+//! Faults that are put into the cores on purpose, to see that the tests find them.
+//!
+//! The selector exists only in tests and with the feature `planted-bugs`; elsewhere [`Planted::is`] is a constant `false`
+//! and the faults are compiled out.
+
+/// A fault in a core. Each breaks the rule that its description names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PlantedBug {
+    /// The unit acknowledges a write when it is started, not when it is durable.
+    AckBeforePersist,
+    /// The unit answers a seal without storing it: a restart forgets it.
+    SealWithoutPersist,
+    /// The unit reports as its highest address only what is durable already when it is sealed.
+    SealForgetsPending,
+    /// The unit gives the highest address of now when a seal is repeated.
+    RepeatedSealMoves,
+    /// The unit lets a fill take the place of data.
+    FillBeatsData,
+    /// The unit accepts a write of a sealed epoch.
+    StaleEpochAccepted,
+    /// The unit says that an address is taken before what took it is durable.
+    WrittenBeforeDurable,
+    /// The unit shows entries to readers that are not durable.
+    ReadBeforeDurable,
+    /// The unit writes a whole run when a part of it is taken already.
+    WholeRunWritten,
+    /// A trim is answered without being stored.
+    TrimWithoutPersist,
+    /// A write is accepted where a hole was trimmed.
+    TrimmedIsFree,
+    /// The unit does not compare data with its checksum as it arrives.
+    ChecksumIgnored,
+    /// The unit goes on as if nothing had happened after its drive has failed.
+    FailureIgnored,
+    /// A restarted unit goes on in the epoch that it served before.
+    ServesAfterRestart,
+    /// A new sequencer starts one position too low.
+    SequencerStartsLow,
+    /// The sequencer grants positions in any epoch.
+    SequencerAnyEpoch,
+    /// The sequencer counts a range grant as one position.
+    GrantOverlaps,
+    /// The acceptor takes a second layout for the same epoch.
+    TwoLayoutsAnEpoch,
+    /// The acceptor answers before its decision is durable.
+    LayoutBeforePersist,
+}
+
+/// Which fault is in force, if any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planted {
+    #[cfg(any(test, feature = "planted-bugs"))]
+    bug: Option<PlantedBug>,
+}
+
+impl Planted {
+    /// No fault.
+    pub const NONE: Self = Self {
+        #[cfg(any(test, feature = "planted-bugs"))]
+        bug: None,
+    };
+
+    /// This fault.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub const fn bug(bug: PlantedBug) -> Self {
+        Self { bug: Some(bug) }
+    }
+
+    /// Whether it is in force.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(crate) fn is(self, bug: PlantedBug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Whether it is in force: never, here.
+    #[cfg(not(any(test, feature = "planted-bugs")))]
+    pub(crate) const fn is(self, _bug: PlantedBug) -> bool {
+        false
+    }
+}

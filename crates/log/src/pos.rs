@@ -1,0 +1,136 @@
+//! Positions, epochs and identities. Each is its own type, because two of them that are confused lose data.
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+number! {
+    /// A configuration of the cluster. Epochs never decrease; a request from an older one changes nothing. 0 is before
+    /// the first layout and serves nobody.
+    Epoch, "e"
+}
+number! {
+    /// A position of the shared log, counted over the whole cluster. Written once.
+    LogPos, ""
+}
+number! {
+    /// An address on one log unit. A layout maps a [`LogPos`] to units and addresses; nothing else may.
+    Addr, "@"
+}
+number! {
+    /// A node of a cluster; 0 means no node in particular.
+    NodeId, "n"
+}
+number! {
+    /// One life of a node's process: it grows at each start.
+    Incarnation, "i"
+}
+number! {
+    /// A client, by a random number that it draws when it starts: two clients never share one.
+    ClientId, "c"
+}
+number! {
+    /// A client's own number for one append. With the [`ClientId`] it names the append for ever, so that a client that
+    /// finds a position taken can tell its own entry from another's.
+    RequestNo, "r"
+}
+number! {
+    /// A stream: a named sequence of entries of the log.
+    StreamId, "s"
+}
+number! {
+    /// A position within one stream.
+    StreamPos, ""
+}
+number! {
+    /// Names one request of a connection, so that replies may come in any order. The requester chooses it.
+    RequestId, "q"
+}
+
+/// The largest position and the largest address that may be used: one less than the largest number, so that the end of
+/// a range that holds it is still a number.
+pub const POSITION_MAX: u64 = u64::MAX - 1;
+
+impl Epoch {
+    /// The epoch after this one. Panics after 2^64 - 1 epochs, which at one a microsecond is 500,000 years away.
+    pub fn next(self) -> Self {
+        Self(self.0.checked_add(1).expect("epochs do not run out"))
+    }
+}
+
+impl Incarnation {
+    /// The next life.
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// A cluster, by a random number drawn when it is formed. Zero means that the sender does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterId(pub u128);
+
+impl ClusterId {
+    /// Not known.
+    pub const UNKNOWN: Self = Self(0);
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The addresses `[start, end)` of one unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddrRange {
+    /// The first.
+    pub start: Addr,
+    /// The one after the last.
+    pub end: Addr,
+}
+
+impl AddrRange {
+    /// The addresses `[start, end)`.
+    pub fn new(start: Addr, end: Addr) -> Self {
+        Self { start, end }
+    }
+
+    /// How many; 0 if `end` lies before `start`.
+    pub fn count(self) -> u64 {
+        self.end.0.saturating_sub(self.start.0)
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(self) -> bool {
+        self.count() == 0
+    }
+
+    /// The same range, as plain numbers.
+    pub fn numbers(self) -> std::ops::Range<u64> {
+        self.start.0..self.end.0
+    }
+}
+
+impl From<std::ops::Range<u64>> for AddrRange {
+    fn from(range: std::ops::Range<u64>) -> Self {
+        Self { start: Addr(range.start), end: Addr(range.end) }
+    }
+}
+
+impl fmt::Display for AddrRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}, {})", self.start, self.end)
+    }
+}

@@ -1,0 +1,108 @@
+//! A subscription at work: pushes what becomes readable, as far as its credit goes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ithaca_env::Env;
+use ithaca_env::net::Writer;
+use ithaca_env::sync::Notify;
+use ithaca_env::task::TaskHandle;
+
+use super::reply::push_runs;
+use super::unit_shell::UnitShell;
+use crate::unit::Follower;
+use crate::wire::{self, FLAG_END, FLAG_PUSH, Head, Refusal, Runs, Subscribe};
+
+/// Bytes of data in one push, about.
+const PUSH_BYTES: u32 = 256 << 10;
+
+struct Shared {
+    follower: RefCell<Follower>,
+    /// Rings when credit came.
+    credited: Notify,
+    open: Cell<bool>,
+}
+
+/// A subscription. It ends when this is dropped.
+pub(super) struct Following {
+    shared: Rc<Shared>,
+    writer: Writer,
+    head: Head,
+    task: TaskHandle<()>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Following {
+    pub(super) fn add_credit(&self, bytes: u64) {
+        self.shared.follower.borrow_mut().add_credit(bytes);
+        self.shared.credited.ring();
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.open.get()
+    }
+
+    /// Ends it as its follower asked.
+    pub(super) fn end(self) {
+        let head = Head { flags: FLAG_PUSH | FLAG_END, ..self.head };
+        self.writer.push(|out| wire::encode_message(out, head, &Runs::default()));
+    }
+}
+
+/// Begins to push.
+pub(super) fn follow(
+    env: &Env,
+    unit: Rc<UnitShell>,
+    writer: Writer,
+    head: Head,
+    subscribe: Subscribe,
+) -> Following {
+    let follower = RefCell::new(Follower::new(subscribe.addr, subscribe.credit_bytes));
+    let shared = Rc::new(Shared { follower, credited: Notify::default(), open: Cell::new(true) });
+    let (task_shared, task_writer) = (Rc::clone(&shared), writer.clone());
+    let task = env.spawn(async move {
+        let refusal = push_all(&unit, &task_writer, head, &task_shared).await;
+        task_shared.open.set(false);
+        let head = Head { flags: FLAG_PUSH | FLAG_END, ..head };
+        task_writer.push(|out| wire::encode_message(out, head, &refusal));
+    });
+    Following { shared, writer, head, task }
+}
+
+/// Pushes until the unit refuses: the epoch is over, or something is damaged.
+async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Shared) -> Refusal {
+    loop {
+        if let Err(refusal) = unit.check_epoch(head.epoch) {
+            return refusal;
+        }
+        let (advanced, credited) = (unit.advanced().ticket(), shared.credited.ticket());
+        let ready = shared.follower.borrow().ready(unit.watermark());
+        let Some(range) = ready else {
+            either(unit.advanced().after(advanced), shared.credited.after(credited)).await;
+            continue;
+        };
+        let found = match unit.push_from(range, PUSH_BYTES).await {
+            Ok(found) => found,
+            Err(refusal) => return refusal,
+        };
+        let Some(end) = found.last().map(|(run, _)| run.range().end) else { return Refusal::Failed };
+        let bytes = push_runs(writer, head.request, head.epoch, found);
+        shared.follower.borrow_mut().pushed(end, bytes);
+    }
+}
+
+/// Waits for the first of two.
+async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
+    use std::task::Poll;
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    std::future::poll_fn(|cx| match first.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => second.as_mut().poll(cx),
+    })
+    .await;
+}

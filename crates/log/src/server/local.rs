@@ -1,0 +1,418 @@
+//! A cluster in one environment: every node has its own socket, and they talk to each other as any cluster does.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::BufMut;
+use ithaca_chain::{Chain, ChainError, ChainId, ChainOptions, Identity, Label, OpenError, Ticket};
+use ithaca_env::codec::Decoder;
+use ithaca_env::drive::OpenDrive;
+use ithaca_env::net::{Listener, NetError};
+use ithaca_env::task::TaskHandle;
+use ithaca_env::{Env, Time};
+use thiserror::Error;
+
+use super::layouts::LayoutKeeper;
+use super::node::Node;
+use super::register::{REGISTER_BYTES, Register, RegisterError};
+use super::unit_shell::UnitShell;
+use crate::client::{self, CallError, ClientError, Connection, Phase};
+use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
+use crate::planted::Planted;
+use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
+use crate::record::{self, RecordError};
+use crate::sequencer::Sequencer;
+use crate::unit::UnitOptions;
+use crate::wire::{LayoutRecord, NodeStatus, Propose, Roles, Seal, Sealed};
+
+/// Time for the units of a starting cluster to be sealed and for its layout to be decided.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The node that keeps layouts and runs the sequencer.
+const FIRST_NODE: NodeId = NodeId(1);
+
+/// How a local cluster is set up.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Where drives are that `drives` does not name.
+    pub data: PathBuf,
+    /// Where the first node listens; the others take free ports of the same interface.
+    pub listen: SocketAddr,
+    /// Log units, each a node of its own. Fixed when the cluster is formed.
+    pub units: usize,
+    /// The drive of each unit, in order; the rest lie in `data`.
+    pub drives: Vec<PathBuf>,
+    /// Bytes that a new drive is created with.
+    pub create_bytes: u64,
+    /// How chains are set up.
+    pub chain: ChainOptions,
+    /// How units are set up.
+    pub unit: UnitOptions,
+    /// A fault of the sequencer or the acceptor to put in force.
+    pub planted: Planted,
+}
+
+impl LocalOptions {
+    /// One unit in `data`, listening at `listen`, everything else as by default.
+    pub fn new(data: &Path, listen: SocketAddr) -> Self {
+        Self {
+            data: data.to_owned(),
+            listen,
+            units: 1,
+            drives: Vec::new(),
+            create_bytes: 1 << 30,
+            chain: ChainOptions::default(),
+            unit: UnitOptions::default(),
+            planted: Planted::NONE,
+        }
+    }
+
+    fn drive(&self, unit: usize) -> PathBuf {
+        match self.drives.get(unit) {
+            Some(path) => path.clone(),
+            None => self.data.join(format!("unit-{}.chain", unit + 1)),
+        }
+    }
+}
+
+/// Why a local cluster does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The address cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] NetError),
+    /// The register of layouts cannot be used.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// What the register holds is not a record of layouts.
+    #[error("{path}: {error}")]
+    Layouts {
+        /// The register.
+        path: String,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+    /// A unit's chain cannot be opened.
+    #[error(transparent)]
+    Chain(#[from] OpenError),
+    /// A unit's state is not one.
+    #[error("{path}: the unit's state: {error}")]
+    UnitState {
+        /// The unit's drive.
+        path: String,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+    /// The cluster was formed with another number of units.
+    #[error("the cluster has {found} units, {asked} were asked for; units cannot be added or removed yet")]
+    Units {
+        /// How many it has.
+        found: usize,
+        /// How many were asked for.
+        asked: usize,
+    },
+    /// A unit of the cluster has lost its drive.
+    #[error("{path}: the drive of unit {unit} is not there, but the cluster was formed with it")]
+    DriveMissing {
+        /// Its path.
+        path: String,
+        /// The unit.
+        unit: NodeId,
+    },
+    /// The layout would not be valid.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+    /// A unit could not be sealed, or the layout not be decided.
+    #[error(transparent)]
+    Reconfigure(Box<ClientError>),
+    /// The sealed units' answers do not give a tail.
+    #[error(transparent)]
+    Tail(#[from] TailError),
+}
+
+impl From<ClientError> for StartError {
+    fn from(error: ClientError) -> Self {
+        Self::Reconfigure(Box::new(error))
+    }
+}
+
+impl StartError {
+    /// Whether data on a drive is damaged, as opposed to out of reach or wrongly asked for.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Register(RegisterError::Damaged { .. }) | Self::Layouts { .. } | Self::UnitState { .. } => {
+                true
+            }
+            Self::Chain(error) => {
+                matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A running cluster. Dropping it stops its nodes where they stand, as a crash would.
+pub struct LocalCluster {
+    nodes: Vec<Rc<Node>>,
+    addrs: Vec<SocketAddr>,
+    serving: RefCell<Vec<TaskHandle<()>>>,
+    layout: Layout,
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        self.serving.borrow().iter().for_each(TaskHandle::abort);
+    }
+}
+
+impl LocalCluster {
+    /// Opens or creates everything and returns once the cluster serves, in a new epoch.
+    pub async fn start(env: &Env, options: LocalOptions) -> Result<Self, StartError> {
+        // Taken before anything is touched: a port in use must not cost an epoch.
+        let mut listeners = vec![env.listen(options.listen)?];
+        for _ in 1..options.units {
+            listeners.push(env.listen(SocketAddr::new(options.listen.ip(), 0))?);
+        }
+        let addrs: Vec<SocketAddr> = listeners.iter().map(Listener::local_addr).collect();
+        let Opened { register, acceptor, cluster } = open_register(env, &options).await?;
+        let decided = acceptor.latest().cloned();
+        let layout = Layout::single(cluster, first_node());
+        let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
+        check_units(decided.as_ref(), options.units)?;
+        let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
+        for (unit, listener) in listeners.into_iter().enumerate() {
+            let (shell, answering) = open_unit(env, &options, unit, cluster, decided.is_some()).await?;
+            started.serving.borrow_mut().push(answering);
+            let node = Rc::new(Node {
+                env: env.clone(),
+                id: NodeId(unit as u64 + 1),
+                cluster,
+                incarnation: Incarnation(env.wall_clock_ms()),
+                unit: Some(shell),
+                sequencer: RefCell::default(),
+                layouts: keeper.take(),
+                counts_process: unit == 0,
+                started: env.now(),
+                counters: Default::default(),
+            });
+            started.serving.borrow_mut().push(node.serve(listener));
+            started.nodes.push(node);
+        }
+        started.layout = started.reconfigure(env, cluster, decided).await?;
+        let sequencer =
+            Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted);
+        started.nodes[0].sequencer.replace(Some(sequencer));
+        Ok(started)
+    }
+
+    /// The address of each node, the first one's first.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The layout that it started with.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What each node says of itself.
+    pub fn status(&self) -> Vec<NodeStatus> {
+        self.nodes.iter().map(|node| node.status()).collect()
+    }
+
+    /// Waits until a unit's chain has stopped and returns why. Nothing more can be written to that unit until the cluster
+    /// is started again.
+    pub async fn failed(&self) -> ChainError {
+        let units = self.nodes.iter().filter_map(|node| node.unit.as_ref());
+        let stopped = |chain: Chain| async move { chain.changed(Ticket(u64::MAX)).await };
+        let mut waits: Vec<_> = units.map(|unit| Box::pin(stopped(unit.chain().clone()))).collect();
+        poll_fn(|cx| {
+            let failure = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {
+                Poll::Ready(Err(failure)) => Some(failure),
+                _ => None,
+            });
+            failure.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Stops serving, waits for what is under way to be durable, and closes the drives.
+    pub async fn stop(self) {
+        self.serving.borrow_mut().drain(..).for_each(|task| task.abort());
+        for node in &self.nodes {
+            if let Some(unit) = &node.unit {
+                // A chain that has stopped has nothing left to write, and has said so.
+                let _ = unit.chain().clone().close().await;
+            }
+        }
+    }
+
+    /// Ends the epoch before and decides the layout of the next.
+    async fn reconfigure(
+        &self,
+        env: &Env,
+        cluster: ClusterId,
+        decided: Option<Layout>,
+    ) -> Result<Layout, StartError> {
+        let deadline = env.now() + START_TIMEOUT;
+        let proposal = match decided {
+            None => self.first_layout(cluster),
+            Some(before) => {
+                let mut answers = BTreeMap::new();
+                for (node, &addr) in self.nodes.iter().zip(&self.addrs) {
+                    let seal = Seal { epoch: before.epoch };
+                    let sealed: Sealed = self.call(env, node.id, addr, Phase::Seal, &seal, deadline).await?;
+                    answers.insert(node.id, sealed);
+                }
+                let mut next = before.next_epoch(before.find_tail(&answers)?);
+                next.nodes = self.layout_nodes();
+                next
+            }
+        };
+        proposal.validate()?;
+        let propose = Propose { record: proposal.encode() };
+        let addr = self.addrs[0];
+        let record: LayoutRecord =
+            self.call(env, FIRST_NODE, addr, Phase::Layout, &propose, deadline).await?;
+        // What was decided counts, whoever proposed it.
+        let layout =
+            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
+        Ok(layout)
+    }
+
+    async fn call<M: crate::wire::Message, R: crate::wire::Message>(
+        &self,
+        env: &Env,
+        node: NodeId,
+        addr: SocketAddr,
+        phase: Phase,
+        message: &M,
+        deadline: Time,
+    ) -> Result<R, ClientError> {
+        let failed = |error: CallError| ClientError::Node { addr, epoch: Default::default(), phase, error };
+        let who = client::Identity { client: ClientId(0), node, cluster: ClusterId::UNKNOWN };
+        let connection = Connection::open(env, addr, who, deadline).await.map_err(failed)?;
+        let called = connection.call::<M, R>(env, Default::default(), message, deadline).await;
+        called.map(|(reply, _, _)| reply).map_err(failed)
+    }
+
+    fn layout_nodes(&self) -> Vec<crate::layout::Node> {
+        let roles = |unit: usize| match unit {
+            0 => Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT),
+            _ => Roles::UNIT,
+        };
+        let node = |(unit, addr): (usize, &SocketAddr)| crate::layout::Node {
+            id: NodeId(unit as u64 + 1),
+            roles: roles(unit),
+            address: addr.to_string(),
+        };
+        self.addrs.iter().enumerate().map(node).collect()
+    }
+
+    /// Every position on one of the units in turn.
+    fn first_layout(&self, cluster: ClusterId) -> Layout {
+        let nodes = self.layout_nodes();
+        let stripes = nodes.iter().map(|node| Stripe { replicas: vec![node.id], base: Addr(0) }).collect();
+        Layout {
+            nodes,
+            ranges: vec![RangeMap { start: LogPos(0), end: OPEN_END, stripes }],
+            ..Layout::single(cluster, first_node())
+        }
+    }
+}
+
+/// The first node before its address is known.
+fn first_node() -> crate::layout::Node {
+    let roles = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT);
+    crate::layout::Node { id: FIRST_NODE, roles, address: String::new() }
+}
+
+/// What the register knows of the cluster.
+struct Opened {
+    register: Register,
+    acceptor: Acceptor,
+    cluster: ClusterId,
+}
+
+/// Opens the register. A new cluster's id is stored before its drives are created, so that a start that was interrupted
+/// is taken up again, and drives that belong to another cluster, or to this one whose register was lost, are refused.
+async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, StartError> {
+    let path = options.data.join("layout.register");
+    let open = OpenDrive { path: path.clone(), create_bytes: Some(REGISTER_BYTES), read_only: false };
+    let (mut register, value) = Register::open(env, open).await?;
+    let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
+    if let Some(value) = &value
+        && value.first_chunk() != Some(&FORMING_MAGIC)
+    {
+        let acceptor = Acceptor::recover(value, options.planted).map_err(damaged)?;
+        let cluster = acceptor.latest().map_or(ClusterId::UNKNOWN, |layout| layout.cluster);
+        return Ok(Opened { register, acceptor, cluster });
+    }
+    let cluster = match value {
+        Some(value) => decode_forming(&value).map_err(damaged)?,
+        None => {
+            let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
+            let forming = record::encode(FORMING_MAGIC, 1, |out| out.put_u128_le(cluster.0));
+            register.write(&forming).await.map_err(RegisterError::Drive)?;
+            cluster
+        }
+    };
+    Ok(Opened { register, acceptor: Acceptor::new(options.planted), cluster })
+}
+
+/// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
+const FORMING_MAGIC: [u8; 4] = *b"ITcf";
+
+fn decode_forming(value: &[u8]) -> Result<ClusterId, RecordError> {
+    let (_, body) = record::decode(FORMING_MAGIC, 1, value)?;
+    let mut decoder = Decoder::new(body);
+    let (low, high) = (decoder.u64("cluster")?, decoder.u64("cluster")?);
+    decoder.finish()?;
+    Ok(ClusterId(u128::from(high) << 64 | u128::from(low)))
+}
+
+fn check_units(decided: Option<&Layout>, asked: usize) -> Result<(), StartError> {
+    let Some(layout) = decided else { return Ok(()) };
+    let found = layout.nodes.iter().filter(|node| node.roles.has(Roles::UNIT)).count();
+    if found == asked { Ok(()) } else { Err(StartError::Units { found, asked }) }
+}
+
+/// Opens a unit's chain, or creates it when the cluster is new.
+async fn open_unit(
+    env: &Env,
+    options: &LocalOptions,
+    unit: usize,
+    cluster: ClusterId,
+    formed: bool,
+) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
+    let path = options.drive(unit);
+    let node = NodeId(unit as u64 + 1);
+    let label = Label::new(&format!("unit {}", node.0)).expect("a short label");
+    // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
+    let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
+    let create_bytes = (!formed).then_some(options.create_bytes);
+    let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
+    let drive = env.open_drive(open).await.map_err(|error| match error {
+        ithaca_env::drive::DriveError::NotFound { path } => StartError::DriveMissing { path, unit: node },
+        error => StartError::Chain(error.into()),
+    })?;
+    let chain_options = options.chain.clone();
+    let opened = match formed {
+        true => Chain::open(env, drive, Some(&identity), chain_options).await,
+        // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
+        false => match Chain::create(env, drive.clone(), identity.clone(), chain_options.clone()).await {
+            Err(OpenError::AlreadyThere { .. }) => {
+                Chain::open(env, drive, Some(&identity), chain_options).await
+            }
+            created => created.map(|chain| (chain, ithaca_chain::Recovered::default())),
+        },
+    };
+    let (chain, recovered) = opened?;
+    UnitShell::start(env, chain, recovered, options.unit)
+        .map_err(|error| StartError::UnitState { path: path.display().to_string(), error })
+}

@@ -1,0 +1,389 @@
+//! A node: the roles that it has, and the connections that it serves.
+//!
+//! A connection is read as fast as it is answered: while too many of its requests are under way, or too much of what it
+//! was sent stands unread, nothing more is taken from it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use ithaca_env::net::{Conn, Listener, Reader, Writer};
+use ithaca_env::task::TaskHandle;
+use ithaca_env::{Env, Time};
+
+use super::follower::{self, Following};
+use super::layouts::LayoutKeeper;
+use super::reply::{ReplyRoute, UnderWay};
+use super::unit_shell::UnitShell;
+use crate::limits;
+use crate::pos::{ClusterId, Epoch, Incarnation, NodeId, RequestId};
+use crate::sequencer::Sequencer;
+use crate::wire::{
+    self, Check, Credit, Durability, Frame, GetLayout, GetStatus, Head, Hello, HelloOk, Kind, Message,
+    NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
+};
+
+/// Requests of one connection under way past which no more are read.
+const UNDER_WAY_MAX: usize = 4096;
+/// Bytes unsent to one connection past which no more is read from it.
+const UNSENT_MAX_BYTES: usize = 16 << 20;
+/// Subscriptions of one connection.
+const FOLLOWING_MAX: usize = 1024;
+
+/// A node and its roles.
+pub(super) struct Node {
+    pub(super) env: Env,
+    pub(super) id: NodeId,
+    pub(super) cluster: ClusterId,
+    pub(super) incarnation: Incarnation,
+    pub(super) unit: Option<Rc<UnitShell>>,
+    pub(super) sequencer: RefCell<Option<Sequencer>>,
+    pub(super) layouts: Option<Rc<LayoutKeeper>>,
+    /// Whether this node's status counts the process's time and memory; one of those that share a process does.
+    pub(super) counts_process: bool,
+    pub(super) started: Time,
+    pub(super) counters: Counters,
+}
+
+/// What a node counts.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) connections: Cell<u64>,
+    pub(super) tokens: Cell<u64>,
+    pub(super) writes: Cell<u64>,
+    pub(super) entries_written: Cell<u64>,
+    pub(super) bytes_written: Cell<u64>,
+    pub(super) reads: Cell<u64>,
+    pub(super) fills: Cell<u64>,
+    pub(super) trims: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}
+
+impl Node {
+    /// What the node does.
+    pub(super) fn roles(&self) -> Roles {
+        let mut roles = Roles::default();
+        if self.layouts.is_some() {
+            roles = roles.with(Roles::LAYOUT);
+        }
+        if self.sequencer.borrow().is_some() {
+            roles = roles.with(Roles::SEQUENCER);
+        }
+        if self.unit.is_some() {
+            roles = roles.with(Roles::UNIT);
+        }
+        roles
+    }
+
+    /// The epoch that the node serves in, as far as it knows.
+    fn epoch(&self) -> Epoch {
+        let sequencer = self.sequencer.borrow().as_ref().map(Sequencer::epoch);
+        let layout = self.layouts.as_ref().and_then(|layouts| layouts.epoch());
+        sequencer.max(layout).unwrap_or_default()
+    }
+
+    /// Serves `listener` until the task is aborted.
+    pub(super) fn serve(self: &Rc<Self>, listener: Listener) -> TaskHandle<()> {
+        let node = Rc::clone(self);
+        self.env.spawn(async move {
+            let connections = Rc::new(Connections::default());
+            loop {
+                match listener.accept().await {
+                    Ok(conn) => connections.serve(&node, conn),
+                    Err(error) => {
+                        // Out of descriptors, most likely: those in use will be closed, those who wait are not lost.
+                        tracing::warn!(node = node.id.0, %error, "a connection could not be accepted");
+                        node.env.sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        })
+    }
+
+    /// What the node says of itself.
+    pub(super) fn status(&self) -> NodeStatus {
+        let counters = &self.counters;
+        let counted = [
+            ("connections", &counters.connections),
+            ("tokens", &counters.tokens),
+            ("writes", &counters.writes),
+            ("entries_written", &counters.entries_written),
+            ("bytes_written", &counters.bytes_written),
+            ("reads", &counters.reads),
+            ("fills", &counters.fills),
+            ("trims", &counters.trims),
+        ];
+        let mut counters: Vec<(String, u64)> =
+            counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
+        if let Some(unit) = &self.unit {
+            counters.extend(unit.counters().map(|(name, value)| (name.to_owned(), value)));
+        }
+        let sequencer = self.sequencer.borrow();
+        NodeStatus {
+            node: self.id,
+            incarnation: self.incarnation,
+            roles: self.roles(),
+            durability: Durability::Fsync,
+            cpu_us: if self.counts_process { self.env.cpu_us() } else { 0 },
+            rss_bytes: if self.counts_process { self.env.resident_bytes() } else { 0 },
+            uptime_ms: self.env.now().since(self.started).as_millis() as u64,
+            tail: sequencer.as_ref().and_then(|sequencer| sequencer.tail(sequencer.epoch()).ok()),
+            watermark: self.unit.as_ref().map(|unit| unit.watermark()),
+            counters,
+        }
+    }
+}
+
+/// The tasks of open connections: all end when this is dropped.
+#[derive(Default)]
+struct Connections {
+    tasks: RefCell<BTreeMap<u64, TaskHandle<()>>>,
+    next: Cell<u64>,
+}
+
+impl Connections {
+    fn serve(self: &Rc<Self>, node: &Rc<Node>, conn: Conn) {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        add(&node.counters.connections, 1);
+        let (node, connections) = (Rc::clone(node), Rc::downgrade(self));
+        let env = node.env.clone();
+        let task = env.spawn(async move {
+            serve_connection(&node, conn).await;
+            if let Some(connections) = connections.upgrade() {
+                connections.tasks.borrow_mut().remove(&number);
+            }
+        });
+        self.tasks.borrow_mut().insert(number, task);
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.tasks.borrow().values().for_each(TaskHandle::abort);
+    }
+}
+
+async fn serve_connection(node: &Rc<Node>, conn: Conn) {
+    let Conn { reader, writer } = conn;
+    let peer = reader.peer_addr();
+    let mut session = Session {
+        node: Rc::clone(node),
+        writer,
+        under_way: Rc::default(),
+        following: BTreeMap::new(),
+        greeted: false,
+    };
+    if let Err(why) = session.run(reader).await {
+        tracing::debug!(node = node.id.0, %peer, %why, "connection ended");
+    }
+}
+
+/// One connection being served.
+struct Session {
+    node: Rc<Node>,
+    writer: Writer,
+    under_way: Rc<UnderWay>,
+    following: BTreeMap<RequestId, Following>,
+    greeted: bool,
+}
+
+/// Why a connection ended before its peer closed it.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Net(#[from] ithaca_env::net::NetError),
+    #[error(transparent)]
+    Frame(#[from] wire::FrameError),
+    #[error("it was not greeted properly")]
+    Greeting,
+}
+
+impl Session {
+    async fn run(&mut self, mut reader: Reader) -> Result<(), Ended> {
+        let mut buf = BytesMut::new();
+        loop {
+            if reader.read(&mut buf).await? == 0 {
+                return Ok(());
+            }
+            while let Some(frame) = wire::next_frame(&mut buf)? {
+                self.handle(frame)?;
+            }
+            self.under_way.below(UNDER_WAY_MAX).await;
+            self.writer.below(UNSENT_MAX_BYTES).await?;
+        }
+    }
+
+    fn route(&self, head: Head) -> ReplyRoute {
+        ReplyRoute::new(&self.writer, head, &self.under_way)
+    }
+
+    fn handle(&mut self, frame: Frame) -> Result<(), Ended> {
+        let head = frame.head;
+        // The most frequent kinds first, decoded without a detour.
+        if self.greeted && frame.kind == Kind::Write as u16 {
+            self.write(frame);
+            return Ok(());
+        }
+        let request = match Request::decode(&frame) {
+            Ok(request) => request,
+            Err(_) if !self.greeted => return Err(Ended::Greeting),
+            Err(error) => {
+                tracing::debug!(node = self.node.id.0, %error, "refused");
+                self.route(head).refuse(Refusal::Malformed { kind: frame.kind });
+                return Ok(());
+            }
+        };
+        match request {
+            Request::Hello(hello) if !self.greeted => return self.greet(head, &hello),
+            Request::Hello(_) => self.route(head).refuse(Refusal::Greeting),
+            _ if !self.greeted => {
+                self.route(head).refuse(Refusal::Greeting);
+                return Err(Ended::Greeting);
+            }
+            request => self.serve(head, request),
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, head: Head, hello: &Hello) -> Result<(), Ended> {
+        let node = &self.node;
+        let route = self.route(head);
+        let refusal = if !(hello.version_min..=hello.version_max).contains(&PROTOCOL_VERSION) {
+            Some(Refusal::UnsupportedVersion { version_min: PROTOCOL_VERSION, version_max: PROTOCOL_VERSION })
+        } else if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster {
+            Some(Refusal::WrongCluster { cluster: node.cluster })
+        } else if hello.node != NodeId(0) && hello.node != node.id {
+            Some(Refusal::WrongNode { node: node.id })
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            route.refuse(refusal);
+            return Err(Ended::Greeting);
+        }
+        self.greeted = true;
+        let whole = (limits::WRITE_MAX_BYTES, limits::RUN_MAX_COUNT);
+        let (write_max_bytes, run_max_count) = node.unit.as_ref().map_or(whole, |unit| unit.write_limits());
+        let ok = HelloOk {
+            version: PROTOCOL_VERSION,
+            cluster: node.cluster,
+            node: node.id,
+            incarnation: node.incarnation,
+            entry_max_bytes: limits::ENTRY_MAX_BYTES.min(write_max_bytes) as u32,
+            write_max_bytes: write_max_bytes as u32,
+            read_max_bytes: limits::READ_MAX_BYTES as u32,
+            run_max_count: run_max_count as u32,
+            grant_max_count: limits::GRANT_MAX_COUNT,
+        };
+        route.send_in(node.epoch(), &ok);
+        Ok(())
+    }
+
+    fn write(&mut self, frame: Frame) {
+        let route = self.route(frame.head);
+        let Some(unit) = &self.node.unit else {
+            return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
+        };
+        match wire::Write::decode_body(&frame.body, frame.data.len()) {
+            Ok(write) => {
+                let run = write.into_run(frame.head.epoch, frame.data);
+                let counters = &self.node.counters;
+                add(&counters.writes, 1);
+                add(&counters.entries_written, run.count());
+                add(&counters.bytes_written, run.data.len() as u64);
+                unit.write(route, run);
+            }
+            Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
+        }
+    }
+
+    fn serve(&mut self, head: Head, request: Request) {
+        match request {
+            Request::Token(token) => self.grant(head, token),
+            Request::Check(Check) => self.check(head),
+            Request::GetStatus(GetStatus) => self.route(head).send_in(self.node.epoch(), &self.node.status()),
+            Request::GetLayout(GetLayout { epoch }) => match &self.node.layouts {
+                Some(layouts) => layouts.get(self.route(head), epoch),
+                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+            },
+            Request::Propose(propose) => match &self.node.layouts {
+                Some(layouts) => layouts.propose(self.route(head), &propose),
+                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+            },
+            Request::Credit(Credit { credit_bytes }) => {
+                if let Some(following) = self.following.get(&head.request) {
+                    following.add_credit(credit_bytes);
+                }
+            }
+            request => self.serve_unit(head, request),
+        }
+    }
+
+    fn serve_unit(&mut self, head: Head, request: Request) {
+        let Some(unit) = self.node.unit.clone() else {
+            return self.route(head).refuse(Refusal::NotServing { roles: Roles::UNIT });
+        };
+        let counters = &self.node.counters;
+        match request {
+            Request::Read(read) => {
+                add(&counters.reads, 1);
+                unit.read(self.route(head), read);
+            }
+            Request::Fill(fill) => {
+                add(&counters.fills, 1);
+                unit.fill(self.route(head), fill.ranges);
+            }
+            Request::Trim(trim) => {
+                add(&counters.trims, 1);
+                unit.trim(self.route(head), trim.ranges);
+            }
+            Request::Seal(seal) => unit.seal(self.route(head), seal),
+            Request::Subscribe(subscribe) => {
+                self.following.retain(|_, following| following.is_open());
+                if self.following.len() >= FOLLOWING_MAX {
+                    let (pending, limit) = (self.following.len() as u64, FOLLOWING_MAX as u64);
+                    return self.route(head).refuse(Refusal::Overloaded { pending, limit });
+                }
+                let following = follower::follow(&self.node.env, unit, self.writer.clone(), head, subscribe);
+                self.following.insert(head.request, following);
+            }
+            Request::Unsubscribe(_) => match self.following.remove(&head.request) {
+                Some(following) => following.end(),
+                None => self.route(head).refuse(Refusal::NoSubscription),
+            },
+            _ => self.route(head).refuse(Refusal::Malformed { kind: 0 }),
+        }
+    }
+
+    fn grant(&self, head: Head, token: Token) {
+        let route = self.route(head);
+        let mut sequencer = self.node.sequencer.borrow_mut();
+        match sequencer.as_mut() {
+            None => route.refuse(Refusal::NotServing { roles: Roles::SEQUENCER }),
+            Some(sequencer) => match sequencer.grant(head.epoch, token.count) {
+                Ok(grant) => {
+                    add(&self.node.counters.tokens, u64::from(token.count));
+                    route.send(&grant);
+                }
+                Err(refusal) => route.refuse(refusal),
+            },
+        }
+    }
+
+    fn check(&self, head: Head) {
+        let route = self.route(head);
+        let mut tail = self.node.unit.as_ref().map_or_else(Tail::default, |unit| unit.bounds());
+        match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
+            Some(Ok(next)) => tail.tail = Some(next),
+            // Whoever asks the tail in an old epoch must learn that it is over.
+            Some(Err(refusal)) => return route.refuse(refusal),
+            None => {}
+        }
+        route.send(&tail);
+    }
+}

@@ -1,0 +1,451 @@
+//! A log unit at work: the core's effects carried out on a chain, and its reads served.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind};
+use ithaca_env::Env;
+use ithaca_env::sync::Notify;
+use ithaca_env::task::TaskHandle;
+use slab::Slab;
+
+use super::reply::ReplyRoute;
+use crate::entry::EntryMeta;
+use crate::limits;
+use crate::pos::{Addr, AddrRange, Epoch};
+use crate::record::RecordError;
+use crate::unit::{
+    Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
+};
+use crate::wire::{Filled, Outcome, Read, Refusal, RunHead, Seal, Tail, Taken, Trimmed, Written};
+
+/// A unit and its chain.
+pub(super) struct UnitShell {
+    env: Env,
+    chain: Chain,
+    core: RefCell<Unit>,
+    routes: RefCell<Slab<ReplyRoute>>,
+    /// The core's tickets and the chain's tickets that store them, both in order.
+    tickets: RefCell<VecDeque<(Ticket, ithaca_chain::Ticket)>>,
+    /// Rings when the watermark may have moved, or the unit failed.
+    advanced: Notify,
+    /// Kept between steps, so that a step need not allocate.
+    effects: Cell<Vec<Effect>>,
+}
+
+impl UnitShell {
+    /// Takes over an open chain and what it recovered. The task that comes with it gives the answers; abort it to stop the
+    /// unit where it stands.
+    pub(super) fn start(
+        env: &Env,
+        chain: Chain,
+        recovered: ithaca_chain::Recovered,
+        options: UnitOptions,
+    ) -> Result<(Rc<Self>, TaskHandle<()>), RecordError> {
+        let state = match &recovered.state {
+            Some(state) => UnitState::decode(state)?,
+            None => UnitState::default(),
+        };
+        let recovered = Recovered { state, covered: recovered.covered, released: recovered.released };
+        let shell = Rc::new(Self {
+            env: env.clone(),
+            chain,
+            core: RefCell::new(Unit::recover(options, recovered)),
+            routes: RefCell::default(),
+            tickets: RefCell::default(),
+            advanced: Notify::default(),
+            effects: Cell::default(),
+        });
+        let answering = env.spawn(release_answers(Rc::clone(&shell)));
+        Ok((shell, answering))
+    }
+
+    /// The chain under the unit.
+    pub(super) fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Bytes of data and entries that one write may have, so that the chain takes it.
+    pub(super) fn write_limits(&self) -> (usize, usize) {
+        // Half for data, and for each entry's share of heads, tables and padding 64 bytes of the other half.
+        let half = usize::try_from(self.chain.batch_max_bytes() / 2).unwrap_or(usize::MAX);
+        (half.min(limits::WRITE_MAX_BYTES), (half / 64).min(limits::RUN_MAX_COUNT))
+    }
+
+    /// What the chain counts.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let stats = self.chain.stats();
+        [
+            ("groups", stats.counters.groups),
+            ("group_bytes", stats.counters.group_bytes),
+            ("data_bytes", stats.counters.data_bytes),
+            ("footer_bytes", stats.counters.footer_bytes),
+            ("segments_closed", stats.segments_closed),
+            ("segments_ready", stats.segments_ready),
+            ("segments_open", stats.segments_open),
+            ("records", stats.records),
+            ("free_bytes", stats.free_bytes),
+            ("queued_bytes", stats.queued_bytes),
+            ("tail_cache_bytes", stats.tail_cache_bytes as u64),
+            ("footer_cache_bytes", stats.footer_cache_bytes as u64),
+            ("damaged_places", stats.damage.len() as u64),
+        ]
+        .into_iter()
+    }
+
+    /// Rings when the watermark may have moved.
+    pub(super) fn advanced(&self) -> &Notify {
+        &self.advanced
+    }
+
+    /// Every address below is resolved and durable.
+    pub(super) fn watermark(&self) -> Addr {
+        self.core.borrow().watermark()
+    }
+
+    /// Refuses an epoch that is over.
+    pub(super) fn check_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
+        self.core.borrow().check_epoch(epoch)
+    }
+
+    /// The unit's part of a check.
+    pub(super) fn bounds(&self) -> Tail {
+        let core = self.core.borrow();
+        let (first, watermark, end) = (core.first(), core.watermark(), core.end());
+        Tail { tail: None, first: Some(first), watermark: Some(watermark), end: Some(end) }
+    }
+
+    /// Writes a run; the reply goes to `route`.
+    pub(super) fn write(self: &Rc<Self>, route: ReplyRoute, run: Run) {
+        self.submit(route, |to| Input::Write { to, run });
+    }
+
+    /// Makes junk of what is free in `ranges`.
+    pub(super) fn fill(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
+        let epoch = route.epoch();
+        self.submit(route, |to| Input::Fill { to, epoch, ranges });
+    }
+
+    /// Trims `ranges`.
+    pub(super) fn trim(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
+        let epoch = route.epoch();
+        self.submit(route, |to| Input::Trim { to, epoch, ranges });
+    }
+
+    /// Seals an epoch.
+    pub(super) fn seal(self: &Rc<Self>, route: ReplyRoute, seal: Seal) {
+        self.submit(route, |to| Input::Seal { to, epoch: seal.epoch });
+    }
+
+    fn submit(self: &Rc<Self>, route: ReplyRoute, input: impl FnOnce(ReplyTo) -> Input) {
+        let to = ReplyTo(self.routes.borrow_mut().insert(route) as u64);
+        self.step(input(to));
+    }
+
+    fn step(self: &Rc<Self>, input: Input) {
+        let mut effects = self.effects.take();
+        self.core.borrow_mut().step(input, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects.set(effects);
+    }
+
+    fn carry_out(self: &Rc<Self>, effect: Effect) {
+        match effect {
+            Effect::Reply { to, answer } => {
+                // A planted fault answers early, and later to nobody.
+                if let Some(route) = self.routes.borrow_mut().try_remove(to.0 as usize) {
+                    self.answer(route, answer);
+                }
+            }
+            Effect::Persist { ticket, runs, release, state } => {
+                match self.chain.append(Batch { runs, release, state }) {
+                    Ok(stored_by) => self.tickets.borrow_mut().push_back((ticket, stored_by)),
+                    Err(error) => {
+                        let refusal = refusal_of(&error);
+                        let mut effects = Vec::new();
+                        self.core.borrow_mut().step(Input::NotTaken { ticket, refusal }, &mut effects);
+                        effects.into_iter().for_each(|effect| self.carry_out(effect));
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(self: &Rc<Self>, route: ReplyRoute, answer: Answer) {
+        match answer {
+            Answer::Written { taken } if taken.is_empty() => route.send(&Written::default()),
+            Answer::Filled { taken } if taken.is_empty() => route.send(&Filled::default()),
+            Answer::Written { taken } => self.answer_taken(route, taken, |taken| Written { taken }),
+            Answer::Filled { taken } => self.answer_taken(route, taken, |taken| Filled {
+                // Junk is what the filler wants: it is not listed.
+                taken: taken.into_iter().filter(|outcome| outcome.taken != Taken::Junk).collect(),
+            }),
+            Answer::Trimmed => route.send(&Trimmed),
+            Answer::Sealed(sealed) => route.send(&sealed),
+            Answer::Refused(refusal) => route.refuse(refusal),
+        }
+    }
+
+    /// Looks up what taken addresses hold, and answers.
+    fn answer_taken<M: crate::wire::Message + 'static>(
+        self: &Rc<Self>,
+        route: ReplyRoute,
+        taken: Vec<(AddrRange, Holding)>,
+        reply: impl FnOnce(Vec<Outcome>) -> M + 'static,
+    ) {
+        let shell = Rc::clone(self);
+        self.env.spawn(async move {
+            match shell.outcomes(taken).await {
+                Ok(outcomes) => route.send(&reply(outcomes)),
+                Err(refusal) => route.refuse(refusal),
+            }
+        });
+    }
+
+    async fn outcomes(&self, taken: Vec<(AddrRange, Holding)>) -> Result<Vec<Outcome>, Refusal> {
+        let mut outcomes = Vec::new();
+        for (range, holding) in taken {
+            let whole = |taken| Outcome { addr: range.start, count: range.count(), taken };
+            match holding {
+                Holding::Trimmed => outcomes.push(whole(Taken::Trimmed)),
+                Holding::Unwritten => {}
+                Holding::Stored => {
+                    let mut next = range.start.0;
+                    while next < range.end.0 {
+                        let runs = self.stored(next..range.end.0, 1 << 20).await?;
+                        // What is not said to be taken counts as free: a part that went meanwhile has to be named.
+                        let trimmed = |gone: AddrRange| Outcome {
+                            addr: gone.start,
+                            count: gone.count(),
+                            taken: Taken::Trimmed,
+                        };
+                        for run in &runs {
+                            let gone = self.trimmed_meanwhile((next..run.first_key).into())?;
+                            outcomes.extend(gone.map(trimmed));
+                            outcomes.push(outcome_of(run));
+                            next = run.keys().end;
+                        }
+                        if runs.is_empty() {
+                            let gone = self.trimmed_meanwhile((next..range.end.0).into())?;
+                            outcomes.extend(gone.map(trimmed));
+                            next = range.end.0;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Addresses that were stored when a read of them began, and that the chain has no record of: trimmed meanwhile, or
+    /// lost. `None` if there are none.
+    fn trimmed_meanwhile(&self, gone: AddrRange) -> Result<Option<AddrRange>, Refusal> {
+        if gone.is_empty() {
+            return Ok(None);
+        }
+        let parts = self.core.borrow().classify(gone);
+        match parts.iter().find(|(_, holding)| *holding != Holding::Trimmed) {
+            Some((part, _)) => Err(Refusal::Damaged { addr: part.start }),
+            None => Ok(Some(gone)),
+        }
+    }
+
+    /// Runs of stored addresses, from the first on.
+    async fn stored(&self, keys: std::ops::Range<u64>, limit_bytes: usize) -> Result<Vec<Run>, Refusal> {
+        let read = self.chain.read_runs(keys.start, keys.end, limit_bytes).await;
+        read.map_err(|error| match error {
+            ReadError::Damaged { key, .. } => Refusal::Damaged { addr: Addr(key) },
+            ReadError::Drive(_) => Refusal::Failed,
+        })
+    }
+
+    /// Serves a read. What stands in memory is answered in this turn; the rest by a task.
+    pub(super) fn read(self: &Rc<Self>, route: ReplyRoute, read: Read) {
+        if let Err(refusal) = self.check_epoch(route.epoch()) {
+            return route.refuse(refusal);
+        }
+        if let Some(found) = self.read_cached(&read) {
+            return route.send_runs(found);
+        }
+        let shell = Rc::clone(self);
+        self.env.spawn(async move {
+            match shell.read_cold(read).await {
+                // The epoch may have ended while the drive was read.
+                Ok(found) => match shell.check_epoch(route.epoch()) {
+                    Ok(()) => route.send_runs(found),
+                    Err(refusal) => route.refuse(refusal),
+                },
+                Err(refusal) => route.refuse(refusal),
+            }
+        });
+    }
+
+    /// The answer if all of it stands in memory.
+    fn read_cached(&self, read: &Read) -> Option<Vec<FoundRun>> {
+        let mut found = Found::new(read.limit_bytes);
+        for range in &read.ranges {
+            for (part, holding) in self.core.borrow().classify(*range) {
+                match holding {
+                    Holding::Stored => {
+                        let room = found.room_bytes().max(1);
+                        let mut next = part.start;
+                        for run in self.chain.try_read_runs_cached(part.start.0, part.end.0, room)? {
+                            next = Addr(run.keys().end);
+                            found.push_run(run);
+                        }
+                        // The chain stopped at the limit: so does the answer.
+                        if next < part.end {
+                            return Some(found.into_runs());
+                        }
+                    }
+                    other => found.push_other(part, other),
+                }
+                if found.is_full() {
+                    return Some(found.into_runs());
+                }
+            }
+        }
+        Some(found.into_runs())
+    }
+
+    /// The answer, read from the drive where it must be; parts that lie apart are read at the same time.
+    async fn read_cold(self: &Rc<Self>, read: Read) -> Result<Vec<FoundRun>, Refusal> {
+        let mut parts = Vec::new();
+        for range in &read.ranges {
+            for (part, holding) in self.core.borrow().classify(*range) {
+                let reading = (holding == Holding::Stored).then(|| {
+                    let shell = Rc::clone(self);
+                    let limit = read.limit_bytes as usize;
+                    self.env.spawn(async move { shell.stored(part.numbers(), limit).await })
+                });
+                parts.push((part, holding, reading));
+            }
+        }
+        let mut found = Found::new(read.limit_bytes);
+        for (part, holding, reading) in parts {
+            if found.is_full() {
+                break;
+            }
+            let Some(reading) = reading else {
+                found.push_other(part, holding);
+                continue;
+            };
+            let runs = reading.join().await.unwrap_or(Err(Refusal::Failed))?;
+            let mut next = part.start;
+            for run in runs {
+                if let Some(gone) = self.trimmed_meanwhile((next.0..run.first_key).into())? {
+                    found.push_other(gone, Holding::Trimmed);
+                }
+                next = Addr(run.keys().end);
+                found.push_run(run);
+            }
+            if next < part.end {
+                // Either the limit cut it off, and then this is the end of the answer, or it was trimmed meanwhile.
+                if found.is_full() {
+                    break;
+                }
+                let rest = AddrRange::new(next, part.end);
+                let trimmed = self.core.borrow().classify(rest);
+                match trimmed.first() {
+                    Some(&(first, Holding::Trimmed)) if first.start == next => {
+                        found.push_other(first, Holding::Trimmed)
+                    }
+                    _ => {}
+                }
+                break;
+            }
+        }
+        Ok(found.into_runs())
+    }
+
+    /// What a follower is shown next: resolved addresses from `range.start` on, about `limit_bytes` of them.
+    pub(super) async fn push_from(
+        self: &Rc<Self>,
+        range: AddrRange,
+        limit_bytes: u32,
+    ) -> Result<Vec<FoundRun>, Refusal> {
+        let read = Read { limit_bytes, ranges: vec![range] };
+        match self.read_cached(&read) {
+            Some(found) => Ok(found),
+            None => self.read_cold(read).await,
+        }
+    }
+}
+
+/// One run of a reply and its data.
+pub(super) type FoundRun = (RunHead, Bytes);
+
+fn outcome_of(run: &Run) -> Outcome {
+    let addr = Addr(run.first_key);
+    let taken = match run.kind {
+        RunKind::Junk => Taken::Junk,
+        // A meta that this version cannot read names nobody: the writer takes it for another's entry.
+        RunKind::Data => match EntryMeta::decode(&run.meta) {
+            Ok(meta) => {
+                Taken::Data { client: meta.client, request: meta.request_at(addr), stride: meta.stride }
+            }
+            Err(_) => Taken::Data { client: Default::default(), request: Default::default(), stride: 0 },
+        },
+    };
+    Outcome { addr, count: run.count(), taken }
+}
+
+fn refusal_of(error: &AppendError) -> Refusal {
+    match *error {
+        AppendError::Full { .. } => Refusal::Full,
+        AppendError::Stopped(_) => Refusal::Failed,
+        AppendError::Overloaded { queued_bytes, max_bytes } => {
+            Refusal::Overloaded { pending: queued_bytes, limit: max_bytes }
+        }
+        AppendError::TooLarge { bytes, max_bytes } => Refusal::TooLarge { found: bytes, limit: max_bytes },
+        AppendError::TooSparse { ranges, max_ranges } => {
+            Refusal::TooSparse { addr: Addr(ranges as u64), limit: max_ranges as u64 }
+        }
+        AppendError::StateTooLong { bytes, max_bytes } => {
+            Refusal::TooLarge { found: bytes as u64, limit: max_bytes as u64 }
+        }
+        AppendError::BadRun { found, max, .. } => Refusal::TooLarge { found, limit: max },
+    }
+}
+
+/// Tells the core what has become durable, or that nothing will any more.
+async fn release_answers(shell: Rc<UnitShell>) {
+    loop {
+        let first = shell.tickets.borrow().front().map(|&(_, stored_by)| stored_by);
+        let durable = shell.chain.durable();
+        match first {
+            Some(stored_by) if stored_by <= durable => shell.release_up_to(durable),
+            _ => {
+                if let Err(why) = shell.chain.changed(durable).await {
+                    tracing::error!(%why, "a log unit serves no more; what was acknowledged is on its drive");
+                    shell.step(Input::Failed);
+                    shell.advanced.ring();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl UnitShell {
+    fn release_up_to(self: &Rc<Self>, durable: ithaca_chain::Ticket) {
+        let mut up_to = None;
+        let mut tickets = self.tickets.borrow_mut();
+        while let Some(&(ticket, stored_by)) = tickets.front() {
+            if stored_by > durable {
+                break;
+            }
+            up_to = Some(ticket);
+            tickets.pop_front();
+        }
+        drop(tickets);
+        if let Some(up_to) = up_to {
+            self.step(Input::Persisted { up_to });
+            self.advanced.ring();
+        }
+    }
+}

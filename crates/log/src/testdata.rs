@@ -1,0 +1,61 @@
+//! Expected outputs of tests, kept in `testdata/`.
+
+/// Compares `actual` with `testdata/{name}`. With `REWRITE=1` in the environment the file becomes `actual`; the change is
+/// then reviewed as a diff.
+#[expect(clippy::disallowed_methods, reason = "a test reads its own expected output")]
+pub(crate) fn check(name: &str, actual: &str) {
+    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
+        std::fs::write(&path, actual).expect("testdata can be written");
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = expected.lines().zip(actual.lines()).position(|(old, new)| old != new);
+    let line = differs.unwrap_or(expected.lines().count().min(actual.lines().count()));
+    assert!(
+        expected == actual,
+        "{path}:{}: expected {:?}, found {:?}; REWRITE=1 accepts the change",
+        line + 1,
+        expected.lines().nth(line),
+        actual.lines().nth(line),
+    );
+}
+
+/// `bytes` in hexadecimal: words of four, lines of 32.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let words: Vec<String> =
+        bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+    words.chunks(8).map(|line| format!("  {}\n", line.join(" "))).collect()
+}
+
+#[test]
+fn every_stored_record_has_golden_bytes() {
+    use crate::layout::{Layout, Node, acceptor};
+    use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
+
+    let state = crate::unit::UnitState { sealed: Epoch(3), sealed_highest: Some(Addr(44)), served: Epoch(3) };
+    let roles = crate::wire::Roles::LAYOUT.with(crate::wire::Roles::SEQUENCER).with(crate::wire::Roles::UNIT);
+    let node = Node { id: NodeId(2), roles, address: "127.0.0.1:7420".to_owned() };
+    let first = Layout::single(ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888), node);
+    let layout = first.next_epoch(LogPos(45));
+    let mut acceptor = crate::layout::Acceptor::default();
+    let mut effects = Vec::new();
+    let to = crate::unit::ReplyTo(0);
+    for layout in [&first, &layout] {
+        effects.clear();
+        acceptor.step(acceptor::Input::Propose { to, layout: layout.clone() }, &mut effects);
+        acceptor.step(acceptor::Input::Persisted, &mut effects);
+    }
+    let Some(acceptor::Effect::Persist { record }) = effects.first() else { panic!("a record to store") };
+    let again = crate::layout::Acceptor::recover(record, crate::planted::Planted::NONE)
+        .map(|again| again.latest().cloned());
+    assert_eq!(again, Ok(Some(layout.clone())));
+    let text = format!(
+        "Records that the log stores, in hexadecimal. docs/format/log.md explains them.\n\nunit state\n{}\nlayout\n{}\n\
+         acceptor\n{}",
+        hex(&state.encode()),
+        hex(&layout.encode()),
+        hex(record)
+    );
+    check("golden/records.txt", &text);
+}

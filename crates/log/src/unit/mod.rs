@@ -1,0 +1,347 @@
+//! The log unit: write-once addresses that survive crashes. A pure core.
+//!
+//! An address is unwritten, then holds data or junk, then is trimmed; it never goes back. The unit keeps which
+//! addresses are taken ([`RangeSet`]s, whose size is the number of gaps); what they hold lies in the chain under it.
+//!
+//! ```text
+//!             step(Input)                      Effect::Persist{ticket}
+//!   shell ───────────────────▶  Unit  ───────────────────────────▶ chain
+//!         ◀───────────────────        ◀───────────────────────────
+//!           Effect::Reply{to}              Input::Persisted{up_to}
+//! ```
+//!
+//! Promises, each with a planted fault that a test finds:
+//! * a reply waits until all that it reveals is durable, also when it says that an address is taken;
+//! * nothing in an epoch at or below the sealed one is accepted, across restarts too;
+//! * repeating a seal gives the same answer;
+//! * a run that is partly taken is written where it is free, and the rest is reported;
+//! * after the drive has failed nothing is acknowledged any more.
+//!
+//! It does not read: [`Unit::classify`] says what the chain holds, and the shell reads it. It does not know the layout:
+//! epochs come with requests.
+
+mod conflict;
+mod follow;
+mod found;
+mod pending;
+mod state;
+mod step;
+
+#[cfg(test)]
+mod tests;
+
+pub use follow::Follower;
+pub use found::Found;
+pub use state::UnitState;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_chain::{RangeSet, Run};
+
+use crate::limits;
+use crate::planted::{Planted, PlantedBug};
+use crate::pos::{Addr, AddrRange, Epoch};
+use crate::wire::{Refusal, Sealed};
+use pending::Pending;
+
+/// Where a reply goes: the shell's own name for a request, opaque here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyTo(pub u64);
+
+/// Names a [`Effect::Persist`]. Tickets grow by one, and become durable in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What happens to a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A client writes. The run's version is the epoch of its tokens, its kind is data, and it keeps to the limits of the
+    /// wire.
+    Write {
+        /// Who is answered.
+        to: ReplyTo,
+        /// What to write.
+        run: Run,
+    },
+    /// A client fills holes with junk.
+    Fill {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch of the request.
+        epoch: Epoch,
+        /// Where; within the limits of the wire.
+        ranges: Vec<AddrRange>,
+    },
+    /// A client trims.
+    Trim {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch of the request.
+        epoch: Epoch,
+        /// What; within the limits of the wire.
+        ranges: Vec<AddrRange>,
+    },
+    /// Somebody ends an epoch.
+    Seal {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch to end.
+        epoch: Epoch,
+    },
+    /// Every ticket up to this one is durable.
+    Persisted {
+        /// The last.
+        up_to: Ticket,
+    },
+    /// The chain did not take the ticket, because it has no room: nothing of it was or will be stored. MUST come right
+    /// after the step that made the ticket, before any other input.
+    NotTaken {
+        /// The ticket.
+        ticket: Ticket,
+        /// What the requester is told.
+        refusal: Refusal,
+    },
+    /// The drive failed. What is not durable may or may not be there after a restart.
+    Failed,
+}
+
+/// What a unit wants done, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Store all of this, or nothing of it.
+    Persist {
+        /// Its name.
+        ticket: Ticket,
+        /// Data and junk.
+        runs: Vec<Run>,
+        /// Addresses that are trimmed.
+        release: Vec<Range<u64>>,
+        /// The unit's state, replacing the earlier one.
+        state: Option<Bytes>,
+    },
+    /// Answer a request.
+    Reply {
+        /// Which.
+        to: ReplyTo,
+        /// The answer.
+        answer: Answer,
+    },
+}
+
+/// An answer. Addresses that turned out to be taken are stated as ranges; what stored ones hold, and whose it is, the shell
+/// looks up in the chain: it is durable, and does not change but by a trim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The run was written, except where addresses were taken.
+    Written {
+        /// Those, in order.
+        taken: Vec<(AddrRange, Holding)>,
+    },
+    /// The ranges are junk, except where addresses were taken, by whatever it was: junk that was there before is listed
+    /// too.
+    Filled {
+        /// Those, in order.
+        taken: Vec<(AddrRange, Holding)>,
+    },
+    /// The ranges are trimmed.
+    Trimmed,
+    /// The epoch is over.
+    Sealed(Sealed),
+    /// The request was refused.
+    Refused(Refusal),
+}
+
+/// What an address of a unit holds, durably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Nothing that is durable.
+    Unwritten,
+    /// Data or junk: the chain says which.
+    Stored,
+    /// It is trimmed.
+    Trimmed,
+}
+
+/// How much a unit keeps in memory at the most.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitOptions {
+    /// Requests that wait for a ticket.
+    pub pending_max_count: usize,
+    /// Bytes of data in them.
+    pub pending_max_bytes: usize,
+    /// Ranges of taken addresses, and of trimmed ones.
+    pub ranges_max_count: usize,
+    /// A fault to put in force.
+    pub planted: Planted,
+}
+
+impl Default for UnitOptions {
+    fn default() -> Self {
+        Self {
+            pending_max_count: limits::UNIT_PENDING_MAX_COUNT,
+            pending_max_bytes: limits::UNIT_PENDING_MAX_BYTES,
+            ranges_max_count: limits::UNIT_RANGES_MAX_COUNT,
+            planted: Planted::NONE,
+        }
+    }
+}
+
+/// What a chain knows after a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// The latest state that was stored.
+    pub state: UnitState,
+    /// Addresses that hold a record or are trimmed.
+    pub covered: RangeSet,
+    /// Addresses that are trimmed.
+    pub released: RangeSet,
+}
+
+/// A log unit.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    options: UnitOptions,
+    state: UnitState,
+    /// Requests in this epoch and below are refused.
+    floor: Epoch,
+    /// The ticket that stores `state.sealed`; `None` if the chain did not take it.
+    sealed_by: Option<Ticket>,
+    /// Addresses that durably hold something or are trimmed.
+    durable: RangeSet,
+    /// Addresses that a ticket under way takes. Disjoint from `durable`.
+    claimed: RangeSet,
+    /// Addresses that are durably trimmed.
+    trimmed: RangeSet,
+    /// Requests that wait for a ticket, in order of their tickets.
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    last_ticket: Ticket,
+    durable_ticket: Ticket,
+    failed: bool,
+}
+
+impl Unit {
+    /// A unit that has never held anything.
+    pub fn new(options: UnitOptions) -> Self {
+        Self::recover(options, Recovered::default())
+    }
+
+    /// A unit as the chain has it after a restart. The epochs that it served before are over for it: what it had begun and
+    /// not finished then may or may not be there, so it serves again in a new epoch only.
+    pub fn recover(options: UnitOptions, recovered: Recovered) -> Self {
+        let Recovered { state, covered, released } = recovered;
+        let floor = if options.planted.is(PlantedBug::ServesAfterRestart) {
+            state.sealed
+        } else {
+            state.sealed.max(state.served)
+        };
+        let mut durable = covered;
+        for range in released.ranges() {
+            durable.insert(range);
+        }
+        Self {
+            options,
+            state,
+            floor,
+            sealed_by: Some(Ticket(0)),
+            durable,
+            claimed: RangeSet::new(),
+            trimmed: released,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            last_ticket: Ticket(0),
+            durable_ticket: Ticket(0),
+            failed: false,
+        }
+    }
+
+    /// Whether a read in `epoch` may be served; reads change nothing, so that is all there is to check.
+    pub fn check_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
+        if self.failed && !self.options.planted.is(PlantedBug::FailureIgnored) {
+            return Err(Refusal::Failed);
+        }
+        if epoch <= self.floor && !self.options.planted.is(PlantedBug::StaleEpochAccepted) {
+            return Err(Refusal::Sealed { sealed: self.floor });
+        }
+        Ok(())
+    }
+
+    /// What the addresses of `range` hold, as parts of it in order, without gaps. Only what is durable is seen.
+    pub fn classify(&self, range: AddrRange) -> Vec<(AddrRange, Holding)> {
+        let mut parts = Vec::new();
+        self.classify_into(range.numbers(), &mut parts);
+        parts
+    }
+
+    fn classify_into(&self, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
+        if self.options.planted.is(PlantedBug::ReadBeforeDurable) {
+            let mut both = self.durable.clone();
+            self.claimed.ranges().for_each(|part| _ = both.insert(part));
+            return self.classify_over(&both, range, parts);
+        }
+        self.classify_over(&self.durable, range, parts);
+    }
+
+    fn classify_over(&self, visible: &RangeSet, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
+        let mut push = |part: Range<u64>, holding| {
+            if !part.is_empty() {
+                parts.push((part.into(), holding));
+            }
+        };
+        let mut next = range.start;
+        for stored in visible.overlaps(range.clone()) {
+            push(next..stored.start, Holding::Unwritten);
+            let mut at = stored.start;
+            for trimmed in self.trimmed.overlaps(stored.clone()) {
+                push(at..trimmed.start, Holding::Stored);
+                at = trimmed.end;
+                push(trimmed, Holding::Trimmed);
+            }
+            push(at..stored.end, Holding::Stored);
+            next = stored.end;
+        }
+        push(next..range.end, Holding::Unwritten);
+    }
+
+    /// Every address below is resolved and durable: a follower may be served up to here.
+    pub fn watermark(&self) -> Addr {
+        Addr(self.durable.first_gap(0))
+    }
+
+    /// The lowest address that is not trimmed.
+    pub fn first(&self) -> Addr {
+        Addr(self.trimmed.first_gap(0))
+    }
+
+    /// One past the highest durable address; 0 if there is none.
+    pub fn end(&self) -> Addr {
+        Addr(self.durable.last().map_or(0, |last| last + 1))
+    }
+
+    /// Its own state, as it is or is about to be stored.
+    pub fn state(&self) -> UnitState {
+        self.state
+    }
+
+    /// Requests in this epoch and below are refused.
+    pub fn floor(&self) -> Epoch {
+        self.floor
+    }
+
+    /// Requests that wait for a ticket.
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether the drive has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The highest address that holds something, or will when the tickets under way are durable.
+    fn highest(&self) -> Option<Addr> {
+        self.durable.last().max(self.claimed.last()).map(Addr)
+    }
+}

@@ -1,0 +1,359 @@
+//! What a unit does with each input.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_chain::{RangeSet, Run, RunKind, TABLE_ENTRY_BYTES, Table};
+
+use super::conflict::Sorted;
+use super::pending::{Claims, Pending, Waiting};
+use super::{Answer, Effect, Holding, Input, ReplyTo, Ticket, Unit};
+use crate::limits;
+use crate::planted::PlantedBug;
+use crate::pos::{Addr, AddrRange, Epoch};
+use crate::wire::{Refusal, Sealed};
+
+/// The table of junk, shared by every run of it: no lengths and no checksums.
+static JUNK_TABLE: [u8; limits::RUN_MAX_COUNT * TABLE_ENTRY_BYTES] =
+    [0; limits::RUN_MAX_COUNT * TABLE_ENTRY_BYTES];
+
+/// What a request asks the chain to store.
+#[derive(Default)]
+struct Change {
+    runs: Vec<Run>,
+    release: Vec<Range<u64>>,
+    claims: Claims,
+    bytes: usize,
+}
+
+impl Unit {
+    /// Does what `input` asks for and adds to `effects` what that takes, in order.
+    pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        let (to, done) = match input {
+            Input::Write { to, run } => (to, self.write(to, run, effects)),
+            Input::Fill { to, epoch, ranges } => (to, self.fill(to, epoch, &ranges, effects)),
+            Input::Trim { to, epoch, ranges } => (to, self.trim(to, epoch, &ranges, effects)),
+            Input::Seal { to, epoch } => (to, self.seal(to, epoch, effects)),
+            Input::Persisted { up_to } => return self.persisted(up_to, effects),
+            Input::NotTaken { ticket, refusal } => return self.not_taken(ticket, refusal, effects),
+            Input::Failed => return self.fail(effects),
+        };
+        if let Err(refusal) = done {
+            effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
+        }
+    }
+
+    fn write(&mut self, to: ReplyTo, run: Run, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        assert!(run.kind == RunKind::Data && run.count() > 0, "a write carries entries");
+        let epoch = Epoch(run.version);
+        self.check_epoch(epoch)?;
+        self.check_room(run.data.len())?;
+        if let Some(index) = run.table.first_mismatch(&run.data)
+            && !self.options.planted.is(PlantedBug::ChecksumIgnored)
+        {
+            return Err(Refusal::Checksum { index: index as u64 });
+        }
+        let mut sorted = Sorted::default();
+        self.sort_out(run.keys(), &mut sorted);
+        if self.options.planted.is(PlantedBug::WholeRunWritten) && !sorted.free.is_empty() {
+            sorted = Sorted::default();
+            sorted.free.push(run.keys());
+        }
+        self.check_sparse(&sorted.free)?;
+        let runs = match sorted.taken.is_empty() {
+            true => vec![run],
+            false => sorted.free.iter().map(|keys| run.slice(keys)).collect(),
+        };
+        check_parts(&runs)?;
+        let bytes = runs.iter().map(|run| run.data.len()).sum();
+        let change = Change { runs, claims: sorted.free, bytes, ..Change::default() };
+        self.answer_when_durable(
+            to,
+            epoch,
+            change,
+            sorted.in_flight,
+            Waiting::Written(sorted.taken),
+            effects,
+        );
+        Ok(())
+    }
+
+    fn fill(
+        &mut self,
+        to: ReplyTo,
+        epoch: Epoch,
+        ranges: &[AddrRange],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        self.check_epoch(epoch)?;
+        self.check_room(0)?;
+        let ranges = disjoint(ranges);
+        let mut sorted = Sorted::default();
+        for range in ranges.ranges() {
+            self.sort_out(range, &mut sorted);
+        }
+        if self.options.planted.is(PlantedBug::FillBeatsData) {
+            sorted = Sorted::default();
+            ranges.ranges().for_each(|range| sorted.free.push(range));
+        }
+        self.check_sparse(&sorted.free)?;
+        let runs: Vec<Run> = sorted.free.iter().flat_map(|range| junk(range, epoch)).collect();
+        check_parts(&runs)?;
+        let change = Change { runs, claims: sorted.free, ..Change::default() };
+        self.answer_when_durable(to, epoch, change, sorted.in_flight, Waiting::Filled(sorted.taken), effects);
+        Ok(())
+    }
+
+    /// Trims what is there, and the holes among it. Beyond the highest address nothing is decided yet, so nothing can be
+    /// given up: such a trim is refused.
+    fn trim(
+        &mut self,
+        to: ReplyTo,
+        epoch: Epoch,
+        ranges: &[AddrRange],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        self.check_epoch(epoch)?;
+        self.check_room(0)?;
+        let end = self.highest().map_or(0, |highest| highest.0 + 1);
+        let mut sorted = Sorted::default();
+        let mut release = Vec::new();
+        for range in disjoint(ranges).ranges() {
+            if range.end > end {
+                return Err(Refusal::Unwritten { addr: Addr(end.max(range.start)) });
+            }
+            release.extend(self.trimmed.gaps(range.clone()));
+            self.sort_out(range, &mut sorted);
+        }
+        self.check_trims(&release)?;
+        let change = Change { release, claims: sorted.free, ..Change::default() };
+        self.answer_when_durable(to, epoch, change, sorted.in_flight, Waiting::Trimmed, effects);
+        Ok(())
+    }
+
+    fn seal(&mut self, to: ReplyTo, epoch: Epoch, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if self.failed {
+            return Err(Refusal::Failed);
+        }
+        let repeated = epoch == self.state.sealed;
+        if !repeated && (epoch < self.state.sealed || epoch < self.state.served) {
+            return Err(Refusal::Sealed { sealed: self.floor });
+        }
+        let undo = self.state;
+        if !repeated {
+            // What is under way counts: it is durable before this seal is, because tickets become durable in order.
+            self.state.sealed_highest = self.highest();
+            if self.options.planted.is(PlantedBug::SealForgetsPending) {
+                self.state.sealed_highest = self.durable.last().map(Addr);
+            }
+            self.state.sealed = epoch;
+            self.floor = self.floor.max(epoch);
+            self.sealed_by = None;
+        }
+        let mut sealed = Sealed { epoch, highest: self.state.sealed_highest };
+        if self.options.planted.is(PlantedBug::RepeatedSealMoves) {
+            sealed.highest = self.highest();
+        }
+        if self.options.planted.is(PlantedBug::SealWithoutPersist) {
+            effects.push(Effect::Reply { to, answer: Answer::Sealed(sealed) });
+            return Ok(());
+        }
+        let answer = Waiting::Sealed(sealed);
+        match self.sealed_by {
+            Some(ticket) if ticket <= self.durable_ticket => self.reply(to, answer, effects),
+            Some(ticket) => self.wait(self.last_ticket.max(ticket), to, answer),
+            None => {
+                let ticket =
+                    self.persist(Change::default(), Some(self.state), to, answer, Some(undo), effects);
+                self.sealed_by = Some(ticket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses more work than may wait.
+    fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
+        let options = &self.options;
+        if self.pending.len() >= options.pending_max_count {
+            let limit = options.pending_max_count as u64;
+            return Err(Refusal::Overloaded { pending: self.pending.len() as u64, limit });
+        }
+        if self.pending_bytes + bytes > options.pending_max_bytes {
+            let limit = options.pending_max_bytes as u64;
+            return Err(Refusal::Overloaded { pending: (self.pending_bytes + bytes) as u64, limit });
+        }
+        Ok(())
+    }
+
+    /// Stores `change`, if it is one, and answers when all that the answer reveals is durable.
+    fn answer_when_durable(
+        &mut self,
+        to: ReplyTo,
+        epoch: Epoch,
+        change: Change,
+        in_flight: bool,
+        answer: Waiting,
+        effects: &mut Vec<Effect>,
+    ) {
+        if change.runs.is_empty() && change.release.is_empty() {
+            let early = self.options.planted.is(PlantedBug::WrittenBeforeDurable);
+            match in_flight && !early {
+                // Whose claim it is does not matter: the last ticket comes after it.
+                true => self.wait(self.last_ticket, to, answer),
+                false => self.reply(to, answer, effects),
+            }
+            return;
+        }
+        let undo = self.state;
+        let mut state = None;
+        if epoch > self.state.served {
+            self.state.served = epoch;
+            // An older epoch is over as soon as a newer one is seen: layouts are decided one after the other.
+            self.floor = self.floor.max(Epoch(epoch.0 - 1));
+            state = Some(self.state);
+        }
+        self.persist(change, state, to, answer, state.map(|_| undo), effects);
+    }
+
+    fn persist(
+        &mut self,
+        change: Change,
+        state: Option<super::UnitState>,
+        to: ReplyTo,
+        answer: Waiting,
+        undo: Option<super::UnitState>,
+        effects: &mut Vec<Effect>,
+    ) -> Ticket {
+        let Change { runs, release, claims, bytes } = change;
+        self.last_ticket.0 += 1;
+        let ticket = self.last_ticket;
+        for range in claims.iter() {
+            self.claimed.insert(range);
+        }
+        self.pending_bytes += bytes;
+        let trims = release.clone();
+        let state = state.map(|state| state.encode());
+        let planted = self.options.planted;
+        let early = match answer {
+            Waiting::Written(_) => planted.is(PlantedBug::AckBeforePersist),
+            Waiting::Trimmed => planted.is(PlantedBug::TrimWithoutPersist),
+            _ => false,
+        };
+        if early {
+            self.reply(to, answer.clone(), effects);
+        }
+        effects.push(Effect::Persist { ticket, runs, release, state });
+        // An answer that a planted fault gave early is not given again.
+        let to = (!early).then_some(to);
+        self.pending.push_back(Pending { ticket, to, answer, claims, trims, bytes, undo });
+        ticket
+    }
+
+    /// Answers once `ticket` is durable, without storing anything.
+    fn wait(&mut self, ticket: Ticket, to: ReplyTo, answer: Waiting) {
+        debug_assert!(self.pending.back().is_none_or(|last| last.ticket <= ticket));
+        let claims = Claims::default();
+        let to = Some(to);
+        self.pending.push_back(Pending {
+            ticket,
+            to,
+            answer,
+            claims,
+            trims: Vec::new(),
+            bytes: 0,
+            undo: None,
+        });
+    }
+
+    fn persisted(&mut self, up_to: Ticket, effects: &mut Vec<Effect>) {
+        assert!(up_to <= self.last_ticket, "only what was begun can be durable");
+        if self.failed {
+            return;
+        }
+        self.durable_ticket = self.durable_ticket.max(up_to);
+        while self.pending.front().is_some_and(|pending| pending.ticket <= up_to) {
+            let Some(pending) = self.pending.pop_front() else { break };
+            for range in pending.claims.iter() {
+                self.claimed.remove(range.clone());
+                self.durable.insert(range);
+            }
+            for range in pending.trims {
+                self.trimmed.insert(range);
+            }
+            self.pending_bytes -= pending.bytes;
+            if let Some(to) = pending.to {
+                self.reply(to, pending.answer, effects);
+            }
+        }
+    }
+
+    fn not_taken(&mut self, ticket: Ticket, refusal: Refusal, effects: &mut Vec<Effect>) {
+        assert_eq!(ticket, self.last_ticket, "a ticket is turned down before the next one is made");
+        let pending = self.pending.pop_back().expect("a ticket that was made waits");
+        assert_eq!(pending.ticket, ticket, "nothing has come to wait for it since");
+        self.last_ticket.0 -= 1;
+        for range in pending.claims.iter() {
+            self.claimed.remove(range);
+        }
+        self.pending_bytes -= pending.bytes;
+        match pending.answer {
+            // The epoch stays over in memory, which is on the safe side; asking again stores it.
+            Waiting::Sealed(_) => self.sealed_by = None,
+            _ => self.state = pending.undo.unwrap_or(self.state),
+        }
+        effects.extend(pending.to.map(|to| Effect::Reply { to, answer: Answer::Refused(refusal) }));
+    }
+
+    fn fail(&mut self, effects: &mut Vec<Effect>) {
+        self.failed = !self.options.planted.is(PlantedBug::FailureIgnored);
+        let refused = self.pending.drain(..).filter_map(|pending| pending.to);
+        effects.extend(refused.map(|to| Effect::Reply { to, answer: Answer::Refused(Refusal::Failed) }));
+    }
+
+    fn reply(&self, to: ReplyTo, answer: Waiting, effects: &mut Vec<Effect>) {
+        let answer = match answer {
+            Waiting::Written(taken) => Answer::Written { taken: self.holdings(&taken) },
+            Waiting::Filled(taken) => Answer::Filled { taken: self.holdings(&taken) },
+            Waiting::Trimmed => Answer::Trimmed,
+            Waiting::Sealed(sealed) => Answer::Sealed(sealed),
+        };
+        effects.push(Effect::Reply { to, answer });
+    }
+
+    /// What taken addresses hold now. Looked up when the answer is given, so that it never says less than what is durable.
+    fn holdings(&self, taken: &[AddrRange]) -> Vec<(AddrRange, Holding)> {
+        let mut parts = Vec::new();
+        for range in taken {
+            self.classify_into(range.numbers(), &mut parts);
+        }
+        parts
+    }
+}
+
+/// Refuses more runs than the chain stores together.
+fn check_parts(runs: &[Run]) -> Result<(), Refusal> {
+    let (found, limit) = (runs.len() as u64, limits::PARTS_MAX_COUNT as u64);
+    if found <= limit { Ok(()) } else { Err(Refusal::TooLarge { found, limit }) }
+}
+
+/// The ranges of a request in order, none overlapping another.
+fn disjoint(ranges: &[AddrRange]) -> RangeSet {
+    ranges.iter().map(|range| range.numbers()).collect()
+}
+
+/// Junk runs over `range`.
+fn junk(range: Range<u64>, epoch: Epoch) -> impl Iterator<Item = Run> {
+    range.clone().step_by(limits::RUN_MAX_COUNT).map(move |first_key| {
+        let count = (range.end - first_key).min(limits::RUN_MAX_COUNT as u64) as usize;
+        let zeros = Bytes::from_static(&JUNK_TABLE).slice(..count * TABLE_ENTRY_BYTES);
+        let table = Table::from_bytes(zeros).expect("whole entries");
+        Run {
+            first_key,
+            version: epoch.0,
+            kind: RunKind::Junk,
+            meta: Bytes::new(),
+            table,
+            data: Bytes::new(),
+        }
+    })
+}

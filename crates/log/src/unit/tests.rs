@@ -1,0 +1,239 @@
+//! Scripts: what a unit does, line by line, in `testdata/unit.txt`.
+//!
+//! A line that begins with `> ` is an input; the lines after it say what the unit did. `REWRITE=1` writes them anew.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::wire::Refusal;
+use ithaca_chain::{RunKind, Table};
+
+/// A unit, and what its drive would have after a restart.
+struct Bench {
+    unit: Unit,
+    options: UnitOptions,
+    /// Batches by ticket: addresses that they cover, addresses that they trim, and the state.
+    batches: Vec<(RangeSet, RangeSet, Option<UnitState>)>,
+    stored: Recovered,
+}
+
+impl Bench {
+    fn new(options: UnitOptions) -> Self {
+        let (batches, stored) = (Vec::new(), Recovered::default());
+        Self { unit: Unit::new(options), options, batches, stored }
+    }
+
+    /// Carries out one line; what happened.
+    fn run(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| {
+            let digits = words[at].trim_matches(|letter: char| !letter.is_ascii_digit());
+            digits.parse::<u64>().expect(line)
+        };
+        let ranges = |at: usize| words[at].split(',').map(parse_range).collect::<Vec<_>>();
+        let input = match words[0] {
+            "new" => {
+                let limit = |at: usize, or: usize| words.get(at).map_or(or, |_| number(at) as usize);
+                let default = UnitOptions::default();
+                *self = Self::new(UnitOptions {
+                    ranges_max_count: limit(1, default.ranges_max_count),
+                    pending_max_count: limit(2, default.pending_max_count),
+                    ..default
+                });
+                return String::new();
+            }
+            "restart" => {
+                self.unit = Unit::recover(self.options, self.stored.clone());
+                self.batches.clear();
+                return self.show();
+            }
+            "show" => return self.show(),
+            "classify" => return describe(&self.unit.classify(parse_range(words[1]))) + "\n",
+            "write" => {
+                let payloads: Vec<&str> = words[4].split(',').collect();
+                let run = Run {
+                    first_key: number(3),
+                    version: number(2),
+                    kind: RunKind::Data,
+                    meta: Bytes::new(),
+                    table: Table::of_payloads(&payloads),
+                    data: payloads.concat().into(),
+                };
+                Input::Write { to: ReplyTo(number(1)), run }
+            }
+            "fill" => Input::Fill { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
+            "trim" => Input::Trim { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
+            "seal" => Input::Seal { to: ReplyTo(number(1)), epoch: Epoch(number(2)) },
+            "persisted" => {
+                for (covered, released, state) in self.batches.drain(..number(1) as usize) {
+                    covered.ranges().for_each(|range| _ = self.stored.covered.insert(range));
+                    released.ranges().for_each(|range| _ = self.stored.released.insert(range));
+                    self.stored.state = state.unwrap_or(self.stored.state);
+                }
+                let under_way = self.batches.len() as u64;
+                Input::Persisted { up_to: Ticket(self.unit.last_ticket.0 - under_way) }
+            }
+            "not-taken" => {
+                self.batches.pop();
+                Input::NotTaken { ticket: self.unit.last_ticket, refusal: Refusal::Full }
+            }
+            "failed" => Input::Failed,
+            other => panic!("no such input: {other}"),
+        };
+        self.step(input)
+    }
+
+    fn step(&mut self, input: Input) -> String {
+        let (mut effects, mut out) = (Vec::new(), String::new());
+        self.unit.step(input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Persist { ticket, runs, release, state } => {
+                    let mut line = format!("persist t{}:", ticket.0);
+                    for run in &runs {
+                        _ = write!(line, " {:?} {:?} e{}", run.kind, run.keys(), run.version);
+                        if !run.data.is_empty() {
+                            _ = write!(line, " {:?}", std::str::from_utf8(&run.data).expect("letters"));
+                        }
+                    }
+                    release.iter().for_each(|range| _ = write!(line, " release {range:?}"));
+                    let state = state.map(|state| UnitState::decode(&state).expect("just encoded"));
+                    if let Some(state) = state {
+                        _ = write!(line, " state {}", show_state(state));
+                    }
+                    let covered = runs.iter().map(Run::keys).collect();
+                    self.batches.push((covered, release.into_iter().collect(), state));
+                    out += &(line + "\n");
+                }
+                Effect::Reply { to, answer } => {
+                    let answer = match answer {
+                        Answer::Written { taken } => format!("written{}", listed(&taken)),
+                        Answer::Filled { taken } => format!("filled{}", listed(&taken)),
+                        Answer::Trimmed => "trimmed".to_owned(),
+                        Answer::Sealed(sealed) => match sealed.highest {
+                            Some(highest) => format!("sealed {}, highest {highest}", sealed.epoch),
+                            None => format!("sealed {}, empty", sealed.epoch),
+                        },
+                        Answer::Refused(refusal) => format!("refused: {refusal}"),
+                    };
+                    _ = writeln!(out, "q{}: {answer}", to.0);
+                }
+            }
+        }
+        out
+    }
+
+    fn show(&self) -> String {
+        let unit = &self.unit;
+        let (first, watermark, end) = (unit.first(), unit.watermark(), unit.end());
+        format!(
+            "first {first}, watermark {watermark}, end {end}, refuses up to {}, {} wait; {}\n",
+            unit.floor(),
+            unit.pending_count(),
+            show_state(unit.state())
+        )
+    }
+}
+
+fn parse_range(text: &str) -> AddrRange {
+    let (start, end) = text.split_once("..").expect("a range");
+    (start.parse::<u64>().expect("a number")..end.parse::<u64>().expect("a number")).into()
+}
+
+fn show_state(state: UnitState) -> String {
+    let highest = state.sealed_highest.map_or("none".to_owned(), |addr| addr.to_string());
+    format!("sealed {} at {highest}, served {}", state.sealed, state.served)
+}
+
+fn describe(parts: &[(AddrRange, Holding)]) -> String {
+    let part = |(range, holding): &(AddrRange, Holding)| format!("{:?} {holding:?}", range.numbers());
+    parts.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn listed(taken: &[(AddrRange, Holding)]) -> String {
+    if taken.is_empty() { String::new() } else { format!(", but {}", describe(taken)) }
+}
+
+#[test]
+fn a_unit_does_what_the_scripts_say() {
+    let script = include_str!("../../testdata/unit.txt");
+    let mut bench = Bench::new(UnitOptions::default());
+    let mut out = String::new();
+    for line in script.lines() {
+        if line.is_empty() || line.starts_with('#') {
+            out += &format!("{line}\n");
+        } else if let Some(input) = line.strip_prefix("> ") {
+            out += &format!("{line}\n{}", bench.run(input));
+        }
+    }
+    crate::testdata::check("unit.txt", &out);
+}
+
+/// A small generator, so that the test needs no dependency and repeats exactly.
+fn next(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
+
+#[test]
+fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
+    // What a model of single addresses says must be what ranges say, whatever overlaps, is turned down or restarts.
+    let mut dice = 3;
+    for _ in 0..300 {
+        let mut bench = Bench::new(UnitOptions::default());
+        let (mut model, mut last): (Vec<u8>, u64) = (vec![0; 64], 0);
+        for _ in 0..60 {
+            let start = next(&mut dice, 50);
+            let end = start + 1 + next(&mut dice, 8);
+            let range = start as usize..end as usize;
+            let epoch = bench.unit.floor().0 + 1;
+            let letters = vec!["x"; range.len()].join(",");
+            let (line, mark) = match next(&mut dice, 6) {
+                0 | 1 => (format!("write q1 e{epoch} @{start} {letters}"), 1),
+                2 => (format!("fill q1 e{epoch} {start}..{end}"), 1),
+                3 => (format!("trim q1 e{epoch} {start}..{end}"), 2),
+                4 => (format!("seal q1 e{}", epoch - 1), 0),
+                _ => ("restart".to_owned(), 0),
+            };
+            let out = bench.run(&line);
+            if out.contains("persist") && next(&mut dice, 10) == 0 {
+                bench.run("not-taken");
+                continue;
+            }
+            if mark == 2 && end > last {
+                assert!(out.contains("is unwritten"), "{line}: {out}");
+                continue;
+            }
+            if mark > 0 {
+                model[range].iter_mut().for_each(|held| *held = (*held).max(mark));
+                last = last.max(end);
+            }
+            bench.run(&format!("persisted {}", bench.batches.len()));
+            let expected: Vec<Holding> = model
+                .iter()
+                .map(|held| match held {
+                    0 => Holding::Unwritten,
+                    1 => Holding::Stored,
+                    _ => Holding::Trimmed,
+                })
+                .collect();
+            let parts = bench.unit.classify((0..64).into());
+            let found = parts.iter().flat_map(|(range, holding)| range.numbers().map(|_| *holding));
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{line}: {out}");
+        }
+    }
+}
+
+#[test]
+fn a_fill_of_more_holes_than_are_stored_together_is_refused_whole() {
+    let mut bench = Bench::new(UnitOptions::default());
+    let holes = crate::limits::PARTS_MAX_COUNT as u64 + 1;
+    for addr in 0..holes {
+        bench.run(&format!("write q1 e1 @{} x", addr * 2));
+        bench.run("persisted 1");
+    }
+    let refused = bench.run(&format!("fill q2 e1 0..{}", holes * 2));
+    assert_eq!(refused, "q2: refused: 4097 is over the limit of 4096\n");
+    let filled = bench.run(&format!("fill q3 e1 0..{}", holes * 2 - 2));
+    assert!(filled.starts_with("persist"), "{filled}");
+}

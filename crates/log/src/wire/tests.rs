@@ -1,0 +1,363 @@
+//! Golden frames, and what bytes that are no frames do: nothing.
+
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::{Run, RunKind, Table};
+
+use super::*;
+use crate::entry::{EntryMeta, StreamPlace};
+use crate::limits;
+use crate::pos::*;
+
+/// A small generator, so that the tests need no dependency and repeat exactly.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+}
+
+/// A frame of a test: its name in the golden file, its head, its message as it is encoded, its data.
+struct Sample {
+    name: &'static str,
+    bytes: BytesMut,
+}
+
+fn sample<M: Message>(name: &'static str, head: Head, message: M, data: &[&[u8]]) -> Sample {
+    let mut bytes = BytesMut::new();
+    encode(&mut bytes, head, &message, data);
+    Sample { name, bytes }
+}
+
+fn meta() -> EntryMeta {
+    EntryMeta::new(ClientId(0xC11E_0001), Addr(40), RequestNo(7))
+}
+
+fn head() -> Head {
+    Head::new(RequestId(5), Epoch(3))
+}
+
+fn requests() -> Vec<Sample> {
+    let hello = Hello {
+        version_min: 1,
+        version_max: PROTOCOL_VERSION,
+        client: ClientId(0xC11E_0001),
+        node: NodeId(2),
+        cluster: ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888),
+    };
+    let write = Write {
+        addr: Addr(40),
+        meta: meta().to_bytes(),
+        table: Table::of_payloads([&b"first"[..], b"", b"third"]),
+    };
+    let range = |start, end| AddrRange::new(Addr(start), Addr(end));
+    let streams = EntryMeta {
+        stride: 2,
+        streams: vec![StreamPlace {
+            stream: StreamId(9),
+            position: StreamPos(1),
+            previous: Some(LogPos(12)),
+        }],
+        ..meta()
+    };
+    let in_stream =
+        Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
+    vec![
+        sample("hello", Head::new(RequestId(1), Epoch(0)), hello, &[]),
+        sample("token", head(), Token { count: 16 }, &[]),
+        sample("write", head(), write, &[b"first", b"", b"third"]),
+        sample("write_to_a_stream", head(), in_stream, &[b"in a stream"]),
+        sample("read", head(), Read { limit_bytes: 65_536, ranges: vec![range(40, 43), range(90, 91)] }, &[]),
+        sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
+        sample("trim", head(), Trim { ranges: vec![range(0, 40)] }, &[]),
+        sample("check", head(), Check, &[]),
+        sample("seal", head(), Seal { epoch: Epoch(3) }, &[]),
+        sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
+        sample("propose", head(), Propose { record: Bytes::from_static(b"a layout record") }, &[]),
+        sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
+        sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
+        sample("unsubscribe", head(), Unsubscribe, &[]),
+        sample("get_status", head(), GetStatus, &[]),
+    ]
+}
+
+fn runs() -> Runs {
+    let run = Run {
+        first_key: 40,
+        version: 3,
+        kind: RunKind::Data,
+        meta: meta().to_bytes(),
+        table: Table::of_payloads([&b"first"[..], b"", b"third"]),
+        data: Bytes::from_static(b"firstthird"),
+    };
+    let run_head = |addr, count, state| RunHead { addr: Addr(addr), count, state };
+    Runs {
+        runs: vec![
+            run_head(38, 2, RunState::Trimmed),
+            RunHead::of_run(&run),
+            run_head(43, 1, RunState::Junk { epoch: Epoch(3) }),
+            run_head(44, 1, RunState::Unwritten),
+        ],
+    }
+}
+
+fn replies() -> Vec<Sample> {
+    let hello_ok = HelloOk {
+        version: PROTOCOL_VERSION,
+        cluster: ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888),
+        node: NodeId(2),
+        incarnation: Incarnation(4),
+        entry_max_bytes: 1 << 20,
+        write_max_bytes: 4 << 20,
+        read_max_bytes: 4 << 20,
+        run_max_count: 16_384,
+        grant_max_count: 65_536,
+    };
+    let outcome = |addr, count, taken| Outcome { addr: Addr(addr), count, taken };
+    let by = Taken::Data { client: ClientId(0xC11E_0002), request: RequestNo(80), stride: 1 };
+    let taken = vec![outcome(40, 1, by), outcome(41, 1, Taken::Junk), outcome(42, 1, Taken::Trimmed)];
+    let status = NodeStatus {
+        node: NodeId(2),
+        incarnation: Incarnation(4),
+        roles: Roles::SEQUENCER.with(Roles::UNIT),
+        durability: Durability::Fsync,
+        cpu_us: 1_500_000,
+        rss_bytes: 80 << 20,
+        uptime_ms: 60_000,
+        tail: Some(LogPos(45)),
+        watermark: Some(Addr(43)),
+        counters: vec![("appends".to_owned(), 45)],
+    };
+    let tail = Tail {
+        tail: Some(LogPos(45)),
+        first: Some(Addr(38)),
+        watermark: Some(Addr(43)),
+        end: Some(Addr(45)),
+    };
+    let push = Head { flags: FLAG_PUSH, ..head() };
+    vec![
+        sample("hello_ok", Head::new(RequestId(1), Epoch(3)), hello_ok, &[]),
+        sample("grant", head(), Grant { first: LogPos(40), count: 16 }, &[]),
+        sample("written", head(), Written::default(), &[]),
+        sample("written_in_part", head(), Written { taken: taken.clone() }, &[]),
+        sample("runs", head(), runs(), &[b"firstthird"]),
+        sample("push", push, runs(), &[b"first", b"third"]),
+        sample("end_of_subscription", Head { flags: FLAG_PUSH | FLAG_END, ..head() }, Runs::default(), &[]),
+        sample("filled", head(), Filled { taken }, &[]),
+        sample("trimmed", head(), Trimmed, &[]),
+        sample("tail", head(), tail, &[]),
+        sample("sealed", head(), Sealed { epoch: Epoch(3), highest: Some(Addr(44)) }, &[]),
+        sample("sealed_empty", head(), Sealed { epoch: Epoch(3), highest: None }, &[]),
+        sample("layout_record", head(), LayoutRecord { record: Bytes::from_static(b"a layout record") }, &[]),
+        sample("node_status", head(), status, &[]),
+        sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
+        sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
+        sample(
+            "refusal_wrong_cluster",
+            head(),
+            Refusal::WrongCluster { cluster: ClusterId(0xAAAA << 64 | 0xBBBB) },
+            &[],
+        ),
+    ]
+}
+
+/// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.
+fn again(bytes: &[u8]) -> Result<BytesMut, MessageError> {
+    let mut buf = BytesMut::from(bytes);
+    let frame = next_frame(&mut buf).expect("a frame").expect("a whole frame");
+    assert!(buf.is_empty(), "nothing is left");
+    let mut out = BytesMut::new();
+    match Request::decode(&frame) {
+        Ok(request) => request.encode_head(&mut out, frame.head, frame.data.len()),
+        Err(_) => Reply::decode(&frame)?.encode_head(&mut out, frame.head, frame.data.len()),
+    }
+    out.extend_from_slice(&frame.data);
+    Ok(out)
+}
+
+#[test]
+fn every_message_has_a_golden_frame_and_survives_a_round_trip() {
+    let samples: Vec<Sample> = requests().into_iter().chain(replies()).collect();
+    let mut text =
+        String::from("One frame of each message, in hexadecimal. docs/protocol.md explains them.\n");
+    for Sample { name, bytes } in &samples {
+        text.push_str(&format!("\n{name}\n{}", crate::testdata::hex(bytes)));
+        assert_eq!(again(bytes).expect(name), bytes, "{name}");
+    }
+    crate::testdata::check("golden/frames.txt", &text);
+    let covered =
+        |kind: &&Kind| samples.iter().any(|sample| sample.bytes[8..10] == (**kind as u16).to_le_bytes());
+    assert_eq!(Kind::ALL.iter().filter(|kind| !covered(kind)).collect::<Vec<_>>(), Vec::<&Kind>::new());
+}
+
+#[test]
+fn the_worked_example_in_the_documentation_is_what_is_sent() {
+    let text = include_str!("../../../../docs/protocol.md");
+    for sample in
+        requests().iter().chain(&replies()).filter(|sample| ["write", "written"].contains(&sample.name))
+    {
+        let shown: Vec<String> = sample.bytes.chunks(8).map(|line| format!("{:02x?}", line)).collect();
+        for line in shown {
+            let line = line.trim_matches(['[', ']']).replace(", ", " ");
+            assert!(text.contains(&line), "{}: docs/protocol.md lacks the bytes {line}", sample.name);
+        }
+    }
+}
+
+#[test]
+fn a_write_head_made_without_a_message_is_the_same_frame() {
+    let payloads = [&b"first"[..], b"", b"third"];
+    let table = Table::of_payloads(payloads);
+    let mut direct = BytesMut::new();
+    let entries: Vec<_> = table.entries().collect();
+    let data_len = encode_write_head(&mut direct, head(), Addr(40), &meta(), entries.into_iter());
+    assert_eq!(data_len, 10);
+    let write = Write { addr: Addr(40), meta: meta().to_bytes(), table };
+    let mut plain = BytesMut::new();
+    encode_head(&mut plain, head(), &write, data_len);
+    assert_eq!(direct, plain);
+}
+
+#[test]
+fn a_frame_that_is_not_all_there_is_waited_for() {
+    for Sample { name, bytes } in requests().into_iter().chain(replies()) {
+        for len in 0..bytes.len() {
+            let mut part = BytesMut::from(&bytes[..len]);
+            assert_eq!(next_frame(&mut part), Ok(None), "{name} cut at {len}");
+            assert_eq!(part.len(), len, "nothing is taken");
+        }
+    }
+}
+
+#[test]
+fn frames_that_arrive_together_come_out_one_by_one_with_their_own_data() {
+    let mut buf = BytesMut::new();
+    for sample in replies() {
+        buf.extend_from_slice(&sample.bytes);
+    }
+    for sample in replies() {
+        let frame = next_frame(&mut buf).expect("a frame").expect("whole");
+        assert_eq!(frame.body.len() + frame.data.len() + HEADER_BYTES, sample.bytes.len(), "{}", sample.name);
+    }
+    assert_eq!(next_frame(&mut buf), Ok(None));
+}
+
+#[test]
+fn a_flipped_bit_in_header_or_body_never_passes() {
+    for Sample { name, bytes } in requests().into_iter().chain(replies()) {
+        let body_len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+        for bit in 0..(HEADER_BYTES + body_len) * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // The length of the frame has no checksum: a longer one is waited for, a shorter one fails in its table.
+            if let Ok(Some(frame)) = next_frame(&mut damaged) {
+                assert!(bit < 32, "{name}: bit {bit} passed the checksum");
+                assert!(Request::decode(&frame).is_err() && Reply::decode(&frame).is_err(), "{name}: {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_body_that_is_cut_or_damaged_under_a_right_checksum_is_refused_or_decoded_never_a_panic() {
+    let mut dice = Dice(1);
+    let samples: Vec<Sample> = requests().into_iter().chain(replies()).collect();
+    for round in 0..20_000 {
+        let sample = &samples[round % samples.len()];
+        let mut buf = sample.bytes.clone();
+        let mut frame = next_frame(&mut buf).expect("a frame").expect("whole");
+        let mut body = frame.body.to_vec();
+        match dice.next() % 3 {
+            0 => body.truncate(dice.next() as usize % (body.len() + 1)),
+            1 => body.extend_from_slice(&dice.next().to_le_bytes()),
+            _ if body.is_empty() => {}
+            _ => {
+                let at = dice.next() as usize % body.len();
+                body[at] = dice.next() as u8;
+            }
+        }
+        let same = body == frame.body;
+        frame.body = Bytes::from(body);
+        let request = Request::decode(&frame);
+        let reply = Reply::decode(&frame);
+        let cut = frame.body.len() != sample.bytes.len() - HEADER_BYTES - frame.data.len();
+        assert!(!cut || same || (request.is_err() && reply.is_err()), "{}: {:?}", sample.name, frame.body);
+    }
+}
+
+#[test]
+fn random_bytes_never_panic_and_are_never_kept_without_bound() {
+    let mut dice = Dice(2);
+    for _ in 0..20_000 {
+        let len = dice.next() as usize % 96;
+        let mut bytes: BytesMut = (0..len).map(|_| dice.next() as u8).collect();
+        // Small lengths, so that some frames are whole.
+        if len >= 16 && dice.next().is_multiple_of(2) {
+            bytes[0..4].copy_from_slice(&((len - 16) as u32 / 2).to_le_bytes());
+            bytes[12..16].copy_from_slice(&((len - 16) as u32 / 4).to_le_bytes());
+        }
+        let _ = next_frame(&mut bytes);
+        assert!(bytes.capacity() <= HEADER_BYTES + limits::FRAME_MAX_BYTES + 4096);
+        for kind in Kind::ALL {
+            let frame =
+                Frame { kind: *kind as u16, head: head(), body: bytes.clone().freeze(), data: Bytes::new() };
+            let _ = (Request::decode(&frame), Reply::decode(&frame));
+        }
+    }
+}
+
+#[test]
+fn a_frame_over_its_limits_is_refused_before_it_is_received() {
+    let header = |frame_len: u32, body_len: u32| {
+        let mut bytes = BytesMut::zeroed(HEADER_BYTES);
+        bytes[0..4].copy_from_slice(&frame_len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&body_len.to_le_bytes());
+        next_frame(&mut bytes)
+    };
+    assert!(matches!(header(u32::MAX, 0), Err(FrameError::FrameTooLong { .. })));
+    assert!(matches!(header(10, 11), Err(FrameError::BodyTooLong { found: 11, limit: 10 })));
+    assert!(matches!(
+        header(limits::FRAME_MAX_BYTES as u32, limits::BODY_MAX_BYTES as u32 + 1),
+        Err(FrameError::BodyTooLong { .. })
+    ));
+    assert!(matches!(header(limits::FRAME_MAX_BYTES as u32, 0), Err(FrameError::DataTooLong { .. })));
+}
+
+#[test]
+fn runs_find_their_parts_of_the_data() {
+    let parts: Vec<(u64, Bytes)> =
+        runs().with_data(Bytes::from_static(b"firstthird")).map(|(head, data)| (head.addr.0, data)).collect();
+    assert_eq!(parts[1], (40, Bytes::from_static(b"firstthird")));
+    assert!(parts.iter().all(|(addr, data)| *addr == 40 || data.is_empty()));
+}
+
+#[test]
+fn a_reply_of_entries_as_small_as_can_be_fits_in_a_frame() {
+    // Empty entries have no data, but a table: a limit on data alone would let the body grow without bound.
+    let payloads = vec![b""; limits::RUN_MAX_COUNT];
+    let mut run = Run {
+        first_key: 0,
+        version: 1,
+        kind: RunKind::Data,
+        meta: Bytes::from(vec![0; limits::META_MAX_BYTES]),
+        table: Table::of_payloads(&payloads),
+        data: Bytes::new(),
+    };
+    let mut room = limits::READ_MAX_BYTES;
+    let mut reply = Runs::default();
+    loop {
+        let count = entries_within(&run, room);
+        let head = RunHead::of_run(&run.slice(run.first_key..run.first_key + count as u64));
+        room = room.saturating_sub(head.body_bytes());
+        reply.runs.push(head);
+        if count < run.table.count() || room == 0 {
+            break;
+        }
+        run.first_key += count as u64;
+    }
+    let mut frame = BytesMut::new();
+    encode_message(&mut frame, head(), &reply);
+    assert!(frame.len() > limits::READ_MAX_BYTES - 16, "the limit is used");
+    assert_eq!(again(&frame).expect("it decodes"), frame);
+}

@@ -1,0 +1,106 @@
+//! What a client sees of a healthy cluster.
+
+use ithaca_log::client::EntryKind;
+use ithaca_log::pos::LogPos;
+
+use crate::worlds::{append, connect, entry, read_all, run, start};
+
+#[test]
+fn entries_take_positions_in_the_order_of_the_calls_and_read_back_the_same() {
+    for units in [1, 3] {
+        run(|env, dir| async move {
+            let (_cluster, client) = start(&env, &dir, units).await;
+            let positions = append(&client, 0, 500).await;
+            assert_eq!(positions, (0..500).map(LogPos).collect::<Vec<_>>());
+            let entries = read_all(&client, 0).await;
+            assert_eq!(entries.len(), 500);
+            for (number, found) in entries.iter().enumerate() {
+                assert_eq!((found.pos.0, found.kind), (number as u64, EntryKind::Data));
+                assert_eq!(found.data, entry(number as u64), "{units} units, entry {number}");
+            }
+        });
+    }
+}
+
+#[test]
+fn two_clients_share_one_order() {
+    run(|env, dir| async move {
+        let (cluster, first) = start(&env, &dir, 2).await;
+        let second = connect(&env, &cluster).await;
+        let mut all = Vec::new();
+        for round in 0..20 {
+            let (one, two) = (first.append(entry(round)), second.append(entry(round + 1000)));
+            all.extend([one.await.expect("appended"), two.await.expect("appended")]);
+        }
+        all.sort();
+        assert_eq!(all, (0..40).map(LogPos).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn single_positions_and_many_of_them_in_any_order_are_read() {
+    run(|env, dir| async move {
+        let (_cluster, client) = start(&env, &dir, 2).await;
+        append(&client, 0, 50).await;
+        let wanted = [LogPos(49), LogPos(0), LogPos(7), LogPos(7)];
+        let entries = client.read_many(&wanted).await.expect("written");
+        for (pos, found) in wanted.iter().zip(&entries) {
+            assert_eq!((found.pos, &found.data), (*pos, &entry(pos.0)));
+        }
+        assert_eq!(client.read(LogPos(3)).await.expect("written").data, entry(3));
+    });
+}
+
+#[test]
+fn a_follower_is_shown_what_was_there_and_what_comes_in_order() {
+    for units in [1, 3] {
+        run(|env, dir| async move {
+            let (cluster, client) = start(&env, &dir, units).await;
+            append(&client, 0, 100).await;
+            let follower = connect(&env, &cluster).await;
+            let mut tailing = follower.tail_from(LogPos(10));
+            let appender = env.spawn(async move {
+                for batch in 1..5 {
+                    append(&client, batch * 100, 100).await;
+                }
+                client
+            });
+            let mut next = 10;
+            while next < 500 {
+                for found in tailing.next().await.expect("it serves") {
+                    assert_eq!((found.pos.0, found.data), (next, entry(next)), "{units} units");
+                    next += 1;
+                }
+            }
+            appender.join().await.expect("appended");
+        });
+    }
+}
+
+#[test]
+fn trimmed_positions_stay_trimmed_and_the_rest_stays() {
+    run(|env, dir| async move {
+        let (_cluster, client) = start(&env, &dir, 2).await;
+        append(&client, 0, 30).await;
+        client.trim(LogPos(20)).await.expect("trimmed");
+        client.trim_prefix(LogPos(5)).await.expect("trimmed");
+        let kinds: Vec<EntryKind> = read_all(&client, 0).await.iter().map(|entry| entry.kind).collect();
+        let expected = |pos| if pos < 5 || pos == 20 { EntryKind::Trimmed } else { EntryKind::Data };
+        assert_eq!(kinds, (0..30).map(expected).collect::<Vec<_>>());
+        let bounds = client.check().await.expect("it serves");
+        assert_eq!((bounds.first, bounds.tail), (LogPos(5), LogPos(30)));
+    });
+}
+
+#[test]
+fn every_node_says_what_it_does() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 2).await;
+        append(&client, 0, 10).await;
+        let status = client.status().await.expect("a layout");
+        assert_eq!(status.len(), 2);
+        assert_eq!(status[0].1, cluster.addrs()[0]);
+        let first = status[0].2.as_ref().expect("it answers");
+        assert_eq!((first.tail, first.watermark.map(|addr| addr.0)), (Some(LogPos(10)), Some(5)));
+    });
+}

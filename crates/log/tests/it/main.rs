@@ -1,0 +1,13 @@
+//! A whole cluster over sockets and drives, and the client library against it.
+//!
+//! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
+//! * `restart`: what is there after the cluster stopped, in order or not.
+//! * `holes`: positions that were granted and never written.
+//! * `refusals`: what is refused, and how it is said.
+//! * `worlds`: the environments that these run in.
+
+mod cluster;
+mod holes;
+mod refusals;
+mod restart;
+mod worlds;

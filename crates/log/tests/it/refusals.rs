@@ -1,0 +1,101 @@
+//! What is refused, and how it is said.
+
+use bytes::Bytes;
+use ithaca_env::drive::DriveError;
+use ithaca_env::net::NetError;
+use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Connection, ErrorClass, Identity};
+use ithaca_log::limits::ENTRY_MAX_BYTES;
+use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId};
+use ithaca_log::server::register::RegisterError;
+use ithaca_log::server::{LocalCluster, StartError};
+use ithaca_log::wire::{Grant, Refusal, Token};
+
+use crate::worlds::{append, connect, options, run, start};
+
+#[test]
+fn an_entry_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
+    run(|env, dir| async move {
+        let mut large = options(dir.path(), 1);
+        large.chain.segment_bytes = 16 << 20;
+        let cluster = LocalCluster::start(&env, large).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let largest = Bytes::from(vec![5; ENTRY_MAX_BYTES]);
+        let pos = client.append(largest.clone()).await.expect("appended");
+        assert_eq!(client.read(pos).await.expect("written").data, largest);
+        let error = client.append(Bytes::from(vec![5; ENTRY_MAX_BYTES + 1])).await;
+        assert_eq!(error, Err(ClientError::TooLarge { len: ENTRY_MAX_BYTES + 1, limit: ENTRY_MAX_BYTES }));
+    });
+}
+
+#[test]
+fn nobody_listening_is_an_error_within_the_timeout() {
+    run(|env, _dir| async move {
+        let listener = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let addr = listener.local_addr();
+        drop(listener);
+        let timeout = std::time::Duration::from_millis(100);
+        let options = ClientOptions { endpoints: vec![addr], timeout, ..ClientOptions::default() };
+        let Err(error) = Client::connect(&env, options).await else { panic!("nobody listens") };
+        assert_eq!(error.class(), ErrorClass::Unavailable);
+        assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    });
+}
+
+#[test]
+fn a_port_and_a_directory_in_use_are_named() {
+    run(|env, dir| async move {
+        let (cluster, _client) = start(&env, &dir, 1).await;
+        let mut taken = options(dir.path(), 1);
+        taken.listen = cluster.addrs()[0];
+        let port = LocalCluster::start(&env, taken).await.err();
+        assert!(matches!(port, Some(StartError::Listen(NetError::AddressInUse { .. }))), "{port:?}");
+        let directory = LocalCluster::start(&env, options(dir.path(), 1)).await.err();
+        let in_use =
+            matches!(directory, Some(StartError::Register(RegisterError::Drive(DriveError::InUse { .. }))));
+        assert!(in_use, "{directory:?}");
+    });
+}
+
+#[test]
+fn a_node_of_another_cluster_and_an_old_epoch_are_refused() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        append(&client, 0, 1).await;
+        let deadline = env.now() + std::time::Duration::from_secs(5);
+        let addr = cluster.addrs()[0];
+        let stranger = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId(77) };
+        let refused = Connection::open(&env, addr, stranger, deadline).await.err();
+        assert!(matches!(refused, Some(CallError::Refused(Refusal::WrongCluster { .. }))), "{refused:?}");
+        let other = Identity { client: ClientId(1), node: NodeId(9), cluster: ClusterId::UNKNOWN };
+        let refused = Connection::open(&env, addr, other, deadline).await.err();
+        assert_eq!(refused, Some(CallError::Refused(Refusal::WrongNode { node: NodeId(1) })));
+        let anybody = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let connection = Connection::open(&env, addr, anybody, deadline).await.expect("greeted");
+        let old = connection.call::<_, Grant>(&env, Epoch(0), &Token { count: 1 }, deadline).await;
+        let expected = Refusal::WrongEpoch { serving: Epoch(1), asked: Epoch(0) };
+        assert_eq!(old.err(), Some(CallError::Refused(expected)));
+    });
+}
+
+#[test]
+fn bytes_that_are_no_frames_end_their_connection_and_nothing_else() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        let mut stranger = env.connect(cluster.addrs()[0]).await.expect("it listens");
+        stranger.writer.push_shared(Bytes::from(vec![0xff; 4096]));
+        let mut buf = bytes::BytesMut::new();
+        // Whatever it is told, the connection ends.
+        while stranger.reader.read(&mut buf).await.is_ok_and(|len| len > 0) {}
+        assert_eq!(append(&client, 0, 1).await, [LogPos(0)]);
+    });
+}
+
+#[test]
+fn positions_past_the_tail_cannot_be_trimmed() {
+    run(|env, dir| async move {
+        let (_cluster, client) = start(&env, &dir, 1).await;
+        append(&client, 0, 2).await;
+        assert_eq!(client.trim(LogPos(2)).await, Err(ClientError::Unwritten { pos: LogPos(2) }));
+        assert_eq!(client.trim_prefix(LogPos(3)).await, Err(ClientError::Unwritten { pos: LogPos(2) }));
+    });
+}

@@ -1,0 +1,134 @@
+//! What is there after the cluster stopped, in order or not.
+
+use bytes::Bytes;
+use ithaca_log::client::{Client, ClientError, ClientOptions, EntryKind};
+use ithaca_log::pos::{Epoch, LogPos};
+
+use crate::worlds::{append, connect, entry, options, read_all, restart, run, start};
+
+#[test]
+fn a_restart_keeps_entries_junk_and_trims_and_goes_on_in_a_new_epoch() {
+    for (units, orderly) in [(1, true), (1, false), (2, true), (2, false)] {
+        run(|env, dir| async move {
+            let (cluster, client) = start(&env, &dir, units).await;
+            append(&client, 0, 400).await;
+            client.fill(LogPos(400)).await.expect("filled");
+            client.trim_prefix(LogPos(50)).await.expect("trimmed");
+            client.trim(LogPos(300)).await.expect("trimmed");
+            drop(client);
+            if orderly {
+                cluster.stop().await
+            } else {
+                drop(cluster)
+            }
+            let cluster = restart(&env, options(dir.path(), units)).await;
+            let client = connect(&env, &cluster).await;
+            assert_eq!(cluster.layout().epoch, Epoch(2));
+            assert_eq!(cluster.layout().tail(), LogPos(401), "{units} units, orderly {orderly}");
+            let entries = read_all(&client, 0).await;
+            for found in &entries {
+                let pos = found.pos.0;
+                let expected = match pos {
+                    0..50 | 300 => EntryKind::Trimmed,
+                    400 => EntryKind::Junk,
+                    _ => EntryKind::Data,
+                };
+                assert_eq!(found.kind, expected, "position {pos}");
+                assert!(expected != EntryKind::Data || found.data == entry(pos), "position {pos}");
+            }
+            assert_eq!(entries.len(), 401);
+            assert_eq!(append(&client, 401, 1).await, [LogPos(401)]);
+        });
+    }
+}
+
+#[test]
+fn a_client_that_outlives_the_cluster_goes_on_with_the_next_one() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        let addr = cluster.addrs()[0];
+        append(&client, 0, 5).await;
+        drop(cluster);
+        let pending = client.append(entry(5));
+        let mut again = options(dir.path(), 1);
+        again.listen = addr;
+        let _cluster = restart(&env, again).await;
+        assert_eq!(pending.await, Ok(LogPos(5)));
+        assert_eq!(read_all(&client, 0).await.len(), 6);
+    });
+}
+
+#[test]
+fn an_append_that_may_not_be_repeated_says_what_is_known() {
+    run(|env, dir| async move {
+        let (cluster, _) = start(&env, &dir, 1).await;
+        let endpoints = vec![cluster.addrs()[0]];
+        let timeout = std::time::Duration::from_millis(300);
+        let options = ClientOptions { endpoints, timeout, retry_appends: false, ..ClientOptions::default() };
+        let client = Client::connect(&env, options).await.expect("it serves");
+        client.append(Bytes::from("first")).await.expect("appended");
+        drop(cluster);
+        let lost = client.append(Bytes::from("second")).await;
+        let unavailable = matches!(
+            lost,
+            Err(ClientError::TimedOut { .. }
+                | ClientError::Slow { .. }
+                | ClientError::Node { .. }
+                | ClientError::OutcomeUnknown { .. })
+        );
+        assert!(unavailable, "{lost:?}");
+    });
+}
+
+#[test]
+fn appends_keep_their_order_across_a_restart_of_the_cluster() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 3).await;
+        let addr = cluster.addrs()[0];
+        let mut pending: Vec<_> = (0..40).map(|number| client.append(entry(number))).collect();
+        env.yield_now().await;
+        drop(cluster);
+        // Each of these is a batch of its own, and every batch has to ask again.
+        for number in 40..60 {
+            pending.push(client.append(entry(number)));
+            env.yield_now().await;
+        }
+        let mut again = options(dir.path(), 3);
+        again.listen = addr;
+        let _cluster = restart(&env, again).await;
+        let mut positions = Vec::new();
+        for append in pending {
+            positions.push(append.await.expect("appended"));
+        }
+        // What was under way when the cluster stopped may have had to take another position; the rest is in order.
+        assert!(positions[40..].is_sorted(), "{positions:?}");
+        let entries = read_all(&client, 0).await;
+        for (number, pos) in positions.iter().enumerate() {
+            assert_eq!(entries[pos.0 as usize].data, entry(number as u64));
+        }
+    });
+}
+
+#[test]
+fn a_follower_goes_on_with_the_cluster_that_is_started_again_elsewhere() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 3).await;
+        let addr = cluster.addrs()[0];
+        let follower = connect(&env, &cluster).await;
+        append(&client, 0, 30).await;
+        let mut tailing = follower.tail_from(LogPos(0));
+        let mut next = tailing.next().await.expect("it serves").len() as u64;
+        drop((cluster, client));
+        // Only the first node listens where it did: what the follower knew of the others is of no use.
+        let mut again = options(dir.path(), 3);
+        again.listen = addr;
+        let cluster = restart(&env, again).await;
+        append(&connect(&env, &cluster).await, 30, 30).await;
+        while next < 60 {
+            for found in tailing.next().await.expect("it serves again") {
+                assert_eq!((found.pos, &found.data), (LogPos(next), &entry(next)));
+                next += 1;
+            }
+        }
+    });
+}
