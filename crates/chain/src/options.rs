@@ -61,6 +61,8 @@ pub enum PlantedBug {
     RecoverySkipsChecksum,
     /// Recovery cuts the log at a damaged group although a later one proves that it was durable.
     CutDamagedMiddle,
+    /// Keys that a lost group can have held are reported as if nothing had ever been written there.
+    LostGroupForgotten,
     /// Recovery takes groups of an older lap of a recycled segment.
     StaleLapAccepted,
     /// Recovery takes groups that an earlier recovery had cut.

@@ -21,9 +21,11 @@ pub fn run(path: &Path, out: &mut Output) -> Result<(), Failure> {
     let context = format!("fsck {}", path.display());
     let harmed = real::run(|env| async move {
         let mut harmed = 0;
-        for file in files_of(path)? {
+        let files = files_of(path)?;
+        let has_chains = files.iter().any(|file| is_chain(file));
+        for file in files {
             let checked = if is_register(&file) {
-                check_register(&env, &file, out).await?
+                check_register(&env, &file, has_chains, out).await?
             } else {
                 check_chain(&env, &file, out).await?
             };
@@ -80,7 +82,8 @@ fn drive_failed(error: DriveError) -> Failure {
     }
 }
 
-async fn check_register(env: &Env, file: &Path, out: &mut Output) -> Result<bool, Failure> {
+/// Checks a register. Where there are chains beside it, it must hold something: it is written before they are made.
+async fn check_register(env: &Env, file: &Path, has_chains: bool, out: &mut Output) -> Result<bool, Failure> {
     // Held while it is read, so that no cluster starts on it meanwhile.
     let drive = open(env, file).await?;
     let slots = register::describe(&read_register(&drive).await?);
@@ -88,6 +91,7 @@ async fn check_register(env: &Env, file: &Path, out: &mut Output) -> Result<bool
     let opened =
         Register::open(env, OpenDrive { path: file.into(), create_bytes: None, read_only: true }).await;
     let fault = match opened {
+        Ok((_, None)) if has_chains => Some("it holds nothing".to_string()),
         Ok(_) => None,
         Err(RegisterError::Damaged { error, .. }) => Some(error.to_string()),
         Err(RegisterError::Drive(error)) => return Err(drive_failed(error)),

@@ -11,7 +11,8 @@ pub(crate) struct ClosedSegment {
     pub(crate) directory_offset: u32,
     pub(crate) directory_bytes: u32,
     pub(crate) directory_checksum: u32,
-    pub(crate) hole_count: u32,
+    /// Every key that a group in one of its holes can have held is below; 0 without holes.
+    pub(crate) lost_below: u64,
     pub(crate) record_count: u64,
     pub(crate) data_bytes: u64,
     /// Covers the keys of its records, and perhaps some between them.

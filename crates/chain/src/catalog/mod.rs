@@ -34,6 +34,8 @@ pub(crate) struct OpenSegment {
     pub(crate) data_bytes: u64,
     pub(crate) blob_bytes: u64,
     pub(crate) holes: Vec<Hole>,
+    /// Every key that a group in a hole can have held is below; 0 without holes.
+    pub(crate) lost_below: u64,
 }
 
 /// What a segment is used for.
@@ -83,8 +85,8 @@ pub(crate) struct Catalog {
     pub(crate) released: RangeSet,
     pub(crate) highest_key: Option<u64>,
     pub(crate) damage: Vec<Damage>,
-    /// Durable groups whose keys are not known: a key that is not found may have been in one.
-    pub(crate) holes: usize,
+    /// Groups that were durable are lost: a key below this that is not found may have been in one. 0 if none is.
+    pub(crate) lost_below: u64,
     order: KeyOrder,
     /// Indexes of closed segments whose groups are still in the tail cache, by lap.
     warm: BTreeMap<u64, (u32, SegmentIndex)>,
@@ -141,7 +143,7 @@ impl Catalog {
     /// Makes `segment` an open one.
     pub(crate) fn open_segment(&mut self, segment: u32, open: OpenSegment) {
         self.open.insert(open.lap, segment);
-        self.holes += open.holes.len();
+        self.lost_below = self.lost_below.max(open.lost_below);
         self.highest_key = self.highest_key.max(open.keys.last());
         self.set(segment, SegmentState::Open(Box::new(open)));
     }
@@ -192,7 +194,7 @@ impl Catalog {
 
     /// Adds a closed segment that recovery found.
     pub(crate) fn add_closed(&mut self, segment: u32, closed: ClosedSegment) {
-        self.holes += closed.hole_count as usize;
+        self.lost_below = self.lost_below.max(closed.lost_below);
         let highest = closed.ranges.last().map(|range| range.end - 1);
         self.highest_key = self.highest_key.max(highest);
         self.order.add(segment, &closed.ranges);
@@ -220,7 +222,9 @@ impl Catalog {
             let SegmentState::Closed(closed) = &self.segments[segment as usize] else { continue };
             let released = released.unwrap_or(&self.released);
             let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
-            if closed.hole_count > 0 || !closed.ranges.iter().all(is_dead) {
+            // What its holes held may be anywhere below their bound.
+            let lost = 0..closed.lost_below;
+            if !is_dead(&lost) || !closed.ranges.iter().all(is_dead) {
                 continue;
             }
             let lap = closed.lap;

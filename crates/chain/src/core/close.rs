@@ -107,6 +107,7 @@ impl Core {
             record_count: open.record_count,
             data_bytes: open.data_bytes,
             hole_count: open.holes.len() as u32,
+            lost_below: open.lost_below,
             segments: self.catalog.segments().len() as u32,
             keys: inline_keys,
         };
@@ -126,7 +127,7 @@ impl Core {
             directory_offset: footer.directory_offset,
             directory_bytes: footer.directory_bytes,
             directory_checksum: footer.directory_checksum,
-            hole_count: open.holes.len() as u32,
+            lost_below: open.lost_below,
             record_count: open.record_count,
             data_bytes: open.data_bytes,
             ranges,

@@ -109,6 +109,7 @@ impl Core {
             prev_lap: cursor.prev_lap,
             offset: cursor.offset,
             segments: self.catalog.segments().len() as u32,
+            key_end: self.formed_key_end,
         };
         let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
         let source = GroupSource { identity, released: &released, state: state.as_ref(), runs: &runs };
@@ -158,6 +159,10 @@ impl Core {
             self.queued_releases -= queued.batch.release.len();
             for range in &queued.batch.release {
                 self.formed_released.insert(range.clone());
+                self.formed_key_end = self.formed_key_end.max(range.end);
+            }
+            for run in &queued.batch.runs {
+                self.formed_key_end = self.formed_key_end.max(run.keys().end);
             }
             if let Some(state) = &queued.batch.state {
                 self.formed_state = Some(state.clone());

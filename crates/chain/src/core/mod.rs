@@ -155,6 +155,8 @@ pub(crate) struct Core {
     /// Released keys of all formed groups; the catalog has those of the durable ones.
     formed_released: RangeSet,
     formed_state: Option<Bytes>,
+    /// Every key of a record or a release in a formed group is below.
+    formed_key_end: u64,
     reclaim_due: bool,
     /// The drive cannot become larger.
     is_grown_out: bool,
@@ -170,6 +172,7 @@ impl Core {
         resume: Resume,
     ) -> Self {
         let formed_released = catalog.released.clone();
+        let formed_key_end = catalog.highest_key.map_or(0, |highest| highest + 1).max(catalog.lost_below);
         Self {
             options,
             geometry,
@@ -195,6 +198,7 @@ impl Core {
             durable_ticket: 0,
             formed_released,
             formed_state: resume.state,
+            formed_key_end,
             reclaim_due: true,
             is_grown_out: false,
             stopped: None,

@@ -399,6 +399,7 @@ mod tests {
             prev_lap: 0,
             offset: 4096,
             segments: 12,
+            key_end: 0,
         };
         let runs: Vec<&Run> = runs.iter().collect();
         let group = encode_group(&GroupSource { identity, released: &[], state: None, runs: &runs });

@@ -58,6 +58,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         prev_lap: 2,
         offset: 4096,
         segments: 16,
+        key_end: 106,
     };
     let runs = runs();
     let state = Bytes::from_static(b"state");
@@ -90,6 +91,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         record_count: 6,
         data_bytes: 4104,
         hole_count: 1,
+        lost_below: 104,
         segments: 16,
         keys: Some(keys),
     };

@@ -1,7 +1,7 @@
 //! A group: one atomic write. A head that lists everything in it, then the packed data, then the aligned data.
 //!
 //! ```text
-//!   0        104                              head_bytes            (padded to 4096)
+//!   0        112                              head_bytes            (padded to 4096)
 //!   | fixed   | released | state | run heads | packed data | zeros | aligned data      |
 //!   |<--------- covered by the head's checksum ----------->|<- covered by the tables ->|
 //! ```
@@ -22,7 +22,7 @@ use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHG");
 /// Bytes of the fixed part.
-pub(crate) const GROUP_HEAD_BYTES: usize = 104;
+pub(crate) const GROUP_HEAD_BYTES: usize = 112;
 /// Bytes of the fixed part of a run's head.
 pub(crate) const RUN_HEAD_BYTES: usize = 32;
 /// In place of the state's length: there is none.
@@ -71,6 +71,9 @@ pub(crate) struct GroupIdentity {
     pub(crate) offset: u32,
     /// Segments that the drive had: a drive with fewer was cut short.
     pub(crate) segments: u32,
+    /// Every key of a record or a release in this group and in those before it is below. It bounds what a group that is
+    /// lost can have held.
+    pub(crate) key_end: u64,
 }
 
 /// Sizes of a group's parts.
@@ -183,6 +186,7 @@ fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (
     out.put_u32_le(source.released.len() as u32);
     out.put_u32_le(source.state.map_or(NO_STATE, |state| state.len() as u32));
     out.put_u32_le(identity.segments);
+    out.put_u64_le(identity.key_end);
     debug_assert_eq!(out.len(), GROUP_HEAD_BYTES);
     for range in source.released {
         out.put_u64_le(range.start);
@@ -374,6 +378,7 @@ pub(crate) fn peek_group(block: &[u8]) -> Result<GroupHead, DecodeError> {
         prev_lap: decoder.u64("previous lap")?,
         offset: decoder.u32("offset")?,
         segments: 0,
+        key_end: 0,
     };
     let layout = Layout {
         head_bytes: decoder.u32("head bytes")? as usize,
@@ -384,12 +389,13 @@ pub(crate) fn peek_group(block: &[u8]) -> Result<GroupHead, DecodeError> {
     let release_count = decoder.u32("release count")?;
     let state_bytes = decoder.u32("state bytes")?;
     identity.segments = decoder.u32("segments")?;
+    identity.key_end = decoder.u64("key end")?;
     let head = GroupHead { identity, layout, run_count, release_count, state_bytes, checksum };
     if layout.head_bytes < GROUP_HEAD_BYTES || !layout.aligned_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(DecodeError::Invalid {
             field: "group layout",
             found: layout.head_bytes as u64,
-            expected: "a head of 104 bytes or more, and whole blocks of aligned data",
+            expected: "a head of 112 bytes or more, and whole blocks of aligned data",
         });
     }
     Ok(head)
@@ -475,6 +481,7 @@ mod tests {
             prev_lap: 8,
             offset: 8192,
             segments: 12,
+            key_end: 90,
         }
     }
 

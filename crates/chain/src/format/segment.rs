@@ -92,6 +92,8 @@ pub(crate) struct Trailer {
     pub(crate) data_bytes: u64,
     /// Holes that damage left; the directory lists them.
     pub(crate) hole_count: u32,
+    /// Every key that a group in a hole can have held is below; 0 without holes.
+    pub(crate) lost_below: u64,
     /// Segments that the drive had: a drive with fewer was cut short.
     pub(crate) segments: u32,
     /// Exactly the keys of its records; `None` if there are too many ranges, then the directory lists them.
@@ -123,6 +125,7 @@ impl Trailer {
         out.put_u64_le(self.data_bytes);
         out.put_u32_le(self.hole_count);
         out.put_u32_le(self.segments);
+        out.put_u64_le(self.lost_below);
         match &self.keys {
             None => out.put_u32_le(RANGES_ELSEWHERE),
             Some(keys) => {
@@ -165,6 +168,7 @@ impl Trailer {
             data_bytes: decoder.u64("data bytes")?,
             hole_count: decoder.u32("hole count")?,
             segments: decoder.u32("segments")?,
+            lost_below: decoder.u64("lost below")?,
             keys: None,
         };
         let count = decoder.u32("key ranges")?;
@@ -222,7 +226,8 @@ mod tests {
             run_count: 40,
             record_count: 640,
             data_bytes: 64_000,
-            hole_count: 0,
+            hole_count: 1,
+            lost_below: 700,
             segments: 12,
             keys: Some(vec![10..20, 22..650]),
         }

@@ -82,7 +82,7 @@ fn closed_line(trailer: &Trailer, is_header_bad: bool) -> String {
     let keys = trailer.keys.as_ref().map_or("in the directory".to_owned(), |keys| format!("{keys:?}"));
     let header = if is_header_bad { " header=harmed" } else { "" };
     format!(
-        "segment {} closed lap={} seqs={}..={} incarnation={} runs={} records={} data_bytes={} holes={} keys={keys}{header}",
+        "segment {} closed lap={} seqs={}..={} incarnation={} runs={} records={} data_bytes={} holes={} lost_below={} keys={keys}{header}",
         trailer.segment,
         trailer.lap,
         trailer.first_seq,
@@ -92,6 +92,7 @@ fn closed_line(trailer: &Trailer, is_header_bad: bool) -> String {
         trailer.record_count,
         trailer.data_bytes,
         trailer.hole_count,
+        trailer.lost_below,
     )
 }
 
@@ -105,12 +106,13 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
     let flags: String =
         names.iter().filter(|(flag, _)| identity.flags.has(*flag)).map(|(_, name)| *name).collect();
     line(format!(
-        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} runs={} released={:?} state_bytes={}{flags}{}",
+        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} key_end={} runs={} released={:?} state_bytes={}{flags}{}",
         identity.seq,
         identity.offset,
         layout.total_bytes(),
         identity.durable_seq,
         identity.incarnation,
+        identity.key_end,
         group.area.runs.len(),
         group.area.released,
         group.area.state.as_ref().map_or("none".into(), |state| state.len().to_string()),

@@ -121,7 +121,7 @@ impl Inner {
     fn nothing_at(&self, key: u64) -> Result<Option<Record>, ReadError> {
         let core = self.core.borrow();
         let catalog = &core.catalog;
-        if catalog.holes == 0 || catalog.released.contains(key) {
+        if key >= catalog.lost_below || catalog.released.contains(key) {
             return Ok(None);
         }
         let lost = catalog.damage.iter().find(|it| matches!(it.kind, crate::DamageKind::Groups { .. }));

@@ -13,7 +13,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::hole;
 use super::scan::{Scan, ScannedGroup};
 use crate::error::{Damage, DamageKind};
-use crate::format::{GroupArea, GroupFlags, GroupHead, Hole};
+use crate::format::{GroupArea, GroupFlags, GroupHead, GroupIdentity, Hole};
 use crate::options::{ChainOptions, planted};
 
 /// A group that counts.
@@ -34,6 +34,8 @@ pub(crate) struct KeptSegment {
     pub(crate) lap: u64,
     pub(crate) groups: Vec<KeptGroup>,
     pub(crate) holes: Vec<Hole>,
+    /// Every key that a group in a hole can have held is below.
+    pub(crate) lost_below: u64,
 }
 
 /// The verdict.
@@ -42,6 +44,8 @@ pub(crate) struct Judged {
     pub(crate) damage: Vec<Damage>,
     pub(crate) next_seq: u64,
     pub(crate) cut_groups: u64,
+    /// The newest group that was durable is lost, and nothing that is left says what it held.
+    pub(crate) is_end_lost: bool,
 }
 
 /// Closed segments by lap: the last group of each.
@@ -60,7 +64,13 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         cuts_damage: planted!(options, CutDamagedMiddle),
     };
     let segments = scans.into_iter().map(|scan| judge.segment(scan)).collect();
-    Judged { segments, damage: judge.damage, next_seq: judge.next_seq, cut_groups: judge.cut_groups }
+    Judged {
+        segments,
+        damage: judge.damage,
+        next_seq: judge.next_seq,
+        cut_groups: judge.cut_groups,
+        is_end_lost: judge.next_seq <= claimed && !judge.cuts_damage,
+    }
 }
 
 /// The highest group that was certainly durable.
@@ -84,8 +94,13 @@ struct Judge {
 
 impl Judge {
     fn segment(&mut self, scan: Scan) -> KeptSegment {
-        let mut kept =
-            KeptSegment { segment: scan.segment, lap: scan.lap, groups: Vec::new(), holes: Vec::new() };
+        let mut kept = KeptSegment {
+            segment: scan.segment,
+            lap: scan.lap,
+            groups: Vec::new(),
+            holes: Vec::new(),
+            lost_below: 0,
+        };
         let mut end = BLOCK_BYTES as u32;
         let mut expected = None;
         for group in scan.groups {
@@ -95,7 +110,7 @@ impl Judge {
             }
             let missing = expected.unwrap_or(identity.seq)..identity.seq;
             if !missing.is_empty() {
-                self.missing(missing, end, identity.offset, &mut kept);
+                self.missing(missing, end, &identity, &mut kept);
             }
             self.check_data(&group, &kept);
             if self.is_cut {
@@ -121,8 +136,9 @@ impl Judge {
         (!identity.flags.has(GroupFlags::CHECKPOINT)).then(|| identity.seq - 1)
     }
 
-    /// Groups `seqs` are not there; the bytes `[start, end)` of the segment are not groups.
-    fn missing(&mut self, seqs: Range<u64>, start: u32, end: u32, kept: &mut KeptSegment) {
+    /// Groups `seqs` are not there; the bytes of the segment from `start` to the group `next` are not groups.
+    fn missing(&mut self, seqs: Range<u64>, start: u32, next: &GroupIdentity, kept: &mut KeptSegment) {
+        let end = next.offset;
         let vouched = if self.cuts_damage {
             seqs.start..seqs.start
         } else {
@@ -130,6 +146,7 @@ impl Judge {
         };
         if !vouched.is_empty() && !self.is_cut {
             kept.holes.push(hole(start, end, vouched.clone()));
+            kept.lost_below = kept.lost_below.max(next.key_end);
             self.damage.push(Damage {
                 segment: kept.segment,
                 offset: start,

@@ -24,7 +24,7 @@ use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentStat
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, Hole, Superblock, Trailer};
-use crate::options::{ChainOptions, Geometry};
+use crate::options::{ChainOptions, Geometry, planted};
 use crate::range_set::RangeSet;
 
 /// What an open found.
@@ -32,7 +32,7 @@ use crate::range_set::RangeSet;
 pub struct Recovered {
     /// The owner's state, as last made durable.
     pub state: Option<Bytes>,
-    /// Keys that have a record or are released.
+    /// Keys that have a record or are released, or that a lost group can have held a record of.
     pub covered: RangeSet,
     /// Released keys.
     pub released: RangeSet,
@@ -125,6 +125,9 @@ pub(crate) async fn recover(
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
     }
+    if !planted!(options, LostGroupForgotten) {
+        recovered.covered.insert(0..catalog.lost_below);
+    }
     recovered.released = catalog.released.clone();
     recovered.highest_key = recovered.covered.last();
     recovered.state.clone_from(&resume.state);
@@ -154,7 +157,7 @@ fn closed_segment(trailer: &Trailer, keys: &[Range<u64>]) -> ClosedSegment {
         directory_offset: trailer.directory_offset,
         directory_bytes: trailer.directory_bytes,
         directory_checksum: trailer.directory_checksum,
-        hole_count: trailer.hole_count,
+        lost_below: trailer.lost_below,
         record_count: trailer.record_count,
         data_bytes: trailer.data_bytes,
         ranges: coarse_ranges(keys),
@@ -216,6 +219,7 @@ fn apply(
             lap: kept.lap,
             end_offset: BLOCK_BYTES as u32,
             holes: kept.holes.clone(),
+            lost_below: kept.lost_below,
             ..OpenSegment::default()
         };
         catalog.open_segment(kept.segment, open);
@@ -247,7 +251,7 @@ fn apply(
         unclosed.push((kept.segment, open.last_seq));
         cursor = Some(cursor_of(kept.segment, open));
     }
-    if checkpoint_seq == 0 && judged.next_seq > 1 {
+    if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
         return Err(OpenError::CheckpointLost {
             drive: drive.name(),
             segment: cursor.map_or(0, |cursor: Cursor| cursor.segment),

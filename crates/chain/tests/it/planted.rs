@@ -11,7 +11,7 @@ use ithaca_chain::{ChainOptions, PlantedBug};
 use ithaca_env::sim::DriveFault;
 
 use crate::crashes::lives;
-use crate::damage::{Tally, harm_and_look};
+use crate::damage::{Tally, harm_and_look, lose_a_group};
 use crate::model::Rng;
 use crate::space::fill_and_release;
 use crate::world::small_options;
@@ -90,6 +90,13 @@ fn data_in_the_space_kept_for_releases_is_found() {
 #[test]
 fn a_recovery_that_cuts_at_damage_is_found() {
     is_found_by_flips(PlantedBug::CutDamagedMiddle, 400);
+}
+
+#[test]
+fn a_recovery_that_forgets_what_a_lost_group_may_have_held_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::LostGroupForgotten), ..small_options() };
+    let lose = || lose_a_group(&options);
+    assert!(catch_unwind(AssertUnwindSafe(lose)).is_err(), "keys of a lost group went unnoticed");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::BufMut;
 use ithaca_chain::{Chain, ChainError, ChainId, ChainOptions, Identity, Label, OpenError, Ticket};
 use ithaca_env::codec::Decoder;
-use ithaca_env::drive::OpenDrive;
+use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::net::{Listener, NetError};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
@@ -97,6 +97,14 @@ pub enum StartError {
         /// What is wrong with it.
         error: RecordError,
     },
+    /// The register is new or harmed beyond reading, but a unit's drive is in use: what was decided is lost.
+    #[error("{register}: holds no layout, but {drive} holds data: the register of its cluster is lost")]
+    RegisterLost {
+        /// The register.
+        register: String,
+        /// The drive.
+        drive: String,
+    },
     /// A unit's chain cannot be opened.
     #[error(transparent)]
     Chain(#[from] OpenError),
@@ -145,9 +153,10 @@ impl StartError {
     /// Whether data on a drive is damaged, as opposed to out of reach or wrongly asked for.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Register(RegisterError::Damaged { .. }) | Self::Layouts { .. } | Self::UnitState { .. } => {
-                true
-            }
+            Self::Register(RegisterError::Damaged { .. })
+            | Self::RegisterLost { .. }
+            | Self::Layouts { .. }
+            | Self::UnitState { .. } => true,
             Self::Chain(error) => {
                 matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })
             }
@@ -356,6 +365,7 @@ async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, Star
     let cluster = match value {
         Some(value) => decode_forming(&value).map_err(damaged)?,
         None => {
+            check_drives_are_new(env, options, &path).await?;
             let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
             let forming = record::encode(FORMING_MAGIC, 1, |out| out.put_u128_le(cluster.0));
             register.write(&forming).await.map_err(RegisterError::Drive)?;
@@ -364,6 +374,30 @@ async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, Star
     };
     Ok(Opened { register, acceptor: Acceptor::new(options.planted), cluster })
 }
+
+/// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
+async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path) -> Result<(), StartError> {
+    for unit in 0..options.units {
+        let path = options.drive(unit);
+        let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
+        let start = match env.open_drive(open).await {
+            Err(DriveError::NotFound { .. }) => continue,
+            Err(error) => return Err(StartError::Chain(error.into())),
+            Ok(drive) => {
+                let bytes = drive.size_bytes().min(DRIVE_START_BYTES) as usize;
+                drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?
+            }
+        };
+        if start.iter().any(|&byte| byte != 0) {
+            let (register, drive) = (register.display().to_string(), path.display().to_string());
+            return Err(StartError::RegisterLost { register, drive });
+        }
+    }
+    Ok(())
+}
+
+/// A chain begins within these bytes of its drive.
+const DRIVE_START_BYTES: u64 = 64 << 10;
 
 /// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
 const FORMING_MAGIC: [u8; 4] = *b"ITcf";
@@ -398,7 +432,7 @@ async fn open_unit(
     let create_bytes = (!formed).then_some(options.create_bytes);
     let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
     let drive = env.open_drive(open).await.map_err(|error| match error {
-        ithaca_env::drive::DriveError::NotFound { path } => StartError::DriveMissing { path, unit: node },
+        DriveError::NotFound { path } => StartError::DriveMissing { path, unit: node },
         error => StartError::Chain(error.into()),
     })?;
     let chain_options = options.chain.clone();

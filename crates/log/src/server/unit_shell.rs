@@ -294,12 +294,16 @@ impl UnitShell {
                         let room = found.room_bytes().max(1);
                         let mut next = part.start;
                         for run in self.chain.try_read_runs_cached(part.start.0, part.end.0, room)? {
+                            // A lost record: the slow way says so.
+                            if run.first_key != next.0 {
+                                return None;
+                            }
                             next = Addr(run.keys().end);
                             found.push_run(run);
                         }
                         // The chain stopped at the limit: so does the answer.
                         if next < part.end {
-                            return Some(found.into_runs());
+                            return (next > part.start).then(|| found.into_runs());
                         }
                     }
                     other => found.push_other(part, other),
@@ -335,6 +339,12 @@ impl UnitShell {
                 continue;
             };
             let runs = reading.join().await.unwrap_or(Err(Refusal::Failed))?;
+            if runs.is_empty() {
+                if let Some(gone) = self.trimmed_meanwhile(part)? {
+                    found.push_other(gone, Holding::Trimmed);
+                }
+                continue;
+            }
             let mut next = part.start;
             for run in runs {
                 if let Some(gone) = self.trimmed_meanwhile((next.0..run.first_key).into())? {
