@@ -5,7 +5,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::start_lenient;
 use crate::error::OpenError;
-use crate::format::{SegmentHeader, SegmentKind, Superblock, Trailer, is_newer};
+use crate::format::{SegmentHeader, SegmentKind, Superblock, Trailer, is_newer, peek_group};
 use crate::limits::{
     FORMAT_VERSION, OPEN_READS, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES,
     SUPERBLOCK_ZONE_BYTES,
@@ -110,21 +110,31 @@ pub(crate) async fn read_frames(
         while next < segments && reads.len() < OPEN_READS {
             let start = geometry.segment_start(next);
             let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
-            let read = |offset| start_lenient(drive, offset, BLOCK_BYTES);
-            reads.push_back((read(start), read(trailer_offset)));
+            let read = |offset, len| start_lenient(drive, offset, len);
+            reads.push_back((read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES)));
             next += 1;
         }
-        let Some((header, trailer)) = reads.pop_front() else { break };
-        let (header, trailer) = (header.finish().await?, trailer.finish().await?);
-        frames.push(classify(frames.len() as u32, chain, &header, &trailer));
+        let Some((begin, trailer)) = reads.pop_front() else { break };
+        let (begin, trailer) = (begin.finish().await?, trailer.finish().await?);
+        let (header, group) = begin.split_at(BLOCK_BYTES);
+        frames.push(classify(frames.len() as u32, chain, header, group, &trailer));
     }
     Ok(frames)
 }
 
-fn classify(segment: u32, chain: ChainId, header: &[u8], trailer: &[u8]) -> Frame {
+/// The lap of the group that a segment begins with, if that block says that it is one of this chain's.
+fn first_group_lap(segment: u32, chain: ChainId, block: &[u8]) -> Option<u64> {
+    let identity = peek_group(block).ok()?.identity;
+    let is_here =
+        identity.chain == chain && identity.segment == segment && identity.offset == BLOCK_BYTES as u32;
+    is_here.then_some(identity.lap)
+}
+
+fn classify(segment: u32, chain: ChainId, header: &[u8], group: &[u8], trailer: &[u8]) -> Frame {
     let trailer = Trailer::decode(trailer).ok().filter(|it| it.chain == chain && it.segment == segment);
     let is_zero = header.iter().all(|&byte| byte == 0);
     let header = SegmentHeader::decode(header).ok().filter(|it| it.chain == chain && it.segment == segment);
+    let group_lap = || first_group_lap(segment, chain, group);
     match (header, trailer) {
         (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), _) => Frame::Ready { lap },
         (Some(header), Some(trailer)) if trailer.lap == header.lap => {
@@ -132,9 +142,11 @@ fn classify(segment: u32, chain: ChainId, header: &[u8], trailer: &[u8]) -> Fram
         }
         // A trailer of an earlier lap is what the segment was before it was recycled.
         (Some(header), _) => Frame::Open { lap: Some(header.lap) },
+        // Harmed while in use again: the group is newer than the trailer.
+        (None, Some(trailer)) if group_lap() > Some(trailer.lap) => Frame::Open { lap: None },
         // Harmed, or torn as the segment was about to be used again: then all its keys are released.
         (None, Some(trailer)) => Frame::Closed { trailer: Box::new(trailer), is_header_bad: true },
-        (None, None) if is_zero => Frame::Blank,
+        (None, None) if is_zero && group_lap().is_none() => Frame::Blank,
         (None, None) => Frame::Open { lap: None },
     }
 }

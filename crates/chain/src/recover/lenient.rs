@@ -23,7 +23,7 @@ pub(crate) fn start_lenient(drive: &Drive, offset: u64, len: usize) -> LenientRe
 impl LenientRead {
     /// The bytes. If the drive cannot read some of them, it is asked again block by block, and what it still cannot read
     /// is filled with bytes that no decoder takes. Errors: others than failed reads, and a drive on which nothing of it
-    /// can be read and that is larger than one block.
+    /// can be read where more than two blocks were asked for.
     pub(crate) async fn finish(self) -> Result<Bytes, DriveError> {
         let first = match self.read.await {
             Err(error @ DriveError::Io { .. }) => error,
@@ -42,8 +42,8 @@ impl LenientRead {
                 Err(other) => return Err(other),
             }
         }
-        // A drive that is gone is not a damaged one.
-        if good == 0 && self.len > BLOCK_BYTES { Err(first) } else { Ok(buffer.freeze()) }
+        // A drive that is gone is not a damaged one; one or two bad blocks are damage.
+        if good == 0 && self.len > 2 * BLOCK_BYTES { Err(first) } else { Ok(buffer.freeze()) }
     }
 }
 

@@ -72,7 +72,13 @@ pub(crate) async fn recover(
 ) -> Result<Reopened, OpenError> {
     let chain = superblock.identity.id;
     let segments = geometry.segments_in(drive.size_bytes());
-    let frames = read_frames(drive, geometry, chain, segments).await?;
+    let mut frames = read_frames(drive, geometry, chain, segments).await?;
+    // A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
+    // creation that was interrupted leaves a chain without one.
+    if frames.iter().all(|frame| matches!(frame, Frame::Blank | Frame::Ready { .. })) {
+        let blank = frames.iter_mut().filter(|frame| matches!(frame, Frame::Blank));
+        blank.for_each(|frame| *frame = Frame::Open { lap: None });
+    }
     let mut catalog = Catalog::new(segments);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
@@ -119,7 +125,8 @@ pub(crate) async fn recover(
         check_size(drive, geometry, segments, group.head.identity.segments)?;
     }
     let judged = judge(scans, &closed_laps, options);
-    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty();
+    // Where no group of any lap was found there is nothing to wipe.
+    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
     let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
     let resume = apply(drive, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for range in catalog.released.ranges() {
