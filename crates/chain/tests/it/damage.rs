@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, ReadError, check};
+use ithaca_env::drive::Durability;
 use ithaca_env::sim::{Death, DriveFault};
 
 use crate::model::{Model, Rng, View, run_of};
@@ -35,10 +36,25 @@ fn closed_world(options: &ChainOptions) -> (World, View) {
 
 /// Harms a block, opens, and reads every key: right, or named as damaged, or the open is refused.
 pub fn harm_and_look(options: &ChainOptions, fault: DriveFault, tally: &Rc<RefCell<Tally>>) {
+    let (DriveFault::BitRot { offset, .. } | DriveFault::Unreadable { offset }) = fault else { return };
     let (world, view) = closed_world(options);
     let drive = world.sim.drive(MACHINE, "chain");
     world.sim.fault_drive(drive, fault);
-    let (DriveFault::BitRot { offset, .. } | DriveFault::Unreadable { offset }) = fault else { return };
+    look(world, view, options, offset, tally);
+}
+
+/// The same for a block that reads as zeros.
+fn zero_and_look(options: &ChainOptions, offset: u64, tally: &Rc<RefCell<Tally>>) {
+    let (world, view) = closed_world(options);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let zeros = Bytes::from(vec![0; 4096]);
+        open_drive(&env).await.write(offset, zeros, Durability::Durable).await.expect("no fault is planned");
+    });
+    look(world, view, options, offset, tally);
+}
+
+fn look(world: World, view: View, options: &ChainOptions, offset: u64, tally: &Rc<RefCell<Tally>>) {
     let env = world.sim.env(world.process);
     let (options, tally) = (options.clone(), Rc::clone(tally));
     world.sim.block_on(world.process, async move {
@@ -104,6 +120,7 @@ fn harm_to_any_block_is_harmless_or_named() {
         }
         // A block that cannot be read at all.
         harm_and_look(&options, DriveFault::Unreadable { offset: block * 4096 }, &tally);
+        zero_and_look(&options, block * 4096, &tally);
     }
     let tally = tally.borrow();
     assert!(tally.named > 20 && tally.damaged_reads > 20 && tally.harmless > 20, "{tally:?}");
@@ -133,20 +150,8 @@ fn damage_in_the_middle_of_the_open_segment_is_not_taken_for_its_end() {
 
 /// The head of a group rots: groups behind it prove that it was durable. Its keys are named as unknown, the rest stays.
 pub fn lose_a_group(options: &ChainOptions) {
-    let world = World::new(1);
-    let env = world.sim.env(world.process);
-    let (options, again) = (options.clone(), options.clone());
-    world.sim.block_on(world.process, async move {
-        let chain = Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("created");
-        for key in 0..10_u64 {
-            let run = run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
-            let batch = Batch { runs: vec![run], ..Batch::default() };
-            let ticket = chain.append(batch).expect("room");
-            chain.wait(ticket).await.expect("no fault");
-        }
-    });
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.restart(world.process);
+    let world = ten_groups(options);
+    let again = options.clone();
     // Header, fence, then one block a group: the fifth.
     let drive = world.sim.drive(MACHINE, "chain");
     let offset = (64 << 10) + 4096 * 6;
@@ -169,6 +174,40 @@ pub fn lose_a_group(options: &ChainOptions) {
                 Err(ReadError::Damaged { key: 4, .. }) => assert_eq!(key, 4),
                 other => panic!("key {key}: {other:?}"),
             }
+        }
+    });
+}
+
+/// A chain of ten groups after the first, of a record each, and a power cut.
+fn ten_groups(options: &ChainOptions) -> World {
+    let world = World::new(1);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("created");
+        for key in 0..10_u64 {
+            let run = run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
+            let batch = Batch { runs: vec![run], ..Batch::default() };
+            let ticket = chain.append(batch).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    world
+}
+
+#[test]
+fn a_segment_whose_header_reads_as_zeros_is_not_taken_for_an_unused_one() {
+    let world = ten_groups(&small_options());
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        drive.write(64 << 10, Bytes::from(vec![0; 4096]), Durability::Durable).await.expect("no fault");
+        let (chain, _) = Chain::open(&env, drive, None, small_options()).await.expect("its groups are there");
+        for key in 0..10 {
+            let record = chain.read(key).await.expect("nothing else is harmed");
+            assert_eq!(record.map(|record| record.version), Some(key));
         }
     });
 }
