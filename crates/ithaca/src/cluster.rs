@@ -108,7 +108,12 @@ fn names(nodes: &[NodeId]) -> String {
 }
 
 fn roles(roles: Roles) -> Vec<&'static str> {
-    let known = [(Roles::LAYOUT, "layout"), (Roles::SEQUENCER, "sequencer"), (Roles::UNIT, "unit")];
+    let known = [
+        (Roles::LAYOUT, "layout"),
+        (Roles::SEQUENCER, "sequencer"),
+        (Roles::UNIT, "unit"),
+        (Roles::FORWARDER, "forwarder"),
+    ];
     known.into_iter().filter(|(role, _)| roles.has(*role)).map(|(_, name)| name).collect()
 }
 

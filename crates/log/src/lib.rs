@@ -13,6 +13,7 @@
 
 pub mod client;
 pub mod entry;
+pub mod join;
 pub mod layout;
 pub mod limits;
 pub mod planted;

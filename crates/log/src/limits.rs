@@ -29,6 +29,14 @@ pub const OUTCOMES_MAX_COUNT: usize = 65_536;
 /// Positions in one grant at the most.
 pub const GRANT_MAX_COUNT: u32 = 65_536;
 
+/// Batches whose grants a sequencer remembers: more than clients have under way, so that a batch that is sent again is
+/// found. About a hundred bytes each.
+pub const SEQUENCER_REMEMBERED_MAX_COUNT: usize = 16_384;
+
+/// Positions that a client searches for a batch whose sequencer is gone or has forgotten it; past that it says that the
+/// outcome is unknown.
+pub const SEARCH_MAX_COUNT: u64 = 1 << 20;
+
 /// Streams that one entry may belong to.
 pub const STREAMS_MAX_COUNT: usize = 16;
 
@@ -59,6 +67,7 @@ pub const ADDRESS_MAX_BYTES: usize = 256;
 /// Bytes of an encoded layout, and of an acceptor's record of several.
 pub const LAYOUT_MAX_BYTES: usize = 1 << 20;
 
+const _: () = assert!(RUN_MAX_COUNT <= GRANT_MAX_COUNT as usize, "a batch is one grant");
 const _: () = assert!(ENTRY_MAX_BYTES <= WRITE_MAX_BYTES);
 const _: () = assert!(WRITE_MAX_BYTES <= DATA_MAX_BYTES);
 const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);

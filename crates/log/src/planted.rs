@@ -40,6 +40,14 @@ pub enum PlantedBug {
     SequencerAnyEpoch,
     /// The sequencer counts a range grant as one position.
     GrantOverlaps,
+    /// The sequencer grants a batch that is sent again other positions.
+    BatchGrantedTwice,
+    /// The sequencer takes a batch that it may have forgotten for a new one.
+    ForgottenIsNew,
+    /// An append is answered when the first unit has written its part.
+    FirstPartAnswers,
+    /// An append counts as written although a unit has not written its part.
+    RefusedPartCounts,
     /// The acceptor takes a second layout for the same epoch.
     TwoLayoutsAnEpoch,
     /// The acceptor answers before its decision is durable.

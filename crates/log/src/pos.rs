@@ -47,6 +47,18 @@ number! {
     RequestNo, "r"
 }
 number! {
+    /// A client's own number for one batch of appends that it sends whole. With the [`ClientId`] it names the batch for
+    /// ever, so that a sequencer that is sent it twice grants it positions once.
+    BatchNo, "b"
+}
+impl RequestNo {
+    /// The number of the append that comes `count` after this one.
+    pub fn after(self, count: u64) -> Self {
+        Self(self.0.wrapping_add(count))
+    }
+}
+
+number! {
     /// A stream: a named sequence of entries of the log.
     StreamId, "s"
 }

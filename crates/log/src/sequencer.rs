@@ -3,18 +3,40 @@
 //! It stores nothing and is not needed for safety: log units accept each position once, whoever asks. A new one starts,
 //! in a new epoch, at the tail that the layout states (Wei 3.3.3). A grant belongs to its holder in its own epoch only,
 //! and covers appends that are queued already; what it does not use it fills.
+//!
+//! Batches that are sent whole are granted positions once each, however often they are sent: the sequencer remembers the
+//! latest grants, and knows below which position it has forgotten some. A batch states a position that any grant for it
+//! lies above, so one that may have been granted and forgotten is told from a new one (docs/protocol/append.md).
+
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Epoch, LogPos};
-use crate::wire::{Grant, Refusal};
+use crate::pos::{BatchNo, ClientId, Epoch, LogPos};
+use crate::wire::{BatchHead, Grant, Refusal};
 
 /// Grants positions of one epoch.
 #[derive(Clone, Debug)]
 pub struct Sequencer {
     epoch: Epoch,
     next: LogPos,
+    /// Grants of the latest batches.
+    remembered: BTreeMap<(ClientId, BatchNo), Grant>,
+    /// Their names, in the order of their positions.
+    order: VecDeque<(ClientId, BatchNo)>,
+    remembered_max: usize,
+    /// Every grant for a batch that is not remembered lies below.
+    forgotten: LogPos,
     planted: Planted,
+}
+
+/// What a batch was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// Positions that nobody had: whoever asked the sequencer has the entries written there.
+    New(Grant),
+    /// The positions that an earlier copy of the same batch was granted. Nothing is to be done but to say so.
+    Again(Grant),
 }
 
 impl Sequencer {
@@ -29,7 +51,14 @@ impl Sequencer {
             true => LogPos(tail.0.saturating_sub(1)),
             false => tail,
         };
-        Self { epoch, next, planted }
+        let remembered_max = limits::SEQUENCER_REMEMBERED_MAX_COUNT;
+        let (remembered, order) = (BTreeMap::new(), VecDeque::new());
+        Self { epoch, next, remembered, order, remembered_max, forgotten: tail, planted }
+    }
+
+    /// The same, remembering at most `count` batches, at least one.
+    pub fn remembering(self, count: usize) -> Self {
+        Self { remembered_max: count.max(1), ..self }
     }
 
     /// The epoch that it serves.
@@ -49,6 +78,48 @@ impl Sequencer {
         let Some(end) = first.0.checked_add(count.into()) else { return Err(Refusal::Exhausted) };
         self.next = LogPos(if self.planted.is(PlantedBug::GrantOverlaps) { first.0 + 1 } else { end });
         Ok(Grant { first, count })
+    }
+
+    /// Positions for a batch of `count` entries: those of an earlier copy, if there was one, else the next ones, if
+    /// `admitted` says that they can be written. Refuses like [`grant`](Self::grant), with what `admitted` says, and
+    /// ([`Refusal::Forgotten`]) where it does not know whether there was an earlier copy; then nothing is used up.
+    pub fn append(
+        &mut self,
+        epoch: Epoch,
+        batch: &BatchHead,
+        count: u32,
+        admitted: Result<(), Refusal>,
+    ) -> Result<Placed, Refusal> {
+        self.check_epoch(epoch)?;
+        let name = (batch.client, batch.number);
+        if let Some(grant) = self.remembered.get(&name)
+            && !self.planted.is(PlantedBug::BatchGrantedTwice)
+        {
+            return Ok(Placed::Again(*grant));
+        }
+        if batch.after < self.forgotten && !self.planted.is(PlantedBug::ForgottenIsNew) {
+            return Err(Refusal::Forgotten { from: self.forgotten });
+        }
+        if batch.after > self.next {
+            // Not of this epoch: what this sequencer forgets later would not be told from what it never saw.
+            return Err(Refusal::TooLarge { found: batch.after.0, limit: self.next.0 });
+        }
+        admitted?;
+        let grant = self.grant(epoch, count)?;
+        assert!(grant.first >= batch.after, "a grant lies where its batch will look for it");
+        self.remember(name, grant);
+        Ok(Placed::New(grant))
+    }
+
+    fn remember(&mut self, name: (ClientId, BatchNo), grant: Grant) {
+        self.remembered.insert(name, grant);
+        self.order.push_back(name);
+        if self.order.len() > self.remembered_max
+            && let Some(oldest) = self.order.pop_front()
+            && let Some(grant) = self.remembered.remove(&oldest)
+        {
+            self.forgotten = LogPos(grant.first.0 + u64::from(grant.count));
+        }
     }
 
     /// The next position that will be granted: every position below may have been written, none above has.
@@ -100,6 +171,66 @@ mod tests {
         {
             assert_ne!(granted(Planted::bug(bug)), granted(Planted::NONE), "{bug:?}");
         }
+    }
+
+    /// What becomes of batches, each sent with what the client knows of the tail, by a sequencer that remembers two.
+    fn placed(planted: Planted, sent: &[(u64, u64)]) -> Vec<Result<Placed, Refusal>> {
+        let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(10), planted).remembering(2);
+        let batch = |number, after| BatchHead {
+            client: ClientId(7),
+            number: BatchNo(number),
+            request: Default::default(),
+            after: LogPos(after),
+        };
+        let mut send = |&(number, after)| sequencer.append(Epoch(1), &batch(number, after), 2, Ok(()));
+        sent.iter().map(&mut send).collect()
+    }
+
+    fn grant(first: u64) -> Grant {
+        Grant { first: LogPos(first), count: 2 }
+    }
+
+    const COPIES: &[(u64, u64)] =
+        &[(1, 10), (2, 10), (1, 10), (3, 10), (1, 10), (4, 10), (4, 12), (1, 10), (4, 12)];
+
+    #[test]
+    fn a_batch_is_granted_positions_once_however_often_and_late_its_copies_come() {
+        let expected = [
+            Ok(Placed::New(grant(10))),
+            Ok(Placed::New(grant(12))),
+            Ok(Placed::Again(grant(10))),
+            Ok(Placed::New(grant(14))),
+            // Forgotten now: neither the late copy nor a first one that knows too little is taken for new.
+            Err(Refusal::Forgotten { from: LogPos(12) }),
+            Err(Refusal::Forgotten { from: LogPos(12) }),
+            Ok(Placed::New(grant(16))),
+            Err(Refusal::Forgotten { from: LogPos(14) }),
+            Ok(Placed::Again(grant(16))),
+        ];
+        assert_eq!(placed(Planted::NONE, COPIES), expected);
+    }
+
+    #[test]
+    fn each_planted_fault_of_batches_shows() {
+        for bug in [PlantedBug::BatchGrantedTwice, PlantedBug::ForgottenIsNew] {
+            assert_ne!(placed(Planted::bug(bug), COPIES), placed(Planted::NONE, COPIES), "{bug:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_refused_or_knows_another_epochs_tail_uses_nothing_up() {
+        assert_eq!(placed(Planted::NONE, &[(1, 11)]), [Err(Refusal::TooLarge { found: 11, limit: 10 })]);
+        let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
+        let batch = BatchHead {
+            client: ClientId(7),
+            number: BatchNo(1),
+            request: Default::default(),
+            after: LogPos(0),
+        };
+        let refused = sequencer.append(Epoch(1), &batch, 2, Err(Refusal::Full));
+        assert_eq!(refused, Err(Refusal::Full));
+        assert!(sequencer.append(Epoch(2), &batch, 2, Ok(())).is_err());
+        assert_eq!(sequencer.append(Epoch(1), &batch, 2, Ok(())), Ok(Placed::New(grant(0))));
     }
 
     #[test]

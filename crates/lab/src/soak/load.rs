@@ -138,6 +138,7 @@ fn append(load: &Rc<Load>, client: &Client, name: Name) {
         match result {
             Ok(pos) => ledger.acknowledged(name, pos.0),
             Err(ClientError::OutcomeUnknown { pos, .. }) => ledger.at_or_nowhere(name, pos.0),
+            Err(ClientError::OutcomeUnknownAfter { .. }) => ledger.abandoned(1),
             Err(_) => ledger.not_appended(name),
         }
         load.outstanding.set(load.outstanding.get() - 1);

@@ -1,14 +1,15 @@
 //! Appending: what is queued takes positions together and is written together.
 //!
 //! ```text
-//!   append() ─► queue ─► one Token for all that is queued ─► one Write a unit ─► each append's result
-//!                 ▲                                                   │
+//!                          ┌─► Append, whole, to a sequencer that forwards (forward.rs) ──────┐
+//!   append() ─► queue ─► batch                                                                ├─► each append's result
+//!                 ▲        └─► Token for all of it ─► one Write a unit (write.rs) ────────────┘
+//!                 │                                                   │
 //!                 └── an entry whose position certainly went to something else, if the client may try again
 //! ```
 //!
-//! A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. A
-//! write without an answer is resolved by filling its position in the newest epoch: either the entry is found there, or
-//! the position becomes junk and the entry is free to take another. (docs/protocol/append.md)
+//! A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. What
+//! no answer decides is looked up before anything is appended again (resolve.rs, docs/protocol/append.md).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,15 +27,13 @@ use ithaca_env::sync::{Notify, oneshot};
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::{Inner, View, WriteLimits};
-use crate::entry::EntryMeta;
-use crate::layout::Piece;
-use crate::pos::{Addr, ClientId, Epoch, LogPos, NodeId, RequestNo};
-use crate::wire::{self, Advice, Fill, Filled, Grant, Head, Outcome, Refusal, Taken, Token, Written};
+use crate::pos::{BatchNo, Epoch, LogPos, RequestNo};
+use crate::wire::{Appended, Grant, Token};
 
 /// Batches that wait for an answer at the most.
 const BATCHES_MAX: usize = 64;
 /// The wait before something refused "for now" is tried again.
-const RETRY_WAIT: Duration = Duration::from_millis(2);
+pub(super) const RETRY_WAIT: Duration = Duration::from_millis(2);
 
 /// The result of an append, when it is there. Dropping it does not take the append back.
 pub struct Append {
@@ -51,10 +50,10 @@ impl Future for Append {
 
 /// One append on its way.
 pub(super) struct Queued {
-    entry: Bytes,
-    table: TableEntry,
-    request: RequestNo,
-    deadline: Time,
+    pub(super) entry: Bytes,
+    pub(super) table: TableEntry,
+    pub(super) request: RequestNo,
+    pub(super) deadline: Time,
     result: oneshot::Sender<Result<LogPos, ClientError>>,
 }
 
@@ -70,6 +69,8 @@ pub(super) struct Appender {
     /// Batches that have their positions, or will never have any. A batch whose first request for them failed asks again
     /// when every earlier batch is in here, so that entries keep the order of their appends.
     placed: RefCell<RangeSet>,
+    /// Batches that wait for earlier ones before they ask again. While there are any, new batches wait as well.
+    waiting: Cell<usize>,
     /// Rings when an append was queued, got a result, or a batch ended.
     changed: Notify,
     started: Cell<bool>,
@@ -131,11 +132,17 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
     appender.batches.set(appender.batches.get() + 1);
     let number = appender.next_batch.get();
     appender.next_batch.set(number + 1);
-    // The token is asked for here and now, so that batches get positions in the order of their appends.
-    let view = inner.view();
-    let token = view.as_ref().and_then(|view| ask_token(inner, view, batch.len(), batch[0].deadline));
-    let batch = Batch { inner: Rc::clone(inner), number, entries: batch };
-    inner.env.spawn(batch.run(view, token));
+    let batch =
+        Batch { inner: Rc::clone(inner), number: BatchNo(number), entries: batch, is_late: Cell::default() };
+    // Positions are asked for here and now, so that batches get them in the order of their appends.
+    let asked = match inner.view() {
+        Some(view) if appender.waiting.get() == 0 => batch.ask(view),
+        _ => None,
+    };
+    if asked.is_none() {
+        batch.is_late();
+    }
+    inner.env.spawn(batch.run(asked));
     true
 }
 
@@ -153,54 +160,84 @@ fn take_batch(queue: &mut VecDeque<Queued>, limits: WriteLimits) -> Vec<Queued> 
     queue.drain(..count).collect()
 }
 
-type Granted = Answered<Grant>;
-
-/// Asks for tokens on the open connection to the sequencer; `None` if there is none yet.
-fn ask_token(inner: &Rc<Inner>, view: &View, count: usize, deadline: Time) -> Option<Granted> {
-    let connection = inner.open_connection(view.layout.sequencer)?;
-    let token = Token { count: count as u32 };
-    Some(Box::pin(connection.call::<_, Grant>(&inner.env, view.layout.epoch, &token, deadline)))
+/// A batch's first request, sent.
+enum Asked {
+    /// For positions.
+    Token(View, Answered<Grant>),
+    /// For positions and for the entries to be written there.
+    Append(View, LogPos, Answered<Appended>),
 }
 
 /// Entries that take their positions together.
-struct Batch {
-    inner: Rc<Inner>,
-    number: u64,
-    entries: Vec<Queued>,
+pub(super) struct Batch {
+    pub(super) inner: Rc<Inner>,
+    pub(super) number: BatchNo,
+    pub(super) entries: Vec<Queued>,
+    /// Whether it counts as waiting.
+    is_late: Cell<bool>,
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
         let appender = &self.inner.appender;
         appender.batches.set(appender.batches.get() - 1);
-        appender.placed.borrow_mut().insert(self.number..self.number + 1);
+        self.is_placed();
         appender.changed.ring();
     }
 }
 
-/// Entries of one batch whose positions lie on one unit, as indexes into the batch.
-struct Part {
-    unit: NodeId,
-    addr: Addr,
-    first: usize,
-    step: usize,
-    count: usize,
-}
-
-impl Part {
-    fn index(&self, nth: usize) -> usize {
-        self.first + nth * self.step
-    }
-}
-
 impl Batch {
-    async fn run(self, view: Option<View>, token: Option<Granted>) {
-        let deadline = self.entries[0].deadline;
-        let mut granted = match (&view, token) {
-            (Some(view), Some(token)) => token.await.map_err(|error| self.failed(view, Phase::Token, error)),
-            _ => self.ask_in_turn(deadline).await,
-        };
-        let mut used = view;
+    /// Sends the batch's first request if a connection to the sequencer is open.
+    fn ask(&self, view: View) -> Option<Asked> {
+        if view.forwards(&self.inner.options) {
+            let after = self.inner.granted_below(&view);
+            let answer = self.send_whole(&view, after)?;
+            return Some(Asked::Append(view, after, answer));
+        }
+        let connection = self.inner.open_connection(view.layout.sequencer)?;
+        let token = Token { count: self.entries.len() as u32 };
+        let epoch = view.layout.epoch;
+        let answer = connection.call::<_, Grant>(&self.inner.env, epoch, &token, self.deadline());
+        Some(Asked::Token(view, Box::pin(answer)))
+    }
+
+    async fn run(self, asked: Option<Asked>) {
+        match asked {
+            Some(Asked::Append(view, after, answer)) => {
+                let answer = answer.await;
+                self.forward(view, after, Some(answer)).await
+            }
+            Some(Asked::Token(view, answer)) => {
+                let answer = answer.await.map_err(|error| self.failed(&view, Phase::Token, error));
+                self.place(Some(view), answer).await
+            }
+            None => {
+                let view = match self.turn(Phase::Token).await {
+                    Ok(()) => self.inner.view_by(self.deadline()).await,
+                    Err(error) => Err(error),
+                };
+                match view {
+                    Ok(view) if view.forwards(&self.inner.options) => {
+                        let after = self.inner.granted_below(&view);
+                        self.forward(view, after, None).await
+                    }
+                    Ok(_) => {
+                        let answer = self.ask_in_turn().await;
+                        self.place(None, answer).await
+                    }
+                    Err(error) => self.fail_all(&error),
+                }
+            }
+        }
+    }
+
+    /// Writes the batch where it was granted positions, or asks again.
+    pub(super) async fn place(
+        self,
+        mut used: Option<View>,
+        mut granted: Result<(Grant, Bytes, Epoch), ClientError>,
+    ) {
+        let deadline = self.deadline();
         loop {
             // A grant is used in its own epoch only; if that is over, so is the grant.
             let placed = match granted {
@@ -212,176 +249,90 @@ impl Batch {
             match placed {
                 Ok((view, first)) => return self.write(&view, first).await,
                 Err(error) if self.inner.worth_retrying(&error, deadline) => {
+                    self.is_late();
                     self.inner.forget_view(&used.take());
                     self.inner.env.sleep(RETRY_WAIT).await;
-                    granted = self.ask_in_turn(deadline).await;
+                    granted = self.ask_in_turn().await;
                 }
                 // Nothing was written: the appends certainly did not happen.
-                Err(error) => return self.fail_all(error),
+                Err(error) => return self.fail_all(&error),
             }
         }
     }
 
-    /// Asks for positions once every earlier batch has its own, by `deadline`.
-    async fn ask_in_turn(&self, deadline: Time) -> Result<(Grant, Bytes, Epoch), ClientError> {
-        let (appender, env) = (&self.inner.appender, &self.inner.env);
-        let is_next = || (appender.placed.borrow().first_gap(0) == self.number).then_some(());
-        if env.timeout_at(deadline, appender.changed.until(is_next)).await.is_err() {
-            return Err(ClientError::Slow { phase: Phase::Token, waited: self.inner.options.timeout });
-        }
-        self.inner.tokens(self.entries.len() as u32, deadline).await
+    /// Asks for positions once every earlier batch has its own.
+    pub(super) async fn ask_in_turn(&self) -> Result<(Grant, Bytes, Epoch), ClientError> {
+        self.turn(Phase::Token).await?;
+        self.inner.tokens(self.entries.len() as u32, self.deadline()).await
     }
 
-    fn failed(&self, view: &View, phase: Phase, error: CallError) -> ClientError {
+    /// Waits until every earlier batch has its positions, or will never have any; an error once the time is over.
+    pub(super) async fn turn(&self, phase: Phase) -> Result<(), ClientError> {
+        let (appender, env) = (&self.inner.appender, &self.inner.env);
+        let is_next = || (appender.placed.borrow().first_gap(0) == self.number.0).then_some(());
+        let is_over = || env.now() >= self.deadline();
+        if is_over() || env.timeout_at(self.deadline(), appender.changed.until(is_next)).await.is_err() {
+            return Err(ClientError::Slow { phase, waited: self.inner.options.timeout });
+        }
+        Ok(())
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.entries[0].deadline
+    }
+
+    /// The first request for positions failed, or could not be sent.
+    pub(super) fn is_late(&self) {
+        if !self.is_late.replace(true) {
+            let waiting = &self.inner.appender.waiting;
+            waiting.set(waiting.get() + 1);
+        }
+    }
+
+    /// The batch has its positions, or will never have any: the next may ask.
+    pub(super) fn is_placed(&self) {
+        let appender = &self.inner.appender;
+        appender.placed.borrow_mut().insert(self.number.0..self.number.0 + 1);
+        if self.is_late.replace(false) {
+            appender.waiting.set(appender.waiting.get() - 1);
+        }
+    }
+
+    pub(super) fn failed(&self, view: &View, phase: Phase, error: CallError) -> ClientError {
         let addr = view.addr(view.layout.sequencer);
         ClientError::Node { addr, epoch: view.layout.epoch, phase, error }
     }
 
-    fn fail_all(mut self, error: ClientError) {
+    pub(super) fn fail_all(mut self, error: &ClientError) {
         for queued in self.entries.drain(..) {
             self.inner.appender.finish(queued, Err(error.clone()));
         }
     }
-
-    /// Writes the batch at `first` and the positions after it, in the epoch of `view`, and settles every entry.
-    async fn write(mut self, view: &View, first: LogPos) {
-        self.inner.appender.placed.borrow_mut().insert(self.number..self.number + 1);
-        if self.inner.appender.batches.get() > 1 {
-            self.inner.appender.changed.ring();
-        }
-        let parts = split(view, first, self.entries.len());
-        for part in &parts {
-            // A unit that cannot be reached is found out by the write itself, whose outcome is then resolved.
-            let _ = self.inner.connection(view, part.unit, self.entries[0].deadline).await;
-        }
-        let mut entries: Vec<Option<Queued>> = self.entries.drain(..).map(Some).collect();
-        // Every write is sent before any answer is waited for.
-        let writes: Vec<_> = parts.iter().map(|part| self.send(view, part, &entries)).collect();
-        let mut again = Vec::new();
-        for (part, write) in parts.iter().zip(writes) {
-            let answered = write.await;
-            for nth in 0..part.count {
-                let index = part.index(nth);
-                let pos = LogPos(first.0 + index as u64);
-                let Some(queued) = entries[index].take() else { unreachable!("each entry is in one part") };
-                let settled = match &answered {
-                    Ok(written) => settle(&self.inner, written, Addr(part.addr.0 + nth as u64), &queued, pos),
-                    Err(error) => self.inner.resolve(view.layout.epoch, pos, &queued, error).await,
-                };
-                match settled {
-                    Err(ClientError::Overtaken { .. }) if self.inner.may_retry(&queued) => again.push(queued),
-                    result => self.inner.appender.finish(queued, result),
-                }
-            }
-        }
-        self.inner.appender.put_back(again);
-    }
-
-    /// Sends the write of `part`.
-    fn send(
-        &self,
-        view: &View,
-        part: &Part,
-        entries: &[Option<Queued>],
-    ) -> Pin<Box<dyn Future<Output = Result<Written, ClientError>>>> {
-        let queued = |nth| entries[part.index(nth)].as_ref().expect("not settled yet");
-        let deadline = queued(0).deadline;
-        let meta = EntryMeta {
-            stride: part.step as u16,
-            ..EntryMeta::new(self.inner.id, part.addr, queued(0).request)
-        };
-        let consecutive =
-            (0..part.count).all(|nth| meta.request_at(Addr(part.addr.0 + nth as u64)) == queued(nth).request);
-        assert!(consecutive, "a batch is appends in a row");
-        let epoch = view.layout.epoch;
-        let (addr, unit) = (view.addr(part.unit), part.unit);
-        let call = self.inner.open_connection(unit).map(|connection| {
-            let tables = (0..part.count).map(|nth| queued(nth).table);
-            let data = (0..part.count).map(|nth| queued(nth).entry.clone());
-            connection.call_with::<Written>(
-                &self.inner.env,
-                |id, out| {
-                    wire::encode_write_head(out, Head::new(id, epoch), part.addr, &meta, tables);
-                },
-                data,
-                deadline,
-            )
-        });
-        Box::pin(async move {
-            let lost = CallError::Lost(ithaca_env::net::NetError::Closed { addr });
-            let answered = match call {
-                Some(call) => call.await,
-                None => Err(lost),
-            };
-            answered.map(|(written, _, _)| written).map_err(|error| ClientError::Node {
-                addr,
-                epoch,
-                phase: Phase::Write,
-                error,
-            })
-        })
-    }
-}
-
-/// The parts of `count` positions from `first` on: one a stripe.
-fn split(view: &View, first: LogPos, count: usize) -> Vec<Part> {
-    let pieces = view.layout.pieces(first, LogPos(first.0 + count as u64));
-    let part = |piece: &Piece<'_>| Part {
-        unit: *piece.replicas.last().expect("a stripe has replicas"),
-        addr: piece.addrs.start,
-        first: (piece.first.0 - first.0) as usize,
-        step: piece.stride as usize,
-        count: piece.addrs.count() as usize,
-    };
-    pieces.iter().map(part).collect()
-}
-
-/// What became of one entry of a write that was answered.
-fn settle(
-    inner: &Inner,
-    written: &Written,
-    addr: Addr,
-    queued: &Queued,
-    pos: LogPos,
-) -> Result<LogPos, ClientError> {
-    match find(&written.taken, addr) {
-        None => Ok(pos),
-        Some(outcome) if is_own(outcome, addr, inner.id, queued.request) => Ok(pos),
-        Some(_) => Err(ClientError::Overtaken { pos }),
-    }
-}
-
-fn find(outcomes: &[Outcome], addr: Addr) -> Option<&Outcome> {
-    outcomes.iter().find(|outcome| (outcome.addr.0..outcome.addr.0 + outcome.count).contains(&addr.0))
-}
-
-fn is_own(outcome: &Outcome, addr: Addr, id: ClientId, own: RequestNo) -> bool {
-    match outcome.taken {
-        Taken::Data { client, request, stride } => {
-            let steps = (addr.0 - outcome.addr.0).wrapping_mul(u64::from(stride));
-            client == id && request.0.wrapping_add(steps) == own.0
-        }
-        Taken::Junk | Taken::Trimmed => false,
-    }
 }
 
 impl Appender {
-    fn finish(&self, queued: Queued, result: Result<LogPos, ClientError>) {
+    pub(super) fn finish(&self, queued: Queued, result: Result<LogPos, ClientError>) {
         self.held_bytes.set(self.held_bytes.get() - queued.entry.len());
         queued.result.send(result);
     }
 
-    /// Appends that are to take another position go before those that wait.
-    fn put_back(&self, entries: Vec<Queued>) {
+    /// Appends that are to take another position go back to where the order of the calls has them.
+    pub(super) fn put_back(&self, entries: Vec<Queued>) {
         let mut queue = self.queue.borrow_mut();
-        for queued in entries.into_iter().rev() {
-            queue.push_front(queued);
+        for queued in entries {
+            let at = queue.partition_point(|waiting| waiting.request < queued.request);
+            queue.insert(at, queued);
         }
+    }
+
+    /// Whether more than one batch is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.batches.get() > 1
     }
 }
 
 impl Inner {
-    fn may_retry(&self, queued: &Queued) -> bool {
+    pub(super) fn may_retry(&self, queued: &Queued) -> bool {
         self.options.retry_appends && self.env.now() < queued.deadline
     }
 
@@ -394,62 +345,6 @@ impl Inner {
         self.retrying(Phase::Token, deadline, async |inner: &Rc<Inner>, view: &View| {
             let token = Token { count };
             inner.call(view, view.layout.sequencer, Phase::Token, &token, deadline).await
-        })
-        .await
-    }
-
-    /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position.
-    async fn resolve(
-        self: &Rc<Self>,
-        epoch: Epoch,
-        pos: LogPos,
-        queued: &Queued,
-        error: &ClientError,
-    ) -> Result<LogPos, ClientError> {
-        let nothing_done = |refusal: &Refusal| matches!(refusal.advice(), Advice::GiveUp);
-        if let ClientError::Node { error: CallError::Refused(refusal), .. } = error
-            && nothing_done(refusal)
-        {
-            self.give_up(pos);
-            return Err(error.clone());
-        }
-        let filled = self.fill_by(pos, Some(epoch), queued.deadline).await;
-        match filled {
-            Ok(None) => Err(ClientError::Overtaken { pos }),
-            Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
-            // A trimmed position may have held it.
-            Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => {
-                Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error.clone()) })
-            }
-            Ok(Some(_)) => Err(ClientError::Overtaken { pos }),
-        }
-    }
-
-    /// Makes junk of a position that will not be used, in the background: readers need not wait for it.
-    fn give_up(self: &Rc<Self>, pos: LogPos) {
-        let inner = Rc::clone(self);
-        self.env.spawn(async move {
-            let deadline = inner.deadline();
-            // If this fails too, a reader that meets the hole fills it.
-            let _ = inner.fill_by(pos, None, deadline).await;
-        });
-    }
-
-    /// Fills one position: `None` if it is junk now, or was never written and never will be; else what it holds.
-    pub(super) async fn fill_by(
-        self: &Rc<Self>,
-        pos: LogPos,
-        written_in: Option<Epoch>,
-        deadline: Time,
-    ) -> Result<Option<(Outcome, Addr)>, ClientError> {
-        self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view: &View| {
-            if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
-                return Ok(None);
-            }
-            let (unit, addr) = view.place(pos)?;
-            let fill = Fill { ranges: vec![(addr.0..addr.0 + 1).into()] };
-            let (filled, _, _) = inner.call::<_, Filled>(view, unit, Phase::Fill, &fill, deadline).await?;
-            Ok(filled.taken.first().map(|&outcome| (outcome, addr)))
         })
         .await
     }

@@ -18,6 +18,8 @@ pub enum Phase {
     Layout,
     /// Asking for positions.
     Token,
+    /// Sending entries to be granted positions and written.
+    Append,
     /// Writing entries.
     Write,
     /// Finding out what a position holds after a write without an answer.
@@ -44,6 +46,7 @@ impl Phase {
             Self::Connect => "connect",
             Self::Layout => "layout",
             Self::Token => "token",
+            Self::Append => "append",
             Self::Write => "write",
             Self::Resolve => "resolve",
             Self::Read => "read",
@@ -91,6 +94,14 @@ pub enum ClientError {
     OutcomeUnknown {
         /// The position.
         pos: LogPos,
+        /// What kept the answer away.
+        cause: Box<ClientError>,
+    },
+    /// The entry stands, or will come to stand, once at or above this position, or nowhere.
+    #[error("outcome unknown, at or above position {after} or nowhere: {cause}")]
+    OutcomeUnknownAfter {
+        /// The lowest position where it may be.
+        after: LogPos,
         /// What kept the answer away.
         cause: Box<ClientError>,
     },

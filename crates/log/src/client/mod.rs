@@ -8,9 +8,12 @@ mod append;
 mod connection;
 mod error;
 mod follow;
+mod forward;
 mod read;
+mod resolve;
 mod space;
 mod view;
+mod write;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,7 +38,7 @@ use view::View;
 
 use crate::layout::Layout;
 use crate::limits;
-use crate::pos::{ClientId, LogPos, NodeId};
+use crate::pos::{ClientId, Epoch, LogPos, NodeId};
 use crate::wire::{HelloOk, NodeStatus};
 
 /// How a client behaves.
@@ -52,6 +55,9 @@ pub struct ClientOptions {
     /// Whether an append whose position went to something else takes another. Off, a sequence of appends that is broken
     /// stays broken: nothing is tried at a later position.
     pub retry_appends: bool,
+    /// Whether batches of appends go whole to a sequencer that forwards them. Off, the client asks for positions and writes
+    /// to the units itself, as it does where the sequencer forwards nothing.
+    pub forward_appends: bool,
 }
 
 impl Default for ClientOptions {
@@ -62,6 +68,7 @@ impl Default for ClientOptions {
             hole_wait: Duration::from_millis(100),
             max_in_flight_bytes: 16 << 20,
             retry_appends: true,
+            forward_appends: true,
         }
     }
 }
@@ -113,6 +120,8 @@ struct Inner {
     /// Nodes that are being connected to.
     connecting: RefCell<Vec<NodeId>>,
     known_tail: Cell<LogPos>,
+    /// An epoch, and a position below which its sequencer will grant none any more.
+    granted: Cell<(Epoch, LogPos)>,
     /// What every unit takes, as it said when it was greeted.
     write_limits: Cell<WriteLimits>,
     appender: Rc<Appender>,
@@ -133,6 +142,7 @@ impl Client {
             settled: Notify::default(),
             connecting: RefCell::default(),
             known_tail: Cell::default(),
+            granted: Cell::default(),
             write_limits: Cell::default(),
             appender: Rc::default(),
         });
@@ -158,7 +168,8 @@ impl Client {
     /// Dropping the last clone of the client ends appends that have no result yet with `Closed`; they may have been done.
     ///
     /// Errors: `TooLarge`; `Overtaken` (certainly not appended; only without `retry_appends`); `OutcomeUnknown` (it
-    /// stands at that position or nowhere); any other error means that it was not appended.
+    /// stands at that position or nowhere); `OutcomeUnknownAfter` (it stands, or will, at or above that position, once
+    /// or not at all); any other error means that it was not appended.
     pub fn append(&self, entry: Bytes) -> Append {
         append::append(&self.inner, entry)
     }

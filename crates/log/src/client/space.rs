@@ -26,20 +26,22 @@ impl Inner {
     /// The tail alone, from the sequencer.
     pub(super) async fn tail(self: &Rc<Self>) -> Result<LogPos, ClientError> {
         let deadline = self.deadline();
-        let tail = self
+        let (tail, epoch) = self
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
                 let sequencer = view.layout.sequencer;
                 let (tail, _, _) =
                     inner.call::<_, Tail>(view, sequencer, Phase::Check, &Check, deadline).await?;
                 // A node that is being started serves before its sequencer does.
-                tail.tail.ok_or_else(|| ClientError::Node {
+                let tail = tail.tail.ok_or_else(|| ClientError::Node {
                     addr: view.addr(sequencer),
                     epoch: view.layout.epoch,
                     phase: Phase::Check,
                     error: CallError::Refused(Refusal::NotServing { roles: Roles::SEQUENCER }),
-                })
+                })?;
+                Ok((tail, view.layout.epoch))
             })
             .await?;
+        self.note_granted(epoch, tail);
         self.known_tail.set(self.known_tail.get().max(tail));
         Ok(tail)
     }

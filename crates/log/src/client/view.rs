@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Time;
 
-use super::Inner;
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
+use super::{ClientOptions, Inner};
 use crate::layout::{Layout, Node};
 use crate::pos::{Addr, AddrRange, ClusterId, Epoch, LogPos, NodeId};
 use crate::wire::{Advice, GetLayout, LayoutRecord, Message, Roles};
@@ -61,11 +61,19 @@ impl View {
     /// Whether `pos` lies at or above the decided tail of `epoch`, so that nothing granted in it was or will be written
     /// there.
     pub(super) fn is_past_tail(&self, epoch: Epoch, pos: LogPos) -> bool {
-        self.layout
-            .tails
-            .iter()
-            .find(|decided| decided.epoch == epoch)
-            .is_some_and(|decided| pos >= decided.tail)
+        self.decided_tail(epoch).is_some_and(|tail| pos >= tail)
+    }
+
+    /// Whether appends go whole to the sequencer.
+    pub(super) fn forwards(&self, options: &ClientOptions) -> bool {
+        let roles = self.layout.node(self.layout.sequencer).map(|node| node.roles);
+        options.forward_appends && roles.is_some_and(|roles| roles.has(Roles::FORWARDER))
+    }
+
+    /// Where `epoch` ended, as far back as the layout tells.
+    pub(super) fn decided_tail(&self, epoch: Epoch) -> Option<LogPos> {
+        let decided = self.layout.tails.iter().find(|decided| decided.epoch == epoch);
+        decided.map(|decided| decided.tail)
     }
 
     /// The positions `[from, to)` as addresses of each unit, where they are read.
@@ -132,6 +140,18 @@ impl Inner {
             self.forget_view(&Some(view));
             self.pause(Phase::Layout, deadline, None).await?;
         }
+    }
+
+    /// The sequencer of `epoch` has granted everything below `pos`.
+    pub(super) fn note_granted(&self, epoch: Epoch, pos: LogPos) {
+        self.granted.set(self.granted.get().max((epoch, pos)));
+    }
+
+    /// A position that every later grant of the view's epoch is at or above: its first, or what the client has seen
+    /// granted since.
+    pub(super) fn granted_below(&self, view: &View) -> LogPos {
+        let (epoch, pos) = self.granted.get();
+        if epoch == view.layout.epoch { pos.max(view.layout.tail()) } else { view.layout.tail() }
     }
 
     /// Endpoints first, then the nodes of the last layout that a connection is open to.

@@ -18,12 +18,14 @@ use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
+use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
 use super::register::{REGISTER_BYTES, Register, RegisterError};
 use super::unit_shell::UnitShell;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
+use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
 use crate::record::{self, RecordError};
@@ -53,7 +55,9 @@ pub struct LocalOptions {
     pub chain: ChainOptions,
     /// How units are set up.
     pub unit: UnitOptions,
-    /// A fault of the sequencer or the acceptor to put in force.
+    /// Batches whose grants the sequencer remembers.
+    pub remembered_max: usize,
+    /// A fault of the sequencer, the forwarder or the acceptor to put in force.
     pub planted: Planted,
 }
 
@@ -68,6 +72,7 @@ impl LocalOptions {
             create_bytes: 1 << 30,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
+            remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
             planted: Planted::NONE,
         }
     }
@@ -204,6 +209,7 @@ impl LocalCluster {
                 incarnation: Incarnation(env.wall_clock_ms()),
                 unit: Some(shell),
                 sequencer: RefCell::default(),
+                forwarder: RefCell::default(),
                 layouts: keeper.take(),
                 counts_process: unit == 0,
                 started: env.now(),
@@ -214,7 +220,12 @@ impl LocalCluster {
         }
         started.layout = started.reconfigure(env, cluster, decided).await?;
         let sequencer =
-            Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted);
+            Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted)
+                .remembering(options.remembered_max);
+        let unit = |node: &Rc<Node>| Some((node.id, Rc::clone(node.unit.as_ref()?)));
+        let units = started.nodes.iter().filter_map(unit).collect();
+        let forwarder = Forwarder::new(started.layout.clone(), units, options.planted);
+        started.nodes[0].forwarder.replace(forwarder);
         started.nodes[0].sequencer.replace(Some(sequencer));
         Ok(started)
     }
@@ -312,7 +323,7 @@ impl LocalCluster {
 
     fn layout_nodes(&self) -> Vec<crate::layout::Node> {
         let roles = |unit: usize| match unit {
-            0 => Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT),
+            0 => first_roles(),
             _ => Roles::UNIT,
         };
         let node = |(unit, addr): (usize, &SocketAddr)| crate::layout::Node {
@@ -335,10 +346,14 @@ impl LocalCluster {
     }
 }
 
+/// The first node does everything; the units that it forwards to are all in this process.
+fn first_roles() -> Roles {
+    Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT).with(Roles::FORWARDER)
+}
+
 /// The first node before its address is known.
 fn first_node() -> crate::layout::Node {
-    let roles = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT);
-    crate::layout::Node { id: FIRST_NODE, roles, address: String::new() }
+    crate::layout::Node { id: FIRST_NODE, roles: first_roles(), address: String::new() }
 }
 
 /// What the register knows of the cluster.

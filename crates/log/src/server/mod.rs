@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   connection ─► node ─┬─► sequencer (a counter)
+//!                       ├─► forwarder: sequencer, then the unit shells of the batch
 //!                       ├─► layout keeper: acceptor + register
 //!                       └─► unit shell: unit core + chain
 //! ```
@@ -10,6 +11,7 @@
 //! sealed, the tail is decided once in the next layout, and the sequencer starts there (docs/protocol/seal.md).
 
 mod follower;
+mod forward;
 mod layouts;
 mod local;
 mod node;

@@ -13,9 +13,10 @@ use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
 use super::follower::{self, Following};
+use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
 use super::reply::{ReplyRoute, UnderWay};
-use super::unit_shell::UnitShell;
+use super::unit_shell::{Route, UnitShell};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, Incarnation, NodeId, RequestId};
 use crate::sequencer::Sequencer;
@@ -39,6 +40,8 @@ pub(super) struct Node {
     pub(super) incarnation: Incarnation,
     pub(super) unit: Option<Rc<UnitShell>>,
     pub(super) sequencer: RefCell<Option<Sequencer>>,
+    /// Where appends that are sent whole go; with a sequencer only.
+    pub(super) forwarder: RefCell<Option<Forwarder>>,
     pub(super) layouts: Option<Rc<LayoutKeeper>>,
     /// Whether this node's status counts the process's time and memory; one of those that share a process does.
     pub(super) counts_process: bool,
@@ -75,6 +78,9 @@ impl Node {
         }
         if self.unit.is_some() {
             roles = roles.with(Roles::UNIT);
+        }
+        if self.forwarder.borrow().is_some() {
+            roles = roles.with(Roles::FORWARDER);
         }
         roles
     }
@@ -229,6 +235,10 @@ impl Session {
             self.write(frame);
             return Ok(());
         }
+        if self.greeted && frame.kind == Kind::Append as u16 {
+            self.append(frame);
+            return Ok(());
+        }
         let request = match Request::decode(&frame) {
             Ok(request) => request,
             Err(_) if !self.greeted => return Err(Ended::Greeting),
@@ -296,7 +306,26 @@ impl Session {
                 add(&counters.writes, 1);
                 add(&counters.entries_written, run.count());
                 add(&counters.bytes_written, run.data.len() as u64);
-                unit.write(route, run);
+                unit.write(Route::Reply(route), run);
+            }
+            Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
+        }
+    }
+
+    fn append(&mut self, frame: Frame) {
+        let route = self.route(frame.head);
+        let (mut sequencer, forwarder) = (self.node.sequencer.borrow_mut(), self.node.forwarder.borrow());
+        let (Some(sequencer), Some(forwarder)) = (sequencer.as_mut(), forwarder.as_ref()) else {
+            return route.refuse(NO_FORWARDER);
+        };
+        match wire::Append::decode_body(&frame.body, frame.data.len()) {
+            Ok(append) => {
+                let counters = &self.node.counters;
+                add(&counters.writes, 1);
+                add(&counters.tokens, append.table.count() as u64);
+                add(&counters.entries_written, append.table.count() as u64);
+                add(&counters.bytes_written, frame.data.len() as u64);
+                forwarder.append(sequencer, route, append, frame.data);
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }

@@ -11,6 +11,7 @@ use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use slab::Slab;
 
+use super::forward::Joining;
 use super::reply::ReplyRoute;
 use crate::entry::EntryMeta;
 use crate::limits;
@@ -21,12 +22,20 @@ use crate::unit::{
 };
 use crate::wire::{Filled, Outcome, Read, Refusal, RunHead, Seal, Tail, Taken, Trimmed, Written};
 
+/// Who is told what became of a request.
+pub(super) enum Route {
+    /// Whoever sent it.
+    Reply(ReplyRoute),
+    /// An append that was sent whole, of which this is a part.
+    Part(Rc<Joining>),
+}
+
 /// A unit and its chain.
 pub(super) struct UnitShell {
     env: Env,
     chain: Chain,
     core: RefCell<Unit>,
-    routes: RefCell<Slab<ReplyRoute>>,
+    routes: RefCell<Slab<Route>>,
     /// The core's tickets and the chain's tickets that store them, both in order.
     tickets: RefCell<VecDeque<(Ticket, ithaca_chain::Ticket)>>,
     /// Rings when the watermark may have moved, or the unit failed.
@@ -110,6 +119,11 @@ impl UnitShell {
         self.core.borrow().check_epoch(epoch)
     }
 
+    /// Refuses entries that the core would refuse now whatever their addresses: `bytes` of them in `epoch`.
+    pub(super) fn admits(&self, epoch: Epoch, bytes: usize) -> Result<(), Refusal> {
+        self.core.borrow().admits(epoch, bytes)
+    }
+
     /// The unit's part of a check.
     pub(super) fn bounds(&self) -> Tail {
         let core = self.core.borrow();
@@ -118,28 +132,28 @@ impl UnitShell {
     }
 
     /// Writes a run; the reply goes to `route`.
-    pub(super) fn write(self: &Rc<Self>, route: ReplyRoute, run: Run) {
+    pub(super) fn write(self: &Rc<Self>, route: Route, run: Run) {
         self.submit(route, |to| Input::Write { to, run });
     }
 
     /// Makes junk of what is free in `ranges`.
     pub(super) fn fill(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
         let epoch = route.epoch();
-        self.submit(route, |to| Input::Fill { to, epoch, ranges });
+        self.submit(Route::Reply(route), |to| Input::Fill { to, epoch, ranges });
     }
 
     /// Trims `ranges`.
     pub(super) fn trim(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
         let epoch = route.epoch();
-        self.submit(route, |to| Input::Trim { to, epoch, ranges });
+        self.submit(Route::Reply(route), |to| Input::Trim { to, epoch, ranges });
     }
 
     /// Seals an epoch.
     pub(super) fn seal(self: &Rc<Self>, route: ReplyRoute, seal: Seal) {
-        self.submit(route, |to| Input::Seal { to, epoch: seal.epoch });
+        self.submit(Route::Reply(route), |to| Input::Seal { to, epoch: seal.epoch });
     }
 
-    fn submit(self: &Rc<Self>, route: ReplyRoute, input: impl FnOnce(ReplyTo) -> Input) {
+    fn submit(self: &Rc<Self>, route: Route, input: impl FnOnce(ReplyTo) -> Input) {
         let to = ReplyTo(self.routes.borrow_mut().insert(route) as u64);
         self.step(input(to));
     }
@@ -158,7 +172,13 @@ impl UnitShell {
             Effect::Reply { to, answer } => {
                 // A planted fault answers early, and later to nobody.
                 if let Some(route) = self.routes.borrow_mut().try_remove(to.0 as usize) {
-                    self.answer(route, answer);
+                    match route {
+                        Route::Reply(route) => self.answer(route, answer),
+                        Route::Part(joining) => {
+                            let whole = matches!(&answer, Answer::Written { taken } if taken.is_empty());
+                            joining.answered(whole);
+                        }
+                    }
                 }
             }
             Effect::Persist { ticket, runs, release, state } => {

@@ -171,6 +171,12 @@ impl Unit {
         Ok(())
     }
 
+    /// Refuses entries that would be refused now wherever they went: `bytes` of them in `epoch`. Changes nothing.
+    pub fn admits(&self, epoch: Epoch, bytes: usize) -> Result<(), Refusal> {
+        self.check_epoch(epoch)?;
+        self.check_room(bytes)
+    }
+
     /// Refuses more work than may wait.
     fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
         let options = &self.options;

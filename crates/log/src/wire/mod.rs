@@ -11,6 +11,7 @@
 //! Nothing here does input or output, and no decoder panics, whatever the bytes are. docs/protocol.md describes every
 //! byte, for other languages.
 
+mod append;
 mod frame;
 mod hello;
 mod layout;
@@ -26,6 +27,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use frame::{FLAG_END, FLAG_PUSH, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord, Propose};
@@ -134,6 +136,7 @@ messages! {
     Credit = 0x000c,
     Unsubscribe = 0x000d,
     GetStatus = 0x000e,
+    Append = 0x000f,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -144,6 +147,7 @@ messages! {
     Sealed = 0x8008,
     LayoutRecord = 0x8009,
     NodeStatus = 0x800e,
+    Appended = 0x800f,
     Refusal = 0xffff,
 }
 
@@ -192,12 +196,13 @@ macro_rules! direction {
 direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Propose, Subscribe, Credit, Unsubscribe,
-    GetStatus
+    GetStatus, Append
 }
 
 direction! {
     /// What a node answers.
-    Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Refusal
+    Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
+    Refusal
 }
 
 /// Refuses data beside a message that has none.

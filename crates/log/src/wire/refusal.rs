@@ -5,7 +5,7 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use thiserror::Error;
 
 use super::{Kind, Message, Roles, no_data, zero};
-use crate::pos::{Addr, ClusterId, Epoch, NodeId};
+use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
 
 /// Answers a request that is not carried out. Unless [`Advice::OutcomeUnknown`] says otherwise, nothing was done.
 ///
@@ -122,6 +122,13 @@ pub enum Refusal {
     /// Code 19. No subscription has this request id.
     #[error("no such subscription")]
     NoSubscription,
+    /// Code 20. A batch that may have been granted positions before, so long ago that the sequencer has forgotten. All
+    /// that it has forgotten lies below `from`.
+    #[error("batches that were granted positions below {from} are forgotten")]
+    Forgotten {
+        /// One past the last position of a forgotten grant.
+        from: LogPos,
+    },
 }
 
 /// What a client does after a refusal.
@@ -144,7 +151,7 @@ impl Refusal {
         match self {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
             Self::WrongNode { .. } | Self::NoLayout { .. } => Advice::NewLayout,
-            Self::Overloaded { .. } | Self::Checksum { .. } => Advice::Later,
+            Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
             Self::Failed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
             | Self::TooSparse { .. }
@@ -184,6 +191,7 @@ impl Refusal {
             Self::Exhausted => (17, 0, 0),
             Self::NoLayout { epoch } => (18, epoch.0, 0),
             Self::NoSubscription => (19, 0, 0),
+            Self::Forgotten { from } => (20, from.0, 0),
         }
     }
 
@@ -211,6 +219,7 @@ impl Refusal {
             17 => Self::Exhausted,
             18 => Self::NoLayout { epoch: Epoch(a) },
             19 => Self::NoSubscription,
+            20 => Self::Forgotten { from: LogPos(a) },
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

@@ -22,8 +22,10 @@ impl Roles {
     pub const SEQUENCER: Self = Self(2);
     /// Stores entries.
     pub const UNIT: Self = Self(4);
+    /// Takes appends whole: grants their positions and has the entries written. A sequencer may be one.
+    pub const FORWARDER: Self = Self(8);
     /// Every role that this version knows.
-    const KNOWN: u32 = 7;
+    const KNOWN: u32 = 15;
 
     /// Both sets together.
     pub fn with(self, other: Self) -> Self {

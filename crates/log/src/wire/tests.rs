@@ -51,6 +51,15 @@ fn requests() -> Vec<Sample> {
         meta: meta().to_bytes(),
         table: Table::of_payloads([&b"first"[..], b"", b"third"]),
     };
+    let append = Append {
+        batch: BatchHead {
+            client: ClientId(0xC11E_0001),
+            number: BatchNo(2),
+            request: RequestNo(7),
+            after: LogPos(38),
+        },
+        table: write.table.clone(),
+    };
     let range = |start, end| AddrRange::new(Addr(start), Addr(end));
     let streams = EntryMeta {
         stride: 2,
@@ -79,6 +88,7 @@ fn requests() -> Vec<Sample> {
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
         sample("unsubscribe", head(), Unsubscribe, &[]),
         sample("get_status", head(), GetStatus, &[]),
+        sample("append", head(), append, &[b"first", b"", b"third"]),
     ]
 }
 
@@ -151,6 +161,8 @@ fn replies() -> Vec<Sample> {
         sample("sealed_empty", head(), Sealed { epoch: Epoch(3), highest: None }, &[]),
         sample("layout_record", head(), LayoutRecord { record: Bytes::from_static(b"a layout record") }, &[]),
         sample("node_status", head(), status, &[]),
+        sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
+        sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
         sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
         sample(

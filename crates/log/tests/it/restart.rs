@@ -74,7 +74,8 @@ fn an_append_that_may_not_be_repeated_says_what_is_known() {
             Err(ClientError::TimedOut { .. }
                 | ClientError::Slow { .. }
                 | ClientError::Node { .. }
-                | ClientError::OutcomeUnknown { .. })
+                | ClientError::OutcomeUnknown { .. }
+                | ClientError::OutcomeUnknownAfter { .. })
         );
         assert!(unavailable, "{lost:?}");
     });

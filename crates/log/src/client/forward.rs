@@ -1,0 +1,231 @@
+//! Batches that go whole to a sequencer that forwards them: one message, one answer.
+//!
+//! A copy whose answer was lost may have been granted positions, or may yet be when it arrives late. The same batch sent
+//! again, in the same epoch, is granted what the first copy was. When the epoch is over, or the sequencer has forgotten,
+//! no copy can be granted anything any more, and the entries are searched for where they can be. Only what certainly
+//! stands nowhere is appended again. (docs/protocol/append.md)
+
+use std::ops::Range;
+
+use super::View;
+use super::append::{Batch, RETRY_WAIT};
+use super::connection::{Answered, CallError};
+use super::error::{ClientError, Phase};
+use super::resolve::Search;
+use crate::limits;
+use crate::pos::LogPos;
+use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
+
+/// A batch on its way.
+struct Sending {
+    batch: Batch,
+    view: View,
+    /// Every grant for the batch in the view's epoch lies at or above.
+    after: LogPos,
+    /// Whether a copy whose outcome is not known was sent in the view's epoch.
+    is_unsure: bool,
+}
+
+/// What comes next for a batch that has no positions.
+enum Next {
+    /// Its answer, of a copy that was sent.
+    Answer(Answered<Appended>),
+    /// To be sent again.
+    Send,
+    /// To go the way of tokens.
+    Tokens,
+    /// Nothing: every entry is settled, or queued again.
+    Done,
+}
+
+impl Batch {
+    /// Sends the batch on the open connection to the sequencer; `None` if there is none.
+    pub(super) fn send_whole(&self, view: &View, after: LogPos) -> Option<Answered<Appended>> {
+        let connection = self.inner.open_connection(view.layout.sequencer)?;
+        let epoch = view.layout.epoch;
+        let first = self.entries[0].request;
+        let batch = BatchHead { client: self.inner.id, number: self.number, request: first, after };
+        let consecutive = (0..).zip(&self.entries).all(|(nth, queued)| first.after(nth) == queued.request);
+        assert!(consecutive, "a batch is appends in a row");
+        let tables = self.entries.iter().map(|queued| queued.table);
+        let data = self.entries.iter().map(|queued| queued.entry.clone());
+        let encode = |id, out: &mut _| wire::encode_append_head(out, Head::new(id, epoch), &batch, tables);
+        Some(connection.call_with::<Appended>(&self.inner.env, encode, data, self.deadline()))
+    }
+
+    /// Settles the batch, whose first copy was sent in the epoch of `view`, and answered so; `None` if it was not sent.
+    pub(super) async fn forward(
+        self,
+        view: View,
+        after: LogPos,
+        mut answer: Option<Result<(Appended, bytes::Bytes, crate::pos::Epoch), CallError>>,
+    ) {
+        let mut sending = Sending { batch: self, view, after, is_unsure: false };
+        loop {
+            let error = match answer {
+                Some(Ok((appended, _, _))) if sending.is_answer(&appended) => {
+                    return sending.place(appended).await;
+                }
+                Some(Ok(_)) => {
+                    sending.is_unsure = true;
+                    Some(CallError::Mismatch { asked: Kind::Append, answered: Kind::Appended })
+                }
+                Some(Err(error)) => {
+                    // A refused copy did nothing, and it was the only one of its request.
+                    sending.is_unsure |= !matches!(error, CallError::Refused(_));
+                    Some(error)
+                }
+                None => None,
+            };
+            let mut next = match error {
+                Some(error) => sending.after_error(error).await,
+                None => Ok(Next::Send),
+            };
+            if matches!(next, Ok(Next::Send)) {
+                next = sending.send_again().await;
+            }
+            answer = match next {
+                Ok(Next::Answer(answer)) => Some(answer.await),
+                Ok(Next::Send) => None,
+                Ok(Next::Tokens) => return sending.by_tokens().await,
+                Ok(Next::Done) => return,
+                Err(error) => return sending.fail(error),
+            };
+        }
+    }
+}
+
+impl Sending {
+    fn is_answer(&self, appended: &Appended) -> bool {
+        appended.count as usize == self.batch.entries.len() && appended.first >= self.after
+    }
+
+    /// The batch has its positions: either it is written, or the client sees to that.
+    async fn place(mut self, appended: Appended) {
+        let (inner, first) = (self.batch.inner.clone(), appended.first);
+        inner.note_granted(self.view.layout.epoch, LogPos(first.0 + u64::from(appended.count)));
+        if !appended.written {
+            return self.batch.write(&self.view, first).await;
+        }
+        for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
+            inner.appender.finish(queued, Ok(LogPos(pos)));
+        }
+    }
+
+    /// What to do after `error`: an error only if nothing more can be done.
+    async fn after_error(&mut self, error: CallError) -> Result<Next, ClientError> {
+        self.batch.is_late();
+        let inner = self.batch.inner.clone();
+        if let CallError::Refused(Refusal::Forgotten { from }) = error {
+            inner.note_granted(self.view.layout.epoch, from);
+            let searched = std::mem::replace(&mut self.after, from)..from;
+            // A copy stands below, or never will anywhere: what was forgotten is refused for ever.
+            return match self.is_unsure {
+                true => self.search(searched, error).await,
+                false => Ok(Next::Send),
+            };
+        }
+        let error = self.batch.failed(&self.view, Phase::Append, error);
+        if !inner.worth_retrying(&error, self.batch.deadline()) {
+            return Err(error);
+        }
+        inner.forget_view(&Some(self.view.clone()));
+        inner.env.sleep(RETRY_WAIT).await;
+        Ok(Next::Send)
+    }
+
+    /// Sends the batch in its turn, in the newest epoch, once it is certain that an older one holds no copy.
+    async fn send_again(&mut self) -> Result<Next, ClientError> {
+        let (inner, deadline) = (self.batch.inner.clone(), self.batch.deadline());
+        loop {
+            self.batch.turn(Phase::Append).await?;
+            let view = inner.view_by(deadline).await?;
+            if view.layout.epoch > self.view.layout.epoch {
+                let epoch = self.view.layout.epoch;
+                if self.is_unsure {
+                    let Some(tail) = view.decided_tail(epoch) else {
+                        let error = CallError::Refused(Refusal::NoLayout { epoch });
+                        return Err(self.batch.failed(&view, Phase::Resolve, error));
+                    };
+                    let cause = CallError::Refused(Refusal::Sealed { sealed: epoch });
+                    if let Next::Done = self.search(self.after..tail, cause).await? {
+                        return Ok(Next::Done);
+                    }
+                }
+                self.after = inner.granted_below(&view);
+                if !view.forwards(&inner.options) {
+                    return Ok(Next::Tokens);
+                }
+            }
+            if view.layout.epoch >= self.view.layout.epoch {
+                self.view = view.clone();
+            }
+            match inner.connection(&view, view.layout.sequencer, deadline).await {
+                Ok(_) if view.layout.epoch == self.view.layout.epoch => {
+                    if let Some(answer) = self.batch.send_whole(&view, self.after) {
+                        return Ok(Next::Answer(answer));
+                    }
+                }
+                Err(error) if !inner.worth_retrying(&error, deadline) => return Err(error),
+                _ => {}
+            }
+            inner.forget_view(&Some(view));
+            inner.env.sleep(RETRY_WAIT).await;
+        }
+    }
+
+    /// Looks for the entries at `positions`, where no further copy of them can come to stand. Those found have succeeded;
+    /// if none is, the batch may be sent again; else the rest is queued again.
+    async fn search(&mut self, positions: Range<LogPos>, cause: CallError) -> Result<Next, ClientError> {
+        let (inner, deadline) = (self.batch.inner.clone(), self.batch.deadline());
+        let cause = self.batch.failed(&self.view, Phase::Resolve, cause);
+        let count = positions.end.0.saturating_sub(positions.start.0);
+        if count > limits::SEARCH_MAX_COUNT {
+            return Err(cause);
+        }
+        let first = self.batch.entries[0].request.0;
+        let requests = first..first + self.batch.entries.len() as u64;
+        let search = match count {
+            0 => Search::default(),
+            _ => inner.search(requests, positions.clone(), deadline).await?,
+        };
+        if search.is_empty() {
+            // With a copy that may have been trimmed, the outcome stays unknown.
+            self.is_unsure = search.has_trimmed();
+            let is_over = self.is_unsure || !inner.options.retry_appends;
+            return if is_over { Err(cause) } else { Ok(Next::Send) };
+        }
+        let mut again = Vec::new();
+        for queued in self.batch.entries.drain(..) {
+            let result = match search.position(queued.request) {
+                Some(pos) => Ok(pos),
+                None if search.has_trimmed() => Err(ClientError::OutcomeUnknownAfter {
+                    after: positions.start,
+                    cause: Box::new(cause.clone()),
+                }),
+                None if inner.may_retry(&queued) => {
+                    again.push(queued);
+                    continue;
+                }
+                None => Err(cause.clone()),
+            };
+            inner.appender.finish(queued, result);
+        }
+        inner.appender.put_back(again);
+        Ok(Next::Done)
+    }
+
+    async fn by_tokens(self) {
+        let answer = self.batch.ask_in_turn().await;
+        self.batch.place(None, answer).await
+    }
+
+    /// Ends every entry with an error: `error` if it certainly was not appended.
+    fn fail(self, error: ClientError) {
+        let error = match self.is_unsure {
+            true => ClientError::OutcomeUnknownAfter { after: self.after, cause: Box::new(error) },
+            false => error,
+        };
+        self.batch.fail_all(&error);
+    }
+}

@@ -1,0 +1,150 @@
+//! What became of an entry when no answer says so: by filling the positions where it may be.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ithaca_env::Time;
+
+use super::append::Queued;
+use super::connection::CallError;
+use super::error::{ClientError, Phase};
+use super::write::is_own;
+use super::{Inner, View};
+use crate::limits;
+use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
+use crate::wire::{Advice, Fill, Filled, Outcome, Refusal, Taken};
+
+impl Inner {
+    /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position.
+    pub(super) async fn resolve(
+        self: &Rc<Self>,
+        epoch: Epoch,
+        pos: LogPos,
+        queued: &Queued,
+        error: &ClientError,
+    ) -> Result<LogPos, ClientError> {
+        let nothing_done = |refusal: &Refusal| matches!(refusal.advice(), Advice::GiveUp);
+        if let ClientError::Node { error: CallError::Refused(refusal), .. } = error
+            && nothing_done(refusal)
+        {
+            self.give_up(pos);
+            return Err(error.clone());
+        }
+        let filled = self.fill_by(pos, Some(epoch), queued.deadline).await;
+        match filled {
+            Ok(None) => Err(ClientError::Overtaken { pos }),
+            Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
+            // A trimmed position may have held it.
+            Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => {
+                Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error.clone()) })
+            }
+            Ok(Some(_)) => Err(ClientError::Overtaken { pos }),
+        }
+    }
+
+    /// Makes junk of a position that will not be used, in the background: readers need not wait for it.
+    fn give_up(self: &Rc<Self>, pos: LogPos) {
+        let inner = Rc::clone(self);
+        self.env.spawn(async move {
+            let deadline = inner.deadline();
+            // If this fails too, a reader that meets the hole fills it.
+            let _ = inner.fill_by(pos, None, deadline).await;
+        });
+    }
+
+    /// Fills one position: `None` if it is junk now, or was never written and never will be; else what it holds.
+    pub(super) async fn fill_by(
+        self: &Rc<Self>,
+        pos: LogPos,
+        written_in: Option<Epoch>,
+        deadline: Time,
+    ) -> Result<Option<(Outcome, Addr)>, ClientError> {
+        self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view: &View| {
+            if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
+                return Ok(None);
+            }
+            let (unit, addr) = view.place(pos)?;
+            let fill = Fill { ranges: vec![(addr.0..addr.0 + 1).into()] };
+            let (filled, _, _) = inner.call::<_, Filled>(view, unit, Phase::Fill, &fill, deadline).await?;
+            Ok(filled.taken.first().map(|&outcome| (outcome, addr)))
+        })
+        .await
+    }
+
+    /// Which of the appends numbered `requests` of this client stand at `positions`: those of an epoch that is over, or
+    /// of grants that its sequencer has forgotten. Whatever is not decided there becomes junk, so that none of them can
+    /// come to stand there later.
+    pub(super) async fn search(
+        self: &Rc<Self>,
+        requests: Range<u64>,
+        positions: Range<LogPos>,
+        deadline: Time,
+    ) -> Result<Search, ClientError> {
+        self.retrying(Phase::Resolve, deadline, async |inner: &Rc<Inner>, view: &View| {
+            let mut search = Search::default();
+            for (unit, range) in view.split(positions.start, positions.end) {
+                let mut numbers = range.numbers();
+                while !numbers.is_empty() {
+                    let end = numbers.end.min(numbers.start + limits::FILL_MAX_COUNT);
+                    let fill = Fill { ranges: vec![(numbers.start..end).into()] };
+                    let (filled, _, _) =
+                        inner.call::<_, Filled>(view, unit, Phase::Resolve, &fill, deadline).await?;
+                    for outcome in &filled.taken {
+                        search.note(inner.id, &requests, outcome, |addr| view.position(unit, addr));
+                    }
+                    numbers.start = end;
+                }
+            }
+            Ok(search)
+        })
+        .await
+    }
+}
+
+/// What a search found.
+#[derive(Default)]
+pub(super) struct Search {
+    found: BTreeMap<RequestNo, LogPos>,
+    has_trimmed: bool,
+}
+
+impl Search {
+    fn note(
+        &mut self,
+        client: ClientId,
+        requests: &Range<u64>,
+        outcome: &Outcome,
+        position: impl Fn(Addr) -> Option<LogPos>,
+    ) {
+        match outcome.taken {
+            Taken::Trimmed => self.has_trimmed = true,
+            Taken::Data { client: writer, request, stride } if writer == client => {
+                for nth in 0..outcome.count {
+                    let own = request.after(nth * u64::from(stride));
+                    if requests.contains(&own.0)
+                        && let Some(pos) = position(Addr(outcome.addr.0 + nth))
+                    {
+                        self.found.insert(own, pos);
+                    }
+                }
+            }
+            Taken::Data { .. } | Taken::Junk => {}
+        }
+    }
+
+    /// Where the append stands, if it was found.
+    pub(super) fn position(&self, request: RequestNo) -> Option<LogPos> {
+        self.found.get(&request).copied()
+    }
+
+    /// Whether nothing was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Whether something was trimmed: it may have been what was looked for.
+    pub(super) fn has_trimmed(&self) -> bool {
+        self.has_trimmed
+    }
+}
