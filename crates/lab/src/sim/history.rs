@@ -16,6 +16,8 @@ pub enum Fate {
     Acked(u64),
     /// It stands at this position or nowhere.
     Unknown(u64),
+    /// It stands, or will come to stand, once at or above this position, or nowhere.
+    UnknownAfter(u64),
     /// Certainly not appended.
     Failed,
 }
@@ -145,7 +147,7 @@ impl History {
         let acked = self.appends.borrow().iter().rev().take(64).map(|append| append.fate).collect::<Vec<_>>();
         let acked = acked.into_iter().filter_map(|fate| match fate {
             Fate::Acked(pos) | Fate::Unknown(pos) => Some(pos + 1),
-            Fate::Failed => None,
+            Fate::UnknownAfter(_) | Fate::Failed => None,
         });
         let seen = self.looks.borrow().iter().rev().take(64).map(|look| look.pos + 1).max();
         acked.chain(seen).max().unwrap_or(0)

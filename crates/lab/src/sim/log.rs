@@ -15,7 +15,7 @@ use super::history::History;
 use super::oracle;
 use super::planted::Fault;
 use super::scenario::{Outcome, Points, Scenario};
-use super::workload::{self, Shared};
+use super::workload::{self, Forwarded, Shared};
 
 /// Faults begin within this time.
 const HORIZON: Duration = Duration::from_millis(400);
@@ -46,6 +46,8 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "workload.operations", choices: &[40, 100, 200] },
     Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000, 12_288] },
     Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
+    Setting { name: "workload.forwarded", choices: &[0, 1, 1, 2] },
+    Setting { name: "sequencer.remembered", choices: &[1, 4, 16_384] },
     Setting { name: "chain.segment_kib", choices: &[128, 128, 256] },
     Setting { name: "chain.flights", choices: &[1, 2, 2, 4] },
     Setting { name: "chain.group_max_bytes", choices: &[1, 8_192, 1 << 20] },
@@ -140,6 +142,11 @@ impl World {
             addr: SocketAddr::new(machine(1), PORT),
             entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
             burst_max: plan.setting("workload.burst_max", 4),
+            forwarded: match plan.setting("workload.forwarded", 2) {
+                0 => Forwarded::Nobodys,
+                1 => Forwarded::Everybodys,
+                _ => Forwarded::Odd,
+            },
             done: Cell::new(0),
         });
         let ended = Rc::new(Ended::default());
@@ -251,6 +258,10 @@ impl World {
             "an append's outcome is unknown",
             any(|fate| matches!(fate, super::history::Fate::Unknown(_))),
         );
+        points.see(
+            "an append's outcome and place are unknown",
+            any(|fate| matches!(fate, super::history::Fate::UnknownAfter(_))),
+        );
         points.see("an append failed", any(|fate| matches!(fate, super::history::Fate::Failed)));
         let looks = history.looks.borrow();
         let saw = |wanted| looks.iter().any(|look| look.seen == wanted);
@@ -299,6 +310,7 @@ fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOption
     };
     let mut options = LocalOptions {
         units: number("topology.units", 1) as usize,
+        remembered_max: number("sequencer.remembered", 16_384) as usize,
         create_bytes: (64 << 10) + 4 * segment_bytes,
         chain,
         ..LocalOptions::new(Path::new("data"), listen)

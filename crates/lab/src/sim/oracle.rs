@@ -129,6 +129,9 @@ fn fates_hold(history: &History, places: &BTreeMap<u64, Place>) -> Result<(), Vi
             Some(Fate::Unknown(said)) if said != pos => {
                 return Err(format!("{value:?} stands at {pos}, not at {said} as was said"));
             }
+            Some(Fate::UnknownAfter(said)) if said > pos => {
+                return Err(format!("{value:?} stands at {pos}, below {said}, which is not what was said"));
+            }
             _ => {}
         }
     }
@@ -276,6 +279,10 @@ mod tests {
         history.appended(value(1), history.now(), Fate::Unknown(1));
         history.saw(0, Seen::Data(value(1)), history.now());
         assert!(violation(&history).contains("not at 1"));
+        let history = History::default();
+        history.appended(value(1), history.now(), Fate::UnknownAfter(1));
+        history.saw(0, Seen::Data(value(1)), history.now());
+        assert!(violation(&history).contains("below 1"));
     }
 
     #[test]

@@ -66,6 +66,10 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::SequencerStartsLow,
         LogBug::GrantOverlaps,
         LogBug::LayoutBeforePersist,
+        LogBug::BatchGrantedTwice,
+        LogBug::ForgottenIsNew,
+        LogBug::FirstPartAnswers,
+        LogBug::RefusedPartCounts,
     ];
     let chain = [
         ChainBug::AckBeforeDurable,

@@ -18,6 +18,17 @@ use super::value::{VALUE_MIN_BYTES, Value};
 /// Appends that the audit tries; it trims after the first.
 const APPENDS_AFTER_TRIM: u32 = 20;
 
+/// Which clients send their appends whole; the others ask for positions and write themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarded {
+    /// None does.
+    Nobodys,
+    /// All do.
+    Everybodys,
+    /// Those with odd numbers.
+    Odd,
+}
+
 /// What all clients of a run share.
 pub struct Shared {
     /// What they do and see.
@@ -28,25 +39,32 @@ pub struct Shared {
     pub entry_max_bytes: usize,
     /// Most appends that one client has under way together.
     pub burst_max: u64,
+    /// Whose appends go whole to the sequencer.
+    pub forwarded: Forwarded,
     /// Clients that have done all their operations.
     pub done: Cell<u32>,
 }
 
 impl Shared {
-    fn options(&self) -> ClientOptions {
+    fn options(&self, number: u32) -> ClientOptions {
         ClientOptions {
             endpoints: vec![self.addr],
             timeout: Duration::from_secs(2),
             hole_wait: Duration::from_millis(5),
             max_in_flight_bytes: 256 << 10,
             retry_appends: true,
+            forward_appends: match self.forwarded {
+                Forwarded::Nobodys => false,
+                Forwarded::Everybodys => true,
+                Forwarded::Odd => number % 2 == 1,
+            },
         }
     }
 
-    /// A client, as soon as the cluster can be reached.
-    pub async fn connect(&self, env: &Env) -> Client {
+    /// Client `number`, as soon as the cluster can be reached.
+    pub async fn connect(&self, env: &Env, number: u32) -> Client {
         loop {
-            if let Ok(client) = Client::connect(env, self.options()).await {
+            if let Ok(client) = Client::connect(env, self.options(number)).await {
                 return client;
             }
             env.sleep(Duration::from_millis(10)).await;
@@ -67,7 +85,7 @@ struct Worker {
 
 /// Does `operations` operations as client `number` (from 1).
 pub async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations: u64) {
-    let client = shared.connect(&env).await;
+    let client = shared.connect(&env, number).await;
     let mut worker = Worker { env, dice, shared, client, number, next_value: 0, draws: 0 };
     let mut left = operations;
     while left > 0 {
@@ -146,6 +164,7 @@ impl Worker {
             let fate = match append.await {
                 Ok(pos) => Fate::Acked(pos.0),
                 Err(ClientError::OutcomeUnknown { pos, .. }) => Fate::Unknown(pos.0),
+                Err(ClientError::OutcomeUnknownAfter { after, .. }) => Fate::UnknownAfter(after.0),
                 Err(_) => Fate::Failed,
             };
             self.shared.history.appended(value, start, fate);
@@ -236,7 +255,7 @@ fn note_failure(history: &History, error: &ClientError, start: Moment) {
 
 /// Follows the log from its beginning on, for as long as the run lasts.
 pub async fn follow(env: Env, shared: Rc<Shared>) {
-    let client = shared.connect(&env).await;
+    let client = shared.connect(&env, 0).await;
     let mut tailing = client.tail_from(LogPos(0));
     // What is pushed may have been under way for long: it promises order, not freshness.
     let start = shared.history.now();
@@ -253,7 +272,7 @@ pub async fn follow(env: Env, shared: Rc<Shared>) {
 /// itself; what it sees goes to the history.
 pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     let history = Rc::clone(&shared.history);
-    let client = shared.connect(&env).await;
+    let client = shared.connect(&env, 0).await;
     let start = history.now();
     let bounds = client.check().await?;
     history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start });
@@ -317,6 +336,9 @@ async fn append_or_make_room(
             Err(error) if number == APPENDS_AFTER_TRIM => return Err(error),
             Err(ClientError::OutcomeUnknown { pos, .. }) => {
                 history.appended(value, start, Fate::Unknown(pos.0));
+            }
+            Err(ClientError::OutcomeUnknownAfter { after, .. }) => {
+                history.appended(value, start, Fate::UnknownAfter(after.0));
             }
             Err(_) => history.appended(value, start, Fate::Failed),
         }
