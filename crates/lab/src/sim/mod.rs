@@ -232,6 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_was_read_and_trimmed_while_its_batch_was_written_again_is_not_appended_again() {
+        // One position of a batch was junk, so the client wrote all of it again. Where its own entry had been trimmed
+        // meanwhile, it took the position for another's and appended the entry a second time.
+        let plan = "seed 770\nset chain.segments_ready 1\nset link.loss_ppm 20000\nset link.split_ppm 500000\n\
+                    set topology.clients 3\nset topology.followers 1\nset topology.units 3\n\
+                    set workload.burst_max 4\nset workload.entry_max_bytes 1\nset workload.forwarded 2\n\
+                    set workload.operations 200";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Log, &plan).failure, None);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

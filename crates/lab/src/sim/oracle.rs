@@ -61,7 +61,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
             earliest(&mut place.resolved_by, end);
         }
     }
-    no_value_twice(&places)?;
+    no_value_twice(history, &places)?;
     fates_hold(history, &places)?;
     looks_agree(history, &places)?;
     order_of_appends(history)?;
@@ -106,13 +106,14 @@ fn gather_looks(history: &History, places: &mut BTreeMap<u64, Place>) -> Result<
     Ok(())
 }
 
-fn no_value_twice(places: &BTreeMap<u64, Place>) -> Result<(), Violation> {
+fn no_value_twice(history: &History, places: &BTreeMap<u64, Place>) -> Result<(), Violation> {
     let mut positions: BTreeMap<Value, u64> = BTreeMap::new();
     for (&pos, place) in places {
         if let Some(value) = place.value
             && let Some(before) = positions.insert(value, pos)
         {
-            return Err(format!("{value:?} stands at {before} and at {pos}"));
+            let what = format!("holds {value:?}, which stands at {before} too");
+            return Err(format!("{}\n    {}", at(history, pos, &what), at(history, before, "holds it too")));
         }
     }
     Ok(())
@@ -258,7 +259,7 @@ mod tests {
         let history = History::default();
         history.appended(value(1), history.now(), Fate::Acked(0));
         history.saw(3, Seen::Data(value(1)), history.now());
-        assert!(violation(&history).contains("stands at 0 and at 3"));
+        assert!(violation(&history).contains("stands at 0 too"));
     }
 
     #[test]

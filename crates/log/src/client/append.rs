@@ -26,6 +26,7 @@ use ithaca_env::sync::{Notify, oneshot};
 
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
+use super::write::Earlier;
 use super::{Inner, View, WriteLimits};
 use crate::pos::{BatchNo, Epoch, LogPos, RequestNo};
 use crate::wire::{Appended, Grant, Token};
@@ -247,7 +248,7 @@ impl Batch {
                 Err(error) => Err(error),
             };
             match placed {
-                Ok((view, first)) => return self.write(&view, first).await,
+                Ok((view, first)) => return self.write(&view, first, Earlier::Never).await,
                 Err(error) if self.inner.worth_retrying(&error, deadline) => {
                     self.is_late();
                     self.inner.forget_view(&used.take());

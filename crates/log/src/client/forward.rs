@@ -12,6 +12,7 @@ use super::append::{Batch, RETRY_WAIT};
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::resolve::Search;
+use super::write::Earlier;
 use crate::limits;
 use crate::pos::LogPos;
 use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
@@ -105,7 +106,7 @@ impl Sending {
         let (inner, first) = (self.batch.inner.clone(), appended.first);
         inner.note_granted(self.view.layout.epoch, LogPos(first.0 + u64::from(appended.count)));
         if !appended.written {
-            return self.batch.write(&self.view, first).await;
+            return self.batch.write(&self.view, first, Earlier::MayBe).await;
         }
         for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
             inner.appender.finish(queued, Ok(LogPos(pos)));

@@ -12,6 +12,15 @@ use crate::layout::Piece;
 use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
 use crate::wire::{self, Head, Outcome, Taken, Written};
 
+/// Whether entries may have been written at their positions before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// They are written for the first time.
+    Never,
+    /// A forwarder may have had them written.
+    MayBe,
+}
+
 /// Entries of a batch whose positions lie on one unit, as indexes into the batch.
 struct Part {
     unit: NodeId,
@@ -28,8 +37,9 @@ impl Part {
 }
 
 impl Batch {
-    /// Writes the batch at `first` and the positions after it, in the epoch of `view`, and settles every entry.
-    pub(super) async fn write(mut self, view: &View, first: LogPos) {
+    /// Writes the batch at `first` and the positions after it, in the epoch of `view`, and settles every entry. `earlier`
+    /// says whether the entries may have been written there before.
+    pub(super) async fn write(mut self, view: &View, first: LogPos, earlier: Earlier) {
         self.is_placed();
         if self.inner.appender.is_busy() {
             self.inner.appender.changed().ring();
@@ -50,7 +60,10 @@ impl Batch {
                 let pos = LogPos(first.0 + index as u64);
                 let Some(queued) = entries[index].take() else { unreachable!("each entry is in one part") };
                 let settled = match &answered {
-                    Ok(written) => settle(&self.inner, written, Addr(part.addr.0 + nth as u64), &queued, pos),
+                    Ok(written) => {
+                        let addr = Addr(part.addr.0 + nth as u64);
+                        settle(&self.inner, written, addr, &queued, pos, earlier)
+                    }
                     Err(error) => self.inner.resolve(view.layout.epoch, pos, &queued, error).await,
                 };
                 match settled {
@@ -128,10 +141,16 @@ fn settle(
     addr: Addr,
     queued: &Queued,
     pos: LogPos,
+    earlier: Earlier,
 ) -> Result<LogPos, ClientError> {
     match find(&written.taken, addr) {
         None => Ok(pos),
         Some(outcome) if is_own(outcome, addr, inner.id, queued.request) => Ok(pos),
+        Some(Outcome { taken: Taken::Trimmed, .. }) if earlier == Earlier::MayBe => {
+            // It may have been this entry that was read by others and trimmed.
+            let cause = Box::new(ClientError::Overtaken { pos });
+            Err(ClientError::OutcomeUnknown { pos, cause })
+        }
         Some(_) => Err(ClientError::Overtaken { pos }),
     }
 }

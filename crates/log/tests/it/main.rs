@@ -4,10 +4,12 @@
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `holes`: positions that were granted and never written.
 //! * `refusals`: what is refused, and how it is said.
+//! * `whole`: batches that go whole to the sequencer.
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
 mod holes;
 mod refusals;
 mod restart;
+mod whole;
 mod worlds;
