@@ -163,11 +163,7 @@ pub fn lose_a_group(options: &ChainOptions) {
         assert_eq!(recovered.damage.len(), 1, "{:?}", recovered.damage);
         assert_eq!(recovered.damage[0].kind, DamageKind::Groups { seqs: 6..7 });
         assert!(!recovered.is_control_certain && recovered.cut_groups == 0);
-        assert_eq!(
-            recovered.covered.ranges().collect::<Vec<_>>(),
-            [0..10],
-            "key 4 is not free to be written"
-        );
+        assert!(recovered.covered.gaps(0..10).next().is_none(), "key 4 is not free to be written");
         for key in 0..10 {
             match chain.read(key).await {
                 Ok(Some(record)) => assert_eq!((key != 4, record.version), (true, key)),
