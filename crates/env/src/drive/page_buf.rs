@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use bytes::Bytes;
@@ -11,16 +12,55 @@ use crate::limits::BLOCK_BYTES;
 /// Freed memory that one thread keeps for its next buffers, in bytes. A large buffer from the system costs a page
 /// fault for every 4 KiB, which is more than filling it.
 const POOL_MAX_BYTES: usize = 16 << 20;
-/// Smaller buffers than this are left to the allocator.
-const POOL_MIN_BUFFER_BYTES: usize = 64 << 10;
+/// Buffers of up to so many pages are kept by their exact size: reads of the drive need many, all alike, and the allocator
+/// splits and joins its memory for each.
+const SMALL_MAX_PAGES: usize = 8;
+/// Larger buffers than those, up to this size, are left to the allocator.
+const LARGE_MIN_BYTES: usize = 64 << 10;
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: Vec::new(), bytes: 0 }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool::new()) };
 }
 
 struct Pool {
-    free: Vec<Memory>,
+    /// By their pages, one at index 0.
+    small: [Vec<Memory>; SMALL_MAX_PAGES],
+    large: Vec<Memory>,
     bytes: usize,
+}
+
+impl Pool {
+    const fn new() -> Self {
+        Self { small: [const { Vec::new() }; SMALL_MAX_PAGES], large: Vec::new(), bytes: 0 }
+    }
+
+    /// Where buffers of so many bytes are kept, if they are.
+    fn shelf(&mut self, bytes: usize) -> Option<&mut Vec<Memory>> {
+        match bytes / BLOCK_BYTES {
+            pages @ 1..=SMALL_MAX_PAGES => Some(&mut self.small[pages - 1]),
+            _ => (bytes >= LARGE_MIN_BYTES).then_some(&mut self.large),
+        }
+    }
+
+    fn take(&mut self, wanted: usize) -> Option<Memory> {
+        let shelf = self.shelf(wanted)?;
+        let fits = |memory: &Memory| memory.capacity >= wanted && memory.capacity <= wanted + wanted / 4;
+        let memory = shelf.iter().rposition(fits).map(|found| shelf.swap_remove(found))?;
+        self.bytes -= memory.capacity;
+        Some(memory)
+    }
+
+    /// Keeps the memory, or gives it back if there is no room for it.
+    fn put(&mut self, memory: Memory) -> Option<Memory> {
+        let capacity = memory.capacity;
+        if self.bytes + capacity > POOL_MAX_BYTES {
+            return Some(memory);
+        }
+        let Some(shelf) = self.shelf(capacity) else { return Some(memory) };
+        shelf.push(memory);
+        self.bytes += capacity;
+        None
+    }
 }
 
 /// An allocation of whole pages, aligned to a page.
@@ -45,34 +85,17 @@ impl Memory {
     /// Memory of at least `bytes`, from the pool if something there is not much too large.
     fn take(bytes: usize) -> Self {
         let wanted = bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
-        if wanted < POOL_MIN_BUFFER_BYTES {
-            return Self::allocate(wanted);
-        }
-        let pooled = POOL.try_with(|pool| {
-            let mut pool = pool.try_borrow_mut().ok()?;
-            let fits = |memory: &Memory| memory.capacity >= wanted && memory.capacity <= wanted + wanted / 4;
-            let found = pool.free.iter().rposition(fits)?;
-            let memory = pool.free.swap_remove(found);
-            pool.bytes -= memory.capacity;
-            Some(memory)
-        });
+        let pooled = POOL.try_with(|pool| pool.try_borrow_mut().ok()?.take(wanted));
         pooled.ok().flatten().unwrap_or_else(|| Self::allocate(wanted))
     }
 
     /// Back to the pool of this thread, if that has room.
     fn give_back(self) {
-        if self.capacity < POOL_MIN_BUFFER_BYTES {
-            return;
-        }
-        let capacity = self.capacity;
         let mut memory = Some(self);
         // A thread that is ending has no pool any more; the memory is then freed by its destructor.
         let _ = POOL.try_with(|pool| {
-            if let Ok(mut pool) = pool.try_borrow_mut()
-                && pool.bytes + capacity <= POOL_MAX_BYTES
-            {
-                pool.bytes += capacity;
-                pool.free.extend(memory.take());
+            if let Ok(mut pool) = pool.try_borrow_mut() {
+                memory = memory.take().and_then(|memory| pool.put(memory));
             }
         });
     }
@@ -162,6 +185,24 @@ impl PageBuf {
         self.len += bytes.len();
     }
 
+    /// The room after what was written, for the system to fill.
+    #[expect(unsafe_code, reason = "a view of the part that was not written")]
+    pub(crate) fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
+        let (start, len, capacity) = (self.start(), self.len, self.capacity());
+        // SAFETY: `[len, capacity)` lies in one allocation (or is empty), and bytes that may be uninitialised need not be
+        // initialised; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr().add(len).cast(), capacity - len) }
+    }
+
+    /// Counts the first `more` bytes of [`spare`](Self::spare) as written.
+    ///
+    /// # Safety
+    /// They are there and were written.
+    #[expect(unsafe_code, reason = "what the system has filled need not be written again")]
+    pub(crate) unsafe fn advance(&mut self, more: usize) {
+        self.len += more;
+    }
+
     /// Makes it `len` bytes long: cut, or extended with zeros.
     #[expect(unsafe_code, reason = "fills memory that is not initialised yet")]
     pub fn resize(&mut self, len: usize) {
@@ -249,6 +290,21 @@ mod tests {
             buf.resize(100 << 10);
             assert!(buf.as_slice()[10..].iter().all(|&byte| byte == 0));
             buf.as_mut_slice().fill(0xff);
+        }
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "fills the room as the system does")]
+    fn what_the_system_fills_counts_as_written_and_the_rest_is_zero() {
+        for round in 1..4_u8 {
+            let mut buf = PageBuf::with_capacity(5000);
+            for byte in &mut buf.spare()[..4500] {
+                byte.write(round);
+            }
+            // SAFETY: they have just been written.
+            unsafe { buf.advance(4500) };
+            let shared = buf.freeze();
+            assert_eq!((shared.len(), shared[4499], shared[4500], shared[8191]), (8192, round, 0, 0));
         }
     }
 

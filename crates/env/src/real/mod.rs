@@ -100,10 +100,11 @@ impl Shared {
                 return output;
             }
             self.executor.run_ready(POLLS_PER_TURN);
-            self.reactor.flush_dirty();
+            // The drive begins before the answers go out: it is the slower of the two.
             if let Some(ring) = self.ring() {
                 ring.submit();
             }
+            self.reactor.flush_dirty();
             self.wait(&main_woken);
         }
     }

@@ -26,10 +26,10 @@ const DEPTH: u32 = 1024;
 /// A read until it is whole.
 struct InFlight {
     file: Arc<OpenFile>,
-    /// Not touched while the kernel writes into it; dropped only after its completion.
+    /// Holds what was read so far. Not touched while the kernel writes into its spare room; dropped only after that.
     buf: PageBuf,
     offset: u64,
-    done: usize,
+    len: usize,
     sender: oneshot::Sender<Result<Bytes, DriveError>>,
 }
 
@@ -68,7 +68,7 @@ impl Ring {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        let read = InFlight { file, buf: PageBuf::zeroed(len), offset, done: 0, sender };
+        let read = InFlight { file, buf: PageBuf::with_capacity(len), offset, len, sender };
         let key = self.reads.borrow_mut().insert(read);
         self.waiting.borrow_mut().push_back(key);
         self.queued.set(true);
@@ -98,11 +98,12 @@ impl Ring {
     fn push(&self, key: usize) {
         let mut reads = self.reads.borrow_mut();
         let read = &mut reads[key];
-        let rest = &mut read.buf.as_mut_slice()[read.done..];
+        let done = read.buf.len();
+        let rest = &mut read.buf.spare()[..read.len - done];
         let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
         let fd = types::Fd(read.file.file().as_raw_fd());
         let entry =
-            opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(read.offset + read.done as u64).build();
+            opcode::Read::new(fd, rest.as_mut_ptr().cast(), len).offset(read.offset + done as u64).build();
         let entry = entry.user_data(key as u64);
         // SAFETY: buffer and descriptor belong to `read`, which stays in `reads`, unmoved on the heap and untouched, until
         // its completion has been taken; `drop` waits for every completion before they go.
@@ -142,6 +143,7 @@ impl Ring {
         }
     }
 
+    #[expect(unsafe_code, reason = "the kernel has filled the buffer behind the compiler's back")]
     fn settle(&self, key: usize, result: i32) {
         let mut reads = self.reads.borrow_mut();
         let read = &mut reads[key];
@@ -149,8 +151,10 @@ impl Ring {
             // The file was cut after it was opened.
             Ok(0) => Err(Errno::IO),
             Ok(len) => {
-                read.done += len;
-                if read.done < read.buf.len() { Ok(false) } else { Ok(true) }
+                assert!(len <= read.len - read.buf.len(), "no more than was asked for");
+                // SAFETY: the kernel has just written `len` bytes at the start of the spare room.
+                unsafe { read.buf.advance(len) };
+                Ok(read.buf.len() == read.len)
             }
             Err(_) => match Errno::from_raw_os_error(-result) {
                 Errno::INTR | Errno::AGAIN => Ok(false),
