@@ -7,39 +7,50 @@ use bytes::Bytes;
 
 use crate::format::{Directory, PageView};
 
+/// A group as it was written.
+struct Group {
+    lap: u64,
+    /// Where it lies, byte in the segment.
+    offset: u32,
+    image: Bytes,
+}
+
 /// Images of the latest groups, first in, first out.
 pub(crate) struct TailCache {
-    groups: BTreeMap<(u64, u32), Bytes>,
-    order: VecDeque<(u64, u32)>,
+    /// In the order of their places, which is the order in which they become durable.
+    groups: VecDeque<Group>,
     bytes: usize,
     max_bytes: usize,
 }
 
 impl TailCache {
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { groups: BTreeMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
+        Self { groups: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    /// Adds a group. Returns the lowest lap of which a group is still there, if one is.
+    /// Adds the group that became durable after those that are there. Returns the lowest lap of which a group is still
+    /// there, if one is.
     pub(crate) fn add(&mut self, lap: u64, offset: u32, image: Bytes) -> Option<u64> {
+        let is_next = self.groups.back().is_none_or(|last| (last.lap, last.offset) < (lap, offset));
+        assert!(is_next, "groups become durable in the order of their places");
         self.bytes += image.len();
-        self.groups.insert((lap, offset), image);
-        self.order.push_back((lap, offset));
+        self.groups.push_back(Group { lap, offset, image });
         while self.bytes > self.max_bytes
-            && let Some(oldest) = self.order.pop_front()
+            && let Some(oldest) = self.groups.pop_front()
         {
-            let image = self.groups.remove(&oldest);
-            self.bytes -= image.map_or(0, |image| image.len());
+            self.bytes -= oldest.image.len();
         }
-        self.order.front().map(|(lap, _)| *lap)
+        self.groups.front().map(|group| group.lap)
     }
 
     /// The bytes `[start, end)` of a segment, if one group here has them all.
     pub(crate) fn get(&self, lap: u64, start: u64, end: u64) -> Option<Bytes> {
-        let (&(_, offset), image) = self.groups.range((lap, 0)..=(lap, start as u32)).next_back()?;
-        let from = (start - u64::from(offset)) as usize;
-        let to = (end - u64::from(offset)) as usize;
-        (to <= image.len()).then(|| image.slice(from..to))
+        let place = |group: &Group| (group.lap, u64::from(group.offset)) <= (lap, start);
+        let before = self.groups.partition_point(place).checked_sub(1)?;
+        let group = self.groups.get(before).filter(|group| group.lap == lap)?;
+        let from = (start - u64::from(group.offset)) as usize;
+        let to = (end - u64::from(group.offset)) as usize;
+        (to <= group.image.len()).then(|| group.image.slice(from..to))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -69,48 +80,80 @@ struct Entry {
     is_used: bool,
 }
 
+/// What is here of one footer: the directory first, then the pages by their numbers.
+type Footer = Vec<Option<Entry>>;
+
 /// Parts of footers. What was used since it was last looked at gets a second chance.
 pub(crate) struct FooterCache {
-    parts: BTreeMap<PartKey, Entry>,
+    /// By segment and lap.
+    footers: BTreeMap<(u32, u64), Footer>,
     order: VecDeque<PartKey>,
     bytes: usize,
     max_bytes: usize,
 }
 
+/// Where a part stands in its footer.
+fn place(key: PartKey) -> usize {
+    key.page.map_or(0, |page| page as usize + 1)
+}
+
 impl FooterCache {
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { parts: BTreeMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
+        Self { footers: BTreeMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
     }
 
     pub(crate) fn get(&mut self, key: PartKey) -> Option<FooterPart> {
-        let entry = self.parts.get_mut(&key)?;
+        let entry = self.entry(key)?;
         entry.is_used = true;
         Some(entry.part.clone())
     }
 
+    fn entry(&mut self, key: PartKey) -> Option<&mut Entry> {
+        self.footers.get_mut(&(key.segment, key.lap))?.get_mut(place(key))?.as_mut()
+    }
+
     pub(crate) fn add(&mut self, key: PartKey, part: FooterPart) {
-        let bytes = match &part {
-            FooterPart::Directory(directory) => {
-                128 + 32 * directory.pages.len() + 16 * (directory.keys.len() + directory.holes.len())
-            }
-            FooterPart::Page(page) => page.memory_bytes(),
-        };
-        if bytes > self.max_bytes || self.parts.contains_key(&key) {
+        // Its place in the list counts too, also those before it that stand empty: a directory says how many there are.
+        let bytes = size_of::<Option<Entry>>()
+            + match &part {
+                FooterPart::Directory(directory) => {
+                    128 + (32 + size_of::<Option<Entry>>()) * directory.pages.len()
+                        + 16 * (directory.keys.len() + directory.holes.len())
+                }
+                FooterPart::Page(page) => page.memory_bytes(),
+            };
+        if bytes > self.max_bytes || self.entry(key).is_some() {
             return;
         }
+        let footer = self.footers.entry((key.segment, key.lap)).or_default();
+        if footer.len() <= place(key) {
+            footer.resize_with(place(key) + 1, || None);
+        }
+        footer[place(key)] = Some(Entry { part, bytes, is_used: false });
         self.bytes += bytes;
-        self.parts.insert(key, Entry { part, bytes, is_used: false });
         self.order.push_back(key);
         while self.bytes > self.max_bytes
             && let Some(oldest) = self.order.pop_front()
         {
-            let Some(entry) = self.parts.get_mut(&oldest) else { continue };
-            if entry.is_used {
-                entry.is_used = false;
-                self.order.push_back(oldest);
-            } else if let Some(entry) = self.parts.remove(&oldest) {
-                self.bytes -= entry.bytes;
-            }
+            self.pass(oldest);
+        }
+    }
+
+    /// The oldest part goes, unless it was used.
+    fn pass(&mut self, oldest: PartKey) {
+        let Some(entry) = self.entry(oldest) else { return };
+        if entry.is_used {
+            entry.is_used = false;
+            return self.order.push_back(oldest);
+        }
+        self.bytes -= entry.bytes;
+        let footer = self.footers.get_mut(&(oldest.segment, oldest.lap)).expect("the part was in it");
+        footer[place(oldest)] = None;
+        while let Some(None) = footer.last() {
+            footer.pop();
+        }
+        if footer.is_empty() {
+            self.footers.remove(&(oldest.segment, oldest.lap));
         }
     }
 

@@ -37,6 +37,6 @@ pub use inspect::{CheckReport, DumpOptions, check, dump};
 pub use options::PlantedBug;
 pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};
 pub use range_set::RangeSet;
-pub use read::Record;
+pub use read::{RangeEnd, Reading, Record};
 pub use recover::Recovered;
-pub use run::{Run, RunKind, TABLE_ENTRY_BYTES, Table, TableEntry};
+pub use run::{Run, RunKind, RunView, TABLE_ENTRY_BYTES, Table, TableEntry};

@@ -55,6 +55,8 @@ pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
 pub const SCAN_IO_BYTES: usize = 1 << 20;
 /// Segment headers and trailers read at the same time at an open.
 pub const OPEN_READS: usize = 32;
+/// Parts of footers that one read of several ranges loads at the same time.
+pub const FOOTER_LOADS_MAX: usize = 64;
 /// Two cold extents closer than this are read by one request, in bytes.
 pub const READ_COALESCE_BYTES: u64 = 64 << 10;
 

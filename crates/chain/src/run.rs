@@ -107,9 +107,7 @@ impl Table {
 
     /// Bytes of data of some of the records. Every read of one record out of a long run adds up what comes before it.
     fn sum(&self, records: Range<usize>) -> u64 {
-        let bytes = &self.bytes[records.start * TABLE_ENTRY_BYTES..records.end * TABLE_ENTRY_BYTES];
-        let lens = bytes.chunks_exact(TABLE_ENTRY_BYTES);
-        lens.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).sum()
+        listed_bytes(&self.bytes[records.start * TABLE_ENTRY_BYTES..records.end * TABLE_ENTRY_BYTES])
     }
 
     /// The first record whose checksum does not match `data`, the run's data; `Some(count)` if the lengths do not add
@@ -126,6 +124,47 @@ impl Table {
             rest = tail;
         }
         if rest.is_empty() { None } else { Some(self.count()) }
+    }
+}
+
+/// Bytes of data that the encoded entries of a table add up to.
+pub(crate) fn listed_bytes(table: &[u8]) -> u64 {
+    let lens = table.chunks_exact(TABLE_ENTRY_BYTES);
+    lens.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).sum()
+}
+
+/// A run, or some of its records, where it lies in memory: for one who only passes it on. Only its data is shared.
+#[derive(Clone, Debug)]
+pub struct RunView<'a> {
+    /// Key of the first record.
+    pub first_key: u64,
+    /// The owner's version.
+    pub version: u64,
+    /// What the records are.
+    pub kind: RunKind,
+    /// The owner's header.
+    pub meta: &'a [u8],
+    /// Length and checksum of each record, encoded as a [`Table`]: 8 bytes each.
+    pub table: &'a [u8],
+    /// Their data, one after the other.
+    pub data: Bytes,
+}
+
+impl RunView<'_> {
+    /// How many records.
+    pub fn count(&self) -> u64 {
+        (self.table.len() / TABLE_ENTRY_BYTES) as u64
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> Range<u64> {
+        self.first_key..self.first_key + self.count()
+    }
+
+    /// Cuts it to its first `count` records. Panics if it has fewer.
+    pub fn truncate(&mut self, count: usize) {
+        self.table = &self.table[..count * TABLE_ENTRY_BYTES];
+        self.data.truncate(listed_bytes(self.table) as usize);
     }
 }
 
@@ -155,6 +194,18 @@ impl Run {
     /// The keys.
     pub fn keys(&self) -> Range<u64> {
         self.first_key..self.first_key + self.count()
+    }
+
+    /// The same as a view.
+    pub fn view(&self) -> RunView<'_> {
+        RunView {
+            first_key: self.first_key,
+            version: self.version,
+            kind: self.kind,
+            meta: &self.meta,
+            table: self.table.as_bytes(),
+            data: self.data.clone(),
+        }
     }
 
     /// The records with keys in `keys`, which lie within this run; shares the bytes.

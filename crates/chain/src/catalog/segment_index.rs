@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::format::{FooterRun, RunHead};
+use crate::format::{FooterRun, HeadView};
 
 /// A run: its keys, and where its head is.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,8 @@ struct RunRef {
     /// Where its head lies in the group's blob, and how long it is.
     at: u32,
     len: u32,
+    /// As of [`HeadView::record_bytes`].
+    record_bytes: u32,
 }
 
 impl RunRef {
@@ -38,12 +40,15 @@ impl SegmentIndex {
         let group = self.blobs.len() as u32;
         for (index, &at) in starts.iter().enumerate() {
             let end = starts.get(index + 1).map_or(blob.len() as u32, |&next| next);
+            let head = head_at(&blob, at);
+            let keys = head.keys();
             let run = RunRef {
-                first_key: u64_at(&blob, at as usize),
-                count: u32_at(&blob, at as usize + 16),
+                first_key: keys.start,
+                count: (keys.end - keys.start) as u32,
                 group,
                 at,
                 len: end - at,
+                record_bytes: head.record_bytes(),
             };
             each(run.first_key..run.end_key());
             self.insert(run);
@@ -76,12 +81,11 @@ impl SegmentIndex {
         self.runs.get(index).map(|run| run.first_key..run.end_key())
     }
 
-    /// The head of run `index`.
-    pub(crate) fn run(&self, index: usize) -> RunHead {
+    /// The records of run `index` with keys in `keys`, which lie within it, and the group's heads that they lie in.
+    pub(crate) fn part(&self, index: usize, keys: Range<u64>) -> (HeadView<'_>, &Bytes) {
         let run = &self.runs[index];
-        let (head, _) = RunHead::decode(&self.blobs[run.group as usize], run.at as usize)
-            .expect("encoded or checked here");
-        head
+        let blob = &self.blobs[run.group as usize];
+        (head_at(blob, run.at).part(keys, run.record_bytes), blob)
     }
 
     /// For the footer.
@@ -93,14 +97,7 @@ impl SegmentIndex {
     }
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(eight)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut four = [0; 4];
-    four.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(four)
+fn head_at(blob: &[u8], at: u32) -> HeadView<'_> {
+    let (head, _) = HeadView::decode(&blob[at as usize..]).expect("encoded or checked here");
+    head
 }

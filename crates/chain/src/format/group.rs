@@ -15,22 +15,17 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::drive::PageBuf;
 use ithaca_env::limits::BLOCK_BYTES;
 
+use super::run_head::{RunHead, encode_run_head, run_blob_bytes};
 use super::{array, newer};
-use crate::limits::{FORMAT_VERSION, META_MAX_BYTES, RUN_RECORDS_MAX};
+use crate::limits::FORMAT_VERSION;
 use crate::options::ChainId;
-use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+use crate::run::Run;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHG");
 /// Bytes of the fixed part.
 pub(crate) const GROUP_HEAD_BYTES: usize = 112;
-/// Bytes of the fixed part of a run's head.
-pub(crate) const RUN_HEAD_BYTES: usize = 32;
 /// In place of the state's length: there is none.
 const NO_STATE: u32 = u32::MAX;
-const FLAG_ALIGNED: u8 = 1;
-
-/// The table of a run without data is not stored: it is all zeros.
-static ZERO_TABLE: [u8; RUN_RECORDS_MAX * TABLE_ENTRY_BYTES] = [0; RUN_RECORDS_MAX * TABLE_ENTRY_BYTES];
 
 /// What a group is besides a carrier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,12 +119,6 @@ pub(crate) struct EncodedGroup {
     pub(crate) starts: Vec<u32>,
 }
 
-/// Encoded bytes of a run's head, meta and table.
-pub(crate) fn run_blob_bytes(run: &Run) -> usize {
-    let table = if run.kind == RunKind::Junk { 0 } else { run.table.as_bytes().len() };
-    RUN_HEAD_BYTES + run.meta.len() + table
-}
-
 /// Whether a run's data goes to the aligned part.
 pub(crate) fn is_aligned(run: &Run) -> bool {
     let whole_blocks = !run.data.is_empty() && run.data.len().is_multiple_of(BLOCK_BYTES);
@@ -206,136 +195,6 @@ fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (
     assert_eq!(out.len(), layout.head_bytes, "the head adds up");
     super::seal_record(&mut out);
     (out, starts, blob_start)
-}
-
-fn encode_run_head(out: &mut BytesMut, run: &Run, aligned: bool, data_offset: u32) {
-    out.put_u64_le(run.first_key);
-    out.put_u64_le(run.version);
-    out.put_u32_le(run.table.count() as u32);
-    out.put_u32_le(run.data.len() as u32);
-    out.put_u32_le(data_offset);
-    out.put_u16_le(run.meta.len() as u16);
-    out.put_u8(run.kind as u8);
-    out.put_u8(if aligned { FLAG_ALIGNED } else { 0 });
-    out.put_slice(&run.meta);
-    if run.kind == RunKind::Data {
-        out.put_slice(run.table.as_bytes());
-    }
-}
-
-/// A run's head as the drive has it: everything but the data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RunHead {
-    pub(crate) first_key: u64,
-    pub(crate) version: u64,
-    pub(crate) kind: RunKind,
-    pub(crate) aligned: bool,
-    /// Where its data begins, byte in the segment.
-    pub(crate) data_offset: u32,
-    pub(crate) data_bytes: u32,
-    pub(crate) meta: Bytes,
-    pub(crate) table: Table,
-}
-
-impl RunHead {
-    /// The head at `at` of `blob`, sharing its bytes, and the number of bytes it takes. The lengths in the table are
-    /// not added up here: [`RunHead::check`] does that once, when the blob comes from the drive.
-    pub(crate) fn decode(blob: &Bytes, at: usize) -> Result<(Self, usize), DecodeError> {
-        let rest = blob.get(at..).unwrap_or(&[]);
-        let mut decoder = Decoder::new(rest);
-        let first_key = decoder.u64("first key")?;
-        let version = decoder.u64("version")?;
-        let count = decoder.u32("record count")? as usize;
-        let data_bytes = decoder.u32("data bytes")?;
-        let data_offset = decoder.u32("data offset")?;
-        let meta_bytes = decoder.u16("meta bytes")? as usize;
-        let number = decoder.u8("run kind")?;
-        let kind = RunKind::from_u8(number).ok_or(DecodeError::Invalid {
-            field: "run kind",
-            found: u64::from(number),
-            expected: "1 or 2",
-        })?;
-        let flags = decoder.u8("run flags")?;
-        let bad = |field, found: usize| {
-            Err(DecodeError::Invalid { field, found: found as u64, expected: "a number within its limit" })
-        };
-        if count == 0 || count > RUN_RECORDS_MAX || first_key.checked_add(count as u64).is_none() {
-            return bad("record count", count);
-        }
-        if meta_bytes > META_MAX_BYTES {
-            return bad("meta bytes", meta_bytes);
-        }
-        if flags & !FLAG_ALIGNED != 0 {
-            return bad("run flags", flags as usize);
-        }
-        let table_bytes = if kind == RunKind::Data { count * TABLE_ENTRY_BYTES } else { 0 };
-        decoder.bytes("meta", meta_bytes)?;
-        decoder.bytes("table", table_bytes)?;
-        let meta_at = at + RUN_HEAD_BYTES;
-        let table_at = meta_at + meta_bytes;
-        let end = table_at + table_bytes;
-        let table = match kind {
-            RunKind::Data => blob.slice(table_at..end),
-            RunKind::Junk => Bytes::from_static(&ZERO_TABLE[..count * TABLE_ENTRY_BYTES]),
-        };
-        let Some(table) = Table::from_bytes(table) else { return bad("table", count) };
-        let head = Self {
-            first_key,
-            version,
-            kind,
-            aligned: flags & FLAG_ALIGNED != 0,
-            data_offset,
-            data_bytes,
-            meta: blob.slice(meta_at..table_at),
-            table,
-        };
-        Ok((head, end - at))
-    }
-
-    /// Whether the lengths in the table add up to the data.
-    pub(crate) fn check(&self) -> Result<(), DecodeError> {
-        let found = self.table.data_bytes();
-        if found == u64::from(self.data_bytes) {
-            return Ok(());
-        }
-        Err(DecodeError::Invalid { field: "table", found, expected: "lengths that add up to the run's data" })
-    }
-
-    pub(crate) fn keys(&self) -> Range<u64> {
-        self.first_key..self.first_key + self.table.count() as u64
-    }
-
-    /// Bytes in the segment.
-    pub(crate) fn data_range(&self) -> Range<u64> {
-        let start = u64::from(self.data_offset);
-        start..start + u64::from(self.data_bytes)
-    }
-
-    /// The head of the records with keys in `keys`, which lie within this run.
-    pub(crate) fn slice(&self, keys: Range<u64>) -> Self {
-        let (from, to) = ((keys.start - self.first_key) as usize, (keys.end - self.first_key) as usize);
-        let start = self.table.data_range(from).start as u32;
-        let table = self.table.slice(from..to);
-        Self {
-            first_key: keys.start,
-            data_offset: self.data_offset + start,
-            data_bytes: table.data_bytes() as u32,
-            table,
-            ..self.clone()
-        }
-    }
-
-    /// The run, with its data.
-    pub(crate) fn into_run(self, data: Bytes) -> Run {
-        Run {
-            first_key: self.first_key,
-            version: self.version,
-            kind: self.kind,
-            meta: self.meta,
-            table: self.table,
-            data,
-        }
-    }
 }
 
 /// A decoded head.
@@ -468,6 +327,7 @@ impl GroupHead {
 mod tests {
     use super::*;
     use crate::format::testing;
+    use crate::run::{RunKind, Table};
 
     fn identity() -> GroupIdentity {
         GroupIdentity {

@@ -6,14 +6,16 @@ mod footer;
 #[cfg(test)]
 mod golden;
 mod group;
+mod run_head;
 mod segment;
 mod superblock;
 
 pub(crate) use footer::{Directory, Footer, FooterRun, Hole, PageEntry, PageView, footer_bound_bytes};
 pub(crate) use group::{
-    GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, RunHead, encode_group,
-    is_aligned, peek_group, run_blob_bytes,
+    GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, encode_group, is_aligned,
+    peek_group,
 };
+pub(crate) use run_head::{HeadView, RunHead, run_blob_bytes};
 pub(crate) use segment::{SegmentHeader, SegmentKind, Trailer};
 pub(crate) use superblock::Superblock;
 

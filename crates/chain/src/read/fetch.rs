@@ -21,21 +21,24 @@ struct Extent {
     end: usize,
     segment: u32,
     blocks: Range<u64>,
+    /// How much of it is asked for. A gap is read along only if it is not longer, so that what is read, and kept until it is
+    /// sent, is at most twice that.
+    wanted_bytes: u64,
 }
 
 impl Inner {
-    /// The data of a run, if it is in memory.
-    pub(super) fn fetch_cached(&self, located: &Located) -> Option<Bytes> {
-        if located.run.data_bytes == 0 {
+    /// Data of a segment, if it is in memory.
+    pub(super) fn cached(&self, lap: u64, range: Range<u64>) -> Option<Bytes> {
+        if range.is_empty() {
             return Some(Bytes::new());
         }
-        let range = located.run.data_range();
-        self.tail.borrow().get(located.lap, range.start, range.end)
+        self.tail.borrow().get(lap, range.start, range.end)
     }
 
     /// The data of these runs, in their order. All requests start before the first answer is waited for.
     pub(super) async fn fetch(&self, found: &[Located]) -> Result<Vec<Bytes>, FetchError> {
-        let mut data: Vec<Option<Bytes>> = found.iter().map(|located| self.fetch_cached(located)).collect();
+        let cached = |located: &Located| self.cached(located.lap, located.run.data_range());
+        let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
         let extents = extents(found, &data);
         let geometry = self.core.borrow().geometry;
         let reads: Vec<(Extent, DriveFuture<Bytes>)> = extents
@@ -96,14 +99,63 @@ fn extents(found: &[Located], data: &[Option<Bytes>]) -> Vec<Extent> {
         if let Some(last) = extents.last_mut()
             && last.segment == located.segment
             && blocks.start + BLOCK >= last.blocks.end
-            && blocks.start <= last.blocks.end + READ_COALESCE_BYTES
+            && blocks.start <= last.blocks.end + READ_COALESCE_BYTES.min(last.wanted_bytes)
             && blocks.end - last.blocks.start <= SCAN_IO_BYTES as u64
         {
+            last.wanted_bytes += blocks.end.saturating_sub(blocks.start.max(last.blocks.end));
             last.blocks.end = last.blocks.end.max(blocks.end);
             last.end = index + 1;
         } else {
-            extents.push(Extent { first: index, end: index + 1, segment: located.segment, blocks });
+            let wanted_bytes = blocks.end - blocks.start;
+            extents.push(Extent {
+                first: index,
+                end: index + 1,
+                segment: located.segment,
+                blocks,
+                wanted_bytes,
+            });
         }
     }
     extents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::RunHead;
+    use crate::run::{RunKind, Table};
+
+    fn located((block, blocks): (u32, u32)) -> Located {
+        let run = RunHead {
+            first_key: 0,
+            version: 0,
+            kind: RunKind::Data,
+            aligned: true,
+            data_offset: block * BLOCK as u32,
+            data_bytes: blocks * BLOCK as u32,
+            meta: Bytes::new(),
+            table: Table::default(),
+        };
+        Located { segment: 0, lap: 1, run }
+    }
+
+    fn check(runs: &[(u32, u32)], expected: &[Range<u64>]) {
+        let found: Vec<Located> = runs.iter().map(|&run| located(run)).collect();
+        let data = vec![None; found.len()];
+        let blocks = |extent: Extent| extent.blocks.start / BLOCK..extent.blocks.end / BLOCK;
+        assert_eq!(extents(&found, &data).into_iter().map(blocks).collect::<Vec<_>>(), expected, "{runs:?}");
+    }
+
+    #[test]
+    fn neighbours_are_read_by_one_request_and_a_gap_is_no_longer_than_what_is_wanted() {
+        check(&[(1, 1), (2, 1), (3, 2)], std::slice::from_ref(&(1..5)));
+        check(&[(5, 1), (5, 1)], std::slice::from_ref(&(5..6)));
+        check(&[(1, 4), (9, 1)], std::slice::from_ref(&(1..10)));
+        // One block each, two blocks apart: reading what lies between would triple what is read and kept.
+        check(&[(1, 1), (4, 1), (7, 1)], &[1..2, 4..5, 7..8]);
+        // In no order: nothing is read along backwards.
+        check(&[(9, 1), (1, 1), (2, 1)], &[9..10, 1..3]);
+        // Long runs are not joined past the size of one request.
+        check(&[(0, 200), (200, 200)], &[0..200, 200..400]);
+    }
 }

@@ -6,15 +6,22 @@
 mod fetch;
 mod footers;
 mod plan;
+mod walk;
+
+use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
 
-pub(crate) use plan::{Missing, Plan};
+pub(crate) use plan::Plan;
+use walk::{Goal, Held, Walk};
 
+use crate::cache::PartKey;
 use crate::catalog::Located;
 use crate::chain::{Chain, Inner};
 use crate::error::ReadError;
-use crate::run::{Run, RunKind};
+use crate::limits;
+use crate::run::{Run, RunKind, RunView, Table};
 
 /// Bytes of a footer that a key takes, about: runs of one small record each take more, long runs less.
 const INDEX_BYTES_PER_KEY: usize = 64;
@@ -34,6 +41,25 @@ pub struct Record {
     pub data: Bytes,
 }
 
+/// What a read of several ranges of keys found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// In key order within each range, range after range.
+    pub runs: Vec<Run>,
+    /// Each range that was read; the last one perhaps in part. Those that the limit left out are missing at the end.
+    pub ends: Vec<RangeEnd>,
+}
+
+/// How far a range was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeEnd {
+    /// How many runs were found up to the end of this range, those of earlier ranges included.
+    pub runs: usize,
+    /// Keys of the range below this one that are in no run have no record that is known. Its end, unless the limit cut it
+    /// off.
+    pub next: u64,
+}
+
 /// Why a fetch did not give the data.
 pub(crate) enum FetchError {
     Read(ReadError),
@@ -48,27 +74,22 @@ impl Chain {
     /// Errors: `Damaged` if what the drive holds is not what was written, or if the key may have been in a lost group;
     /// `Drive`.
     pub async fn read(&self, key: u64) -> Result<Option<Record>, ReadError> {
-        let inner = &self.inner;
-        loop {
-            let mut plan = Plan::new(key..key.saturating_add(1), usize::MAX);
-            inner.run_plan(&mut plan, 0).await?;
-            let Some(located) = plan.found.pop() else { return inner.nothing_at(key) };
-            match inner.fetch(std::slice::from_ref(&located)).await {
-                Ok(mut data) => return Ok(data.pop().map(|data| record(located, data))),
-                Err(FetchError::Recycled) => {}
-                Err(FetchError::Read(error)) => return Err(error),
-            }
+        let range = key..key.saturating_add(1);
+        let mut reading = self.read_ranges(vec![range], usize::MAX).await?;
+        match reading.runs.pop() {
+            Some(run) => Ok(Some(record(&run.view()))),
+            None => self.inner.nothing_at(key),
         }
     }
 
     /// The record at `key` if it can be told without the drive: `Some(None)` says that there certainly is none.
     pub fn try_read_cached(&self, key: u64) -> Option<Option<Record>> {
-        let inner = &self.inner;
-        let mut plan = Plan::new(key..key.saturating_add(1), usize::MAX);
-        inner.try_plan(&mut plan).ok()?;
-        let Some(located) = plan.found.pop() else { return inner.nothing_at(key).ok() };
-        let data = inner.fetch_cached(&located)?;
-        Some(Some(record(located, data)))
+        let mut found = None;
+        self.try_visit_cached(key..key.saturating_add(1), usize::MAX, |run| found = Some(record(&run)))?;
+        match found {
+            Some(record) => Some(Some(record)),
+            None => self.inner.nothing_at(key).ok(),
+        }
     }
 
     /// Runs with keys in `[from, end)`, in key order, beginning with the first record at or after `from`: about
@@ -77,43 +98,81 @@ impl Chain {
     ///
     /// Errors: `Damaged` if a record's data is not what was written; reading up to that key works. `Drive`.
     pub async fn read_runs(&self, from: u64, end: u64, limit_bytes: usize) -> Result<Vec<Run>, ReadError> {
-        let inner = &self.inner;
+        let range = from..end;
+        self.read_ranges(vec![range], limit_bytes).await.map(|reading| reading.runs)
+    }
+
+    /// The same for several ranges in any order, which are planned together: what they need of the drive is read at the
+    /// same time. The limit is for all of them.
+    ///
+    /// Errors: as of [`Chain::read_runs`], for any of the ranges.
+    pub async fn read_ranges(
+        &self,
+        ranges: Vec<Range<u64>>,
+        limit_bytes: usize,
+    ) -> Result<Reading, ReadError> {
+        // Reading along pays where many keys are read in order; many reads of one key each would fill memory with it.
+        let most = ranges.iter().map(|keys| keys.end.saturating_sub(keys.start)).max().unwrap_or(0);
+        let keys = usize::try_from(most).unwrap_or(usize::MAX);
+        let ahead_bytes = (limit_bytes / 8).min(keys.saturating_mul(INDEX_BYTES_PER_KEY));
         loop {
-            let mut plan = Plan::new(from..end, limit_bytes);
-            // Reading along pays where many keys are read in order; many reads of one key each would fill memory with it.
-            let keys = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
-            let ahead_bytes = (limit_bytes / 8).min(keys.saturating_mul(INDEX_BYTES_PER_KEY));
-            inner.run_plan(&mut plan, ahead_bytes).await?;
-            match inner.fetch(&plan.found).await {
-                Ok(data) => return Ok(runs(plan.found, data)),
+            let mut plan = Plan::new(ranges.clone(), limit_bytes);
+            self.inner.run_plan(&mut plan, ahead_bytes).await?;
+            match self.inner.fetch(&plan.found).await {
+                Ok(data) => return Ok(Reading { runs: runs(plan.found, data), ends: plan.ends }),
                 Err(FetchError::Recycled) => {}
                 Err(FetchError::Read(error)) => return Err(error),
             }
         }
     }
 
-    /// What [`Chain::read_runs`] gives, if all of it is in memory.
-    pub fn try_read_runs_cached(&self, from: u64, end: u64, limit_bytes: usize) -> Option<Vec<Run>> {
+    /// Shows `visit` the runs that [`Chain::read_runs`] gives, without a copy, if all of it is in memory. Returns how far
+    /// that is: keys of the range below it that were not shown have no record that is known. `None` if the drive is
+    /// needed; what was shown before counts for nothing then.
+    pub fn try_visit_cached(
+        &self,
+        keys: Range<u64>,
+        limit_bytes: usize,
+        mut visit: impl FnMut(RunView<'_>),
+    ) -> Option<u64> {
         let inner = &self.inner;
-        let mut plan = Plan::new(from..end, limit_bytes);
-        inner.try_plan(&mut plan).ok()?;
-        let data: Option<Vec<Bytes>> = plan.found.iter().map(|located| inner.fetch_cached(located)).collect();
-        Some(runs(plan.found, data?))
+        let (core, mut footers, held) = (inner.core.borrow(), inner.footers.borrow_mut(), Held::new());
+        let mut goal = Goal::new(keys, limit_bytes);
+        let mut walk = Walk::new(&core.catalog, &mut goal);
+        while let Some(step) = walk.next(&mut footers, &held).ok()? {
+            let data = inner.cached(step.lap, step.head.data_range())?;
+            let head = step.head;
+            visit(RunView {
+                first_key: head.first_key,
+                version: head.version,
+                kind: head.kind,
+                meta: head.meta,
+                table: head.table,
+                data,
+            });
+        }
+        Some(goal.keys.start)
     }
 }
 
 impl Inner {
-    fn try_plan(&self, plan: &mut Plan) -> Result<(), Missing> {
-        plan.run(&self.core.borrow().catalog, &mut self.footers.borrow_mut())
-    }
-
     /// Runs the plan to its end, reading what it misses; parts that follow within `ahead_bytes` are read along.
-    async fn run_plan(&self, plan: &mut Plan, ahead_bytes: usize) -> Result<(), ReadError> {
+    async fn run_plan(self: &Rc<Self>, plan: &mut Plan, ahead_bytes: usize) -> Result<(), ReadError> {
         loop {
-            let missing = self.try_plan(plan);
-            let Err(Missing(key)) = missing else { return Ok(()) };
-            let parts = self.load_footer_part(key, ahead_bytes).await?;
-            plan.held.extend(parts);
+            let planned = plan.run(&self.core.borrow().catalog, &mut self.footers.borrow_mut());
+            let Err(missing) = planned else { return Ok(()) };
+            if let [part] = missing[..] {
+                plan.hold(self.load_footer_part(part, ahead_bytes).await?);
+                continue;
+            }
+            let load = |part: PartKey| {
+                let inner = Rc::clone(self);
+                self.env.spawn(async move { inner.load_footer_part(part, ahead_bytes).await })
+            };
+            let loads: Vec<_> = missing.into_iter().map(load).collect();
+            for load in loads {
+                plan.hold(load.join().await.unwrap_or_else(|| Ok(Vec::new()))?);
+            }
         }
     }
 
@@ -130,14 +189,14 @@ impl Inner {
     }
 }
 
-fn record(located: Located, data: Bytes) -> Record {
-    let entry = located.run.table.get(0);
+fn record(run: &RunView<'_>) -> Record {
+    let table = Table::from_bytes(Bytes::copy_from_slice(run.table)).expect("whole entries");
     Record {
-        version: located.run.version,
-        kind: located.run.kind,
-        meta: located.run.meta,
-        checksum: entry.checksum,
-        data,
+        version: run.version,
+        kind: run.kind,
+        meta: Bytes::copy_from_slice(run.meta),
+        checksum: table.get(0).checksum,
+        data: run.data.clone(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
+//! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
@@ -13,6 +14,7 @@ mod damage;
 mod model;
 #[cfg(feature = "planted-bugs")]
 mod planted;
+mod ranges;
 mod refusals;
 mod space;
 mod world;

@@ -115,7 +115,7 @@ pub struct Workload {
 
 impl Workload {
     /// The next batch: new keys, now and then out of order; releases from the front and from the middle; states.
-    fn batch(&mut self, model: &mut Model) -> Batch {
+    pub fn batch(&mut self, model: &mut Model) -> Batch {
         let covered = model.view(model.since.len()).covered();
         let next_key = covered.last().map_or(0, |last| last + 1);
         let mut batch = Batch::default();

@@ -8,7 +8,7 @@ use ithaca_env::net::Writer;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 
-use super::reply::push_runs;
+use super::reply::push_found;
 use super::unit_shell::UnitShell;
 use crate::unit::Follower;
 use crate::wire::{self, FLAG_END, FLAG_PUSH, Head, Refusal, Runs, Subscribe};
@@ -86,12 +86,12 @@ async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Sh
             either(unit.advanced().after(advanced), shared.credited.after(credited)).await;
             continue;
         };
-        let found = match unit.push_from(range, PUSH_BYTES).await {
+        let mut found = match unit.push_from(range, PUSH_BYTES).await {
             Ok(found) => found,
             Err(refusal) => return refusal,
         };
-        let Some(end) = found.last().map(|(run, _)| run.range().end) else { return Refusal::Failed };
-        let bytes = push_runs(writer, head.request, head.epoch, found);
+        let Some(end) = found.end() else { return Refusal::Failed };
+        let bytes = push_found(writer, head.request, head.epoch, &mut found);
         shared.follower.borrow_mut().pushed(end, bytes);
     }
 }

@@ -3,13 +3,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use ithaca_env::net::Writer;
 use ithaca_env::sync::Notify;
 
-use super::unit_shell::FoundRun;
 use crate::pos::{Epoch, RequestId};
-use crate::wire::{self, FLAG_PUSH, Head, Message, Refusal, Runs};
+use crate::unit::Found;
+use crate::wire::{self, FLAG_PUSH, Head, Message, Refusal};
 
 /// Pieces of data up to this size are copied behind their head; larger ones are sent from where they lie.
 const GATHERED_MAX_BYTES: usize = 2048;
@@ -68,9 +67,9 @@ impl ReplyRoute {
         self.send(&refusal);
     }
 
-    /// Sends runs and their data.
-    pub(super) fn send_runs(&self, found: Vec<FoundRun>) {
-        send_runs(&self.writer, Head::new(self.request, self.epoch), found);
+    /// Sends what was found.
+    pub(super) fn send_found(&self, found: &mut Found) {
+        send_found(&self.writer, Head::new(self.request, self.epoch), found);
     }
 }
 
@@ -82,21 +81,19 @@ impl Drop for ReplyRoute {
 }
 
 /// Sends runs that nobody asked for one by one; returns the bytes of their frame that count against the credit.
-pub(super) fn push_runs(writer: &Writer, request: RequestId, epoch: Epoch, found: Vec<FoundRun>) -> u64 {
-    send_runs(writer, Head { request, epoch, flags: FLAG_PUSH }, found)
+pub(super) fn push_found(writer: &Writer, request: RequestId, epoch: Epoch, found: &mut Found) -> u64 {
+    send_found(writer, Head { request, epoch, flags: FLAG_PUSH }, found)
 }
 
-fn send_runs(writer: &Writer, head: Head, found: Vec<FoundRun>) -> u64 {
-    let (runs, data): (Vec<_>, Vec<Bytes>) = found.into_iter().unzip();
-    let runs = Runs { runs };
-    let data_len: usize = data.iter().map(Bytes::len).sum();
+fn send_found(writer: &Writer, head: Head, found: &mut Found) -> u64 {
+    let data_len = found.data_bytes();
     let mut body_len = 0;
     writer.push(|out| {
         let before = out.len();
-        wire::encode_head(out, head, &runs, data_len);
+        found.encode_head(out, head);
         body_len = out.len() - before - wire::HEADER_BYTES;
     });
-    for piece in data {
+    for piece in found.take_data() {
         if piece.len() <= GATHERED_MAX_BYTES {
             writer.push(|out| out.extend_from_slice(&piece));
         } else {

@@ -1,10 +1,11 @@
 //! A log unit at work: the core's effects carried out on a chain, and its reads served.
 
+mod read;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind};
 use ithaca_env::Env;
 use ithaca_env::sync::Notify;
@@ -15,12 +16,13 @@ use super::forward::Joining;
 use super::reply::ReplyRoute;
 use crate::entry::EntryMeta;
 use crate::limits;
+use crate::planted::Planted;
 use crate::pos::{Addr, AddrRange, Epoch};
 use crate::record::RecordError;
 use crate::unit::{
     Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
 };
-use crate::wire::{Filled, Outcome, Read, Refusal, RunHead, Seal, Tail, Taken, Trimmed, Written};
+use crate::wire::{Filled, Outcome, Refusal, Seal, Tail, Taken, Trimmed, Written};
 
 /// Who is told what became of a request.
 pub(super) enum Route {
@@ -42,6 +44,9 @@ pub(super) struct UnitShell {
     advanced: Notify,
     /// Kept between steps, so that a step need not allocate.
     effects: Cell<Vec<Effect>>,
+    /// Kept between reads, for the same reason.
+    found: Cell<Found>,
+    planted: Planted,
 }
 
 impl UnitShell {
@@ -57,6 +62,7 @@ impl UnitShell {
             Some(state) => UnitState::decode(state)?,
             None => UnitState::default(),
         };
+        let planted = options.planted;
         let recovered = Recovered { state, covered: recovered.covered, released: recovered.released };
         let shell = Rc::new(Self {
             env: env.clone(),
@@ -66,6 +72,8 @@ impl UnitShell {
             tickets: RefCell::default(),
             advanced: Notify::default(),
             effects: Cell::default(),
+            found: Cell::default(),
+            planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
         Ok((shell, answering))
@@ -276,138 +284,9 @@ impl UnitShell {
 
     /// Runs of stored addresses, from the first on.
     async fn stored(&self, keys: std::ops::Range<u64>, limit_bytes: usize) -> Result<Vec<Run>, Refusal> {
-        let read = self.chain.read_runs(keys.start, keys.end, limit_bytes).await;
-        read.map_err(|error| match error {
-            ReadError::Damaged { key, .. } => Refusal::Damaged { addr: Addr(key) },
-            ReadError::Drive(_) => Refusal::Failed,
-        })
-    }
-
-    /// Serves a read. What stands in memory is answered in this turn; the rest by a task.
-    pub(super) fn read(self: &Rc<Self>, route: ReplyRoute, read: Read) {
-        if let Err(refusal) = self.check_epoch(route.epoch()) {
-            return route.refuse(refusal);
-        }
-        if let Some(found) = self.read_cached(&read) {
-            return route.send_runs(found);
-        }
-        let shell = Rc::clone(self);
-        self.env.spawn(async move {
-            match shell.read_cold(read).await {
-                // The epoch may have ended while the drive was read.
-                Ok(found) => match shell.check_epoch(route.epoch()) {
-                    Ok(()) => route.send_runs(found),
-                    Err(refusal) => route.refuse(refusal),
-                },
-                Err(refusal) => route.refuse(refusal),
-            }
-        });
-    }
-
-    /// The answer if all of it stands in memory.
-    fn read_cached(&self, read: &Read) -> Option<Vec<FoundRun>> {
-        let mut found = Found::new(read.limit_bytes);
-        for range in &read.ranges {
-            for (part, holding) in self.core.borrow().classify(*range) {
-                match holding {
-                    Holding::Stored => {
-                        let room = found.room_bytes().max(1);
-                        let mut next = part.start;
-                        for run in self.chain.try_read_runs_cached(part.start.0, part.end.0, room)? {
-                            // A lost record: the slow way says so.
-                            if run.first_key != next.0 {
-                                return None;
-                            }
-                            next = Addr(run.keys().end);
-                            found.push_run(run);
-                        }
-                        // The chain stopped at the limit: so does the answer.
-                        if next < part.end {
-                            return (next > part.start).then(|| found.into_runs());
-                        }
-                    }
-                    other => found.push_other(part, other),
-                }
-                if found.is_full() {
-                    return Some(found.into_runs());
-                }
-            }
-        }
-        Some(found.into_runs())
-    }
-
-    /// The answer, read from the drive where it must be; parts that lie apart are read at the same time.
-    async fn read_cold(self: &Rc<Self>, read: Read) -> Result<Vec<FoundRun>, Refusal> {
-        let mut parts = Vec::new();
-        for range in &read.ranges {
-            for (part, holding) in self.core.borrow().classify(*range) {
-                let reading = (holding == Holding::Stored).then(|| {
-                    let shell = Rc::clone(self);
-                    let limit = read.limit_bytes as usize;
-                    self.env.spawn(async move { shell.stored(part.numbers(), limit).await })
-                });
-                parts.push((part, holding, reading));
-            }
-        }
-        let mut found = Found::new(read.limit_bytes);
-        for (part, holding, reading) in parts {
-            if found.is_full() {
-                break;
-            }
-            let Some(reading) = reading else {
-                found.push_other(part, holding);
-                continue;
-            };
-            let runs = reading.join().await.unwrap_or(Err(Refusal::Failed))?;
-            if runs.is_empty() {
-                if let Some(gone) = self.trimmed_meanwhile(part)? {
-                    found.push_other(gone, Holding::Trimmed);
-                }
-                continue;
-            }
-            let mut next = part.start;
-            for run in runs {
-                if let Some(gone) = self.trimmed_meanwhile((next.0..run.first_key).into())? {
-                    found.push_other(gone, Holding::Trimmed);
-                }
-                next = Addr(run.keys().end);
-                found.push_run(run);
-            }
-            if next < part.end {
-                // Either the limit cut it off, and then this is the end of the answer, or it was trimmed meanwhile.
-                if found.is_full() {
-                    break;
-                }
-                let rest = AddrRange::new(next, part.end);
-                let trimmed = self.core.borrow().classify(rest);
-                match trimmed.first() {
-                    Some(&(first, Holding::Trimmed)) if first.start == next => {
-                        found.push_other(first, Holding::Trimmed)
-                    }
-                    _ => {}
-                }
-                break;
-            }
-        }
-        Ok(found.into_runs())
-    }
-
-    /// What a follower is shown next: resolved addresses from `range.start` on, about `limit_bytes` of them.
-    pub(super) async fn push_from(
-        self: &Rc<Self>,
-        range: AddrRange,
-        limit_bytes: u32,
-    ) -> Result<Vec<FoundRun>, Refusal> {
-        let read = Read { limit_bytes, ranges: vec![range] };
-        match self.read_cached(&read) {
-            Some(found) => Ok(found),
-            None => self.read_cold(read).await,
-        }
+        self.chain.read_runs(keys.start, keys.end, limit_bytes).await.map_err(|error| unreadable(&error))
     }
 }
-
-/// One run of a reply and its data.
-pub(super) type FoundRun = (RunHead, Bytes);
 
 fn outcome_of(run: &Run) -> Outcome {
     let addr = Addr(run.first_key);
@@ -422,6 +301,13 @@ fn outcome_of(run: &Run) -> Outcome {
         },
     };
     Outcome { addr, count: run.count(), taken }
+}
+
+fn unreadable(error: &ReadError) -> Refusal {
+    match *error {
+        ReadError::Damaged { key, .. } => Refusal::Damaged { addr: Addr(key) },
+        ReadError::Drive(_) => Refusal::Failed,
+    }
 }
 
 fn refusal_of(error: &AppendError) -> Refusal {

@@ -1,18 +1,21 @@
 //! The answer to a read as it is put together: it keeps to every limit of a reply, and never has a gap.
 
-use bytes::Bytes;
-use ithaca_chain::Run;
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::RunView;
 
 use super::Holding;
 use crate::limits;
-use crate::pos::AddrRange;
-use crate::wire::{RunHead, RunState, entries_within};
+use crate::pos::{Addr, AddrRange};
+use crate::wire::{Head, RunRef, RunsBody, StateRef, entries_within};
 
-/// What was found so far. Parts are added in the order of the request; once it is full, whatever is added is left out, so
-/// that the answer ends where the first thing did not fit.
-#[derive(Clone, Debug)]
+/// What was found so far, as it will be sent. Parts are added in the order of the request; once it is full, whatever is
+/// added is left out, so that the answer ends where the first thing did not fit.
+#[derive(Clone, Debug, Default)]
 pub struct Found {
-    runs: Vec<(RunHead, Bytes)>,
+    body: RunsBody,
+    data: Vec<Bytes>,
+    data_bytes: usize,
+    end: Option<Addr>,
     room_bytes: usize,
     full: bool,
 }
@@ -20,8 +23,19 @@ pub struct Found {
 impl Found {
     /// An empty answer of at most `limit_bytes`, body and data, but at least one entry.
     pub fn new(limit_bytes: u32) -> Self {
-        let room_bytes = (limit_bytes as usize).min(limits::READ_MAX_BYTES);
-        Self { runs: Vec::new(), room_bytes, full: false }
+        let mut found = Self::default();
+        found.restart(limit_bytes);
+        found
+    }
+
+    /// Makes it an empty answer again; its memory is kept.
+    pub fn restart(&mut self, limit_bytes: u32) {
+        self.body.clear();
+        self.data.clear();
+        self.data_bytes = 0;
+        self.end = None;
+        self.room_bytes = (limit_bytes as usize).min(limits::READ_MAX_BYTES);
+        self.full = false;
     }
 
     /// Whether nothing more is taken.
@@ -34,50 +48,71 @@ impl Found {
         self.room_bytes.max(1)
     }
 
+    /// Where what was added last ends; `None` if there is nothing yet.
+    pub fn end(&self) -> Option<Addr> {
+        self.end
+    }
+
     /// Adds a stored run, or as many of its first entries as fit; at least one if the answer is not full.
-    pub fn push_run(&mut self, run: Run) {
+    pub fn push_run(&mut self, mut run: RunView<'_>) {
         if self.full {
             return;
         }
         let count = entries_within(&run, self.room_bytes);
         let whole = count as u64 == run.count();
-        let run = if whole { run } else { run.slice(run.first_key..run.first_key + count as u64) };
-        self.push(RunHead::of_run(&run), run.data);
+        if !whole {
+            run.truncate(count);
+        }
+        self.push(&RunRef::of_view(&run), run.data);
         self.full |= !whole;
     }
 
     /// Adds addresses that hold nothing to show. Panics for [`Holding::Stored`]: the chain has what those hold.
     pub fn push_other(&mut self, range: AddrRange, holding: Holding) {
         let state = match holding {
-            Holding::Trimmed => RunState::Trimmed,
-            Holding::Unwritten => RunState::Unwritten,
+            Holding::Trimmed => StateRef::Trimmed,
+            Holding::Unwritten => StateRef::Unwritten,
             Holding::Stored => panic!("{range} holds a record, which the chain has"),
         };
         if !self.full && !range.is_empty() {
-            self.push(RunHead { addr: range.start, count: range.count(), state }, Bytes::new());
+            self.push(&RunRef { addr: range.start, count: range.count(), state }, Bytes::new());
         }
     }
 
-    fn push(&mut self, head: RunHead, data: Bytes) {
-        self.room_bytes = self.room_bytes.saturating_sub(head.body_bytes() + data.len());
-        self.runs.push((head, data));
-        self.full = self.room_bytes == 0 || self.runs.len() == limits::RUNS_MAX_COUNT;
+    fn push(&mut self, run: &RunRef<'_>, data: Bytes) {
+        self.room_bytes = self.room_bytes.saturating_sub(run.body_bytes() + data.len());
+        self.body.push(run);
+        self.end = Some(run.range().end);
+        if !data.is_empty() {
+            self.data_bytes += data.len();
+            self.data.push(data);
+        }
+        self.full = self.room_bytes == 0 || self.body.count() == limits::RUNS_MAX_COUNT;
     }
 
-    /// The runs of the answer, each with its data.
-    pub fn into_runs(self) -> Vec<(RunHead, Bytes)> {
-        self.runs
+    /// Appends the answer's frame but for its data, which must follow.
+    pub fn encode_head(&self, out: &mut BytesMut, head: Head) {
+        self.body.encode_head(out, head, self.data_bytes);
+    }
+
+    /// Bytes of data.
+    pub fn data_bytes(&self) -> usize {
+        self.data_bytes
+    }
+
+    /// The data, piece by piece in order. Gives it up: the answer must not be encoded again.
+    pub fn take_data(&mut self) -> impl Iterator<Item = Bytes> {
+        self.data.drain(..)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::BytesMut;
-    use ithaca_chain::{RunKind, Table};
+    use ithaca_chain::{Run, RunKind, Table};
 
     use super::*;
-    use crate::pos::{Addr, Epoch, RequestId};
-    use crate::wire::{Head, Reply, Runs, encode, next_frame};
+    use crate::pos::{Epoch, RequestId};
+    use crate::wire::{Reply, RunHead, next_frame};
 
     fn run(first_key: u64, count: usize, len: usize) -> Run {
         let payloads = vec![vec![7; len]; count];
@@ -90,20 +125,27 @@ mod tests {
         let mut found = Found::new(limit_bytes);
         let part = run(0, count, len);
         for at in 0..20_000 {
-            found.push_run(Run { first_key: at * count as u64, ..part.clone() });
+            found.push_run(Run { first_key: at * count as u64, ..part.clone() }.view());
         }
-        let runs = found.into_runs();
+        let (runs, size) = sent(found);
         let next = runs.iter().fold(0, |next, (head, _)| {
             assert_eq!(head.addr, Addr(next), "no gap");
             next + head.count
         });
-        let (runs, data): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+        (next, size)
+    }
+
+    /// What whoever asked is sent, and how many bytes that is.
+    fn sent(mut found: Found) -> (Vec<(RunHead, Bytes)>, usize) {
         let mut frame = BytesMut::new();
-        encode(&mut frame, Head::new(RequestId(1), Epoch(1)), &Runs { runs }, &data);
+        found.encode_head(&mut frame, Head::new(RequestId(1), Epoch(1)));
+        found.take_data().for_each(|piece| frame.extend_from_slice(&piece));
         let size = frame.len();
         let frame = next_frame(&mut frame).expect("a frame").expect("whole");
-        assert!(Reply::decode(&frame).is_ok(), "it keeps to the limits of the wire");
-        (next, size)
+        let Ok(Reply::Runs(runs)) = Reply::decode(&frame) else {
+            panic!("it keeps to the limits of the wire")
+        };
+        (runs.with_data(frame.data).collect(), size)
     }
 
     #[test]
@@ -122,11 +164,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_ends_the_answer_also_when_something_smaller_follows() {
         let mut found = Found::new(300);
-        found.push_run(run(0, 10, 100));
+        found.push_run(run(0, 10, 100).view());
         assert!(found.is_full());
         found.push_other(AddrRange::new(Addr(10), Addr(20)), Holding::Trimmed);
-        found.push_run(run(20, 1, 1));
-        let runs = found.into_runs();
+        found.push_run(run(20, 1, 1).view());
+        assert_eq!(found.end(), Some(Addr(2)));
+        let (runs, _) = sent(found);
         assert_eq!((runs.len(), runs[0].0.count, runs[0].1.len()), (1, 2, 200));
     }
 }

@@ -275,7 +275,8 @@ impl Unit {
         parts
     }
 
-    fn classify_into(&self, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
+    /// Adds the parts of `range` to `parts`.
+    pub(crate) fn classify_into(&self, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
         if self.options.planted.is(PlantedBug::ReadBeforeDurable) {
             let mut both = self.durable.clone();
             self.claimed.ranges().for_each(|part| _ = both.insert(part));

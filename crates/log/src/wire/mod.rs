@@ -18,6 +18,7 @@ mod layout;
 mod outcome;
 mod read;
 mod refusal;
+mod runs;
 mod seal;
 mod space;
 mod status;
@@ -32,8 +33,9 @@ pub use frame::{FLAG_END, FLAG_PUSH, Frame, FrameError, HEADER_BYTES, Head, next
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord, Propose};
 pub use outcome::{Outcome, Taken};
-pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe, entries_within};
+pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe};
 pub use refusal::{Advice, Refusal};
+pub use runs::{ReceivedRuns, RunRef, RunsBody, StateRef, entries_within, table_entries};
 pub use seal::{Seal, Sealed};
 pub use space::{Fill, Filled, Trim, Trimmed};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};

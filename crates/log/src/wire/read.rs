@@ -1,11 +1,12 @@
 //! Reading runs of entries, once or as they become readable.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+use ithaca_chain::{Run, RunKind, Table};
 use ithaca_env::codec::{DecodeError, Decoder};
 
-use super::write::{check_count, check_data, check_end, take_meta, take_table};
-use super::{Kind, Message, at_most, no_data, zero};
+use super::runs::{RUN_HEAD_BYTES, RunRef, StateRef, decode_count};
+use super::write::check_data;
+use super::{Kind, Message, at_most, no_data};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch};
 
@@ -90,21 +91,6 @@ pub struct Credit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsubscribe;
 
-/// Bytes of a run in the body of a reply, without meta and table.
-const RUN_HEAD_BYTES: usize = 32;
-
-/// How many of a run's entries fit into `room_bytes` of a reply, body and data, from the first on; at least 1. A reply that
-/// grows run by run, each cut by this to the room that is left and the last one being that which does not fit whole, keeps
-/// to its limit but for one entry.
-pub fn entries_within(run: &Run, room_bytes: usize) -> usize {
-    let mut used = RUN_HEAD_BYTES + run.meta.len();
-    let fitting = run.table.entries().take_while(|entry| {
-        used += TABLE_ENTRY_BYTES + entry.len as usize;
-        used <= room_bytes
-    });
-    fitting.count().max(1)
-}
-
 impl RunHead {
     /// The head of a run that is stored. Its data goes into the frame's data.
     pub fn of_run(run: &Run) -> Self {
@@ -123,75 +109,38 @@ impl RunHead {
 
     /// Bytes that it takes in the body of a reply.
     pub fn body_bytes(&self) -> usize {
-        match &self.state {
-            RunState::Data { meta, table, .. } => RUN_HEAD_BYTES + meta.len() + table.as_bytes().len(),
-            _ => RUN_HEAD_BYTES,
-        }
+        self.as_ref().body_bytes()
     }
 
     /// Bytes of its data.
     pub fn data_bytes(&self) -> u64 {
-        match &self.state {
-            RunState::Data { table, .. } => table.data_bytes(),
-            _ => 0,
-        }
+        self.as_ref().data_bytes()
     }
 
-    fn encode(&self, out: &mut BytesMut) {
-        let (kind, epoch, meta_len) = match &self.state {
-            RunState::Data { epoch, meta, .. } => (1, epoch.0, meta.len()),
-            RunState::Junk { epoch } => (2, epoch.0, 0),
-            RunState::Trimmed => (3, 0, 0),
-            RunState::Unwritten => (4, 0, 0),
+    fn as_ref(&self) -> RunRef<'_> {
+        let state = match &self.state {
+            RunState::Data { epoch, meta, table } => {
+                StateRef::Data { epoch: *epoch, meta, table: table.as_bytes() }
+            }
+            RunState::Junk { epoch } => StateRef::Junk { epoch: *epoch },
+            RunState::Trimmed => StateRef::Trimmed,
+            RunState::Unwritten => StateRef::Unwritten,
         };
-        assert!(meta_len <= limits::META_MAX_BYTES, "a meta of {meta_len} bytes");
-        out.put_u64_le(self.addr.0);
-        out.put_u64_le(self.count);
-        out.put_u64_le(epoch);
-        out.put_u8(kind);
-        out.put_u8(0);
-        out.put_u16_le(meta_len as u16);
-        out.put_u32_le(0);
-        if let RunState::Data { meta, table, .. } = &self.state {
-            assert_eq!(table.count() as u64, self.count, "a table of as many entries as addresses");
-            out.put_slice(meta);
-            out.put_slice(table.as_bytes());
-        }
+        RunRef { addr: self.addr, count: self.count, state }
     }
 
-    fn decode(body: &Bytes, decoder: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let addr = Addr(decoder.u64("run address")?);
-        let count = decoder.u64("run count")?;
-        let epoch = Epoch(decoder.u64("run epoch")?);
-        let kind = decoder.u8("run kind")?;
-        zero("run reserved", decoder.u8("run reserved")?.into())?;
-        let meta_len = usize::from(decoder.u16("meta length")?);
-        zero("run reserved", decoder.u32("run reserved")?.into())?;
-        if kind != 1 {
-            zero("meta length", meta_len as u64)?;
-            check_end(addr, count)?;
-        }
-        if kind > 2 {
-            zero("run epoch", epoch.0)?;
-        }
-        let state = match kind {
-            1 => {
-                check_count(addr, count)?;
-                let meta = take_meta(body, decoder, meta_len)?;
-                RunState::Data { epoch, meta, table: take_table(body, decoder, count as usize)? }
+    /// The same over shared bytes: `run` lies in `body`.
+    fn of_ref(run: RunRef<'_>, body: &Bytes) -> Self {
+        let state = match run.state {
+            StateRef::Data { epoch, meta, table } => {
+                let table = Table::from_bytes(body.slice_ref(table)).expect("whole entries were taken");
+                RunState::Data { epoch, meta: body.slice_ref(meta), table }
             }
-            2 => RunState::Junk { epoch },
-            3 => RunState::Trimmed,
-            4 => RunState::Unwritten,
-            other => {
-                return Err(DecodeError::Invalid {
-                    field: "run kind",
-                    found: other.into(),
-                    expected: "1 to 4",
-                });
-            }
+            StateRef::Junk { epoch } => RunState::Junk { epoch },
+            StateRef::Trimmed => RunState::Trimmed,
+            StateRef::Unwritten => RunState::Unwritten,
         };
-        Ok(Self { addr, count, state })
+        Self { addr: run.addr, count: run.count, state }
     }
 }
 
@@ -216,19 +165,17 @@ impl Message for Runs {
         out.put_u32_le(self.runs.len() as u32);
         out.put_u32_le(0);
         for run in &self.runs {
-            run.encode(out);
+            run.as_ref().encode(out);
         }
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
-        let count = decoder.u32("run count")? as usize;
-        zero("runs reserved", decoder.u32("runs reserved")?.into())?;
-        at_most("run count", count, limits::RUNS_MAX_COUNT, "at most 4096 runs")?;
+        let count = decode_count(&mut decoder)?;
         let mut runs = Vec::with_capacity(count.min(decoder.left() / RUN_HEAD_BYTES));
         let mut listed_bytes = 0;
         for _ in 0..count {
-            let run = RunHead::decode(body, &mut decoder)?;
+            let run = RunHead::of_ref(RunRef::decode(&mut decoder)?, body);
             listed_bytes += run.data_bytes();
             runs.push(run);
         }

@@ -359,7 +359,7 @@ fn a_reply_of_entries_as_small_as_can_be_fits_in_a_frame() {
     let mut room = limits::READ_MAX_BYTES;
     let mut reply = Runs::default();
     loop {
-        let count = entries_within(&run, room);
+        let count = entries_within(&run.view(), room);
         let head = RunHead::of_run(&run.slice(run.first_key..run.first_key + count as u64));
         room = room.saturating_sub(head.body_bytes());
         reply.runs.push(head);

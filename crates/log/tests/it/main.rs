@@ -3,12 +3,14 @@
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `holes`: positions that were granted and never written.
+//! * `lost`: groups that were durable and are lost.
 //! * `refusals`: what is refused, and how it is said.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
 mod holes;
+mod lost;
 mod refusals;
 mod restart;
 mod whole;

@@ -1,0 +1,174 @@
+//! Several ranges of keys read by one plan: across segments, with holes, released keys and lost ones, whatever is cached.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_chain::{Chain, ChainOptions, ReadError, Reading, RunView};
+use ithaca_env::sim::{Death, DriveFault};
+
+use crate::model::{Rng, View};
+use crate::world::{MACHINE, Workload, World, identity, open_drive, small_options};
+
+/// A key, its version and its data.
+type Seen = Vec<(u64, u64, Bytes)>;
+
+/// A chain of many segments, some recycled and some reopened, that was closed cleanly; and what it holds.
+fn closed_world(options: &ChainOptions, heavy: bool) -> (World, View) {
+    let world = World::new(21);
+    for seed in [3, 4] {
+        assert!(world.live(options, Workload { rng: Rng(seed), steps: 120, close: true, heavy }));
+    }
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    let view = {
+        let model = world.model.borrow();
+        model.view(model.since.len())
+    };
+    (world, view)
+}
+
+fn held(view: &View, keys: Range<u64>) -> Seen {
+    if keys.is_empty() {
+        return Seen::new();
+    }
+    view.records.range(keys).map(|(&key, (version, _, data))| (key, *version, data.clone())).collect()
+}
+
+fn add(seen: &mut Seen, run: &RunView<'_>) {
+    let mut rest = run.data.clone();
+    for (key, entry) in run.keys().zip(run.table.chunks_exact(8)) {
+        let len = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]) as usize;
+        seen.push((key, run.version, rest.split_to(len)));
+    }
+}
+
+/// Some ranges: in no order, overlapping, of one key, empty, past the end.
+fn some_ranges(rng: &mut Rng, end: u64) -> Vec<Range<u64>> {
+    let range = |rng: &mut Rng| {
+        let start = rng.below(end + 20);
+        start..start + rng.pick(&[0, 1, 1, 1, 3, 40, 400])
+    };
+    (0..1 + rng.below(12)).map(|_| range(rng)).collect()
+}
+
+/// Compares what was read with what the chain holds: nothing is left out below where each range ends.
+fn compare(view: &View, ranges: &[Range<u64>], limit_bytes: usize, reading: &Reading) {
+    let (mut from, mut taken_bytes) = (0, 0);
+    for (nth, (range, end)) in ranges.iter().zip(&reading.ends).enumerate() {
+        let mut seen = Seen::new();
+        for run in &reading.runs[from..end.runs] {
+            assert_eq!(run.table.first_mismatch(&run.data), None);
+            taken_bytes += run.data.len() + run.table.as_bytes().len();
+            add(&mut seen, &run.view());
+        }
+        from = end.runs;
+        assert_eq!(seen, held(view, range.start..end.next), "{range:?} of {ranges:?}");
+        let is_cut = end.next < range.end;
+        assert!(!is_cut || nth + 1 == reading.ends.len(), "only the last range is cut off");
+    }
+    assert_eq!(from, reading.runs.len(), "every run belongs to a range");
+    let is_whole = reading.ends.len() == ranges.len()
+        && reading.ends.iter().zip(ranges).all(|(end, range)| end.next >= range.end);
+    assert!(is_whole || limit_bytes < usize::MAX, "only a limit leaves something out");
+    let is_least = reading.runs.len() == 1 && reading.runs[0].count() == 1;
+    assert!(taken_bytes <= limit_bytes || is_least, "{taken_bytes} bytes, {limit_bytes} asked for");
+    let holds_some = ranges.iter().any(|range| !held(view, range.clone()).is_empty());
+    assert!(!holds_some || !reading.runs.is_empty(), "at least one record");
+}
+
+async fn read_at_random(chain: &Chain, view: &View, rng: &mut Rng) -> (usize, usize) {
+    let end = view.covered().last().expect("it holds something") + 1;
+    let (mut read, mut cached) = (0, 0);
+    for _ in 0..300 {
+        let ranges = some_ranges(rng, end);
+        let limit_bytes = rng.pick(&[1, 3000, 20_000, usize::MAX]);
+        let reading = chain.read_ranges(ranges.clone(), limit_bytes).await.expect("no damage");
+        compare(view, &ranges, limit_bytes, &reading);
+        read += reading.runs.len();
+        for range in ranges {
+            let mut seen = Seen::new();
+            let shown = chain.try_visit_cached(range.clone(), limit_bytes, |run| add(&mut seen, &run));
+            if let Some(next) = shown {
+                assert_eq!(seen, held(view, range.start..next));
+                assert!(next >= range.end || limit_bytes < usize::MAX);
+                cached += seen.len();
+            }
+        }
+    }
+    (read, cached)
+}
+
+#[test]
+fn ranges_in_any_order_are_read_together_whatever_is_cached() {
+    for (tail_cache_bytes, index_cache_bytes) in
+        [(0, 0), (0, 16 << 10), (64 << 10, 1 << 20), (8 << 20, 1 << 20)]
+    {
+        let options = ChainOptions { tail_cache_bytes, index_cache_bytes, ..small_options() };
+        let (world, view) = closed_world(&options, tail_cache_bytes == 0);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let drive = open_drive(&env).await;
+            let (chain, _) = Chain::open(&env, drive, Some(&identity()), options).await.expect("it opens");
+            let (read, _) = read_at_random(&chain, &view, &mut Rng(9)).await;
+            assert!(read > 300, "only {read} runs");
+        });
+    }
+}
+
+#[test]
+fn what_was_just_written_is_shown_from_memory_in_segments_old_and_new() {
+    // Large caches and no restart: every key is found without the drive, in open segments and in closed ones.
+    let options = ChainOptions { tail_cache_bytes: 8 << 20, ..small_options() };
+    let world = World::new(22);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let chain =
+            Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("it is created");
+        let mut model = crate::model::Model::default();
+        let mut workload = Workload { rng: Rng(5), steps: 0, close: false, heavy: true };
+        for _ in 0..150 {
+            let batch = workload.batch(&mut model);
+            if let Ok(ticket) = chain.append(batch.clone()) {
+                model.since.push(batch);
+                chain.wait(ticket).await.expect("no fault");
+            }
+        }
+        assert!(chain.stats().segments_closed > 1);
+        let view = model.view(model.since.len());
+        let (read, cached) = read_at_random(&chain, &view, &mut Rng(10)).await;
+        assert!(read > 1000 && cached > 1000, "{read} runs, {cached} from memory");
+    });
+}
+
+#[test]
+fn one_harmed_record_is_named_and_does_not_hide_in_a_reading_of_many() {
+    let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+    let (world, view) = closed_world(&options, true);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let size = world.sim.drive_size_bytes(drive).expect("it is there");
+    // A record of whole blocks has its data in blocks of its own: one that begins as the record does is the one.
+    let is_block = |data: &Bytes| data.len() == 4096;
+    let (&harmed, (_, _, data)) =
+        view.records.iter().find(|(_, (_, _, data))| is_block(data)).expect("there are large ones");
+    let block =
+        (0..size / 4096).find(|block| world.sim.peek_drive(drive, block * 4096, 4096)[..] == data[..]);
+    let offset = block.expect("it is on the drive") * 4096 + 100;
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset, bit: 3 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        let (chain, _) = Chain::open(&env, drive, None, options).await.expect("it opens");
+        let around: Vec<Range<u64>> =
+            view.records.keys().filter(|key| **key != harmed).map(|&key| key..key + 1).collect();
+        let reading = chain.read_ranges(around.clone(), usize::MAX).await.expect("the others are well");
+        compare(&view, &around, usize::MAX, &reading);
+        for place in [0, around.len() / 2, around.len()] {
+            let mut ranges = around.clone();
+            ranges.insert(place, harmed..harmed + 1);
+            match chain.read_ranges(ranges, usize::MAX).await {
+                Err(ReadError::Damaged { key, .. }) => assert_eq!(key, harmed),
+                other => panic!("the harm to key {harmed} went unnoticed: {other:?}"),
+            }
+        }
+    });
+}

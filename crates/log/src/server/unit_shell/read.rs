@@ -1,0 +1,145 @@
+//! Reads of a unit: what stands in memory is answered in the turn of its request, the rest by a task.
+
+use std::rc::Rc;
+
+use ithaca_chain::Run;
+
+use super::{UnitShell, unreadable};
+use crate::planted::PlantedBug;
+use crate::pos::{Addr, AddrRange};
+use crate::server::reply::ReplyRoute;
+use crate::unit::{Found, Holding};
+use crate::wire::{Read, Refusal};
+
+impl UnitShell {
+    /// Serves a read.
+    pub(in crate::server) fn read(self: &Rc<Self>, route: ReplyRoute, read: Read) {
+        if let Err(refusal) = self.check_epoch(route.epoch()) {
+            return route.refuse(refusal);
+        }
+        let mut found = self.found.take();
+        let is_whole = self.read_cached(&read, &mut found);
+        if is_whole {
+            route.send_found(&mut found);
+        }
+        self.found.set(found);
+        if is_whole {
+            return;
+        }
+        let shell = Rc::clone(self);
+        self.env.spawn(async move {
+            let found = shell.read_cold(read).await;
+            // The epoch may have ended while the drive was read.
+            match found.and_then(|found| shell.check_epoch(route.epoch()).map(|()| found)) {
+                Ok(mut found) => route.send_found(&mut found),
+                Err(refusal) => route.refuse(refusal),
+            }
+        });
+    }
+
+    /// What a follower is shown next: resolved addresses from `range.start` on, about `limit_bytes` of them.
+    pub(in crate::server) async fn push_from(
+        &self,
+        range: AddrRange,
+        limit_bytes: u32,
+    ) -> Result<Found, Refusal> {
+        let read = Read { limit_bytes, ranges: vec![range] };
+        let mut found = Found::new(limit_bytes);
+        if self.read_cached(&read, &mut found) {
+            return Ok(found);
+        }
+        self.read_cold(read).await
+    }
+
+    /// Puts the answer into `found`. False if not all of it stands in memory, and `found` is to be thrown away.
+    fn read_cached(&self, read: &Read, found: &mut Found) -> bool {
+        found.restart(read.limit_bytes);
+        let core = self.core.borrow();
+        let mut parts = Vec::new();
+        for range in &read.ranges {
+            parts.clear();
+            core.classify_into(range.numbers(), &mut parts);
+            for &(part, holding) in &parts {
+                if holding != Holding::Stored {
+                    found.push_other(part, holding);
+                } else {
+                    let Some(next) = self.add_cached(part, found) else { return false };
+                    // The chain stopped at the limit: so does the answer.
+                    if next < part.end {
+                        return true;
+                    }
+                }
+                if found.is_full() {
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Adds what stored addresses hold, from the first on; returns where the limit cut it off, or the end. `None` if not all
+    /// stands in memory, or if the chain has no record of one of them: whether it was trimmed or is lost is not told here.
+    fn add_cached(&self, part: AddrRange, found: &mut Found) -> Option<Addr> {
+        let (mut next, mut has_gap) = (part.start.0, false);
+        let read_to = self.chain.try_visit_cached(part.numbers(), found.room_bytes(), |run| {
+            has_gap |= run.first_key != next;
+            next = run.keys().end;
+            found.push_run(run);
+        })?;
+        if self.planted.is(PlantedBug::LostEntrySkipped) {
+            return Some(Addr(read_to));
+        }
+        (!has_gap && read_to == next).then_some(Addr(next))
+    }
+
+    /// The answer, read from the drive where it must be; what all its parts need of the drive is read at the same time.
+    async fn read_cold(&self, read: Read) -> Result<Found, Refusal> {
+        let mut parts = Vec::with_capacity(read.ranges.len());
+        for range in &read.ranges {
+            self.core.borrow().classify_into(range.numbers(), &mut parts);
+        }
+        let is_stored =
+            |(part, holding): &(AddrRange, Holding)| (*holding == Holding::Stored).then(|| part.numbers());
+        let stored = parts.iter().filter_map(is_stored).collect();
+        let reading = self.chain.read_ranges(stored, read.limit_bytes as usize).await;
+        let reading = reading.map_err(|error| unreadable(&error))?;
+        let mut found = Found::new(read.limit_bytes);
+        let (mut ends, mut added) = (reading.ends.iter(), 0);
+        for (part, holding) in parts {
+            if holding != Holding::Stored {
+                found.push_other(part, holding);
+                continue;
+            }
+            // What the limit left out has no end, or one before that of the part.
+            let Some(end) = ends.next() else { break };
+            let read_to = Addr(end.next);
+            self.add_read(part.start, read_to, &reading.runs[added..end.runs], &mut found)?;
+            added = end.runs;
+            if found.is_full() || read_to < part.end {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds the runs that were read of the stored addresses `[next, end)`. An address in none of them was trimmed meanwhile,
+    /// or is lost, and then that is the answer.
+    fn add_read(&self, mut next: Addr, end: Addr, runs: &[Run], found: &mut Found) -> Result<(), Refusal> {
+        for run in runs {
+            if found.is_full() {
+                return Ok(());
+            }
+            if let Some(gone) = self.trimmed_meanwhile(AddrRange::new(next, Addr(run.first_key)))? {
+                found.push_other(gone, Holding::Trimmed);
+            }
+            next = Addr(run.keys().end);
+            found.push_run(run.view());
+        }
+        if !found.is_full()
+            && let Some(gone) = self.trimmed_meanwhile(AddrRange::new(next, end))?
+        {
+            found.push_other(gone, Holding::Trimmed);
+        }
+        Ok(())
+    }
+}

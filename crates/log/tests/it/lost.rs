@@ -1,0 +1,108 @@
+//! A group that was durable and is lost: what it held is named, whether or not what lies around it stands in memory.
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_env::drive::{Durability, OpenDrive};
+use ithaca_log::client::{CallError, Client, ClientError};
+use ithaca_log::planted::Planted;
+use ithaca_log::pos::{Addr, LogPos};
+use ithaca_log::wire::Refusal;
+
+use crate::worlds::{append, connect, options, restart, run, start};
+
+/// An entry that is easily found on a drive.
+fn marked(number: u64) -> Bytes {
+    Bytes::from(format!("entry number {number:04} of those that are written one by one"))
+}
+
+/// Flips a bit in the head of the group that holds `entry`, whose block is its first.
+async fn lose_group_of(env: &Env, path: std::path::PathBuf, entry: &[u8]) {
+    let open = OpenDrive { path, create_bytes: None, read_only: false };
+    let drive = env.open_drive(open).await.expect("the cluster is gone");
+    for offset in (0..drive.size_bytes()).step_by(1 << 20) {
+        let bytes = drive.read(offset, 1 << 20).await.expect("readable");
+        let Some(at) = bytes.windows(entry.len()).position(|window| window == entry) else { continue };
+        let block = at / 4096 * 4096;
+        assert_eq!(&bytes[block..block + 4], b"ITHG", "the group is one block");
+        let mut harmed = bytes[block..block + 4096].to_vec();
+        harmed[50] ^= 1;
+        let write = drive.write(offset + block as u64, Bytes::from(harmed), Durability::Durable);
+        return write.await.expect("writable");
+    }
+    panic!("the entry is not on the drive");
+}
+
+/// The entries of `[from, to)`, or why they are not to be had.
+async fn read_to(client: &Client, from: u64, to: u64) -> Result<u64, ClientError> {
+    let mut next = from;
+    while next < to {
+        let entries = client.read_range(LogPos(next), LogPos(to)).await?;
+        for found in &entries {
+            assert_eq!((found.pos, &found.data), (LogPos(next), &marked(next)), "no gap");
+            next += 1;
+        }
+    }
+    Ok(next)
+}
+
+/// Loses two of ten entries that were written one by one, and reads what is left in every way.
+fn lose_and_read(planted: Planted) {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        for number in 0..10 {
+            client.append(marked(number)).await.expect("appended");
+        }
+        drop(client);
+        cluster.stop().await;
+        let drive = dir.path().join("unit-1.chain");
+        for lost in [4, 9] {
+            lose_group_of(&env, drive.clone(), &marked(lost)).await;
+        }
+        let mut again = options(dir.path(), 1);
+        again.unit.planted = planted;
+        let cluster = restart(&env, again).await;
+        let client = connect(&env, &cluster).await;
+        // What comes now stands in memory, right behind what is lost.
+        for number in 10..14 {
+            assert_eq!(client.append(marked(number)).await, Ok(LogPos(number)));
+        }
+        for lost in [4, 9] {
+            let damaged = Err(ClientError::Damaged { pos: LogPos(lost) });
+            assert_eq!(client.read(LogPos(lost)).await.map(|_| 0), damaged);
+            let around = [LogPos(lost - 1), LogPos(lost), LogPos(lost + 1)];
+            assert_eq!(client.read_many(&around).await.map(|_| 0), damaged);
+            assert_eq!(read_to(&client, lost - 1, lost + 2).await, damaged);
+            assert_eq!(read_to(&client, lost, lost + 1).await, damaged);
+        }
+        assert_eq!(read_to(&client, 0, 4).await, Ok(4));
+        assert_eq!(read_to(&client, 5, 9).await, Ok(9));
+        assert_eq!(read_to(&client, 10, 14).await, Ok(14));
+        let others: Vec<LogPos> = (0..14).filter(|pos| ![4, 9].contains(pos)).map(LogPos).collect();
+        let entries = client.read_many(&others).await.expect("they are well");
+        assert!(entries.iter().all(|found| found.data == marked(found.pos.0)));
+        assert_eq!(entries.len(), others.len());
+        let mut tailing = client.tail_from(LogPos(3));
+        let followed = loop {
+            match tailing.next().await {
+                Ok(entries) => assert!(entries.iter().all(|found| found.pos < LogPos(4)), "no gap"),
+                Err(error) => break error,
+            }
+        };
+        let refused = CallError::Refused(Refusal::Damaged { addr: Addr(4) });
+        assert!(matches!(&followed, ClientError::Node { error, .. } if *error == refused), "{followed:?}");
+        assert_eq!(append(&client, 14, 1).await, [LogPos(14)]);
+    });
+}
+
+#[test]
+fn a_lost_entry_is_named_in_every_kind_of_read_and_its_neighbours_are_served() {
+    lose_and_read(Planted::NONE);
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_unit_that_leaves_out_what_is_lost_is_found() {
+    let planted = Planted::bug(ithaca_log::planted::PlantedBug::LostEntrySkipped);
+    let read = std::panic::catch_unwind(|| lose_and_read(planted));
+    assert!(read.is_err(), "a lost entry was left out without a word");
+}
