@@ -14,10 +14,10 @@ use ithaca_env::sync::queue;
 use super::Inner;
 use super::connection::{CallError, Connection, open_reply};
 use super::error::{ClientError, Phase};
-use super::read::{Entry, ReadRun};
+use super::read::{Entry, Origin, UnitRuns};
 use super::view::View;
 use crate::pos::{LogPos, NodeId, RequestId};
-use crate::wire::{Credit, Frame, Runs, Subscribe, Unsubscribe};
+use crate::wire::{Credit, Frame, Subscribe, Unsubscribe};
 
 /// Bytes that a unit may push ahead of the follower.
 const CREDIT_BYTES: u64 = 4 << 20;
@@ -169,27 +169,21 @@ impl Tailing {
         let Some(view) = self.view.clone() else { return Ok(()) };
         let (unit, _) = view.place(self.next)?;
         let bytes = (frame.body.len() + frame.data.len()) as u64;
-        let failed = |error: CallError| ClientError::Node {
-            addr: view.addr(unit),
-            epoch: view.layout.epoch,
-            phase: Phase::Follow,
-            error,
-        };
-        let (runs, data, _) = open_reply::<Runs>(frame).map_err(failed)?;
+        let origin = Origin { addr: view.addr(unit), epoch: view.layout.epoch, phase: Phase::Follow };
+        let (runs, data, _) = open_reply(frame).map_err(|error| origin.failed(error))?;
         let subscription = self.units.get_mut(&unit).ok_or(ClientError::Closed)?;
-        for (head, data) in runs.with_data(data) {
-            let run = ReadRun::new(head, data).map_err(|error| failed(CallError::Message(error)))?;
-            let next = self.next;
-            let ready = &mut subscription.ready;
-            run.entries(
+        let next = self.next;
+        let ready = &mut subscription.ready;
+        UnitRuns { origin, runs, data }.each(|run| {
+            run.take(
                 |addr| view.position(unit, addr),
                 |entry| {
                     if entry.pos >= next {
                         ready.push_back(entry);
                     }
                 },
-            )?;
-        }
+            )
+        })?;
         subscription.connection.tell(subscription.id, view.layout.epoch, &Credit { credit_bytes: bytes });
         Ok(())
     }

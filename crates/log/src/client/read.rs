@@ -1,6 +1,6 @@
 //! Reading positions and ranges.
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -10,8 +10,8 @@ use super::view::View;
 use super::{CallError, Inner};
 use crate::entry::{EntryMeta, StreamPlace};
 use crate::limits;
-use crate::pos::{Addr, AddrRange, LogPos, NodeId};
-use crate::wire::{MessageError, Read, Refusal, RunHead, RunState, Runs};
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::wire::{Kind, MessageError, Read, ReceivedRuns, Refusal, RunRef, StateRef, table_entries};
 
 /// Bytes that one piece of a range asks each unit for.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -43,95 +43,127 @@ pub struct Entry {
     pub data: Bytes,
 }
 
-/// A run of entries on one unit: what several of them need decoded once.
-pub(super) struct ReadRun {
-    pub(super) head: RunHead,
-    data: Bytes,
-    streams: Vec<StreamPlace>,
+/// Who sent something, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) addr: SocketAddr,
+    pub(super) epoch: Epoch,
+    pub(super) phase: Phase,
 }
 
-impl ReadRun {
-    pub(super) fn new(head: RunHead, data: Bytes) -> Result<Self, MessageError> {
-        let streams = match &head.state {
-            RunState::Data { meta, .. } => {
-                let kind = crate::wire::Kind::Runs;
-                EntryMeta::decode(meta).map_err(|error| MessageError::Malformed { kind, error })?.streams
-            }
-            _ => Vec::new(),
-        };
-        Ok(Self { head, data, streams })
+impl Origin {
+    pub(super) fn failed(self, error: CallError) -> ClientError {
+        let Self { addr, epoch, phase } = self;
+        ClientError::Node { addr, epoch, phase, error }
     }
+}
 
-    pub(super) fn is_unwritten(&self) -> bool {
-        matches!(self.head.state, RunState::Unwritten)
-    }
+/// What a unit sent: runs in order, and the data of those that were not taken yet.
+pub(super) struct UnitRuns {
+    pub(super) origin: Origin,
+    pub(super) runs: ReceivedRuns,
+    pub(super) data: Bytes,
+}
 
-    /// The entries, given the position of each address. An entry that does not match its checksum is `Damaged`.
-    pub(super) fn entries(
-        self,
-        mut position: impl FnMut(Addr) -> Option<LogPos>,
-        mut take: impl FnMut(Entry),
+impl UnitRuns {
+    /// Gives each run to `each`, which takes its entries off the data.
+    pub(super) fn each(
+        mut self,
+        mut each: impl FnMut(RunEntries<'_>) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
-        let mut rest = self.data;
-        for nth in 0..self.head.count {
-            let pos = position(Addr(self.head.addr.0 + nth));
-            let (kind, data, is_whole) = match &self.head.state {
-                RunState::Data { table, .. } => {
-                    let entry = table.get(nth as usize);
-                    let data = rest.split_to(entry.len as usize);
-                    let is_whole = crc32c::crc32c(&data) == entry.checksum;
-                    (EntryKind::Data, data, is_whole)
-                }
-                RunState::Junk { .. } => (EntryKind::Junk, Bytes::new(), true),
-                RunState::Trimmed => (EntryKind::Trimmed, Bytes::new(), true),
-                RunState::Unwritten => match pos {
-                    Some(pos) => return Err(ClientError::Unwritten { pos }),
-                    None => continue,
-                },
-            };
-            let Some(pos) = pos else { continue };
-            if !is_whole {
-                return Err(ClientError::Damaged { pos });
-            }
-            take(Entry { pos, kind, streams: self.streams.clone(), data });
+        for run in self.runs.runs() {
+            each(RunEntries { run, origin: self.origin, data: &mut self.data })?;
         }
         Ok(())
     }
 }
 
+/// A run, and the data from its first entry on.
+pub(super) struct RunEntries<'a> {
+    pub(super) run: RunRef<'a>,
+    origin: Origin,
+    data: &'a mut Bytes,
+}
+
+impl RunEntries<'_> {
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.run.state == StateRef::Unwritten
+    }
+
+    /// The entries, given the position of each address. An entry that does not match its checksum is `Damaged`.
+    pub(super) fn take(
+        self,
+        mut position: impl FnMut(Addr) -> Option<LogPos>,
+        mut take: impl FnMut(Entry),
+    ) -> Result<(), ClientError> {
+        let first = self.run.addr.0;
+        let kind = match self.run.state {
+            StateRef::Data { meta, table, .. } => {
+                let streams = self.streams(meta)?;
+                for (nth, (len, checksum)) in (0..).zip(table_entries(table)) {
+                    let data = self.data.split_to(len);
+                    let Some(pos) = position(Addr(first + nth)) else { continue };
+                    if crc32c::crc32c(&data) != checksum {
+                        return Err(ClientError::Damaged { pos });
+                    }
+                    take(Entry { pos, kind: EntryKind::Data, streams: streams.clone(), data });
+                }
+                return Ok(());
+            }
+            StateRef::Junk { .. } => EntryKind::Junk,
+            StateRef::Trimmed => EntryKind::Trimmed,
+            StateRef::Unwritten => {
+                let pos = (0..self.run.count).find_map(|nth| position(Addr(first + nth)));
+                return pos.map_or(Ok(()), |pos| Err(ClientError::Unwritten { pos }));
+            }
+        };
+        for nth in 0..self.run.count {
+            if let Some(pos) = position(Addr(first + nth)) {
+                take(Entry { pos, kind, streams: Vec::new(), data: Bytes::new() });
+            }
+        }
+        Ok(())
+    }
+
+    fn streams(&self, meta: &[u8]) -> Result<Vec<StreamPlace>, ClientError> {
+        let malformed =
+            |error| self.origin.failed(MessageError::Malformed { kind: Kind::Runs, error }.into());
+        EntryMeta::decode(meta).map(|meta| meta.streams).map_err(malformed)
+    }
+}
+
 impl Inner {
-    /// Reads `ranges` of one unit until all are covered or `limit_bytes` came; the runs are in order and without gaps.
-    pub(super) async fn read_unit(
+    /// Asks for `ranges` of one unit, up to `limit_bytes`. When this returns the request is sent, and a future of the answer is
+    /// there: runs that cover the ranges in order and without gaps, up to the limit.
+    pub(super) async fn begin_read(
         self: &Rc<Self>,
         view: &View,
         unit: NodeId,
         ranges: Vec<AddrRange>,
         limit_bytes: u32,
-    ) -> Result<Vec<ReadRun>, ClientError> {
-        let read = Read { limit_bytes, ranges };
+    ) -> Result<impl Future<Output = Result<UnitRuns, ClientError>>, ClientError> {
         let deadline = self.deadline();
-        let (runs, data, _) =
-            self.call::<_, Runs>(view, unit, Phase::Read, &read, deadline).await.map_err(|error| {
+        let connection = self.connection(view, unit, deadline).await?;
+        let epoch = view.layout.epoch;
+        let read = Read { limit_bytes, ranges };
+        let call = connection.call::<_, ReceivedRuns>(&self.env, epoch, &read, deadline);
+        let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Read };
+        Ok(async move {
+            match call.await {
+                Ok((runs, data, _)) => Ok(UnitRuns { origin, runs, data }),
                 // The unit names an address; its reader knows positions.
-                match error {
-                    ClientError::Node { error: CallError::Refused(Refusal::Damaged { addr }), .. } => {
-                        view.position(unit, addr).map_or(error, |pos| ClientError::Damaged { pos })
-                    }
-                    error => error,
-                }
-            })?;
-        let malformed = |error: MessageError| ClientError::Node {
-            addr: view.addr(unit),
-            epoch: view.layout.epoch,
-            phase: Phase::Read,
-            error: CallError::Message(error),
-        };
-        runs.with_data(data).map(|(head, data)| ReadRun::new(head, data).map_err(malformed)).collect()
+                Err(CallError::Refused(Refusal::Damaged { addr })) => Err(match view.position(unit, addr) {
+                    Some(pos) => ClientError::Damaged { pos },
+                    None => origin.failed(CallError::Refused(Refusal::Damaged { addr })),
+                }),
+                Err(error) => Err(origin.failed(error)),
+            }
+        })
     }
 
     pub(super) async fn read_many(self: &Rc<Self>, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
         let deadline = self.deadline();
-        let mut entries = Vec::with_capacity(positions.len());
+        let mut entries = Vec::new();
         while entries.len() < positions.len() {
             let rest = &positions[entries.len()..];
             let piece = &rest[..rest.len().min(limits::RANGES_MAX_COUNT)];
@@ -140,11 +172,14 @@ impl Inner {
                     inner.read_piece(view, piece).await
                 })
                 .await?;
-            let Some(first) = piece.first().filter(|_| read.is_empty()) else {
+            if read.is_empty() {
+                return Err(ClientError::Unwritten { pos: rest[0] });
+            }
+            if entries.is_empty() {
+                entries = read;
+            } else {
                 entries.extend(read);
-                continue;
-            };
-            return Err(ClientError::Unwritten { pos: *first });
+            }
         }
         Ok(entries)
     }
@@ -155,23 +190,35 @@ impl Inner {
         view: &View,
         positions: &[LogPos],
     ) -> Result<Vec<Entry>, ClientError> {
-        let mut by_unit: BTreeMap<NodeId, Vec<(usize, Addr)>> = BTreeMap::new();
+        let mut shares: Vec<(NodeId, Vec<(usize, Addr)>)> = Vec::new();
         for (index, &pos) in positions.iter().enumerate() {
             let (unit, addr) = view.place(pos)?;
-            by_unit.entry(unit).or_default().push((index, addr));
+            match shares.iter_mut().find(|(of, _)| *of == unit) {
+                Some((_, wanted)) => wanted.push((index, addr)),
+                None => shares.push((unit, vec![(index, addr)])),
+            }
         }
-        let mut found: Vec<Option<Entry>> = vec![None; positions.len()];
-        for (unit, wanted) in by_unit {
+        // Every unit is asked before the first answer is waited for.
+        let mut answers = Vec::with_capacity(shares.len());
+        for (unit, wanted) in &shares {
             let ranges = wanted.iter().map(|&(_, addr)| (addr.0..addr.0 + 1).into()).collect();
+            answers.push(self.begin_read(view, *unit, ranges, limits::READ_MAX_BYTES as u32).await?);
+        }
+        let mut found: Vec<Option<Entry>> = Vec::new();
+        for ((_, wanted), answer) in shares.iter().zip(answers) {
             // A unit answers in the order of the ranges, each of one address, up to where its limit cuts it off.
             let (mut next, mut read) = (wanted.iter(), Vec::with_capacity(wanted.len()));
-            for run in self.read_unit(view, unit, ranges, limits::READ_MAX_BYTES as u32).await? {
+            answer.await?.each(|run| {
                 let place = |found| {
                     next.next().filter(|(_, addr)| *addr == found).map(|&(index, _)| positions[index])
                 };
-                run.entries(place, |entry| read.push(entry))?;
+                run.take(place, |entry| read.push(entry))
+            })?;
+            if wanted.len() == positions.len() {
+                return Ok(read);
             }
-            for ((index, _), entry) in wanted.into_iter().zip(read) {
+            found.resize(positions.len(), None);
+            for (&(index, _), entry) in wanted.iter().zip(read) {
                 found[index] = Some(entry);
             }
         }
@@ -222,19 +269,23 @@ impl Inner {
         let mut holes = Vec::new();
         // Nothing at or past this position is known for sure.
         let mut end = to;
+        let mut answers = Vec::new();
         for (unit, range) in view.split(from, to) {
+            answers.push((unit, range, self.begin_read(view, unit, vec![range], PIECE_BYTES).await?));
+        }
+        for (unit, range, answer) in answers {
             let mut unit_holes = Vec::new();
             let mut next = range.start;
-            for run in self.read_unit(view, unit, vec![range], PIECE_BYTES).await? {
-                next = run.head.range().end;
+            answer.await?.each(|run| {
+                next = run.run.range().end;
                 if run.is_unwritten() {
-                    let hole = run.head.range();
+                    let hole = run.run.range();
                     end = end.min(view.position(unit, hole.start).unwrap_or(end));
                     unit_holes.push(hole);
-                } else {
-                    run.entries(|addr| view.position(unit, addr), |entry| entries.push(entry))?;
+                    return Ok(());
                 }
-            }
+                run.take(|addr| view.position(unit, addr), |entry| entries.push(entry))
+            })?;
             if next < range.end {
                 end = end.min(view.position(unit, next).unwrap_or(end));
             }
