@@ -123,10 +123,10 @@ async fn measure(
         match arguments.workload {
             Workload::Token => workers.push(token::start(meter, client, window)),
             Workload::Append => workers.push(append::start(meter, client, window, plan.size)),
-            Workload::Read => workers.extend(read::start(meter, &client, window, &span)),
+            Workload::Read => workers.extend(read::start(meter, &client, window, &span, arguments.cold)),
             Workload::Mixed => {
                 workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size));
-                workers.extend(read::start(meter, &client, window / 2, &span));
+                workers.extend(read::start(meter, &client, window / 2, &span, arguments.cold));
             }
             Workload::Replay => {
                 workers.push(read::replay(meter, client, span.clone(), workers.len(), clients.len()))

@@ -15,8 +15,11 @@ use crate::failure::Failure;
 const RECENT_BYTES: u64 = 32 << 20;
 /// Entries that a log needs before it is read; a shorter one is filled up first.
 const ENTRIES_MIN: u64 = 4096;
-/// Calls that a client's window of reads is spread over, so that one is on its way while another is answered.
-const CALLS_PER_CLIENT: usize = 2;
+/// Calls that a client's window of reads is spread over. An answer from memory takes all of them along; of two answers from
+/// the drive one is on its way while the other is waited for. (A call for each read was tried: it costs half as much
+/// processor time again, and no more reads are done.)
+const CALLS_RECENT: usize = 1;
+const CALLS_COLD: usize = 2;
 
 /// The positions to read: those of the last entries, or all with `whole`. Appends entries of `size` bytes first if the log
 /// holds too few.
@@ -40,8 +43,14 @@ pub async fn prepare(control: &Client, size: usize, whole: bool) -> Result<Range
 }
 
 /// Starts workers that together keep `window` random reads within `span` in flight.
-pub fn start(meter: &Rc<Meter>, client: &Client, window: usize, span: &Range<u64>) -> Vec<TaskHandle<()>> {
-    let calls = CALLS_PER_CLIENT.min(window);
+pub fn start(
+    meter: &Rc<Meter>,
+    client: &Client,
+    window: usize,
+    span: &Range<u64>,
+    cold: bool,
+) -> Vec<TaskHandle<()>> {
+    let calls = if cold { CALLS_COLD } else { CALLS_RECENT }.min(window);
     let batch = |nth| window / calls + usize::from(nth < window % calls);
     (0..calls).map(|nth| read_random(meter, client.clone(), batch(nth), span.clone())).collect()
 }
