@@ -41,7 +41,7 @@ pub enum DriveError {
     NoSpace {
         /// The drive.
         path: String,
-        /// `open`, `read`, `write`, `sync` or `grow`.
+        /// `open`, `read`, `write`, `sync`, `grow` or `discard`.
         operation: &'static str,
         /// Where on the drive.
         offset: u64,
@@ -70,7 +70,7 @@ pub enum DriveError {
     Io {
         /// The drive.
         path: String,
-        /// `open`, `read`, `write`, `sync` or `grow`.
+        /// `open`, `read`, `write`, `sync`, `grow` or `discard`.
         operation: &'static str,
         /// Where on the drive.
         offset: u64,
@@ -118,6 +118,9 @@ pub trait Device {
     fn sync(&self) -> DriveFuture<()>;
     /// Makes a file at least this long, preallocated and reading as zeros; durable on return. A block device fails.
     fn grow(&self, size_bytes: u64) -> DriveFuture<()>;
+    /// Says that these bytes are not needed: until they are written again each block of them reads as zeros or as
+    /// something that it held before.
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()>;
 }
 
 /// A drive. Cheap to clone; the last clone closes it.
@@ -165,6 +168,16 @@ impl Drive {
     pub fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
         assert_aligned(size_bytes, 0);
         self.device.grow(size_bytes)
+    }
+
+    /// Says that `len` bytes at `offset`, both block multiples, are not needed any more, so that an SSD need not move
+    /// them when it cleans (trim). Until a block is written again it reads as zeros or as something that it held
+    /// before; nothing about that is durable. The file stays as long as it is, but loses the space, so that a later
+    /// durable write there must allocate it again and can fail with `NoSpace`. Starts at once; dropping the future
+    /// abandons the answer only. Errors: `PastEnd`, `Io`, `Busy`.
+    pub fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        assert_aligned(offset, len);
+        self.device.discard(offset, len)
     }
 }
 

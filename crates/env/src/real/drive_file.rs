@@ -235,6 +235,23 @@ impl Device for FileDrive {
             Ok(())
         })
     }
+
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        if let Some(error) = self.past_end(offset, len) {
+            return error;
+        }
+        if len == 0 {
+            return Box::pin(async { Ok(()) });
+        }
+        self.submit("discard", offset, move |file| {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(file, flags, offset, len as u64) {
+                // Advice that a file system or device cannot take is no failure.
+                Err(Errno::OPNOTSUPP) => Ok(()),
+                done => done,
+            }
+        })
+    }
 }
 
 /// The same bytes on a block boundary in memory, copied if they are not.

@@ -246,6 +246,7 @@ impl Sim {
         match event {
             Event::Timer { slot, serial } => world.fire(slot, serial),
             Event::Io { drive, slot, serial } => drive::complete(world, drive, slot, serial),
+            Event::DriveWake { drive } => drive::wake(world, drive),
             Event::Arrive(stream) => net::arrive(world, &stream),
             Event::Window(stream) => net::open_window(world, &stream),
             Event::Syn(stream) => net::syn(world, &stream),

@@ -44,7 +44,10 @@ mod tests;
 mod trace;
 mod world;
 
-pub use drive::{Access, Atlas, Budget, DriveFault, DriveId, Harm, HarmKind, Speed, SpeedModel};
+pub use drive::{
+    Access, Agenda, Atlas, Budget, Disk, DiskOptions, DriveFault, DriveId, DriveStats, Harm, HarmKind,
+    KindStats, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest, Ssd, SsdOptions,
+};
 pub use driver::{Sim, Stopped};
 pub use handle::Handle;
 pub use options::{LinkOptions, SimOptions};

@@ -25,6 +25,10 @@ pub(super) enum Event {
         slot: u32,
         serial: u64,
     },
+    /// The model of the drive asked to be woken.
+    DriveWake {
+        drive: u32,
+    },
     /// Bytes come to that end.
     Arrive(Rc<SimStream>),
     /// The peer has read, so that this end may send again.

@@ -51,6 +51,23 @@ fn a_second_opener_a_missing_file_and_a_place_past_the_end_are_typed_errors() {
 }
 
 #[test]
+fn a_discarded_block_is_zeros_or_what_it_was_and_can_be_written_again() {
+    everywhere(|env, dir| async move {
+        let drive = env.open_drive(open(&dir, Some(4 * 4096))).await.expect("created");
+        for n in 0..4 {
+            drive.write(n * 4096, page(7), Durability::Durable).await.expect("written");
+        }
+        drive.discard(4096, 2 * 4096).await.expect("discarded");
+        drive.write(8192, page(9), Durability::Durable).await.expect("written again");
+        let read = drive.read(0, 4 * 4096).await.expect("read");
+        assert_eq!((read[0], read[8192], read[12288], drive.size_bytes()), (7, 9, 7, 4 * 4096));
+        assert!(read[4096] == 0 || read[4096] == 7, "{}", read[4096]);
+        assert!(matches!(drive.discard(4 * 4096, 4096).await, Err(DriveError::PastEnd { .. })));
+        drive.discard(0, 0).await.expect("nothing to do");
+    });
+}
+
+#[test]
 fn many_requests_run_at_once_and_each_gets_its_own_answer() {
     everywhere(|env, dir| async move {
         let drive = env.open_drive(open(&dir, Some(256 * 4096))).await.expect("created");

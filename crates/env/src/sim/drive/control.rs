@@ -13,7 +13,7 @@ use crate::sim::world::World;
 
 use super::fault::trace_number;
 use super::image::Image;
-use super::{Atlas, DriveFault, DriveId, DriveState, HarmKind, SpeedModel};
+use super::{Atlas, DriveFault, DriveId, DriveState, DriveStats, HarmKind, SpeedModel};
 
 impl Sim {
     /// The drive called `name` on a machine, whether it exists yet or not.
@@ -33,9 +33,24 @@ impl Sim {
         drives.state(drive).suffer(&self.world, fault);
     }
 
-    /// Gives the drive another speed, from its next request on.
+    /// Gives the drive another speed, from its next request on; what waits in a queue of the present model moves to
+    /// that of the next. What the drive's parts did so far is counted no more.
     pub fn set_drive_speed(&self, drive: DriveId, speed: Box<dyn SpeedModel>) {
-        self.world.drives.borrow_mut().state(drive).speed = speed;
+        let mut drives = self.world.drives.borrow_mut();
+        let state = drives.state(drive);
+        state.speed = speed;
+        if let Some(size_bytes) = state.size_bytes {
+            state.speed.install(size_bytes, state.phase);
+        }
+        state.submit_again(&self.world);
+    }
+
+    /// What the drive did until now.
+    pub fn drive_stats(&self, drive: DriveId) -> DriveStats {
+        let mut drives = self.world.drives.borrow_mut();
+        let state = drives.state(drive);
+        state.meter.depth_is(self.world.now.get(), state.in_flight.len());
+        DriveStats { media: state.speed.media(), ..state.meter.stats }
     }
 
     /// Whole blocks as a reader would see them, without a request: for oracles and for tests that harm bytes of their
@@ -79,6 +94,7 @@ impl DriveState {
             }
             DriveFault::Replace => {
                 self.replace();
+                self.submit_again(world);
                 atlas.heal_drive(self.id);
             }
         }
@@ -89,6 +105,7 @@ impl DriveState {
         self.replaced += 1;
         self.size_bytes = None;
         self.image = Image::default();
+        self.speed.replace();
         self.holder = None;
         self.armed = super::Armed::default();
         self.slow = None;

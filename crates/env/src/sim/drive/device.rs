@@ -46,7 +46,7 @@ pub(in crate::sim) fn open(
             if used_bytes.saturating_add(size) > world.options.machine_capacity_bytes {
                 return Err(DriveError::NoSpace { path: name, operation: "open", offset: 0 });
             }
-            state.size_bytes = Some(size - size % BLOCK_BYTES as u64);
+            state.resize(size - size % BLOCK_BYTES as u64);
         }
     }
     let opening = (!open.read_only).then(|| world.serial());
@@ -104,6 +104,10 @@ impl Device for SimDevice {
 
     fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
         self.change(Op::Grow { size_bytes }, 0)
+    }
+
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        self.change(Op::Discard { len }, offset)
     }
 }
 

@@ -142,6 +142,15 @@ impl Image {
         }
     }
 
+    /// The block reads as zeros until it is written again, or as something older after a power cut.
+    pub(super) fn clear(&mut self, block: u64) {
+        let (leaf, at) = (block as usize / LEAF_BLOCKS, block as usize % LEAF_BLOCKS);
+        if let Some(Some(leaf)) = self.leaves.get_mut(leaf) {
+            leaf[at] = None;
+        }
+        self.unsynced.remove(&block);
+    }
+
     /// Applies a write that a power cut may take back until a [`sync`](Image::sync) that covers `done`.
     pub(super) fn write_volatile(&mut self, done: u64, offset: u64, data: &Bytes) {
         self.write_volatile_parts(done, offset, data, |_| true);

@@ -20,7 +20,7 @@ use crate::sim::world::World;
 use super::atlas::{Atlas, HarmKind};
 use super::fault::Verdict;
 use super::image::blocks;
-use super::speed::Access;
+use super::speed::{Access, RequestKey, SpeedRequest};
 use super::{DriveId, DriveState};
 
 #[derive(Clone)]
@@ -39,6 +39,9 @@ pub(super) enum Op {
     Grow {
         size_bytes: u64,
     },
+    Discard {
+        len: usize,
+    },
 }
 
 impl Op {
@@ -48,6 +51,7 @@ impl Op {
             Op::Write { .. } => "write",
             Op::Sync { .. } => "sync",
             Op::Grow { .. } => "grow",
+            Op::Discard { .. } => "discard",
         }
     }
 
@@ -57,6 +61,7 @@ impl Op {
             Op::Write { data, durability: Durability::Durable } => (Access::DurableWrite, data.len()),
             Op::Write { data, durability: Durability::Volatile } => (Access::Write, data.len()),
             Op::Sync { .. } | Op::Grow { .. } => (Access::Sync, 0),
+            Op::Discard { len } => (Access::Discard, *len),
         }
     }
 }
@@ -67,8 +72,11 @@ pub(super) struct Request {
     pub(super) offset: u64,
     pub(super) owner: ProcessId,
     pub(super) life: Life,
-    /// Unique in the world.
-    serial: u64,
+    /// Its name for the model.
+    pub(super) key: RequestKey,
+    started: Time,
+    /// The model has said when it ends.
+    pub(super) is_decided: bool,
     /// The drive's count of requests: what is decided about this one does not depend on other drives.
     pub(super) number: u64,
     /// Replacements of the drive when it started: it has no effect on a later drive.
@@ -146,18 +154,41 @@ pub(super) fn start(
         Op::Write { .. } => state.armed.meet_write(),
         Op::Sync { .. } => state.armed.meet_sync(),
         Op::Grow { .. } => state.armed.meet_grow(),
+        Op::Discard { .. } => Verdict::Good,
     };
     state.requests += 1;
     let number = state.requests;
-    let at = state.complete_at(world, access, offset, len, number);
-    let request =
-        Request { op, offset, owner, life, serial, number, replaced, verdict, slot: Rc::clone(&slot) };
-    let key = state.in_flight.insert(request);
+    let entry = state.in_flight.vacant_entry();
+    let key = RequestKey { serial, slot: entry.key() as u32 };
+    let (started, answer) = (world.now.get(), Rc::clone(&slot));
+    let is_decided = false;
+    entry.insert(Request {
+        op,
+        offset,
+        owner,
+        life,
+        key,
+        started,
+        is_decided,
+        number,
+        replaced,
+        verdict,
+        slot: answer,
+    });
+    state.meter.depth_is(started, state.in_flight.len());
+    state.submit(world, SpeedRequest { key, access, offset, len: len as u64 });
     drop(drives);
-    world.schedule(at, Event::Io { drive: drive.0, slot: key as u32, serial });
     // Dies with the request on its way, if this is where.
     world.io_point(owner);
     slot
+}
+
+/// It is the time that the drive's model asked for.
+pub(in crate::sim) fn wake(world: &World, drive: u32) {
+    let mut drives = world.drives.borrow_mut();
+    let state = drives.state(DriveId(drive));
+    state.speed.wake(world.now.get(), &mut state.agenda);
+    state.carry_out(world);
 }
 
 /// A request is over, unless its process died meanwhile.
@@ -165,7 +196,7 @@ pub(in crate::sim) fn complete(world: &Rc<World>, drive: u32, key: u32, serial: 
     let mut drives = world.drives.borrow_mut();
     let state = drives.state(DriveId(drive));
     let key = key as usize;
-    if state.in_flight.get(key).is_none_or(|request| request.serial != serial) {
+    if state.in_flight.get(key).is_none_or(|request| request.key.serial != serial) {
         return;
     }
     if state.stuck_until > world.now.get() {
@@ -174,6 +205,7 @@ pub(in crate::sim) fn complete(world: &Rc<World>, drive: u32, key: u32, serial: 
         return;
     }
     let request = state.in_flight.remove(key);
+    state.meter.depth_is(world.now.get(), state.in_flight.len());
     world.note(Kind::DriveDone, u64::from(drive), serial);
     let room = match request.op {
         Op::Grow { size_bytes } => {
@@ -185,6 +217,10 @@ pub(in crate::sim) fn complete(world: &Rc<World>, drive: u32, key: u32, serial: 
     };
     let state = drives.state(DriveId(drive));
     let answer = state.apply(world, &mut world.atlas.borrow_mut(), &request, room);
+    if answer.is_ok() && !matches!(request.op, Op::Grow { .. }) {
+        let (access, len) = request.op.access();
+        state.meter.done(access, len, world.now.get().since(request.started));
+    }
     drop(drives);
     if world.io_point(request.owner) {
         return;
@@ -195,6 +231,12 @@ pub(in crate::sim) fn complete(world: &Rc<World>, drive: u32, key: u32, serial: 
 }
 
 impl DriveState {
+    /// The drive has that many bytes from now on.
+    pub(super) fn resize(&mut self, size_bytes: u64) {
+        self.size_bytes = Some(size_bytes);
+        self.speed.install(size_bytes, self.phase);
+    }
+
     fn check(&self, replaced: u32, op: &Op, offset: u64) -> Result<(), DriveError> {
         let name = op.name();
         let Some(size) = self.size_bytes.filter(|_| !self.gone && self.replaced == replaced) else {
@@ -210,9 +252,45 @@ impl DriveState {
         Ok(())
     }
 
-    fn complete_at(&mut self, world: &World, access: Access, offset: u64, len: usize, number: u64) -> Time {
+    fn submit(&mut self, world: &World, request: SpeedRequest) {
+        self.speed.submit(world.now.get(), request, &mut self.agenda);
+        self.carry_out(world);
+    }
+
+    /// Gives what waits for a decision of an earlier model to the present one.
+    pub(super) fn submit_again(&mut self, world: &World) {
+        let mut waiting: Vec<_> = self.in_flight.iter().filter(|(_, request)| !request.is_decided).collect();
+        waiting.sort_by_key(|(_, request)| request.number);
+        let requests = waiting.into_iter().map(|(_, request)| {
+            let (access, len) = request.op.access();
+            SpeedRequest { key: request.key, access, offset: request.offset, len: len as u64 }
+        });
+        let requests: Vec<SpeedRequest> = requests.collect();
+        requests.into_iter().for_each(|request| self.submit(world, request));
+    }
+
+    /// Schedules what the model decided.
+    fn carry_out(&mut self, world: &World) {
+        for (key, at) in self.agenda.take_ends() {
+            let Some(request) = self.in_flight.get_mut(key.slot as usize) else { continue };
+            if request.key != key {
+                // Its process is gone, and another request has its slot.
+                continue;
+            }
+            request.is_decided = true;
+            let number = request.number;
+            let at = self.disturbed(world, at, number);
+            world.schedule(at, Event::Io { drive: self.id.0, slot: key.slot, serial: key.serial });
+        }
+        if let Some(at) = self.agenda.take_wake() {
+            world.schedule(at, Event::DriveWake { drive: self.id.0 });
+        }
+    }
+
+    /// When a request ends that by its model ends at `at`: jitter and slowness stretch the time from now on.
+    fn disturbed(&self, world: &World, at: Time, number: u64) -> Time {
         let now = world.now.get();
-        let mut span = self.speed.complete_at(now, access, offset, len).0 - now.0;
+        let mut span = at.0 - now.0;
         let jitter = u64::from(world.options.drive_jitter_percent);
         if jitter > 0 {
             let bits = world.dice.draw(Domain::DriveTime, u64::from(self.id.0), number);
@@ -268,7 +346,17 @@ impl DriveState {
                 Ok(Bytes::new())
             }
             Op::Grow { size_bytes } => {
-                self.size_bytes = self.size_bytes.max(Some(*size_bytes));
+                self.resize(self.size_bytes.unwrap_or(0).max(*size_bytes));
+                Ok(Bytes::new())
+            }
+            Op::Discard { len } => {
+                let fates = self.fates(world, true);
+                let number = request.number;
+                for (index, block) in blocks(offset, *len).enumerate() {
+                    if fates.coin(number + ((index as u64) << 32)) {
+                        self.image.clear(block);
+                    }
+                }
                 Ok(Bytes::new())
             }
         }

@@ -4,6 +4,8 @@
 //! * At a power cut, of every write that is not stable any part may be there, in pieces of 512 bytes.
 //! * A drive belongs to a machine and outlives its processes. One process at a time may have it open for writing.
 //!
+//! * How long requests take is a [`SpeedModel`]'s matter.
+//!
 //! What is not modelled: the file system below (names, metadata), and a size that a crash takes back.
 
 mod atlas;
@@ -14,6 +16,7 @@ mod fault;
 mod image;
 mod io;
 mod speed;
+mod stats;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,18 +28,25 @@ use crate::Time;
 use crate::drive::DriveError;
 
 use super::process::{Death, Life, ProcessId};
+use super::random::Domain;
 use super::world::World;
 
 pub use atlas::{Atlas, Harm, HarmKind};
 pub(super) use device::open;
 pub use fault::{Budget, DriveFault};
-pub use speed::{Access, Speed, SpeedModel};
+pub(super) use io::wake;
+pub use speed::{
+    Access, Agenda, Disk, DiskOptions, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel,
+    SpeedRequest, Ssd, SsdOptions,
+};
+pub use stats::{DriveStats, KindStats};
 
 use fate::Fates;
 use fault::Armed;
 use image::Image;
 pub(super) use io::complete;
 use io::{Op, Request};
+use stats::Meter;
 
 /// A drive of a simulation, whether it exists yet or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +71,11 @@ struct DriveState {
     in_flight: Slab<Request>,
     holder: Option<Holder>,
     speed: Box<dyn SpeedModel>,
+    /// What the model decided and is not carried out yet.
+    agenda: Agenda,
+    /// A number of this drive's own for its model.
+    phase: u64,
+    meter: Meter,
     armed: Armed,
     /// Slower by this many percent until then.
     slow: Option<(u32, Time)>,
@@ -99,6 +114,8 @@ impl Drives {
             return id;
         }
         let id = DriveId(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
+        // Requests are numbered from 1: decision 0 is about the drive itself.
+        let phase = world.dice.draw(Domain::DriveTime, u64::from(id.0), 0);
         self.list.push(DriveState {
             id,
             name: name.to_owned(),
@@ -108,6 +125,9 @@ impl Drives {
             in_flight: Slab::new(),
             holder: None,
             speed: world.options.drive_speed.model(),
+            agenda: Agenda::default(),
+            phase,
+            meter: Meter::default(),
             armed: Armed::default(),
             slow: None,
             stuck_until: Time::ZERO,
@@ -142,6 +162,11 @@ impl Drives {
                 !is_its
             });
             cut_off.sort_by_key(|request| request.number);
+            drive.meter.depth_is(world.now.get(), drive.in_flight.len());
+            if death != Death::Kill {
+                // Without power nothing begins any more; after a kill the drive does what it was given.
+                cut_off.iter().for_each(|request| drive.speed.forget(request.key));
+            }
             let held = drive.holder.is_some_and(|holder| holder.process == process && holder.life == life);
             if held {
                 drive.holder = None;
@@ -174,8 +199,8 @@ impl DriveState {
                     self.image.write_volatile_parts(self.writes_done, request.offset, data, kept);
                 }
                 Op::Write { data, .. } => self.overlay(request.offset, data, &fates, number),
-                Op::Grow { size_bytes } if fates.coin(number) => self.size_bytes = Some(*size_bytes),
-                Op::Grow { .. } | Op::Read { .. } | Op::Sync { .. } => {}
+                Op::Grow { size_bytes } if fates.coin(number) => self.resize(*size_bytes),
+                Op::Grow { .. } | Op::Read { .. } | Op::Sync { .. } | Op::Discard { .. } => {}
             }
         }
     }

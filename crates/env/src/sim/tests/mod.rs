@@ -4,6 +4,7 @@ mod drives;
 mod network;
 mod plans;
 mod processes;
+mod speeds;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
