@@ -2,6 +2,7 @@
 
 mod bare;
 mod bench;
+mod fig;
 mod measure;
 mod sim;
 mod soak;
@@ -43,6 +44,8 @@ enum Command {
     },
     /// Measures the system against the bare baseline and Redis, in alternating slices of one run.
     Bench(bench::BenchArguments),
+    /// Measures figures on simulated drives, in virtual time, and checks the shape that they must have.
+    Fig(fig::FigArguments),
     /// Kills, fills and damages the real program and judges what its clients were told.
     Soak(soak::SoakArguments),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(Path::new(".")),
         Command::BareServer { folder } => bare::serve(&folder).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Fig(arguments) => fig::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
     };
     match passed {

@@ -97,7 +97,7 @@ impl Pages {
         let pages = size_bytes.div_ceil(BLOCK_BYTES as u64);
         let a_row = u64::from(channels) * u64::from(pages_per_block);
         let spared = (pages * (100 + spare_percent)).div_ceil(100 * a_row);
-        let rows = spared.max(pages.div_ceil(a_row) + u64::from(BLOCKS_KEPT) + 1);
+        let rows = spared.max(pages.div_ceil(a_row) + 1) + u64::from(BLOCKS_KEPT);
         assert!(rows * a_row < u64::from(u32::MAX), "an SSD of {size_bytes} bytes is larger than the model");
         let (rows, before) = (rows as u32, self.live.len() as u32 / channels);
         if pages > self.places.len() as u64 {

@@ -1,0 +1,128 @@
+//! Figures: measurements in simulated worlds, each with what it is to show, as numbers (`fig-NAME.csv`) and as a picture
+//! (`fig-NAME.svg`). A figure is one file here, and states the shape that it must have; a test holds it to that at a
+//! smaller scale. All times are virtual, so a figure is the same on every machine.
+
+mod calibration;
+mod chart;
+mod contention;
+mod load;
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use chart::Chart;
+
+/// The figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    /// How fast the simulated drives are: sequential and random, by queue depth.
+    Calibration,
+    /// One random writer against sequential ones, on a striped array and on a log (Gecko, figure 2).
+    Contention,
+}
+
+/// `cargo lab fig`.
+#[derive(Args)]
+pub struct FigArguments {
+    /// Which figures; all of them by default.
+    names: Vec<Name>,
+    /// The folder that numbers and pictures are written to.
+    #[arg(long, default_value = "results")]
+    out: PathBuf,
+}
+
+/// A figure that was measured.
+pub struct Figure {
+    /// As on the command line.
+    pub name: &'static str,
+    /// What it is to show.
+    pub claim: String,
+    /// The shape that shows it, and where it comes from.
+    pub expected: String,
+    /// The drives, the load, the scale.
+    pub setting: String,
+    /// Names of the columns, by commas.
+    pub columns: &'static str,
+    /// The numbers, by commas.
+    pub rows: Vec<String>,
+    /// The pictures.
+    pub charts: Vec<Chart>,
+    /// What the shape asks for in words, and whether it is so.
+    pub checks: Vec<(String, bool)>,
+}
+
+impl Figure {
+    /// What stands below the picture and above the numbers.
+    fn caption(&self) -> Vec<String> {
+        vec![
+            format!("Claim: {}", self.claim),
+            format!("Expected shape: {}", self.expected),
+            format!("Measured on simulated drives, in virtual time. {}", self.setting),
+        ]
+    }
+
+    fn csv(&self) -> String {
+        let mut text = format!("# figure {}\n", self.name);
+        for line in self.caption() {
+            let _ = writeln!(text, "# {line}");
+        }
+        let _ = writeln!(text, "# command: cargo lab fig {}", self.name);
+        let _ = writeln!(text, "{}", self.columns);
+        for row in &self.rows {
+            let _ = writeln!(text, "{row}");
+        }
+        text
+    }
+
+    fn write(&self, folder: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join(format!("fig-{}.csv", self.name)), self.csv())?;
+        let picture = chart::picture(&self.charts, &self.caption());
+        std::fs::write(folder.join(format!("fig-{}.svg", self.name)), picture)
+    }
+
+    /// Prints the numbers as a table.
+    fn print(&self) {
+        let lines: Vec<Vec<&str>> = std::iter::once(self.columns)
+            .chain(self.rows.iter().map(String::as_str))
+            .map(|line| line.split(',').collect())
+            .collect();
+        let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.len()).max();
+        for line in &lines {
+            let cells = line.iter().enumerate().map(|(at, cell)| {
+                let width = width(at).unwrap_or(0);
+                format!("{cell:>width$}")
+            });
+            println!("{}", cells.collect::<Vec<String>>().join("  "));
+        }
+    }
+
+    /// Prints what the shape asks for. False if it is not so.
+    fn judge(&self) -> bool {
+        for (what, is_so) in &self.checks {
+            println!("{} {}: {what}", if *is_so { "ok  " } else { "FAIL" }, self.name);
+        }
+        self.checks.iter().all(|(_, is_so)| *is_so)
+    }
+}
+
+/// Measures figures, writes and prints them. False if one has not the shape that it must have.
+pub fn run(arguments: &FigArguments) -> io::Result<bool> {
+    let names = if arguments.names.is_empty() { Name::value_variants() } else { &arguments.names[..] };
+    let mut passed = true;
+    for name in names {
+        let figure = match name {
+            Name::Calibration => calibration::measure(1),
+            Name::Contention => contention::measure(Duration::from_secs(1)),
+        };
+        figure.print();
+        passed &= figure.judge();
+        figure.write(&arguments.out)?;
+        println!("{} and .svg are written", arguments.out.join(format!("fig-{}.csv", figure.name)).display());
+    }
+    Ok(passed)
+}
