@@ -45,7 +45,7 @@ const BOTTOM: f64 = 70.0;
 const COLUMNS: usize = 2;
 const CAPTION_LINE: f64 = 17.0;
 /// Characters of a line of the caption.
-const CAPTION_WIDTH: usize = 150;
+const CAPTION_WIDTH: usize = 140;
 
 /// A picture of the charts, two to a row, with a caption below.
 pub fn picture(charts: &[Chart], caption: &[String]) -> String {

@@ -89,6 +89,11 @@ impl Bench {
         self.sim.env(self.node)
     }
 
+    /// What a drive did so far.
+    pub fn stats(&self, drive: DriveId) -> DriveStats {
+        self.sim.drive_stats(drive)
+    }
+
     /// Runs the world until the process's clock, which is the world's, shows `until`.
     pub fn run_until(&self, until: Time) {
         self.sim.run_until(until);

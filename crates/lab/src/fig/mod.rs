@@ -1,6 +1,10 @@
 //! Figures: measurements in simulated worlds, each with what it is to show, as numbers (`fig-NAME.csv`) and as a picture
 //! (`fig-NAME.svg`). A figure is one file here, and states the shape that it must have; a test holds it to that at a
 //! smaller scale. All times are virtual, so a figure is the same on every machine.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "numbers and pictures are files for people, not drives of the system"
+)]
 
 mod calibration;
 mod chart;
