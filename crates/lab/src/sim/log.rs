@@ -59,6 +59,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "link.reset_ppm", choices: &[0, 0, 0, 2_000] },
     Setting { name: "link.split_ppm", choices: &[0, 50_000, 500_000] },
     Setting { name: "link.window_bytes", choices: &[20_000, 4 << 20] },
+    Setting { name: "drive.speed", choices: &[1, 1, 1, 1, 2, 3] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
 ];
 

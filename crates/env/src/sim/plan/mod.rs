@@ -24,6 +24,7 @@ use thiserror::Error;
 
 use crate::Time;
 
+use super::drive::Speed;
 use super::limits::PLAN_STEPS_MAX;
 use super::options::SimOptions;
 
@@ -112,7 +113,7 @@ impl Plan {
 
     /// The simulator's options as the plan sets them: `link.latency_us`, `link.jitter_us`, `link.loss_ppm`,
     /// `link.reset_ppm`, `link.split_ppm`, `link.short_read_ppm`, `link.window_bytes`, `drive.jitter_percent`,
-    /// `clock.drift_ppm` and `cpu.per_wake_ns`; the rest by default.
+    /// `drive.speed` (0 RAM, 1 NVMe, 2 SSD, 3 disk), `clock.drift_ppm` and `cpu.per_wake_ns`; the rest by default.
     pub fn sim_options(&self) -> SimOptions {
         let mut options = SimOptions::default();
         let number = |name: &str, default: u64| self.setting(name, default);
@@ -130,6 +131,12 @@ impl Plan {
         link.split_ppm = ppm("link.split_ppm", link.split_ppm);
         link.short_read_ppm = ppm("link.short_read_ppm", link.short_read_ppm);
         link.window_bytes = number("link.window_bytes", link.window_bytes as u64).max(1) as usize;
+        options.drive_speed = match self.settings.get("drive.speed") {
+            Some(0) => Speed::Ram,
+            Some(2) => Speed::Ssd,
+            Some(3) => Speed::Disk,
+            _ => Speed::Nvme,
+        };
         options.drive_jitter_percent = ppm("drive.jitter_percent", options.drive_jitter_percent);
         options.clock_drift_ppm = ppm("clock.drift_ppm", options.clock_drift_ppm);
         options.cpu_per_wake = Duration::from_nanos(number("cpu.per_wake_ns", 0));
