@@ -271,7 +271,8 @@ impl DriveState {
 
     /// Schedules what the model decided.
     fn carry_out(&mut self, world: &World) {
-        for (key, at) in self.agenda.take_ends() {
+        while let Some((key, at)) = self.agenda.take_end() {
+            assert!(at >= world.now.get(), "a model that ends a request in the past");
             let Some(request) = self.in_flight.get_mut(key.slot as usize) else { continue };
             if request.key != key {
                 // Its process is gone, and another request has its slot.

@@ -163,11 +163,11 @@ impl Drives {
             });
             cut_off.sort_by_key(|request| request.number);
             drive.meter.depth_is(world.now.get(), drive.in_flight.len());
-            if death != Death::Kill {
-                // Without power nothing begins any more; after a kill the drive does what it was given.
-                cut_off.iter().for_each(|request| drive.speed.forget(request.key));
-            }
             let held = drive.holder.is_some_and(|holder| holder.process == process && holder.life == life);
+            if death != Death::Kill && (held || !cut_off.is_empty()) {
+                // Without power nothing begins any more; after a kill the drive does what it was given.
+                drive.speed.cut_power(&cut_off.iter().map(|request| request.key).collect());
+            }
             if held {
                 drive.holder = None;
                 drive.crash(world, death, &cut_off);

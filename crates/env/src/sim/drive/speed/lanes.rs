@@ -1,5 +1,7 @@
 //! NVMe and RAM: many requests at once, each with its own latency, over one bus. Where a block lies makes no difference.
 
+use std::collections::BTreeSet;
+
 use crate::Time;
 
 use super::{Access, Agenda, MediaStats, RequestKey, SpeedModel, SpeedRequest, transfer_ns};
@@ -103,7 +105,7 @@ impl SpeedModel for Lanes {
 
     fn wake(&mut self, _now: Time, _agenda: &mut Agenda) {}
 
-    fn forget(&mut self, _key: RequestKey) {}
+    fn cut_power(&mut self, _requests: &BTreeSet<RequestKey>) {}
 
     fn replace(&mut self) {
         *self = Lanes::new(self.options);

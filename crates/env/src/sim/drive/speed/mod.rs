@@ -15,6 +15,8 @@ mod disk;
 mod lanes;
 mod ssd;
 
+use std::collections::{BTreeSet, VecDeque};
+
 use crate::Time;
 
 pub use disk::{Disk, DiskOptions};
@@ -73,14 +75,14 @@ impl SpeedRequest {
 /// What a model decided in one call.
 #[derive(Default)]
 pub struct Agenda {
-    ends: Vec<(RequestKey, Time)>,
+    ends: VecDeque<(RequestKey, Time)>,
     wake_at: Option<Time>,
 }
 
 impl Agenda {
-    /// The request is done at `at`. Said once for every request that is not forgotten.
+    /// The request is done at `at`. Said once for every request.
     pub fn end(&mut self, key: RequestKey, at: Time) {
-        self.ends.push((key, at));
+        self.ends.push_back((key, at));
     }
 
     /// The model wants to be woken at `at`. Of two such wishes in one call the earlier counts.
@@ -88,9 +90,9 @@ impl Agenda {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Takes the ends that were decided, in the order in which they were.
-    pub fn take_ends(&mut self) -> Vec<(RequestKey, Time)> {
-        std::mem::take(&mut self.ends)
+    /// Takes the next of the ends that were decided, in the order in which they were.
+    pub fn take_end(&mut self) -> Option<(RequestKey, Time)> {
+        self.ends.pop_front()
     }
 
     /// Takes the wish to be woken.
@@ -135,7 +137,7 @@ impl MediaStats {
 
 /// The speed of one drive.
 ///
-/// * A model MUST give every request an end at some time, unless it is told to [`forget`](SpeedModel::forget) it.
+/// * A model MUST give every request an end at some time, unless its [power is cut](SpeedModel::cut_power).
 /// * An end or a wake MUST NOT lie before the `now` of the call that decides it.
 /// * `now` never goes back from call to call.
 /// * A model MUST bear a [`wake`](SpeedModel::wake) that it did not ask for, or that comes twice.
@@ -150,8 +152,9 @@ pub trait SpeedModel {
     /// It is the time that the model asked for.
     fn wake(&mut self, now: Time, agenda: &mut Agenda);
 
-    /// Nobody waits for the request any more, and if it has not begun it is not to be done.
-    fn forget(&mut self, key: RequestKey);
+    /// The power was cut: what has not begun of these requests is not to be done, nobody waits for the others, and what
+    /// the drive's own memory held is gone. Requests of others go on.
+    fn cut_power(&mut self, requests: &BTreeSet<RequestKey>);
 
     /// Another drive of the same kind takes the place of this one: nothing is queued, buffered or worn. It is installed
     /// before its first request.

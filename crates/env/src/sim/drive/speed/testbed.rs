@@ -32,7 +32,7 @@ impl Testbed {
     }
 
     fn collect(&mut self) {
-        for (key, at) in self.agenda.take_ends() {
+        while let Some((key, at)) = self.agenda.take_end() {
             assert!(at >= self.now, "request {} ends at {at}, before {}", key.serial, self.now);
             self.ends.push(Reverse((at, key)));
         }
@@ -116,8 +116,8 @@ impl Testbed {
         self.now = self.now.max(at);
     }
 
-    pub(super) fn forget(&mut self, key: RequestKey) {
-        self.model.forget(key);
+    pub(super) fn cut_power(&mut self, requests: &[RequestKey]) {
+        self.model.cut_power(&requests.iter().copied().collect());
     }
 
     pub(super) fn replace(&mut self) {

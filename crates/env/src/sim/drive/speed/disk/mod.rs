@@ -12,7 +12,7 @@ mod options;
 mod queue;
 mod read_ahead;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::Time;
 
@@ -247,10 +247,13 @@ impl SpeedModel for Disk {
         self.work(now, agenda);
     }
 
-    fn forget(&mut self, key: RequestKey) {
-        if !self.elevator.forget(key) {
-            self.syncs.retain(|sync| sync.key != key);
-        }
+    fn cut_power(&mut self, requests: &BTreeSet<RequestKey>) {
+        // A job without a key is in the cache, and nowhere else.
+        self.elevator.retain(|job| job.key.is_some_and(|key| !requests.contains(&key)));
+        self.syncs.retain(|sync| !requests.contains(&sync.key));
+        self.cached.clear();
+        self.cached_bytes = 0;
+        self.buffer = None;
     }
 
     fn replace(&mut self) {

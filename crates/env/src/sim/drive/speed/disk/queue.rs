@@ -56,12 +56,10 @@ impl Elevator {
         }
     }
 
-    /// Takes a request out. False if it is not here.
-    pub(super) fn forget(&mut self, key: RequestKey) -> bool {
-        let before = self.outside.len() + self.sweep.len();
-        self.outside.retain(|job| job.key != Some(key));
-        self.sweep.retain(|_, job| job.key != Some(key));
-        before > self.outside.len() + self.sweep.len()
+    /// Takes out what `stays` does not hold of.
+    pub(super) fn retain(&mut self, stays: impl Fn(&Job) -> bool) {
+        self.outside.retain(&stays);
+        self.sweep.retain(|_, job| stays(job));
     }
 }
 

@@ -131,15 +131,27 @@ fn a_full_write_cache_makes_writers_wait_for_the_arm() {
 }
 
 #[test]
-fn what_is_forgotten_before_its_turn_is_not_done() {
+fn what_has_not_begun_when_the_power_goes_is_not_done() {
     let mut disk = disk();
     let first = disk.submit(Access::DurableWrite, 0, 4096);
     let second = disk.submit(Access::DurableWrite, SIZE / 2, 4096);
-    disk.forget(second);
-    disk.forget(first);
+    let other = disk.submit(Access::Read, SIZE / 4, 4096);
+    disk.cut_power(&[first, second]);
     assert_eq!(disk.next_end(), Some(first), "what has begun ends");
+    assert_eq!(disk.next_end(), Some(other), "what is another's goes on");
     assert_eq!(disk.next_end(), None);
     assert_eq!(disk.media().bytes_written, 4096);
+}
+
+#[test]
+fn a_power_cut_empties_the_write_cache() {
+    let mut disk = cached(1 << 20);
+    let keys: Vec<_> = (0..8).map(|n| disk.submit(Access::Write, scattered(n, 1000, 4096), 4096)).collect();
+    disk.cut_power(&keys);
+    disk.finish();
+    assert_eq!(disk.media().bytes_written, 4096, "the first was on its way");
+    disk.closed_loop(Access::Write, 4096, 1, 256, |n| n * 4096);
+    assert_eq!(disk.media().bytes_written, 257 * 4096, "and there is room again");
 }
 
 #[test]

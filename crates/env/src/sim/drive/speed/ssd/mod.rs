@@ -5,14 +5,14 @@
 //! buffer is empty. [`Pages`] says where pages lie and what cleaning a write causes; [`Channel`] when that is done, and how
 //! reads and writes are in each other's way. Every end is decided when the request comes.
 //!
-//! Not modelled: the loss of the map's own pages in a power cut, space lost to programs that are not full, bad blocks,
+//! Not modelled: programs that a power cut breaks off, the loss of the map's own pages in a power cut, space lost to programs that are not full, bad blocks,
 //! a cache of fast cells, heat.
 
 mod channel;
 mod options;
 mod pages;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::Time;
 use crate::limits::BLOCK_BYTES;
@@ -191,7 +191,7 @@ impl SpeedModel for Ssd {
 
     fn wake(&mut self, _now: Time, _agenda: &mut Agenda) {}
 
-    fn forget(&mut self, _key: RequestKey) {}
+    fn cut_power(&mut self, _requests: &BTreeSet<RequestKey>) {}
 
     fn replace(&mut self) {
         *self = Ssd::new(self.options);
