@@ -150,24 +150,26 @@ pub fn measure(span: Duration) -> Figure {
         let values = all.iter().map(|of| format!("{:.1},{:.0}", of[at].mb_per_s, of[at].seeks_per_s));
         format!("{writers},{}", values.collect::<Vec<_>>().join(","))
     });
-    let [alone, disturbed, log] = all.map(|of| of.map(|point| point.mb_per_s));
-    let line = |name: &str, y: [f64; 4]| Line { name: name.to_string(), y: y.to_vec() };
-    let chart = Chart {
-        title: "throughput of all writers".to_string(),
+    let chart = |title: &str, y_label: &str, value: fn(Throughput) -> f64| Chart {
+        title: title.to_string(),
         x_label: "sequential writers".to_string(),
-        y_label: "MB/s".to_string(),
+        y_label: y_label.to_string(),
         x: WRITERS.iter().map(u64::to_string).collect(),
         scale: Scale::Linear,
-        lines: vec![
-            line("RAID-0, no random", alone),
-            line("RAID-0, one random", disturbed),
-            line("log, one random", log),
-        ],
+        lines: ["RAID-0, no random", "RAID-0, one random", "log, one random"]
+            .into_iter()
+            .zip(all)
+            .map(|(name, of)| Line { name: name.to_string(), y: of.map(value).to_vec() })
+            .collect(),
     };
+    let charts = vec![
+        chart("throughput of all writers", "MB/s", |point| point.mb_per_s),
+        chart("movements of all arms", "seeks/s", |point| point.seeks_per_s),
+    ];
+    let [alone, disturbed, log] = all.map(|of| of.map(|point| point.mb_per_s));
     Figure {
         name: "contention",
-        claim: "one random writer takes a striped array from its sequential writers; a log on one of its disks does \
-                not notice it"
+        claim: "one random writer takes a striped array from its sequential writers; a log on one disk goes on as before"
             .to_string(),
         expected: "Gecko, figure 2: 300 to 400 MB/s for one sequential writer on four disks, 120 to 300 MB/s for \
                    eight, below 25 MB/s for any number once one writer of random 4 KiB joins; a log writes at the \
@@ -182,7 +184,7 @@ pub fn measure(span: Duration) -> Figure {
         columns: "sequential writers,RAID-0 alone MB/s,seeks/s,RAID-0 with one random MB/s,seeks/s,\
                   log with one random MB/s,seeks/s",
         rows: rows.collect(),
-        charts: vec![chart],
+        charts,
         checks: checks(alone, disturbed, log),
     }
 }

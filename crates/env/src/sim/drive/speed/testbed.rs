@@ -1,11 +1,14 @@
 //! Runs a model by itself, for tests: a clock, and the wakes that the model asks for.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::Time;
 
-use super::{Access, Agenda, MediaStats, RequestKey, SpeedModel, SpeedRequest};
+use super::{
+    Access, Agenda, Disk, DiskOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest, Ssd,
+    SsdOptions,
+};
 
 /// A model, its time, and what it has decided.
 pub(super) struct Testbed {
@@ -132,4 +135,48 @@ impl Testbed {
 /// Offsets without a pattern: the `n`th of `count` places of `len` bytes.
 pub(super) fn scattered(n: u64, count: u64, len: u64) -> u64 {
     crate::sim::random::scale(crate::sim::random::mix(n), count) * len
+}
+
+/// Whatever comes in whatever order, every request ends once, and the model neither panics nor stands still.
+#[test]
+fn every_request_of_any_mix_ends_once_under_every_model() {
+    const SIZE: u64 = 64 << 20;
+    let options = DiskOptions { write_cache_bytes: 256 << 10, queue_depth: 5, ..DiskOptions::default() };
+    let small = SsdOptions { channels: 3, pages_per_block: 8, buffer_pages: 2, ..SsdOptions::default() };
+    let models: Vec<Box<dyn SpeedModel>> = vec![
+        Speed::Ram.model(),
+        Speed::Nvme.model(),
+        Speed::Ssd.model(),
+        Box::new(Ssd::new(small)),
+        Speed::Disk.model(),
+        Box::new(Disk::new(options)),
+    ];
+    for (number, model) in models.into_iter().enumerate() {
+        let mut testbed = Testbed::new(model, SIZE);
+        let draw =
+            |n: u64, what: u64, bound: u64| scattered(n * 8 + what + ((number as u64) << 32), bound, 1);
+        let mut under_way = BTreeSet::new();
+        for n in 0..20_000 {
+            let access = match draw(n, 0, 16) {
+                0 => Access::Sync,
+                1 => Access::Discard,
+                2..=4 => Access::DurableWrite,
+                5..=8 => Access::Write,
+                _ => Access::Read,
+            };
+            let len = if access == Access::Sync { 0 } else { (1 + draw(n, 1, 64)) * 4096 };
+            // Half of the requests lie near each other, so that they follow and overlap one another.
+            let span = if draw(n, 2, 2) == 0 { SIZE - len } else { 2 << 20 };
+            under_way.insert(testbed.submit(access, draw(n, 3, span / 4096 + 1) * 4096, len));
+            for _ in 0..draw(n, 4, 3) {
+                if let Some(key) = testbed.next_end() {
+                    assert!(under_way.remove(&key), "request {} ended twice", key.serial);
+                }
+            }
+        }
+        while let Some(key) = testbed.next_end() {
+            assert!(under_way.remove(&key), "request {} ended twice", key.serial);
+        }
+        assert!(under_way.is_empty(), "model {number}: {} requests never end", under_way.len());
+    }
 }
