@@ -29,9 +29,9 @@ pub const OUTCOMES_MAX_COUNT: usize = 65_536;
 /// Positions in one grant at the most.
 pub const GRANT_MAX_COUNT: u32 = 65_536;
 
-/// Batches whose grants a sequencer remembers: more than clients have under way, so that a batch that is sent again is
-/// found. About a hundred bytes each.
-pub const SEQUENCER_REMEMBERED_MAX_COUNT: usize = 16_384;
+/// Batches whose grants a sequencer remembers: many more than clients have under way, so that a batch that is sent again is
+/// found, and that a client which appends now and then is rarely taken for one that may be forgotten. 40 bytes each.
+pub const SEQUENCER_REMEMBERED_MAX_COUNT: usize = 65_536;
 
 /// Positions that a client searches for a batch whose sequencer is gone or has forgotten it; past that it says that the
 /// outcome is unknown.

@@ -8,7 +8,7 @@
 //! latest grants, and knows below which position it has forgotten some. A batch states a position that any grant for it
 //! lies above, so one that may have been granted and forgotten is told from a new one (docs/protocol/append.md).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
@@ -20,14 +20,20 @@ use crate::wire::{BatchHead, Grant, Refusal};
 pub struct Sequencer {
     epoch: Epoch,
     next: LogPos,
-    /// Grants of the latest batches.
-    remembered: BTreeMap<(ClientId, BatchNo), Grant>,
-    /// Their names, in the order of their positions.
-    order: VecDeque<(ClientId, BatchNo)>,
+    /// Grants of the latest batches, in the order of their positions.
+    remembered: VecDeque<Remembered>,
     remembered_max: usize,
     /// Every grant for a batch that is not remembered lies below.
     forgotten: LogPos,
     planted: Planted,
+}
+
+/// A batch and its grant.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    client: ClientId,
+    number: BatchNo,
+    grant: Grant,
 }
 
 /// What a batch was granted.
@@ -52,8 +58,7 @@ impl Sequencer {
             false => tail,
         };
         let remembered_max = limits::SEQUENCER_REMEMBERED_MAX_COUNT;
-        let (remembered, order) = (BTreeMap::new(), VecDeque::new());
-        Self { epoch, next, remembered, order, remembered_max, forgotten: tail, planted }
+        Self { epoch, next, remembered: VecDeque::new(), remembered_max, forgotten: tail, planted }
     }
 
     /// The same, remembering at most `count` batches, at least one.
@@ -91,11 +96,10 @@ impl Sequencer {
         admitted: Result<(), Refusal>,
     ) -> Result<Placed, Refusal> {
         self.check_epoch(epoch)?;
-        let name = (batch.client, batch.number);
-        if let Some(grant) = self.remembered.get(&name)
+        if let Some(grant) = self.recall(batch)
             && !self.planted.is(PlantedBug::BatchGrantedTwice)
         {
-            return Ok(Placed::Again(*grant));
+            return Ok(Placed::Again(grant));
         }
         if batch.after < self.forgotten && !self.planted.is(PlantedBug::ForgottenIsNew) {
             return Err(Refusal::Forgotten { from: self.forgotten });
@@ -107,16 +111,23 @@ impl Sequencer {
         admitted?;
         let grant = self.grant(epoch, count)?;
         assert!(grant.first >= batch.after, "a grant lies where its batch will look for it");
-        self.remember(name, grant);
+        self.remember(batch, grant);
         Ok(Placed::New(grant))
     }
 
-    fn remember(&mut self, name: (ClientId, BatchNo), grant: Grant) {
-        self.remembered.insert(name, grant);
-        self.order.push_back(name);
-        if self.order.len() > self.remembered_max
-            && let Some(oldest) = self.order.pop_front()
-            && let Some(grant) = self.remembered.remove(&oldest)
+    /// What an earlier copy of the batch was granted, if that is remembered. No earlier grant than those at or above
+    /// `after` can be the batch's, and of these there are few, because a client knows a recent tail.
+    fn recall(&self, batch: &BatchHead) -> Option<Grant> {
+        let later = self.remembered.iter().rev().take_while(|earlier| earlier.grant.first >= batch.after);
+        let is_copy =
+            |earlier: &&Remembered| (earlier.client, earlier.number) == (batch.client, batch.number);
+        later.into_iter().find(is_copy).map(|earlier| earlier.grant)
+    }
+
+    fn remember(&mut self, batch: &BatchHead, grant: Grant) {
+        self.remembered.push_back(Remembered { client: batch.client, number: batch.number, grant });
+        if self.remembered.len() > self.remembered_max
+            && let Some(Remembered { grant, .. }) = self.remembered.pop_front()
         {
             self.forgotten = LogPos(grant.first.0 + u64::from(grant.count));
         }

@@ -47,7 +47,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000, 12_288] },
     Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
     Setting { name: "workload.forwarded", choices: &[0, 1, 1, 2] },
-    Setting { name: "sequencer.remembered", choices: &[1, 4, 16_384] },
+    Setting { name: "sequencer.remembered", choices: &[1, 4, 65_536] },
     Setting { name: "chain.segment_kib", choices: &[128, 128, 256] },
     Setting { name: "chain.flights", choices: &[1, 2, 2, 4] },
     Setting { name: "chain.group_max_bytes", choices: &[1, 8_192, 1 << 20] },
@@ -311,7 +311,7 @@ fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOption
     };
     let mut options = LocalOptions {
         units: number("topology.units", 1) as usize,
-        remembered_max: number("sequencer.remembered", 16_384) as usize,
+        remembered_max: number("sequencer.remembered", 65_536) as usize,
         create_bytes: (64 << 10) + 4 * segment_bytes,
         chain,
         ..LocalOptions::new(Path::new("data"), listen)
