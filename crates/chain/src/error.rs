@@ -6,6 +6,7 @@ use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::DriveError;
 use thiserror::Error;
 
+use crate::membership::DriveId;
 use crate::options::{ChainId, OptionsError};
 
 /// Why a chain could not be created or opened. Nothing was written, except where said.
@@ -87,6 +88,73 @@ pub enum OpenError {
         /// Its size when the last group was written.
         needed_bytes: u64,
     },
+    /// No drive was given.
+    #[error("a chain needs at least one drive")]
+    NoDrives,
+    /// More drives were given than a chain can have.
+    #[error("{found} drives, a chain has at most {max}")]
+    TooManyDrives {
+        /// How many were given.
+        found: usize,
+        /// The most there may be.
+        max: usize,
+    },
+    /// Two of the drives given are the same one, or one is a copy of the other.
+    #[error("{drive} and {other} are the same drive of the chain")]
+    GivenTwice {
+        /// A drive.
+        drive: String,
+        /// The other one.
+        other: String,
+    },
+    /// A drive of the chain was not given.
+    #[error("drive {place} of {of} (id {id}) of chain {chain} is missing: {named_by} names it")]
+    DriveMissing {
+        /// Where in the chain it is, from 1.
+        place: usize,
+        /// How many drives the chain has.
+        of: usize,
+        /// Which one it is.
+        id: DriveId,
+        /// The chain.
+        chain: ChainId,
+        /// A drive that says so.
+        named_by: String,
+    },
+    /// The drive is not one of the chain's: it was removed, or was never quite added.
+    #[error(
+        "{drive} is no drive of the chain: it knows generation {generation}, {named_by} is at {latest} without it"
+    )]
+    NotAMember {
+        /// The drive.
+        drive: String,
+        /// The generation it knows.
+        generation: u64,
+        /// A drive that knows more.
+        named_by: String,
+        /// The generation that one knows.
+        latest: u64,
+    },
+    /// The drive is an old copy: the chain's drives have changed since, and it was not told.
+    #[error("{drive} is an old copy: it knows generation {generation}, {named_by} is at {latest}")]
+    StaleDrive {
+        /// The drive.
+        drive: String,
+        /// The generation it knows.
+        generation: u64,
+        /// A drive that knows more.
+        named_by: String,
+        /// The generation that one knows.
+        latest: u64,
+    },
+    /// Two drives name different drives for the same generation: the chain was copied and both copies were changed.
+    #[error("{drive} and {other} do not agree on the chain's drives: one is of a copy of the chain")]
+    Disagree {
+        /// A drive.
+        drive: String,
+        /// The other one.
+        other: String,
+    },
     /// The fence of this open could not be written: the drive is full up to the last block.
     #[error("{drive}: no room to open the chain: not one block is free")]
     NoRoom {
@@ -116,6 +184,47 @@ pub enum ChainError {
     /// The chain was closed by its owner.
     #[error("the chain is closed")]
     Closed,
+}
+
+/// Why a drive was not added or removed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChangeError {
+    /// The chain has stopped. If that was because a drive failed in the middle of the change, the next open goes on with
+    /// it, or takes it back if the drives given are those before it.
+    #[error(transparent)]
+    Stopped(#[from] ChainError),
+    /// The drive to be added is not one that can be. Nothing has changed.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// No drive of the chain has this id.
+    #[error("the chain has no drive {id}")]
+    NoSuchDrive {
+        /// The id.
+        id: DriveId,
+    },
+    /// A chain has at least one drive.
+    #[error("{drive} is the only drive of the chain")]
+    LastDrive {
+        /// The drive.
+        drive: String,
+    },
+    /// Records on the drive are not released; release them, then try again.
+    #[error("{drive} holds records that are not released, in {segments} segments")]
+    HoldsRecords {
+        /// The drive.
+        drive: String,
+        /// Its segments that hold some.
+        segments: u32,
+    },
+    /// The other drives have not enough free segments for the log to go on.
+    #[error("the chain is too full to do without {drive}")]
+    NoRoom {
+        /// The drive.
+        drive: String,
+    },
+    /// The group that has to be written first was not taken; retry as it says.
+    #[error(transparent)]
+    Refused(AppendError),
 }
 
 /// Why a batch was not taken. Nothing of it will be written.

@@ -20,8 +20,10 @@ pub const LABEL_MAX_BYTES: usize = 64;
 pub const SEGMENT_MIN_BYTES: u64 = 128 << 10;
 /// Largest segment, in bytes: offsets inside one are u32.
 pub const SEGMENT_MAX_BYTES: u64 = 1 << 30;
-/// Most segments of a chain.
+/// Most segments of a link.
 pub const SEGMENTS_MAX: u64 = 1 << 20;
+/// Most links of a chain.
+pub const LINKS_MAX: usize = 16;
 
 /// Most groups in flight.
 pub const FLIGHTS_MAX: usize = 16;
@@ -61,6 +63,7 @@ pub const FOOTER_LOADS_MAX: usize = 64;
 pub const READ_COALESCE_BYTES: u64 = 64 << 10;
 
 const _: () = assert!(SEGMENT_MAX_BYTES <= u32::MAX as u64);
+const _: () = assert!(SEGMENTS_MAX * LINKS_MAX as u64 <= u32::MAX as u64);
 const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);
 const _: () =
     assert!(BACKGROUND_IO_BYTES.is_multiple_of(BLOCK_BYTES) && BACKGROUND_IO_BYTES <= DRIVE_IO_MAX_BYTES);

@@ -6,6 +6,8 @@ use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
 use thiserror::Error;
 
 use crate::limits;
+use crate::links::index_of;
+use crate::placement::Placement;
 
 /// A chain's identity: random, written in every record on its drive, so that another chain's bytes are never taken for
 /// its own.
@@ -79,6 +81,14 @@ pub enum PlantedBug {
     RecycleBeforeDurable,
     /// Cold reads do not look at checksums.
     ReadSkipsChecksum,
+    /// A drive that is being added takes records before every drive's superblock says that it is a member.
+    AddUsedBeforeMember,
+    /// An open does not look at the generation of the drives.
+    GenerationIgnored,
+    /// A drive is removed although it holds records that are not released.
+    RemovedWithRecords,
+    /// The chain goes on in the new part of a file before the superblock says that it is there.
+    GrowthNotRecorded,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each
@@ -102,10 +112,12 @@ pub struct ChainOptions {
     /// Segments that data leaves free. Junk may use half of them; the rest is for releases and states, so that a full drive
     /// can always be trimmed.
     pub reserve_segments: usize,
-    /// The file may grow to this many bytes. A drive that is larger from the start is used whole.
+    /// Each file may grow to this many bytes. A drive that is larger from the start is used whole.
     pub capacity_bytes: u64,
-    /// Bytes by which the file grows at a time.
+    /// Bytes by which a file grows at a time.
     pub grow_bytes: u64,
+    /// Which drive the log goes on on when a segment is full.
+    pub placement: Placement,
     /// A deliberate fault.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -124,6 +136,7 @@ impl Default for ChainOptions {
             reserve_segments: 2,
             capacity_bytes: 16 << 30,
             grow_bytes: 1 << 30,
+            placement: Placement::Fill,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -236,9 +249,14 @@ impl Geometry {
         }
     }
 
-    /// Where a segment begins on the drive.
+    /// Where a segment begins on its link.
     pub(crate) fn segment_start(&self, segment: u32) -> u64 {
-        limits::SUPERBLOCK_ZONE_BYTES + u64::from(segment) * self.segment_bytes
+        self.bytes_for(index_of(segment))
+    }
+
+    /// The size of a drive of so many segments.
+    pub(crate) fn bytes_for(&self, segments: u32) -> u64 {
+        limits::SUPERBLOCK_ZONE_BYTES + u64::from(segments) * self.segment_bytes
     }
 
     /// Whole segments on a drive of this size.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ithaca_chain::{CheckReport, Damage, DamageKind, OpenError};
+use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, OpenError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -130,7 +130,7 @@ async fn check_chain(env: &Env, file: &Path, out: &mut Output) -> Result<bool, F
         }
         Err(error) => return Err(chain_failed(error)),
     };
-    let ok = report.damage.is_empty() && report.superblock_copies == SUPERBLOCK_COPIES;
+    let ok = report.damage.is_empty() && report.superblocks_are_whole();
     out.either(|| human(&name, ok, &report), || json(&name, ok, &report))?;
     Ok(ok)
 }
@@ -166,8 +166,9 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
     if report.cut_groups > 0 {
         text += &format!("; {} groups that nobody was promised will be cut", report.cut_groups);
     }
-    if report.superblock_copies < SUPERBLOCK_COPIES {
-        text += &format!("; {} of {SUPERBLOCK_COPIES} superblocks are good", report.superblock_copies);
+    for drive in report.drives.iter().filter(|drive| drive.superblock_copies < SUPERBLOCK_COPIES) {
+        let good = drive.superblock_copies;
+        text += &format!("; {good} of {SUPERBLOCK_COPIES} superblocks of {} are good", drive.drive);
     }
     for damage in &report.damage {
         text += &format!("\n  {}", described(damage));
@@ -186,8 +187,20 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
         .number("segments_open", report.segments_open)
         .number("segments_free", report.segments_free)
         .number("cut_groups", report.cut_groups)
-        .number("superblock_copies", report.superblock_copies as u64)
+        .raw("drives", &array(report.drives.iter().map(drive_json)))
         .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage)))))
+}
+
+fn drive_json(report: &DriveReport) -> String {
+    Object::new()
+        .string("drive", &report.drive)
+        .string("id", &report.id.to_string())
+        .number("segments", report.segments)
+        .number("free", report.segments_free)
+        .number("live", report.segments_live)
+        .boolean("tail", report.is_tail)
+        .number("superblock_copies", report.superblock_copies as u64)
+        .finish()
 }
 
 fn described(damage: &Damage) -> String {

@@ -4,6 +4,7 @@
 
 mod closed;
 mod segment_index;
+mod space;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 
 pub(crate) use closed::{ClosedSegment, KeyOrder, coarse_ranges};
 pub(crate) use segment_index::SegmentIndex;
+pub(crate) use space::Space;
 
 use crate::error::Damage;
 use crate::format::{Hole, RunHead};
@@ -78,9 +80,7 @@ pub(crate) struct Located {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
-    segments: Vec<SegmentState>,
-    ready: usize,
-    raw: usize,
+    pub(crate) space: Space,
     /// Durably released keys.
     pub(crate) released: RangeSet,
     pub(crate) highest_key: Option<u64>,
@@ -97,47 +97,9 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// A catalog of so many raw segments.
-    pub(crate) fn new(segments: u32) -> Self {
-        let mut catalog = Self::default();
-        catalog.grow(segments);
-        catalog
-    }
-
-    /// Adds raw segments until there are so many.
-    pub(crate) fn grow(&mut self, segments: u32) {
-        while self.segments.len() < segments as usize {
-            self.segments.push(SegmentState::Raw);
-            self.raw += 1;
-        }
-    }
-
-    /// What each segment is used for.
-    pub(crate) fn segments(&self) -> &[SegmentState] {
-        &self.segments
-    }
-
     /// Changes what a segment is used for.
     pub(crate) fn set(&mut self, segment: u32, state: SegmentState) -> SegmentState {
-        let before = std::mem::replace(&mut self.segments[segment as usize], state);
-        match before {
-            SegmentState::Ready => self.ready -= 1,
-            SegmentState::Raw => self.raw -= 1,
-            _ => {}
-        }
-        match self.segments[segment as usize] {
-            SegmentState::Ready => self.ready += 1,
-            SegmentState::Raw => self.raw += 1,
-            _ => {}
-        }
-        before
-    }
-
-    /// A free segment: one that is ready, else a raw one.
-    pub(crate) fn find_free(&self) -> Option<u32> {
-        let find = |wanted: fn(&SegmentState) -> bool| self.segments.iter().position(wanted);
-        let ready = if self.ready > 0 { find(|state| matches!(state, SegmentState::Ready)) } else { None };
-        ready.or_else(|| find(|state| matches!(state, SegmentState::Raw))).map(|segment| segment as u32)
+        self.space.set(segment, state)
     }
 
     /// Makes `segment` an open one.
@@ -150,15 +112,15 @@ impl Catalog {
 
     /// The open segment with this number. It is one.
     pub(crate) fn open(&self, segment: u32) -> &OpenSegment {
-        match &self.segments[segment as usize] {
-            SegmentState::Open(open) => open,
+        match self.space.get(segment) {
+            Some(SegmentState::Open(open)) => open,
             other => panic!("segment {segment} is {other:?}"),
         }
     }
 
     /// Adds a durable group to its open segment, and applies what it releases.
     pub(crate) fn publish(&mut self, group: Published<'_>) {
-        let SegmentState::Open(open) = &mut self.segments[group.segment as usize] else {
+        let Some(SegmentState::Open(open)) = self.space.get_mut(group.segment) else {
             panic!("segment {} of a durable group is not open", group.segment);
         };
         if open.first_seq == 0 {
@@ -217,44 +179,41 @@ impl Catalog {
 
     /// Frees every closed segment whose keys are all in `released`. Returns whether there was one.
     pub(crate) fn reclaim(&mut self, released: Option<&RangeSet>) -> bool {
-        let mut freed = false;
-        for segment in 0..self.segments.len() as u32 {
-            let SegmentState::Closed(closed) = &self.segments[segment as usize] else { continue };
-            let released = released.unwrap_or(&self.released);
-            let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
+        let released = released.unwrap_or(&self.released);
+        let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
+        let dead: Vec<(u32, u64)> = self
+            .space
+            .iter()
+            .filter_map(|(segment, state)| match state {
+                SegmentState::Closed(closed) => Some((segment, closed)),
+                _ => None,
+            })
             // What its holes held may be anywhere below their bound.
-            let lost = 0..closed.lost_below;
-            if !is_dead(&lost) || !closed.ranges.iter().all(is_dead) {
-                continue;
-            }
-            let lap = closed.lap;
+            .filter(|(_, closed)| is_dead(&(0..closed.lost_below)) && closed.ranges.iter().all(is_dead))
+            .map(|(segment, closed)| (segment, closed.lap))
+            .collect();
+        for &(segment, lap) in &dead {
             self.warm.remove(&lap);
             self.rebuilt.remove(&lap);
             self.order.remove(segment);
             self.set(segment, SegmentState::Ready);
-            freed = true;
         }
-        freed
-    }
-
-    /// Free segments: ready, and raw.
-    pub(crate) fn free_segments(&self) -> (usize, usize) {
-        (self.ready, self.raw)
+        !dead.is_empty()
     }
 
     /// The lap and the directory's place of a closed segment.
     pub(crate) fn closed(&self, segment: u32) -> Option<&ClosedSegment> {
-        match &self.segments[segment as usize] {
-            SegmentState::Closed(closed) => Some(closed),
+        match self.space.get(segment) {
+            Some(SegmentState::Closed(closed)) => Some(closed),
             _ => None,
         }
     }
 
     /// Whether the segment still is what it was at `lap`.
     pub(crate) fn is_lap(&self, segment: u32, lap: u64) -> bool {
-        match &self.segments[segment as usize] {
-            SegmentState::Open(open) => open.lap == lap,
-            SegmentState::Closed(closed) => closed.lap == lap,
+        match self.space.get(segment) {
+            Some(SegmentState::Open(open)) => open.lap == lap,
+            Some(SegmentState::Closed(closed)) => closed.lap == lap,
             _ => false,
         }
     }

@@ -9,9 +9,11 @@ use bytes::Bytes;
 use ithaca_env::drive::{DriveError, Durability, PageBuf};
 
 use super::Inner;
+use super::open::mark_free;
 use crate::error::ChainError;
-use crate::format::{SegmentHeader, SegmentKind};
 use crate::limits::BACKGROUND_IO_BYTES;
+use crate::links::link_of;
+use crate::options::planted;
 
 /// While groups are flying, the keeper rests so many times as long as its last write took.
 const REST_FACTOR: u32 = 4;
@@ -47,7 +49,7 @@ impl Inner {
     }
 
     async fn keep(self: &Rc<Self>) -> Result<(), DriveError> {
-        self.grow_if_due().await;
+        self.grow_if_due().await?;
         let to_prepare = self.core.borrow_mut().take_raw_segment();
         if let Some(segment) = to_prepare.filter(|_| !self.is_closing.get()) {
             self.prepare(segment).await?;
@@ -55,16 +57,33 @@ impl Inner {
         Ok(())
     }
 
-    async fn grow_if_due(self: &Rc<Self>) {
+    async fn grow_if_due(self: &Rc<Self>) -> Result<(), DriveError> {
+        // While drives come or go their superblocks are not ours; it rings when they are again.
+        let Some(_taken) = self.try_take_roster() else { return Ok(()) };
         let to_grow = self.core.borrow_mut().segments_to_grow_to();
-        if let Some(segments) = to_grow {
-            let size_bytes = self.core.borrow().geometry.segment_start(segments);
-            // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
-            let grown = self.drive.grow(size_bytes).await.ok().map(|()| segments);
-            let mut effects = Vec::new();
-            self.core.borrow_mut().grown(grown, &mut effects);
-            self.start(effects);
+        let Some((link, segments)) = to_grow else { return Ok(()) };
+        let size_bytes = self.core.borrow().geometry.bytes_for(segments);
+        // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
+        let grown = self.device(link).grow(size_bytes).await.ok().map(|()| segments);
+        if let Some(segments) = grown {
+            self.record_growth(link, segments).await?;
         }
+        let mut effects = Vec::new();
+        self.core.borrow_mut().grown(link, grown, &mut effects);
+        self.start(effects);
+        Ok(())
+    }
+
+    /// What lies in the new part is missed by an open only if the superblock says that there was such a part.
+    async fn record_growth(&self, link: u32, segments: u32) -> Result<(), DriveError> {
+        if planted!(self.core.borrow().options, GrowthNotRecorded) {
+            return Ok(());
+        }
+        let mut roster = self.roster.borrow().clone();
+        let Some(it) = roster.of_link(link) else { return Ok(()) };
+        it.rewrite(|superblock| superblock.segments = segments).await?;
+        *self.roster.borrow_mut() = roster;
+        Ok(())
     }
 
     /// Writes over as many segments as should be ready, before the chain begins.
@@ -91,6 +110,7 @@ impl Inner {
     async fn write_over(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {
         let geometry = self.core.borrow().geometry;
         let start = geometry.segment_start(segment);
+        let device = self.device(link_of(segment));
         let zeros: Bytes = PageBuf::zeroed(BACKGROUND_IO_BYTES.min(geometry.segment_bytes as usize)).freeze();
         let mut at = 0;
         while at < geometry.segment_bytes {
@@ -99,21 +119,18 @@ impl Inner {
             }
             let len = (geometry.segment_bytes - at).min(zeros.len() as u64) as usize;
             let began = self.env.now();
-            self.drive.write(start + at, zeros.slice(..len), Durability::Volatile).await?;
+            device.write(start + at, zeros.slice(..len), Durability::Volatile).await?;
             // A busy log may need room before this segment is done. (A new chain is not busy.)
             let is_begun = self.core.borrow().is_fenced();
             if is_begun {
-                self.grow_if_due().await;
+                self.grow_if_due().await?;
             }
             if self.core.borrow().is_flying() {
                 self.env.sleep(self.env.now().since(began) * REST_FACTOR).await;
             }
             at += len as u64;
         }
-        self.drive.sync().await?;
-        let header = SegmentHeader { chain: self.identity.id, segment, kind: SegmentKind::Ready, lap: 0 };
-        let mut block = PageBuf::default();
-        block.extend(&header.encode());
-        self.drive.write(start, block.freeze(), Durability::Durable).await
+        device.sync().await?;
+        mark_free(&device, self.identity.id, geometry, segment, 0).await
     }
 }

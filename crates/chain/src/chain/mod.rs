@@ -1,5 +1,6 @@
 //! The handle: starts what the writer's core asks for, wakes who waits, keeps segments ready.
 
+mod drives;
 mod keeper;
 mod open;
 mod stats;
@@ -11,15 +12,17 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, Durability};
 use ithaca_env::sync::Notify;
 
-pub use stats::Stats;
+pub use stats::{LinkStats, Stats};
 
 use crate::cache::{FooterCache, TailCache};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
+use crate::links::Links;
 use crate::options::Identity;
 use crate::range_set::RangeSet;
+use crate::roster::Roster;
 
-/// A chain on one drive: runs of records with consecutive keys, appended in atomic batches.
+/// A chain on one or several drives: runs of records with consecutive keys, appended in atomic batches.
 ///
 /// ```text
 ///   append(batch) ─► ticket ─ ─ ─ durable() >= ticket ─► survives every crash, and can be read
@@ -40,8 +43,13 @@ pub struct Chain {
 
 pub(crate) struct Inner {
     pub(crate) env: Env,
-    pub(crate) drive: Drive,
     pub(crate) identity: Identity,
+    pub(crate) links: RefCell<Links>,
+    /// The drives with their superblocks; who rewrites one takes it first.
+    roster: RefCell<Roster>,
+    is_roster_taken: Cell<bool>,
+    /// Rings when it is free again.
+    roster_free: Notify,
     pub(crate) core: RefCell<Core>,
     pub(crate) tail: RefCell<TailCache>,
     pub(crate) footers: RefCell<FooterCache>,
@@ -59,8 +67,8 @@ impl Inner {
     pub(crate) fn start(self: &Rc<Self>, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Write { io, offset, bytes } => {
-                    let write = self.drive.write(offset, bytes, Durability::Durable);
+                Effect::Write { io, link, offset, bytes } => {
+                    let write = self.device(link).write(offset, bytes, Durability::Durable);
                     let inner = Rc::clone(self);
                     self.busy.set(self.busy.get() + 1);
                     self.env.spawn(async move {
@@ -81,6 +89,16 @@ impl Inner {
                 Effect::Changed => self.changed.ring(),
             }
         }
+    }
+
+    /// The device of a link that the core writes to.
+    fn device(&self, link: u32) -> Drive {
+        self.links.borrow().device(link).cloned().unwrap_or_else(|| panic!("no link {link}"))
+    }
+
+    /// The device that a segment is on; none if its drive was removed.
+    pub(crate) fn device_of(&self, segment: u32) -> Option<Drive> {
+        self.links.borrow().device_of(segment).cloned()
     }
 
     /// Lets the core do what it can, and starts it.

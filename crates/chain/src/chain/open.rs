@@ -3,9 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, PageBuf};
 use ithaca_env::sync::Notify;
 
 use super::{Chain, Inner};
@@ -13,30 +12,51 @@ use crate::cache::{FooterCache, TailCache};
 use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
 use crate::error::{ChainError, OpenError};
-use crate::format::{SegmentHeader, SegmentKind, Superblock};
-use crate::limits::{SUPERBLOCK_COPIES, SUPERBLOCK_STRIDE_BYTES};
+use crate::format::{SegmentHeader, SegmentKind};
+use crate::limits::LINKS_MAX;
+use crate::links::{Drives, Link, Links};
+use crate::membership::DriveId;
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, planted};
 use crate::recover::{Frame, Recovered, Reopened, read_frames, read_superblock, recover};
+use crate::roster::{Roster, gather};
 
 impl Chain {
-    /// Makes a chain on a drive that holds none. On return the superblock and the first group are durable.
+    /// Makes a chain of drives that hold none, in the order in which they are given. On return the superblocks and the
+    /// first group are durable.
     ///
-    /// A file smaller than the chain's least size grows. Errors: `AlreadyThere`, `SuperblockLost` if the drive holds
-    /// the remains of a chain, `TooSmall`, `Options`, `Drive`.
+    /// Files smaller than the chain's least size grow. Errors: `AlreadyThere`, `SuperblockLost` if a drive holds the
+    /// remains of a chain, `TooSmall`, `TooManyDrives`, `Options`, `Drive`.
     pub async fn create(
         env: &Env,
-        drive: Drive,
+        drives: impl Into<Drives>,
         identity: Identity,
         options: ChainOptions,
     ) -> Result<Self, OpenError> {
+        let Drives(drives) = drives.into();
         options.validate()?;
+        if !(1..=LINKS_MAX).contains(&drives.len()) {
+            return Err(match drives.len() {
+                0 => OpenError::NoDrives,
+                found => OpenError::TooManyDrives { found, max: LINKS_MAX },
+            });
+        }
         let geometry = Geometry::new(options.segment_bytes);
-        grow_to_least(&drive, geometry, &options).await?;
-        refuse_remains(&drive, geometry).await?;
-        let superblock =
-            Superblock { identity: identity.clone(), sequence: 1, segment_bytes: geometry.segment_bytes };
-        write_superblock(&drive, &superblock).await?;
-        let segments = geometry.segments_in(drive.size_bytes());
+        for (place, drive) in drives.iter().enumerate() {
+            let segments = if place == 0 { least_segments(&options) } else { 1 };
+            grow_to_least(drive, geometry, &options, segments).await?;
+            refuse_remains(drive, geometry).await?;
+        }
+        let drives = drives.into_iter().map(|drive| (drive, DriveId(env.random_u64()))).collect();
+        let mut roster = Roster::new(drives, &identity, geometry);
+        let membership = roster.membership.clone();
+        if roster.drives.len() > 1 {
+            roster.write_all(&membership).await?;
+        }
+        roster.write_all(&membership.decided()).await?;
+        let mut catalog = Catalog::default();
+        for link in roster.links().iter() {
+            catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
+        }
         let resume = Resume {
             cursor: None,
             unclosed: Vec::new(),
@@ -45,29 +65,30 @@ impl Chain {
             incarnation: 1,
             state: None,
         };
-        let core = Core::new(options, geometry, identity.id, Catalog::new(segments), resume);
-        let chain = Self::over(env, drive, identity, core);
+        let core = Core::new(options, geometry, identity.id, catalog, resume);
+        let chain = Self::over(env, roster, core);
         chain.inner.prepare_at_once().await?;
         chain.begin().await?;
         Ok(chain)
     }
 
-    /// Opens the chain that a drive holds. On return what it recovered is on stable storage, and fenced off from
+    /// Opens the chain that the drives hold: all of its drives, in any order. On return what it recovered is on stable storage, and fenced off from
     /// anything that a crash had left behind the end.
     ///
-    /// `expect` refuses a drive of another chain. Errors: see [`OpenError`]; nothing was written then, unless the drive
-    /// failed while the fence was written.
+    /// `expect` refuses drives of another chain. A change of the drives that a crash has interrupted goes on, or is taken
+    /// back if the drives given are those before it. Errors: see [`OpenError`]; nothing was written then, unless a drive
+    /// failed while it was written to.
     pub async fn open(
         env: &Env,
-        drive: Drive,
+        drives: impl Into<Drives>,
         expect: Option<&Identity>,
         options: ChainOptions,
     ) -> Result<(Self, Recovered), OpenError> {
-        let superblock = read_superblock(&drive).await?;
-        let identity = superblock.identity.clone();
+        let mut roster = gather(&drives.into(), &options).await?;
+        let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
-                drive: drive.name(),
+                drive: roster.links().names(),
                 found: identity.id,
                 found_label: identity.label.to_string(),
                 expected: expected.id,
@@ -75,29 +96,36 @@ impl Chain {
             });
         }
         let options = ChainOptions {
-            segment_bytes: superblock.segment_bytes,
-            grow_bytes: options.grow_bytes.max(superblock.segment_bytes),
+            segment_bytes: roster.segment_bytes(),
+            grow_bytes: options.grow_bytes.max(roster.segment_bytes()),
             ..options
         };
         options.validate()?;
         let geometry = Geometry::new(options.segment_bytes);
-        let reopened = recover(&drive, &superblock, geometry, &options).await?;
-        wipe(&drive, identity.id, geometry, &options, &reopened).await?;
+        let links = roster.links();
+        let reopened = recover(&links, identity.id, geometry, &options).await?;
+        roster.settle().await?;
+        wipe(&links, identity.id, geometry, &options, &reopened).await?;
         let Reopened { catalog, resume, recovered, .. } = reopened;
-        // What was read may still be in the drive's own cache: it must not be shown before it is durable.
-        drive.sync().await?;
+        // What was read may still be in the drives' own caches: it must not be shown before it is durable.
+        for link in links.iter() {
+            link.device.sync().await?;
+        }
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, drive, identity, core);
+        let chain = Self::over(env, roster, core);
         chain.begin().await?;
         Ok((chain, recovered))
     }
 
-    fn over(env: &Env, drive: Drive, identity: Identity, core: Core) -> Self {
+    fn over(env: &Env, roster: Roster, core: Core) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let inner = Inner {
             env: env.clone(),
-            drive,
-            identity,
+            identity: roster.identity().clone(),
+            links: RefCell::new(roster.links()),
+            roster: RefCell::new(roster),
+            is_roster_taken: Cell::new(false),
+            roster_free: Notify::default(),
             core: RefCell::new(core),
             tail: RefCell::new(TailCache::new(tail_bytes)),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
@@ -121,7 +149,9 @@ impl Chain {
                 let core = inner.core.borrow();
                 match core.stopped() {
                     Some(ChainError::Failed { first }) => Some(Err(OpenError::Drive(first.clone()))),
-                    _ if core.is_stuck() => Some(Err(OpenError::NoRoom { drive: inner.drive.name() })),
+                    _ if core.is_stuck() => {
+                        Some(Err(OpenError::NoRoom { drive: inner.links.borrow().names() }))
+                    }
                     _ => core.is_fenced().then_some(Ok(())),
                 }
             })
@@ -129,10 +159,19 @@ impl Chain {
     }
 }
 
-/// A new drive must hold the reserve, a segment to fill and one to go on in; a file may grow to it.
-async fn grow_to_least(drive: &Drive, geometry: Geometry, options: &ChainOptions) -> Result<(), OpenError> {
-    let segments = options.reserve_segments + options.segments_ready.max(1) + 1;
-    let needed_bytes = geometry.segment_start(segments as u32).min(options.capacity_bytes);
+/// Segments that a chain must have: the reserve, one to fill and one to go on in.
+fn least_segments(options: &ChainOptions) -> u32 {
+    (options.reserve_segments + options.segments_ready.max(1) + 1) as u32
+}
+
+/// A new drive must hold so many segments; a file may grow to it.
+pub(super) async fn grow_to_least(
+    drive: &Drive,
+    geometry: Geometry,
+    options: &ChainOptions,
+    segments: u32,
+) -> Result<(), OpenError> {
+    let needed_bytes = geometry.bytes_for(segments).min(options.capacity_bytes);
     if drive.size_bytes() >= needed_bytes {
         return Ok(());
     }
@@ -147,12 +186,16 @@ async fn grow_to_least(drive: &Drive, geometry: Geometry, options: &ChainOptions
     Ok(())
 }
 
-/// Refuses a drive that holds a chain, or what is left of one. A creation that was interrupted leaves at most copies of a
-/// superblock and no segment.
+/// Refuses a drive that holds a chain, or what is left of one. A creation that was interrupted leaves at most superblocks
+/// that nobody has decided on, or copies of one, and no segment.
 async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenError> {
     let fault = match read_superblock(drive).await {
-        Ok(superblock) => {
-            return Err(OpenError::AlreadyThere { drive: drive.name(), id: superblock.identity.id });
+        Ok((superblock, _)) => {
+            let fault = OpenError::AlreadyThere { drive: drive.name(), id: superblock.identity.id };
+            if !superblock.membership.earlier.is_some_and(|earlier| earlier.is_empty()) {
+                return Err(fault);
+            }
+            fault
         }
         Err(OpenError::NotAChain { .. }) => return Ok(()),
         Err(fault @ OpenError::SuperblockLost { .. }) => fault,
@@ -160,15 +203,16 @@ async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenErr
     };
     // Which chain it was is not known, so any block that is not zeros counts.
     let no_chain = ChainId([0; 16]);
-    let segments = geometry.segments_in(drive.size_bytes());
-    let frames = read_frames(drive, geometry, no_chain, segments).await?;
-    if frames.iter().all(|frame| matches!(frame, Frame::Blank)) { Ok(()) } else { Err(fault) }
+    let link = Link { number: 0, device: drive.clone() };
+    let frames = read_frames(&link, geometry, no_chain).await?;
+    let is_blank = frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank));
+    if is_blank { Ok(()) } else { Err(fault) }
 }
 
 /// Marks segments as free whose groups were cut, before the log goes on: else a later recovery, which finds the log longer,
 /// might take them.
 async fn wipe(
-    drive: &Drive,
+    links: &Links,
     chain: ChainId,
     geometry: Geometry,
     options: &ChainOptions,
@@ -182,10 +226,7 @@ async fn wipe(
         .iter()
         .map(|&segment| {
             let lap = reopened.highest_lap;
-            let header = SegmentHeader { chain, segment, kind: SegmentKind::Ready, lap };
-            let mut block = PageBuf::default();
-            block.extend(&header.encode());
-            drive.write(geometry.segment_start(segment), block.freeze(), Durability::Durable)
+            mark_free(links.device_of(segment).expect("it was read"), chain, geometry, segment, lap)
         })
         .collect();
     for write in writes {
@@ -194,18 +235,16 @@ async fn wipe(
     Ok(())
 }
 
-async fn write_superblock(drive: &Drive, superblock: &Superblock) -> Result<(), OpenError> {
+/// Starts to write the header of a free segment; laps up to `lap` have been used.
+pub(super) fn mark_free(
+    device: &Drive,
+    chain: ChainId,
+    geometry: Geometry,
+    segment: u32,
+    lap: u64,
+) -> DriveFuture<()> {
+    let header = SegmentHeader { chain, segment, kind: SegmentKind::Ready, lap };
     let mut block = PageBuf::default();
-    block.extend(&superblock.encode());
-    let block: Bytes = block.freeze();
-    let writes: Vec<_> = (0..SUPERBLOCK_COPIES)
-        .map(|copy| {
-            let offset = (copy * SUPERBLOCK_STRIDE_BYTES) as u64;
-            drive.write(offset, block.clone(), Durability::Durable)
-        })
-        .collect();
-    for write in writes {
-        write.await?;
-    }
-    Ok(())
+    block.extend(&header.encode());
+    device.write(geometry.segment_start(segment), block.freeze(), Durability::Durable)
 }

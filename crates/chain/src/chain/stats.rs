@@ -2,8 +2,10 @@
 
 use super::Chain;
 use crate::catalog::SegmentState;
-use crate::core::Counters;
+use crate::core::{Core, Counters};
 use crate::error::Damage;
+use crate::links::link_of;
+use crate::membership::DriveId;
 
 /// The state of a chain, for status pages and tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,31 @@ pub struct Stats {
     pub counters: Counters,
     /// Damage that is known.
     pub damage: Vec<Damage>,
+    /// Each drive, in the order of the chain.
+    pub links: Vec<LinkStats>,
+}
+
+/// What lies on one drive of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStats {
+    /// The drive.
+    pub id: DriveId,
+    /// Its path.
+    pub drive: String,
+    /// Its link: the number that its segments begin with.
+    pub link: u32,
+    /// Segments it has.
+    pub segments: u64,
+    /// Segments that are free.
+    pub segments_free: u64,
+    /// Segments that hold records, released ones among them until all of a segment are.
+    pub segments_live: u64,
+    /// Records in those.
+    pub records: u64,
+    /// Their data, in bytes.
+    pub data_bytes: u64,
+    /// Whether the log is being written to this drive.
+    pub is_tail: bool,
 }
 
 impl Chain {
@@ -51,9 +78,10 @@ impl Chain {
             durable_seq: core.durable_seq(),
             counters: core.counters,
             damage: core.catalog.damage.clone(),
+            links: self.link_stats(&core),
             ..Stats::default()
         };
-        for state in core.catalog.segments() {
+        for (_, state) in core.catalog.space.iter() {
             match state {
                 SegmentState::Ready | SegmentState::Next => stats.segments_ready += 1,
                 SegmentState::Raw | SegmentState::Preparing => stats.segments_raw += 1,
@@ -70,5 +98,47 @@ impl Chain {
             }
         }
         stats
+    }
+
+    fn link_stats(&self, core: &Core) -> Vec<LinkStats> {
+        let roster = self.inner.roster.borrow();
+        let members = roster.drives.iter().zip(&roster.membership.members);
+        members
+            .map(|(it, member)| {
+                let mut stats = LinkStats {
+                    id: member.drive,
+                    drive: it.drive.name(),
+                    link: member.link,
+                    segments: 0,
+                    segments_free: 0,
+                    segments_live: 0,
+                    records: 0,
+                    data_bytes: 0,
+                    is_tail: core.tail_link() == Some(member.link),
+                };
+                let states = core.catalog.space.iter();
+                states
+                    .filter(|(segment, _)| link_of(*segment) == member.link)
+                    .for_each(|(_, state)| stats.count(state));
+                stats
+            })
+            .collect()
+    }
+}
+
+impl LinkStats {
+    fn count(&mut self, state: &SegmentState) {
+        self.segments += 1;
+        let (records, data_bytes) = match state {
+            SegmentState::Open(open) => (open.record_count, open.data_bytes),
+            SegmentState::Closed(closed) => (closed.record_count, closed.data_bytes),
+            SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => {
+                self.segments_free += 1;
+                return;
+            }
+        };
+        self.segments_live += 1;
+        self.records += records;
+        self.data_bytes += data_bytes;
     }
 }

@@ -169,7 +169,7 @@ impl Core {
 
     /// Bytes that batches can certainly use.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let (ready, raw) = self.catalog.free_segments();
+        let (ready, raw) = self.catalog.space.free();
         let next = usize::from(self.next.is_some());
         let half = self.geometry.usable_bytes / 2;
         (ready + raw + next) as u64 * half + self.cursor_free_bytes()

@@ -10,6 +10,7 @@ use super::{Core, Effect, Io};
 use crate::catalog::{ClosedSegment, coarse_ranges};
 use crate::format::{Footer, Trailer};
 use crate::limits::{BACKGROUND_IO_BYTES, TRAILER_RANGES_MAX};
+use crate::links::link_of;
 use crate::options::planted;
 
 /// A full segment on its way to be closed.
@@ -60,7 +61,7 @@ impl Core {
         };
         if let Some((offset, bytes)) = parts.pop_front() {
             self.counters.footer_bytes += bytes.len() as u64;
-            out.push(Effect::Write { io: Io::Footer(*segment), offset, bytes });
+            out.push(Effect::Write { io: Io::Footer(*segment), link: link_of(*segment), offset, bytes });
             return;
         }
         let Some(Closing { segment, stage: Stage::Writing { closed, .. }, .. }) = self.closing.pop_front()
@@ -108,7 +109,7 @@ impl Core {
             data_bytes: open.data_bytes,
             hole_count: open.holes.len() as u32,
             lost_below: open.lost_below,
-            segments: self.catalog.segments().len() as u32,
+            segments: self.catalog.space.count(link_of(segment)),
             keys: inline_keys,
         };
         let start = self.geometry.segment_start(segment);

@@ -10,6 +10,7 @@ use crate::catalog::{OpenSegment, SegmentState};
 use crate::format::{
     GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group, footer_bound_bytes,
 };
+use crate::links::link_of;
 use crate::options::planted;
 use crate::run::Run;
 
@@ -33,6 +34,10 @@ impl Core {
             }
             let batches = match self.cursor {
                 None => None,
+                // An empty segment takes at least one group: none is left without a checkpoint.
+                Some(cursor) if !cursor.is_empty && !self.catalog.space.is_open(link_of(cursor.segment)) => {
+                    None
+                }
                 Some(cursor) if is_marker => {
                     let alone = Sizes::default();
                     self.fits(&cursor, &alone).then_some(0)
@@ -108,7 +113,7 @@ impl Core {
             incarnation: self.incarnation,
             prev_lap: cursor.prev_lap,
             offset: cursor.offset,
-            segments: self.catalog.segments().len() as u32,
+            segments: self.catalog.space.count(link_of(cursor.segment)),
             key_end: self.formed_key_end,
         };
         let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
@@ -126,6 +131,7 @@ impl Core {
         self.next_seq += 1;
         out.push(Effect::Write {
             io: Io::Group(identity.seq),
+            link: link_of(cursor.segment),
             offset: self.geometry.segment_start(cursor.segment) + u64::from(cursor.offset),
             bytes: encoded.image.clone(),
         });
@@ -220,7 +226,8 @@ impl Core {
             return;
         }
         self.reclaim_if_short();
-        let Some(segment) = self.catalog.find_free() else { return };
+        let space = &self.catalog.space;
+        let Some(segment) = space.find_free(self.options.placement, self.tail_link()) else { return };
         let lap = self.next_lap;
         self.next_lap += 1;
         self.catalog.set(segment, SegmentState::Next);
@@ -228,6 +235,7 @@ impl Core {
         let header = SegmentHeader { chain: self.chain, segment, kind: SegmentKind::Open, lap };
         out.push(Effect::Write {
             io: Io::Header(segment),
+            link: link_of(segment),
             offset: self.geometry.segment_start(segment),
             bytes: super::close::paged(&header.encode()),
         });

@@ -12,10 +12,11 @@
 mod admit;
 mod close;
 mod form;
+mod links;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use ithaca_env::drive::DriveError;
@@ -23,11 +24,13 @@ use ithaca_env::drive::DriveError;
 pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
 use close::Closing;
+pub(crate) use links::Leaving;
 
 use crate::catalog::{Catalog, SegmentState};
 use crate::error::ChainError;
 use crate::format::GroupFlags;
 use crate::limits;
+use crate::links::link_of;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
 use crate::range_set::RangeSet;
 
@@ -45,8 +48,8 @@ pub(crate) enum Io {
 /// What the shell does, in order.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// Write these bytes durably at this byte of the drive; tell [`Core::done`].
-    Write { io: Io, offset: u64, bytes: Bytes },
+    /// Write these bytes durably at this byte of the link; tell [`Core::done`].
+    Write { io: Io, link: u32, offset: u64, bytes: Bytes },
     /// The group is durable: its image may serve reads.
     Cache { lap: u64, offset: u32, image: Bytes },
     /// Tickets became durable, space came free, or the chain failed: wake whoever waits.
@@ -158,8 +161,8 @@ pub(crate) struct Core {
     /// Every key of a record or a release in a formed group is below.
     formed_key_end: u64,
     reclaim_due: bool,
-    /// The drive cannot become larger.
-    is_grown_out: bool,
+    /// Links that cannot become larger.
+    grown_out: BTreeSet<u32>,
     stopped: Option<ChainError>,
 }
 
@@ -200,7 +203,7 @@ impl Core {
             formed_state: resume.state,
             formed_key_end,
             reclaim_due: true,
-            is_grown_out: false,
+            grown_out: BTreeSet::new(),
             stopped: None,
         }
     }
@@ -229,6 +232,7 @@ impl Core {
             Io::Header(segment) => {
                 let next = self.next.as_mut().filter(|next| next.segment == segment);
                 next.expect("one header at a time").header_durable = true;
+                self.drop_leaving_next();
             }
             Io::Footer(segment) => self.footer_done(segment, out),
         }
@@ -305,10 +309,7 @@ impl Core {
     /// Whether the mark of an open or of a close waits for room that nothing under way can give.
     pub(crate) fn is_stuck(&self) -> bool {
         let nothing_under_way = self.flights.is_empty() && self.next.is_none() && self.closing.is_empty();
-        self.marker.is_some()
-            && nothing_under_way
-            && self.catalog.free_segments() == (0, 0)
-            && !self.can_grow()
+        self.marker.is_some() && nothing_under_way && self.catalog.space.free() == (0, 0) && !self.can_grow()
     }
 
     /// Whether groups are being written: background work waits meanwhile.
@@ -321,17 +322,31 @@ impl Core {
         self.durable_seq >= self.fence_seq
     }
 
-    /// A raw segment to be written over, if more should be ready. It is not used until [`Core::prepared`].
+    /// A raw segment to be written over, if more should be ready where the log goes on. It is not used until
+    /// [`Core::prepared`].
     pub(crate) fn take_raw_segment(&mut self) -> Option<u32> {
         self.reclaim_if_short();
-        let (ready, raw) = self.catalog.free_segments();
-        if self.stopped.is_some() || raw == 0 || ready >= self.options.segments_ready {
+        if self.stopped.is_some() {
             return None;
         }
-        let is_raw = |state: &SegmentState| matches!(state, SegmentState::Raw);
-        let raw = self.catalog.segments().iter().position(is_raw)? as u32;
+        let space = &self.catalog.space;
+        let link = self.links_ahead().find(|&link| space.free_on(link) != (0, 0))?;
+        if space.free_on(link).0 >= self.options.segments_ready {
+            return None;
+        }
+        let raw = space.first_raw(link)?;
         self.catalog.set(raw, SegmentState::Preparing);
         Some(raw)
+    }
+
+    /// The links in the order in which they take the next segments.
+    fn links_ahead(&self) -> impl Iterator<Item = u32> {
+        self.options.placement.order(self.catalog.space.links(), self.tail_link())
+    }
+
+    /// The link that the log is being written to; none before a new chain's first group.
+    pub(crate) fn tail_link(&self) -> Option<u32> {
+        self.cursor.map(|cursor| link_of(cursor.segment))
     }
 
     /// The segment was written over, durably; nothing is started yet.
@@ -345,39 +360,56 @@ impl Core {
         self.turn(out);
     }
 
-    /// To how many segments the drive should grow now, if it should.
-    pub(crate) fn segments_to_grow_to(&mut self) -> Option<u32> {
+    /// Which link should grow now and to how many segments, if one should.
+    pub(crate) fn segments_to_grow_to(&mut self) -> Option<(u32, u32)> {
         self.reclaim_if_short();
-        let (ready, raw) = self.catalog.free_segments();
-        let wanted = self.options.segments_ready + self.options.reserve_segments + 2;
-        if self.is_grown_out || self.stopped.is_some() || ready + raw >= wanted {
+        if self.stopped.is_some() {
             return None;
         }
-        let most = self.geometry.segments_in(self.options.capacity_bytes) as usize;
-        let now = self.catalog.segments().len();
-        let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1) as usize;
-        let then = (now + step).min(most);
-        (then > now).then_some(then as u32)
+        let wanted = self.options.segments_ready + self.options.reserve_segments + 2;
+        let mut free = 0;
+        for link in self.links_ahead() {
+            let (ready, raw) = self.catalog.space.free_on(link);
+            free += ready + raw;
+            if free >= wanted {
+                return None;
+            }
+            if self.can_link_grow(link) {
+                let most = self.geometry.segments_in(self.options.capacity_bytes);
+                let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1);
+                let then = u64::from(self.catalog.space.count(link)).saturating_add(step);
+                return Some((link, then.min(u64::from(most)) as u32));
+            }
+        }
+        None
     }
 
-    /// The drive has grown to so many segments, or, given `None`, cannot.
-    pub(crate) fn grown(&mut self, segments: Option<u32>, out: &mut Vec<Effect>) {
+    /// The link has grown to so many segments, or, given `None`, cannot.
+    pub(crate) fn grown(&mut self, link: u32, segments: Option<u32>, out: &mut Vec<Effect>) {
         match segments {
-            None => self.is_grown_out = true,
-            Some(segments) => self.catalog.grow(segments),
+            None => {
+                self.grown_out.insert(link);
+            }
+            Some(segments) => self.catalog.space.grow(link, segments),
         }
         self.turn(out);
         out.push(Effect::Changed);
     }
 
+    fn can_link_grow(&self, link: u32) -> bool {
+        let most = self.geometry.segments_in(self.options.capacity_bytes);
+        self.catalog.space.is_open(link)
+            && !self.grown_out.contains(&link)
+            && self.catalog.space.count(link) < most
+    }
+
     fn can_grow(&self) -> bool {
-        let most = self.geometry.segments_in(self.options.capacity_bytes) as usize;
-        !self.is_grown_out && self.catalog.segments().len() < most
+        self.catalog.space.links().iter().any(|&link| self.can_link_grow(link))
     }
 
     /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives.
     fn reclaim_if_short(&mut self) {
-        let (ready, raw) = self.catalog.free_segments();
+        let (ready, raw) = self.catalog.space.free();
         let plenty = self.options.segments_ready + self.options.reserve_segments + 2;
         if !self.reclaim_due || ready + raw > plenty {
             return;

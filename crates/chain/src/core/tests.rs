@@ -41,7 +41,9 @@ impl Rig {
             incarnation: 1,
             state: None,
         };
-        let core = Core::new(options, geometry, ChainId([1; 16]), Catalog::new(8), resume);
+        let mut catalog = Catalog::default();
+        catalog.space.add_link(0, 8);
+        let core = Core::new(options, geometry, ChainId([1; 16]), catalog, resume);
         let mut rig = Self { core, waiting: Vec::new(), next_key: 0 };
         rig.turn();
         rig
@@ -121,7 +123,7 @@ fn recycles_too_early(options: ChainOptions) -> bool {
         rig.answer(|io, _| *io != release);
         assert!(rig.core.durable() < last);
     }
-    rig.core.catalog.free_segments().0 > 0
+    rig.core.catalog.space.free().0 > 0
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::{
     Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole, PageView, SegmentHeader,
     SegmentKind, Superblock, Trailer, encode_group, peek_group,
 };
+use crate::membership::{DriveId, Member, Membership};
 use crate::options::{ChainId, Identity, Label};
 use crate::run::{Run, RunKind, Table};
 
@@ -44,8 +45,19 @@ fn runs() -> Vec<Run> {
 /// Name and bytes of each record.
 fn records() -> Vec<(&'static str, Vec<u8>)> {
     let label = Label::new("unit-1").expect("short");
-    let superblock =
-        Superblock { identity: Identity { id: CHAIN, label }, sequence: 1, segment_bytes: 64 << 20 };
+    let member = |drive, link| Member { drive: DriveId(drive), link };
+    let superblock = Superblock {
+        identity: Identity { id: CHAIN, label },
+        sequence: 3,
+        segment_bytes: 64 << 20,
+        drive: DriveId(0x1122_3344_5566_7788),
+        segments: 16,
+        membership: Membership {
+            generation: 2,
+            members: vec![member(0x1122_3344_5566_7788, 0), member(0x99aa_bbcc_ddee_ff00, 1)],
+            earlier: Some(vec![member(0x1122_3344_5566_7788, 0)]),
+        },
+    };
     let header = SegmentHeader { chain: CHAIN, segment: 2, kind: SegmentKind::Open, lap: 3 };
     let identity = GroupIdentity {
         flags: GroupFlags::CHECKPOINT.with(GroupFlags::OPENED),

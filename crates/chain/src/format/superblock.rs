@@ -1,11 +1,12 @@
-//! The superblock: which chain a drive holds. Four copies; two that are equal are believed.
+//! The superblock: which chain a drive belongs to, and which drives the chain has. Four copies; two equal ones are believed.
 
 use bytes::{BufMut, BytesMut};
-use ithaca_env::codec::DecodeError;
+use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{array, finish_zeros, open_record, seal_record};
-use crate::limits::{FORMAT_VERSION, LABEL_MAX_BYTES, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
+use crate::limits::{FORMAT_VERSION, LABEL_MAX_BYTES, LINKS_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
+use crate::membership::{DriveId, Member, Membership};
 use crate::options::{ChainId, Identity, Label};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHS");
@@ -17,11 +18,17 @@ pub(crate) struct Superblock {
     /// Grows with every rewrite; the highest that has a quorum counts.
     pub(crate) sequence: u64,
     pub(crate) segment_bytes: u64,
+    /// This drive.
+    pub(crate) drive: DriveId,
+    /// Segments that this drive had at least: one with fewer was cut short.
+    pub(crate) segments: u32,
+    pub(crate) membership: Membership,
 }
 
 impl Superblock {
     pub(crate) fn encode(&self) -> BytesMut {
         let mut out = BytesMut::with_capacity(BLOCK_BYTES);
+        let Membership { generation, members, earlier } = &self.membership;
         out.put_u32_le(MAGIC);
         out.put_u32_le(0);
         out.put_u16_le(FORMAT_VERSION);
@@ -29,6 +36,14 @@ impl Superblock {
         out.put_slice(&self.identity.id.0);
         out.put_u64_le(self.sequence);
         out.put_u64_le(self.segment_bytes);
+        out.put_u64_le(self.drive.0);
+        out.put_u32_le(self.segments);
+        out.put_u64_le(*generation);
+        put_members(&mut out, members);
+        match earlier {
+            None => out.put_u32_le(NOT_PENDING),
+            Some(earlier) => put_members(&mut out, earlier),
+        }
         let label = self.identity.label.as_str().as_bytes();
         out.put_u32_le(label.len() as u32);
         out.put_slice(label);
@@ -41,32 +56,80 @@ impl Superblock {
         let mut decoder = open_record(block, "superblock", MAGIC)?;
         let flags = decoder.u16("superblock flags")?;
         if flags != 0 {
-            return Err(DecodeError::Invalid {
-                field: "superblock flags",
-                found: u64::from(flags),
-                expected: "no flags",
-            });
+            return Err(invalid("superblock flags", u64::from(flags), "no flags"));
         }
         let id = ChainId(array(&mut decoder, "chain id")?);
         let sequence = decoder.u64("superblock sequence")?;
         let segment_bytes = decoder.u64("segment bytes")?;
         let sizes = SEGMENT_MIN_BYTES..=SEGMENT_MAX_BYTES;
         if !sizes.contains(&segment_bytes) || !segment_bytes.is_multiple_of(BLOCK_BYTES as u64) {
-            return Err(DecodeError::Invalid {
-                field: "segment bytes",
-                found: segment_bytes,
-                expected: "128 KiB to 1 GiB in blocks",
-            });
+            return Err(invalid("segment bytes", segment_bytes, "128 KiB to 1 GiB in blocks"));
+        }
+        let drive = DriveId(decoder.u64("drive id")?);
+        let segments = decoder.u32("segments")?;
+        let generation = decoder.u64("generation")?;
+        let count = decoder.u32("member count")?;
+        let members = members(&mut decoder, count)?;
+        let count = decoder.u32("earlier member count")?;
+        let earlier = if count == NOT_PENDING { None } else { Some(members_of(&mut decoder, count)?) };
+        let is_listed = |members: &[Member]| members.iter().any(|member| member.drive == drive);
+        if !is_listed(&members) && !earlier.as_deref().is_some_and(is_listed) {
+            return Err(invalid("drive id", drive.0, "one of the members"));
         }
         let label = decoder.counted("label", LABEL_MAX_BYTES)?;
-        let label = std::str::from_utf8(label).ok().and_then(Label::new).ok_or(DecodeError::Invalid {
-            field: "label",
-            found: label.len() as u64,
-            expected: "UTF-8",
-        })?;
+        let label = std::str::from_utf8(label).ok().and_then(Label::new);
+        let label = label.ok_or(invalid("label", 0, "UTF-8"))?;
         finish_zeros(decoder, "superblock")?;
-        Ok(Self { identity: Identity { id, label }, sequence, segment_bytes })
+        let membership = Membership { generation, members, earlier };
+        Ok(Self { identity: Identity { id, label }, sequence, segment_bytes, drive, segments, membership })
     }
+}
+
+/// In place of the number of earlier members: the change is decided, they do not matter any more.
+const NOT_PENDING: u32 = u32::MAX;
+
+fn put_members(out: &mut BytesMut, members: &[Member]) {
+    assert!(members.len() <= LINKS_MAX, "{} members", members.len());
+    out.put_u32_le(members.len() as u32);
+    for member in members {
+        out.put_u64_le(member.drive.0);
+        out.put_u32_le(member.link);
+        out.put_u32_le(0);
+    }
+}
+
+/// The members of a generation; there is at least one.
+fn members(decoder: &mut Decoder<'_>, count: u32) -> Result<Vec<Member>, DecodeError> {
+    if count == 0 {
+        return Err(invalid("member count", 0, "at least 1"));
+    }
+    members_of(decoder, count)
+}
+
+fn members_of(decoder: &mut Decoder<'_>, count: u32) -> Result<Vec<Member>, DecodeError> {
+    if count as usize > LINKS_MAX {
+        return Err(invalid("member count", u64::from(count), "at most 16"));
+    }
+    let mut members: Vec<Member> = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let member = Member { drive: DriveId(decoder.u64("drive id")?), link: decoder.u32("link")? };
+        let reserved = decoder.u32("reserved")?;
+        if reserved != 0 {
+            return Err(invalid("reserved", u64::from(reserved), "zero"));
+        }
+        if member.link as usize >= LINKS_MAX {
+            return Err(invalid("link", u64::from(member.link), "at most 15"));
+        }
+        if members.iter().any(|other| other.drive == member.drive || other.link == member.link) {
+            return Err(invalid("member", member.drive.0, "drives and links that differ"));
+        }
+        members.push(member);
+    }
+    Ok(members)
+}
+
+fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
+    DecodeError::Invalid { field, found, expected }
 }
 
 #[cfg(test)]
@@ -74,26 +137,46 @@ mod tests {
     use super::*;
     use crate::format::testing;
 
-    fn example() -> Superblock {
+    fn example(earlier: Option<Vec<Member>>) -> Superblock {
         let label = Label::new("unit-3").expect("short");
+        let member = |drive, link| Member { drive: DriveId(drive), link };
         Superblock {
             identity: Identity { id: ChainId([7; 16]), label },
             sequence: 1,
             segment_bytes: 64 << 20,
+            drive: DriveId(11),
+            segments: 20,
+            membership: Membership { generation: 3, members: vec![member(11, 0), member(12, 4)], earlier },
         }
     }
 
     #[test]
     fn it_comes_back_and_no_flipped_bit_passes() {
-        let block = example().encode();
-        assert_eq!(Superblock::decode(&block), Ok(example()));
-        testing::every_bit_flip_is_refused(&block, |bytes| Superblock::decode(bytes).ok());
-        testing::noise_does_not_panic(&block, |bytes| Superblock::decode(bytes).ok());
+        let earlier = vec![Member { drive: DriveId(11), link: 0 }];
+        for superblock in [example(None), example(Some(Vec::new())), example(Some(earlier))] {
+            let block = superblock.encode();
+            assert_eq!(Superblock::decode(&block), Ok(superblock));
+            testing::every_bit_flip_is_refused(&block, |bytes| Superblock::decode(bytes).ok());
+            testing::noise_does_not_panic(&block, |bytes| Superblock::decode(bytes).ok());
+        }
+    }
+
+    #[test]
+    fn a_drive_that_is_no_member_and_a_link_twice_are_refused() {
+        let mut stranger = example(None);
+        stranger.drive = DriveId(99);
+        assert!(Superblock::decode(&stranger.encode()).is_err());
+        let mut twice = example(None);
+        twice.membership.members[1].link = 0;
+        assert!(Superblock::decode(&twice.encode()).is_err());
+        let mut far = example(None);
+        far.membership.members[1].link = 16;
+        assert!(Superblock::decode(&far.encode()).is_err());
     }
 
     #[test]
     fn a_newer_version_is_told_by_its_number() {
-        let mut block = example().encode();
+        let mut block = example(None).encode();
         block[8] = 9;
         seal_record(&mut block);
         let error = Superblock::decode(&block).expect_err("version 9");

@@ -7,11 +7,13 @@ use ithaca_env::limits::BLOCK_BYTES;
 use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, PageView, Superblock, Trailer};
 use crate::limits::{SUPERBLOCK_COPIES, SUPERBLOCK_STRIDE_BYTES};
+use crate::links::{Drives, link_of};
+use crate::membership::DriveId;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
-    Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, read_superblock, recover,
-    scan_segment,
+    Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, recover, scan_segment,
 };
+use crate::roster::gather;
 
 /// What a check found. The chain is well if `damage` is empty and all superblock copies are good.
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ pub struct CheckReport {
     pub identity: Identity,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Good copies of the superblock, of four.
-    pub superblock_copies: usize,
+    /// Each drive, in the order of the chain.
+    pub drives: Vec<DriveReport>,
     /// Segments that are free.
     pub segments_free: u64,
     /// Segments without a footer that hold groups.
@@ -40,19 +42,41 @@ pub struct CheckReport {
     pub damage: Vec<Damage>,
 }
 
-/// Reads every block that a chain uses and verifies it. Writes nothing; the drive may be open for reading only. Groups
-/// of the open segments are checked against the end of the log as the next open would find it.
+/// A drive of a chain, and what is on it.
+#[derive(Clone, Debug)]
+pub struct DriveReport {
+    /// Its path.
+    pub drive: String,
+    /// Which drive it is.
+    pub id: DriveId,
+    /// Good copies of the superblock, of four.
+    pub superblock_copies: usize,
+    /// Segments it has.
+    pub segments: u64,
+    /// Segments that are free.
+    pub segments_free: u64,
+    /// Segments that hold groups.
+    pub segments_live: u64,
+    /// Whether the log goes on on it.
+    pub is_tail: bool,
+}
+
+/// Reads every block that a chain uses and verifies it. Writes nothing; the drives, all of the chain's in
+/// any order, may be open for reading only. Groups of the open segments are checked against the end of the log as the next open would find it.
 ///
 /// Errors: those of an open; a chain that cannot be opened cannot be checked.
-pub async fn check(drive: &Drive) -> Result<CheckReport, OpenError> {
-    let superblock = read_superblock(drive).await?;
-    let geometry = Geometry::new(superblock.segment_bytes);
-    let options = ChainOptions { segment_bytes: superblock.segment_bytes, ..ChainOptions::default() };
-    let recovered = recover(drive, &superblock, geometry, &options).await?.recovered;
+pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> {
+    let roster = gather(&drives.into(), &ChainOptions::default()).await?;
+    let geometry = Geometry::new(roster.segment_bytes());
+    let options = ChainOptions { segment_bytes: roster.segment_bytes(), ..ChainOptions::default() };
+    let (links, chain) = (roster.links(), roster.identity().id);
+    let reopened = recover(&links, chain, geometry, &options).await?;
+    let recovered = reopened.recovered;
+    let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
     let mut report = CheckReport {
-        identity: superblock.identity.clone(),
-        segment_bytes: superblock.segment_bytes,
-        superblock_copies: good_copies(drive, &superblock).await?,
+        identity: roster.identity().clone(),
+        segment_bytes: geometry.segment_bytes,
+        drives: Vec::new(),
         segments_free: 0,
         segments_open: 0,
         segments_closed: 0,
@@ -62,38 +86,25 @@ pub async fn check(drive: &Drive) -> Result<CheckReport, OpenError> {
         cut_groups: recovered.cut_groups,
         damage: recovered.damage,
     };
-    let chain = superblock.identity.id;
-    let segments = geometry.segments_in(drive.size_bytes());
-    let frames = read_frames(drive, geometry, chain, segments).await?;
-    for (segment, frame) in frames.into_iter().enumerate() {
-        let segment = segment as u32;
-        let lap = match &frame {
-            Frame::Blank | Frame::Ready { .. } => {
-                report.segments_free += 1;
-                continue;
-            }
-            Frame::Open { lap } => *lap,
-            Frame::Closed { trailer, .. } => Some(trailer.lap),
-        };
-        let target = ScanTarget { drive, geometry, chain, segment, lap, options: &options };
-        let scan = scan_segment(&target).await?;
-        report.count(&scan);
-        match frame {
-            Frame::Closed { trailer, .. } => {
-                report.segments_closed += 1;
-                report.closed_groups(&trailer, &scan);
-                if !is_footer_good(drive, geometry, &trailer).await? {
-                    report.add(Damage {
-                        segment,
-                        offset: trailer.directory_offset,
-                        bytes: trailer.directory_bytes,
-                        kind: DamageKind::Footer,
-                    });
-                }
-            }
-            _ if scan.groups.is_empty() => report.segments_free += 1,
-            _ => report.segments_open += 1,
+    for (link, it) in links.iter().zip(&roster.drives) {
+        let free_before = report.segments_free;
+        let frames = read_frames(link, geometry, chain).await?;
+        let segments = frames.len() as u64;
+        for (segment, frame) in frames {
+            let target =
+                ScanTarget { drive: &link.device, geometry, chain, segment, lap: None, options: &options };
+            report.segment(frame, target).await?;
         }
+        let segments_free = report.segments_free - free_before;
+        report.drives.push(DriveReport {
+            drive: link.device.name(),
+            id: it.superblock.drive,
+            superblock_copies: good_copies(&link.device, &it.superblock).await?,
+            segments,
+            segments_free,
+            segments_live: segments - segments_free,
+            is_tail: tail == Some(link.number),
+        });
     }
     Ok(report)
 }
@@ -125,6 +136,42 @@ async fn is_footer_good(drive: &Drive, geometry: Geometry, trailer: &Trailer) ->
 }
 
 impl CheckReport {
+    /// Whether all copies of every superblock are good.
+    pub fn superblocks_are_whole(&self) -> bool {
+        self.drives.iter().all(|drive| drive.superblock_copies == SUPERBLOCK_COPIES)
+    }
+
+    /// Reads the groups of a segment, and its footer if it has one.
+    async fn segment(&mut self, frame: Frame, target: ScanTarget<'_>) -> Result<(), OpenError> {
+        let lap = match &frame {
+            Frame::Blank | Frame::Ready { .. } => {
+                self.segments_free += 1;
+                return Ok(());
+            }
+            Frame::Open { lap } => *lap,
+            Frame::Closed { trailer, .. } => Some(trailer.lap),
+        };
+        let scan = scan_segment(&ScanTarget { lap, ..target }).await?;
+        self.count(&scan);
+        match frame {
+            Frame::Closed { trailer, .. } => {
+                self.segments_closed += 1;
+                self.closed_groups(&trailer, &scan);
+                if !is_footer_good(target.drive, target.geometry, &trailer).await? {
+                    self.add(Damage {
+                        segment: target.segment,
+                        offset: trailer.directory_offset,
+                        bytes: trailer.directory_bytes,
+                        kind: DamageKind::Footer,
+                    });
+                }
+            }
+            _ if scan.groups.is_empty() => self.segments_free += 1,
+            _ => self.segments_open += 1,
+        }
+        Ok(())
+    }
+
     fn count(&mut self, scan: &Scan) {
         for group in &scan.groups {
             self.groups += 1;

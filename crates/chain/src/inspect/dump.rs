@@ -3,7 +3,8 @@
 use ithaca_env::drive::Drive;
 
 use crate::error::OpenError;
-use crate::format::{GroupFlags, PageView, Trailer};
+use crate::format::{GroupFlags, PageView, Superblock, Trailer};
+use crate::links::Link;
 use crate::options::{ChainOptions, Geometry};
 use crate::recover::{
     Frame, ScanTarget, ScannedGroup, read_directory, read_frames, read_lenient, read_superblock, scan_segment,
@@ -20,7 +21,7 @@ pub struct DumpOptions {
     pub runs: bool,
 }
 
-/// Gives a line at a time to `line`: what the drive holds, well or harmed. Writes nothing. Lines are `what key=value …`,
+/// Gives a line at a time to `line`: what one drive of a chain holds, well or harmed. Writes nothing. Lines are `what key=value …`,
 /// for people; they are not a stable format.
 ///
 /// Errors: the superblock cannot be read, or the drive fails.
@@ -29,18 +30,16 @@ pub async fn dump(
     options: DumpOptions,
     mut line: impl FnMut(String),
 ) -> Result<(), OpenError> {
-    let superblock = read_superblock(drive).await?;
+    let (superblock, _) = read_superblock(drive).await?;
     let chain = superblock.identity.id;
     let geometry = Geometry::new(superblock.segment_bytes);
-    let segments = geometry.segments_in(drive.size_bytes());
-    line(format!(
-        "superblock chain={chain} label={} sequence={} segment_bytes={} segments={segments}",
-        superblock.identity.label, superblock.sequence, superblock.segment_bytes
-    ));
+    superblock_lines(&superblock, &mut line);
+    let membership = &superblock.membership;
+    let members = membership.members.iter().chain(membership.earlier.iter().flatten());
+    let own = members.clone().find(|member| member.drive == superblock.drive);
+    let link = Link { number: own.map_or(0, |member| member.link), device: drive.clone() };
     let chain_options = ChainOptions { segment_bytes: superblock.segment_bytes, ..ChainOptions::default() };
-    let frames = read_frames(drive, geometry, chain, segments).await?;
-    for (segment, frame) in frames.into_iter().enumerate() {
-        let segment = segment as u32;
+    for (segment, frame) in read_frames(&link, geometry, chain).await? {
         if options.segment.is_some_and(|wanted| wanted != segment) {
             continue;
         }
@@ -76,6 +75,21 @@ pub async fn dump(
         }
     }
     Ok(())
+}
+
+fn superblock_lines(superblock: &Superblock, line: &mut impl FnMut(String)) {
+    let Superblock { identity, sequence, segment_bytes, drive, segments, membership } = superblock;
+    line(format!(
+        "superblock chain={} label={} sequence={sequence} segment_bytes={segment_bytes} drive={drive} segments={segments}",
+        identity.id, identity.label
+    ));
+    let state = if membership.earlier.is_some() { " pending" } else { "" };
+    line(format!("  generation {}{state}", membership.generation));
+    for (what, members) in
+        [("drive", &membership.members), ("earlier drive", &membership.earlier.clone().unwrap_or_default())]
+    {
+        members.iter().for_each(|member| line(format!("  {what} {} link={}", member.drive, member.link)));
+    }
 }
 
 fn closed_line(trailer: &Trailer, is_header_bad: bool) -> String {

@@ -44,12 +44,13 @@ impl Inner {
         let reads: Vec<(Extent, DriveFuture<Bytes>)> = extents
             .into_iter()
             .map(|extent| {
+                let device = self.device_of(extent.segment)?;
                 let offset = geometry.segment_start(extent.segment) + extent.blocks.start;
                 let len = (extent.blocks.end - extent.blocks.start) as usize;
-                let read = self.drive.read(offset, len);
-                (extent, read)
+                Some((extent, device.read(offset, len)))
             })
-            .collect();
+            .collect::<Option<_>>()
+            .ok_or(FetchError::Recycled)?;
         for (extent, read) in reads {
             let bytes = read.await.map_err(|error| FetchError::Read(error.into()))?;
             for index in extent.first..extent.end {

@@ -55,7 +55,8 @@ impl Inner {
             })
         };
         let Some((offset, len, checksum)) = place else { return Ok(Vec::new()) };
-        let bytes = read_lenient(&self.drive, offset, len).await?;
+        let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let bytes = read_lenient(&device, offset, len).await?;
         let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
         let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
         Ok(directory.map(|directory| (key, FooterPart::Directory(Rc::new(directory)))).into_iter().collect())
@@ -85,7 +86,8 @@ impl Inner {
             return Ok(Vec::new());
         }
         let offset = geometry.segment_start(key.segment) + u64::from(start);
-        let bytes = read_lenient(&self.drive, offset, len).await?;
+        let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let bytes = read_lenient(&device, offset, len).await?;
         let mut parts = Vec::new();
         for (index, page) in pages.into_iter().enumerate() {
             let at = (page.offset - start) as usize;
@@ -109,8 +111,9 @@ impl Inner {
             let core = self.core.borrow();
             (core.geometry, core.options.clone())
         };
+        let Some(device) = self.device_of(segment) else { return Ok(()) };
         let target = ScanTarget {
-            drive: &self.drive,
+            drive: &device,
             geometry,
             chain: self.identity.id,
             segment,

@@ -10,12 +10,13 @@ use crate::limits::{
     FORMAT_VERSION, OPEN_READS, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES,
     SUPERBLOCK_ZONE_BYTES,
 };
+use crate::links::{Link, segment_of};
 use crate::options::{ChainId, Geometry};
 
-/// The superblock that a quorum of copies agrees on.
+/// The superblock that a quorum of copies agrees on, and how many copies are it.
 ///
 /// Errors: `NotAChain` if all copies are zeros, `SuperblockLost` if too few agree, `NewerFormat`, `TooSmall`.
-pub(crate) async fn read_superblock(drive: &Drive) -> Result<Superblock, OpenError> {
+pub(crate) async fn read_superblock(drive: &Drive) -> Result<(Superblock, usize), OpenError> {
     if drive.size_bytes() < SUPERBLOCK_ZONE_BYTES {
         return Err(OpenError::TooSmall {
             drive: drive.name(),
@@ -53,7 +54,7 @@ pub(crate) async fn read_superblock(drive: &Drive) -> Result<Superblock, OpenErr
     good.sort_by_key(|superblock| std::cmp::Reverse(superblock.sequence));
     let votes = |one: &Superblock| good.iter().filter(|other| *other == one).count();
     if let Some(superblock) = good.iter().find(|one| votes(one) >= SUPERBLOCK_QUORUM) {
-        return Ok(superblock.clone());
+        return Ok((superblock.clone(), votes(superblock)));
     }
     if let Some(error) = unread {
         return Err(error.into());
@@ -96,19 +97,20 @@ impl Frame {
     }
 }
 
-/// Reads the frames of all segments, a bounded number at a time.
+/// Reads the frames of all segments of a link, a bounded number at a time; with the number of each.
 pub(crate) async fn read_frames(
-    drive: &Drive,
+    link: &Link,
     geometry: Geometry,
     chain: ChainId,
-    segments: u32,
-) -> Result<Vec<Frame>, DriveError> {
+) -> Result<Vec<(u32, Frame)>, DriveError> {
+    let drive = &link.device;
+    let segments = geometry.segments_in(drive.size_bytes());
     let mut frames = Vec::with_capacity(segments as usize);
     let mut reads = std::collections::VecDeque::new();
     let mut next = 0;
     while frames.len() < segments as usize {
         while next < segments && reads.len() < OPEN_READS {
-            let start = geometry.segment_start(next);
+            let start = geometry.segment_start(segment_of(link.number, next));
             let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
             let read = |offset, len| start_lenient(drive, offset, len);
             reads.push_back((read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES)));
@@ -117,7 +119,8 @@ pub(crate) async fn read_frames(
         let Some((begin, trailer)) = reads.pop_front() else { break };
         let (begin, trailer) = (begin.finish().await?, trailer.finish().await?);
         let (header, group) = begin.split_at(BLOCK_BYTES);
-        frames.push(classify(frames.len() as u32, chain, header, group, &trailer));
+        let segment = segment_of(link.number, frames.len() as u32);
+        frames.push((segment, classify(segment, chain, header, group, &trailer)));
     }
     Ok(frames)
 }

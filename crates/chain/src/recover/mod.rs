@@ -23,8 +23,9 @@ pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
-use crate::format::{Directory, Hole, Superblock, Trailer};
-use crate::options::{ChainOptions, Geometry, planted};
+use crate::format::{Directory, Hole, Trailer};
+use crate::links::Links;
+use crate::options::{ChainId, ChainOptions, Geometry, planted};
 use crate::range_set::RangeSet;
 
 /// What an open found.
@@ -63,30 +64,32 @@ pub(crate) struct Reopened {
     pub(crate) highest_lap: u64,
 }
 
-/// Finds out what is on the drive. Writes nothing.
+/// Finds out what is on the drives. Writes nothing.
 pub(crate) async fn recover(
-    drive: &Drive,
-    superblock: &Superblock,
+    links: &Links,
+    chain: ChainId,
     geometry: Geometry,
     options: &ChainOptions,
 ) -> Result<Reopened, OpenError> {
-    let chain = superblock.identity.id;
-    let segments = geometry.segments_in(drive.size_bytes());
-    let mut frames = read_frames(drive, geometry, chain, segments).await?;
+    let mut catalog = Catalog::default();
+    let mut frames = Vec::new();
+    for link in links.iter() {
+        catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
+        frames.extend(read_frames(link, geometry, chain).await?);
+    }
     // A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
     // creation that was interrupted leaves a chain without one.
-    if frames.iter().all(|frame| matches!(frame, Frame::Blank | Frame::Ready { .. })) {
-        let blank = frames.iter_mut().filter(|frame| matches!(frame, Frame::Blank));
-        blank.for_each(|frame| *frame = Frame::Open { lap: None });
+    if frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank | Frame::Ready { .. })) {
+        let blank = frames.iter_mut().filter(|(_, frame)| matches!(frame, Frame::Blank));
+        blank.for_each(|(_, frame)| *frame = Frame::Open { lap: None });
     }
-    let mut catalog = Catalog::new(segments);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let mut scans = Vec::new();
     let mut highest_lap = 0;
     let mut incarnation = 0;
-    for (segment, frame) in frames.into_iter().enumerate() {
-        let segment = segment as u32;
+    for (segment, frame) in frames {
+        let drive = links.device_of(segment).expect("its frame was read");
         highest_lap = highest_lap.max(frame.highest_lap());
         let lap = match frame {
             Frame::Blank => continue,
@@ -99,7 +102,7 @@ pub(crate) async fn recover(
                 if is_header_bad {
                     recovered.damage.push(frame_damage(segment));
                 }
-                check_size(drive, geometry, segments, trailer.segments)?;
+                check_size(drive, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
                 if let Some(keys) = exact_keys(drive, geometry, &trailer).await? {
                     keys.iter().for_each(|range| {
@@ -122,13 +125,15 @@ pub(crate) async fn recover(
     for group in scans.iter().flat_map(|scan| &scan.groups) {
         highest_lap = highest_lap.max(group.head.identity.lap);
         incarnation = incarnation.max(group.head.identity.incarnation);
-        check_size(drive, geometry, segments, group.head.identity.segments)?;
+        let identity = &group.head.identity;
+        let drive = links.device_of(identity.segment).expect("it was scanned");
+        check_size(drive, geometry, identity.segments)?;
     }
     let judged = judge(scans, &closed_laps, options);
     // Where no group of any lap was found there is nothing to wipe.
     let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
     let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
-    let resume = apply(drive, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
     }
@@ -143,14 +148,15 @@ pub(crate) async fn recover(
     Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap })
 }
 
-fn check_size(drive: &Drive, geometry: Geometry, found: u32, had: u32) -> Result<(), OpenError> {
-    if had <= found {
+/// A drive that had so many segments has them still.
+pub(crate) fn check_size(drive: &Drive, geometry: Geometry, had: u32) -> Result<(), OpenError> {
+    if had <= geometry.segments_in(drive.size_bytes()) {
         return Ok(());
     }
     Err(OpenError::Truncated {
         drive: drive.name(),
         found_bytes: drive.size_bytes(),
-        needed_bytes: geometry.segment_start(had),
+        needed_bytes: geometry.bytes_for(had),
     })
 }
 
@@ -204,7 +210,7 @@ pub(crate) async fn read_directory(
 
 /// Builds the open segments from the groups that count, and says where the writer goes on.
 fn apply(
-    drive: &Drive,
+    links: &Links,
     judged: Judged,
     catalog: &mut Catalog,
     recovered: &mut Recovered,
@@ -260,7 +266,9 @@ fn apply(
     }
     if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
         return Err(OpenError::CheckpointLost {
-            drive: drive.name(),
+            drive: cursor
+                .and_then(|it: Cursor| links.device_of(it.segment))
+                .map_or_else(|| links.names(), Drive::name),
             segment: cursor.map_or(0, |cursor: Cursor| cursor.segment),
         });
     }

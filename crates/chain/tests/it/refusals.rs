@@ -112,7 +112,7 @@ fn a_check_and_a_dump_tell_what_is_there() {
     within(6, async |env| {
         let drive = make_chain(&env).await;
         let report = check(&drive).await.expect("it is well");
-        assert_eq!((report.damage.len(), report.superblock_copies, report.records), (0, 4, 40));
+        assert_eq!((report.damage.len(), report.drives[0].superblock_copies, report.records), (0, 4, 40));
         assert!(report.segments_closed >= 2 && report.groups >= 42, "{report:?}");
         let mut lines = Vec::new();
         let everything = DumpOptions { segment: None, groups: true, runs: true };

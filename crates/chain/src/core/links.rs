@@ -1,0 +1,81 @@
+//! Links that come and go while the log is written.
+
+use super::{Core, Effect};
+use crate::catalog::SegmentState;
+use crate::links::link_of;
+use crate::options::planted;
+
+/// How far a link is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Something is being written there still.
+    Busy,
+    /// So many segments hold records that are not released.
+    Holds(u32),
+    /// Nothing is there that anybody needs.
+    Empty,
+}
+
+impl Core {
+    /// A drive is a member of the chain from now on, durably: the log may go on there.
+    pub(crate) fn add_link(&mut self, link: u32, segments: u32, out: &mut Vec<Effect>) {
+        self.catalog.space.add_link(link, segments);
+        self.grown_out.remove(&link);
+        self.turn(out);
+        out.push(Effect::Changed);
+    }
+
+    /// Begins or gives up to empty a link. While it leaves, no segment of it is begun, and the one being filled there is
+    /// left for one on another link.
+    pub(crate) fn set_leaving(&mut self, link: u32, is_leaving: bool, out: &mut Vec<Effect>) {
+        self.catalog.space.set_leaving(link, is_leaving);
+        self.drop_leaving_next();
+        self.turn(out);
+    }
+
+    /// The segment to go on in is chosen again if its link leaves. Not before its header is there: two writes at one place
+    /// must not fly together.
+    pub(super) fn drop_leaving_next(&mut self) {
+        if let Some(next) = self.next.filter(|next| next.header_durable)
+            && !self.catalog.space.is_open(link_of(next.segment))
+        {
+            self.catalog.set(next.segment, SegmentState::Ready);
+            self.next = None;
+        }
+    }
+
+    /// How far a leaving link is. Frees what can be freed.
+    pub(crate) fn leaving(&mut self, link: u32) -> Leaving {
+        self.catalog.reclaim(None);
+        let on_link = self.catalog.space.iter().filter(|(segment, _)| link_of(*segment) == link);
+        let mut holds = 0;
+        for (_, state) in on_link {
+            match state {
+                SegmentState::Raw | SegmentState::Ready => {}
+                SegmentState::Closed(_) => holds += 1,
+                SegmentState::Preparing | SegmentState::Next | SegmentState::Open(_) => return Leaving::Busy,
+            }
+        }
+        if holds == 0 || planted!(self.options, RemovedWithRecords) {
+            return Leaving::Empty;
+        }
+        Leaving::Holds(holds)
+    }
+
+    /// Whether the other links have room for the log to go on and for the reserve.
+    pub(crate) fn has_room_without_leaving(&self) -> bool {
+        let (ready, raw) = self.catalog.space.free();
+        ready + raw > self.options.reserve_segments || self.can_grow()
+    }
+
+    /// The drive is no member of the chain any more.
+    pub(crate) fn remove_link(&mut self, link: u32) {
+        assert!(self.tail_link() != Some(link), "the log is written to link {link}");
+        self.catalog.space.remove_link(link);
+    }
+
+    /// No lap above this one has been used.
+    pub(crate) fn highest_lap(&self) -> u64 {
+        self.next_lap - 1
+    }
+}

@@ -1,0 +1,106 @@
+//! The links of a chain, and where a segment lies: on one link, at one place of it.
+//!
+//! A segment's number says both. What reads and writes segments asks for the device of its link and need not know what the
+//! link is made of; today that is one drive.
+
+use std::rc::Rc;
+
+use ithaca_env::drive::Drive;
+
+use crate::limits::{LINKS_MAX, SEGMENTS_MAX};
+
+/// Bits of a segment's number that say where on its link it is.
+const INDEX_BITS: u32 = SEGMENTS_MAX.trailing_zeros();
+
+const _: () = assert!(SEGMENTS_MAX.is_power_of_two());
+
+/// The number of a segment: the `index`-th of link `link`. On link 0 it is the index itself.
+pub(crate) fn segment_of(link: u32, index: u32) -> u32 {
+    assert!((link as usize) < LINKS_MAX && u64::from(index) < SEGMENTS_MAX, "segment {index} of link {link}");
+    (link << INDEX_BITS) | index
+}
+
+/// The link that a segment is on.
+pub fn link_of(segment: u32) -> u32 {
+    segment >> INDEX_BITS
+}
+
+/// Which of its link's segments it is.
+pub fn index_of(segment: u32) -> u32 {
+    segment & ((1 << INDEX_BITS) - 1)
+}
+
+/// One link.
+#[derive(Clone)]
+pub(crate) struct Link {
+    /// Its number, which the numbers of its segments begin with.
+    pub(crate) number: u32,
+    /// What its segments are read from and written to.
+    pub(crate) device: Drive,
+}
+
+/// The links of a chain, in order. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Links {
+    links: Rc<[Link]>,
+}
+
+impl Links {
+    pub(crate) fn new(links: impl IntoIterator<Item = Link>) -> Self {
+        Self { links: links.into_iter().collect() }
+    }
+
+    /// In the order of the chain.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
+    }
+
+    /// The device of a link; none if it was removed.
+    pub(crate) fn device(&self, link: u32) -> Option<&Drive> {
+        self.links.iter().find(|other| other.number == link).map(|link| &link.device)
+    }
+
+    /// The device that a segment is on.
+    pub(crate) fn device_of(&self, segment: u32) -> Option<&Drive> {
+        self.device(link_of(segment))
+    }
+
+    /// The names of the drives, for errors that are about all of them.
+    pub(crate) fn names(&self) -> String {
+        self.links.iter().map(|link| link.device.name()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The drives of a chain, in any order: each says itself which one it is.
+#[derive(Clone)]
+pub struct Drives(pub(crate) Vec<Drive>);
+
+impl From<Drive> for Drives {
+    fn from(drive: Drive) -> Self {
+        Self(vec![drive])
+    }
+}
+
+impl From<&Drive> for Drives {
+    fn from(drive: &Drive) -> Self {
+        Self(vec![drive.clone()])
+    }
+}
+
+impl From<Vec<Drive>> for Drives {
+    fn from(drives: Vec<Drive>) -> Self {
+        Self(drives)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_number_says_its_link_and_its_place() {
+        assert_eq!(segment_of(0, 7), 7, "the first link's segments are numbered from 0");
+        let last = segment_of(LINKS_MAX as u32 - 1, SEGMENTS_MAX as u32 - 1);
+        assert_eq!((link_of(last), index_of(last)), (LINKS_MAX as u32 - 1, SEGMENTS_MAX as u32 - 1));
+    }
+}
