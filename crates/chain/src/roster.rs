@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
+use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
 use crate::format::Superblock;
@@ -9,7 +10,7 @@ use crate::limits::{LINKS_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_
 use crate::links::{Drives, Link, Links};
 use crate::membership::{DriveId, Member, Membership, Seen, decide};
 use crate::options::{ChainOptions, Geometry, Identity};
-use crate::recover::{check_size, read_superblock};
+use crate::recover::{check_size, read_lenient, read_superblock};
 
 /// A drive, and what its superblock says now.
 #[derive(Clone)]
@@ -54,11 +55,22 @@ impl MemberDrive {
     /// Changes the superblock. On return the new one is on stable storage, all copies; after a crash in between the drive
     /// has the old one or the new one.
     pub(crate) async fn rewrite(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), DriveError> {
+        self.mend().await?;
         let mut superblock = self.superblock.clone();
         change(&mut superblock);
         superblock.sequence += 1;
-        write_superblock(&self.drive, &superblock).await?;
+        let at_once = if self.copies == 0 { 1 } else { SUPERBLOCK_QUORUM };
+        write_copies(&self.drive, &encoded(&superblock), at_once).await?;
         (self.superblock, self.copies) = (superblock, SUPERBLOCK_COPIES);
+        Ok(())
+    }
+
+    /// Writes copies again that harm has come to. The others get the bytes they have, so that a crash does them no harm.
+    async fn mend(&mut self) -> Result<(), DriveError> {
+        if (1..SUPERBLOCK_COPIES).contains(&self.copies) {
+            write_copies(&self.drive, &encoded(&self.superblock), SUPERBLOCK_COPIES).await?;
+            self.copies = SUPERBLOCK_COPIES;
+        }
         Ok(())
     }
 
@@ -113,6 +125,13 @@ impl Roster {
         }))
     }
 
+    /// Whether a superblock is one of this chain and its drive is no member: it was removed, or never quite added.
+    pub(crate) fn is_stranger(&self, superblock: &Superblock) -> bool {
+        let members = &self.membership.members;
+        superblock.identity == *self.identity()
+            && members.iter().all(|member| member.drive != superblock.drive)
+    }
+
     /// The drive that makes this link.
     pub(crate) fn of_link(&mut self, link: u32) -> Option<&mut MemberDrive> {
         let place = self.membership.members.iter().position(|member| member.link == link)?;
@@ -122,6 +141,9 @@ impl Roster {
     /// Makes every superblock say what the open decided, if a crash has left them in the middle of a change or harm has
     /// come to a copy. On return all of them are on stable storage.
     pub(crate) async fn settle(&mut self) -> Result<(), DriveError> {
+        for it in &mut self.drives {
+            it.mend().await?;
+        }
         let target = self.membership.decided();
         let is_there = |it: &&MemberDrive| it.superblock.membership.generation == target.generation;
         let there: Vec<&MemberDrive> = self.drives.iter().filter(is_there).collect();
@@ -137,7 +159,7 @@ impl Roster {
     /// Makes every drive's superblock say `membership`, one after the other.
     pub(crate) async fn write_all(&mut self, membership: &Membership) -> Result<(), DriveError> {
         for it in &mut self.drives {
-            if it.superblock.membership != *membership || it.copies < SUPERBLOCK_COPIES {
+            if it.superblock.membership != *membership || it.copies == 0 {
                 it.rewrite(|superblock| superblock.membership = membership.clone()).await?;
             }
         }
@@ -146,22 +168,35 @@ impl Roster {
     }
 }
 
-/// Writes half of the copies, a quorum, and the other half when those are durable: at any time two copies are equal.
-async fn write_superblock(drive: &Drive, superblock: &Superblock) -> Result<(), DriveError> {
-    let mut block = PageBuf::default();
-    block.extend(&superblock.encode());
-    write_copies(drive, &block.freeze()).await
+/// Whether the drive holds what a crash leaves of a superblock that was being written or erased, and no member of this
+/// chain: at most one copy that is not zeros, or one of this chain that is good.
+pub(crate) async fn is_left_over(drive: &Drive, roster: &Roster) -> Result<bool, DriveError> {
+    let mut written = 0;
+    let mut is_strangers = false;
+    for copy in 0..SUPERBLOCK_COPIES {
+        let block = read_lenient(drive, (copy * SUPERBLOCK_STRIDE_BYTES) as u64, BLOCK_BYTES).await?;
+        written += usize::from(block.iter().any(|&byte| byte != 0));
+        is_strangers |= Superblock::decode(&block).is_ok_and(|found| roster.is_stranger(&found));
+    }
+    Ok(written <= 1 || is_strangers)
 }
 
 /// Makes the drive one of no chain: its superblock is zeros.
 pub(crate) async fn erase_superblock(drive: &Drive) -> Result<(), DriveError> {
-    write_copies(drive, &PageBuf::zeroed(ithaca_env::limits::BLOCK_BYTES).freeze()).await
+    write_copies(drive, &PageBuf::zeroed(BLOCK_BYTES).freeze(), 1).await
 }
 
-async fn write_copies(drive: &Drive, block: &Bytes) -> Result<(), DriveError> {
-    for first in (0..SUPERBLOCK_COPIES).step_by(SUPERBLOCK_QUORUM) {
-        let copies = first..(first + SUPERBLOCK_QUORUM).min(SUPERBLOCK_COPIES);
-        let writes: Vec<_> = copies
+fn encoded(superblock: &Superblock) -> Bytes {
+    let mut block = PageBuf::default();
+    block.extend(&superblock.encode());
+    block.freeze()
+}
+
+/// Writes the copies, so many at a time. Two of four leave two that are equal if a crash tears them; on a drive whose copies
+/// are not equal before or after, one at a time leaves no more than one that is neither.
+async fn write_copies(drive: &Drive, block: &Bytes, at_once: usize) -> Result<(), DriveError> {
+    for first in (0..SUPERBLOCK_COPIES).step_by(at_once) {
+        let writes: Vec<_> = (first..first + at_once)
             .map(|copy| {
                 let offset = (copy * SUPERBLOCK_STRIDE_BYTES) as u64;
                 drive.write(offset, block.clone(), Durability::Durable)

@@ -18,7 +18,7 @@ use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership};
 use crate::options::planted;
 use crate::recover::{read_lenient, read_superblock};
-use crate::roster::{MemberDrive, Roster, erase_superblock};
+use crate::roster::{MemberDrive, Roster, erase_superblock, is_left_over};
 
 /// Segments that a drive must hold to be worth adding; a file grows to it.
 const ADDED_SEGMENTS: u32 = 2;
@@ -52,7 +52,7 @@ impl Chain {
         let _taken = inner.take_roster().await;
         inner.check_running()?;
         let mut roster = inner.roster.borrow().clone();
-        let link = inner.check_new(&roster, &drive).await?;
+        let (link, sequence) = inner.check_new(&roster, &drive).await?;
         let id = DriveId(inner.env.random_u64());
         inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
         let Membership { generation, members, .. } = roster.membership.clone();
@@ -64,7 +64,7 @@ impl Chain {
             drive: id,
             segments,
             membership: pending.clone(),
-            sequence: 0,
+            sequence,
             ..roster.drives[0].superblock.clone()
         };
         let mut added = MemberDrive { drive, superblock, copies: 0 };
@@ -130,7 +130,7 @@ impl Chain {
     /// Waits until nothing of the log is written to a leaving link, and checks that nothing is left on it.
     async fn empty(&self, link: u32, name: &str) -> Result<(), ChangeError> {
         let inner = &self.inner;
-        if !inner.core.borrow().has_room_without_leaving() {
+        if !inner.core.borrow_mut().has_room_without_leaving() {
             return Err(ChangeError::NoRoom { drive: name.to_owned() });
         }
         // A group on another link that says that everything on this one was durable.
@@ -177,8 +177,8 @@ impl Inner {
         self.core.borrow().stopped().map_or(Ok(()), |why| Err(why.clone()))
     }
 
-    /// Whether the drive may be added; gives the number of its link.
-    async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<u32, OpenError> {
+    /// Whether the drive may be added; gives the number of its link, and the sequence of the superblock it has.
+    async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<(u32, u64), OpenError> {
         let members = &roster.membership.members;
         let is_used = |link: &u32| members.iter().any(|member| member.link == *link);
         let Some(link) = (0..LINKS_MAX as u32).find(|link| !is_used(link)) else {
@@ -188,21 +188,19 @@ impl Inner {
             let core = self.core.borrow();
             (core.geometry, core.options.clone())
         };
-        match read_superblock(drive).await {
-            Err(OpenError::NotAChain { .. } | OpenError::TooSmall { .. }) => {}
+        let sequence = match read_superblock(drive).await {
+            Err(OpenError::NotAChain { .. } | OpenError::TooSmall { .. }) => 0,
+            Err(OpenError::SuperblockLost { .. }) if is_left_over(drive, roster).await? => 0,
             Err(error) => return Err(error),
+            // Left over from a change that was not finished, or from before the drive was removed.
+            Ok((superblock, _)) if roster.is_stranger(&superblock) => superblock.sequence,
             Ok((superblock, _)) => {
-                // Left over from a change that was not finished, or from before the drive was removed.
-                let is_ours = superblock.identity == self.identity
-                    && members.iter().all(|member| member.drive != superblock.drive);
-                if !is_ours {
-                    let id = superblock.identity.id;
-                    return Err(OpenError::AlreadyThere { drive: drive.name(), id });
-                }
+                let id = superblock.identity.id;
+                return Err(OpenError::AlreadyThere { drive: drive.name(), id });
             }
-        }
+        };
         grow_to_least(drive, geometry, &options, ADDED_SEGMENTS).await?;
-        Ok(link)
+        Ok((link, sequence))
     }
 
     /// Marks every segment of a drive as free that holds anything, so that nothing of an earlier use is taken for ours.
@@ -211,7 +209,6 @@ impl Inner {
             let core = self.core.borrow();
             (core.geometry, core.highest_lap())
         };
-        erase_superblock(drive).await?;
         for index in 0..geometry.segments_in(drive.size_bytes()) {
             let segment = segment_of(link, index);
             let start = geometry.segment_start(segment);

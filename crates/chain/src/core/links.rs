@@ -63,9 +63,15 @@ impl Core {
     }
 
     /// Whether the other links have room for the log to go on and for the reserve.
-    pub(crate) fn has_room_without_leaving(&self) -> bool {
-        let (ready, raw) = self.catalog.space.free();
-        ready + raw > self.options.reserve_segments || self.can_grow()
+    pub(crate) fn has_room_without_leaving(&mut self) -> bool {
+        self.catalog.reclaim(None);
+        let space = &self.catalog.space;
+        let is_free = |segment: u32, state: &SegmentState| {
+            space.is_open(link_of(segment))
+                && !matches!(state, SegmentState::Open(_) | SegmentState::Closed(_))
+        };
+        let free = space.iter().filter(|(segment, state)| is_free(*segment, state)).count();
+        free > self.options.reserve_segments || self.can_grow()
     }
 
     /// The drive is no member of the chain any more.

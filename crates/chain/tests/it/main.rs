@@ -3,14 +3,18 @@
 //! * [`model`]: what a chain must hold after a prefix of the batches that were appended.
 //! * [`world`]: a process that works on a chain, checks what it reads, and is killed and started again.
 //! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
+//! * [`drives`]: several drives: placement, crashes, refused sets of drives.
+//! * [`changes`]: drives that come and go, with crashes at every point.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
+mod changes;
 mod crashes;
 mod damage;
+mod drives;
 mod model;
 #[cfg(feature = "planted-bugs")]
 mod planted;

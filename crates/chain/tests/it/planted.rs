@@ -10,8 +10,10 @@ use std::rc::Rc;
 use ithaca_chain::{ChainOptions, PlantedBug};
 use ithaca_env::sim::DriveFault;
 
+use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::crashes::lives;
 use crate::damage::{Tally, harm_and_look, lose_a_group};
+use crate::drives::{is_growth_known, tiny_drives};
 use crate::model::Rng;
 use crate::space::fill_and_release;
 use crate::world::small_options;
@@ -102,4 +104,38 @@ fn a_recovery_that_forgets_what_a_lost_group_may_have_held_is_found() {
 #[test]
 fn a_read_that_skips_checksums_is_found() {
     is_found_by_flips(PlantedBug::ReadSkipsChecksum, 400);
+}
+
+/// The first seed at which a run with drives that come and go fails.
+fn is_found_by_changes(bug: PlantedBug, ceiling: u64) {
+    let options = ChainOptions { planted: Some(bug), ..tiny_drives() };
+    let found = (1..=ceiling).find(|&seed| {
+        let run = || changes::lives(seed, &options);
+        catch_unwind(AssertUnwindSafe(run)).is_err()
+    });
+    assert!(found.is_some(), "{bug:?} went unnoticed for {ceiling} seeds");
+    println!("{bug:?}: found at seed {found:?}");
+}
+
+#[test]
+fn a_drive_that_takes_records_before_it_is_a_member_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::AddUsedBeforeMember), ..tiny_drives() };
+    assert!(!is_kept_while_adding(&options), "records on a drive that nobody knows of went unnoticed");
+}
+
+#[test]
+fn a_drive_that_is_removed_with_records_on_it_is_found() {
+    is_found_by_changes(PlantedBug::RemovedWithRecords, 40);
+}
+
+#[test]
+fn an_open_that_takes_an_old_copy_of_a_drive_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::GenerationIgnored), ..tiny_drives() };
+    assert!(!is_old_copy_refused(&options), "the old copy is noticed by something else");
+}
+
+#[test]
+fn growth_that_no_superblock_tells_of_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::GrowthNotRecorded), ..tiny_drives() };
+    assert!(!is_growth_known(&options), "the cut is noticed by something else");
 }

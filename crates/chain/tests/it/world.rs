@@ -49,14 +49,33 @@ pub fn identity() -> Identity {
 }
 
 pub async fn open_drive(env: &Env) -> Drive {
-    let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
+    open_named(env, "chain").await
+}
+
+/// Opens the drive of this name, or makes it.
+pub async fn open_named(env: &Env, name: &str) -> Drive {
+    let open = OpenDrive { path: name.into(), create_bytes: Some(64 << 10), read_only: false };
     env.open_drive(open).await.expect("the drive opens")
 }
 
+/// Opens the drives of these names.
+pub async fn open_drives(env: &Env, names: &[&str]) -> Vec<Drive> {
+    let mut drives = Vec::new();
+    for name in names {
+        drives.push(open_named(env, name).await);
+    }
+    drives
+}
+
 /// Opens the chain, or creates it if nothing of it was ever acknowledged.
-pub async fn open_or_create(env: &Env, options: ChainOptions, model: &RefCell<Model>) -> Chain {
-    let drive = open_drive(env).await;
-    match Chain::open(env, drive.clone(), Some(&identity()), options.clone()).await {
+pub async fn open_or_create(
+    env: &Env,
+    names: &[&str],
+    options: ChainOptions,
+    model: &RefCell<Model>,
+) -> Chain {
+    let drives = open_drives(env, names).await;
+    match Chain::open(env, drives.clone(), Some(&identity()), options.clone()).await {
         Ok((chain, recovered)) => {
             assert_eq!(recovered.damage, [], "no damage was done");
             model.borrow_mut().settle(&recovered);
@@ -64,7 +83,7 @@ pub async fn open_or_create(env: &Env, options: ChainOptions, model: &RefCell<Mo
         }
         Err(OpenError::NotAChain { .. } | OpenError::SuperblockLost { .. } | OpenError::TooSmall { .. }) => {
             assert_eq!(model.borrow().total_acked, 0, "an acknowledged chain is not lost");
-            Chain::create(env, drive, identity(), options).await.expect("it is created")
+            Chain::create(env, drives, identity(), options).await.expect("it is created")
         }
         Err(other) => panic!("{other}"),
     }
@@ -170,7 +189,7 @@ impl Workload {
         batch
     }
 
-    async fn work(mut self, env: Env, chain: Chain, model: Rc<RefCell<Model>>) {
+    pub async fn work(mut self, env: Env, chain: Chain, model: Rc<RefCell<Model>>) {
         let mut tickets: Vec<Ticket> = Vec::new();
         for _ in 0..self.steps {
             let batch = self.batch(&mut model.borrow_mut());
@@ -248,20 +267,26 @@ fn note_durable(chain: &Chain, tickets: &[Ticket], model: &RefCell<Model>) {
     model.acked = acked;
 }
 
-/// One machine with one process and one drive.
+/// One machine with one process and the drives of one chain.
 pub struct World {
     pub sim: Sim,
     pub process: ProcessId,
     pub model: Rc<RefCell<Model>>,
+    pub drives: Vec<&'static str>,
 }
 
 impl World {
     pub fn new(seed: u64) -> Self {
+        Self::over(seed, &["chain"])
+    }
+
+    /// A world whose chain has these drives.
+    pub fn over(seed: u64, drives: &[&'static str]) -> Self {
         // Some drives answer in an order that has little to do with that of the requests.
         let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("unit", MACHINE);
-        Self { sim, process, model: Rc::default() }
+        Self { sim, process, model: Rc::default(), drives: drives.to_vec() }
     }
 
     /// One life: opens, checks everything, works. True if it came to its end.
@@ -272,8 +297,9 @@ impl World {
         let env = self.sim.env(self.process);
         let done = Rc::new(Cell::new(false));
         let (model, options, over) = (Rc::clone(&self.model), options.clone(), Rc::clone(&done));
+        let drives = self.drives.clone();
         env.clone().spawn(async move {
-            let chain = open_or_create(&env, options, &model).await;
+            let chain = open_or_create(&env, &drives, options, &model).await;
             check_everything(&chain, &model).await;
             workload.work(env, chain, model).await;
             over.set(true);

@@ -1,0 +1,392 @@
+//! Drives that come and go while the log is written, with crashes at every point.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_chain::{Batch, Chain, ChainOptions, ChangeError, OpenError, Placement};
+use ithaca_env::Env;
+use ithaca_env::sim::{Death, DriveFault};
+
+use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, tiny_drives, within};
+use crate::model::Rng;
+use crate::world::{
+    MACHINE, Workload, World, check_everything, identity, open_drives, open_named, open_or_create,
+};
+
+/// The drives that were the chain's for certain when the last change began, and those that they were to become.
+type Sets = RefCell<(Vec<&'static str>, Option<Vec<&'static str>>)>;
+
+/// A chain whose drives change. While a change is under way nobody knows which set is the chain's.
+pub struct Changing {
+    world: World,
+    sets: Rc<Sets>,
+    changed: Rc<Cell<u32>>,
+}
+
+/// What to do to the drives: adds the drive if the chain has not got it, else removes it.
+type Toggle = &'static str;
+
+impl Changing {
+    pub fn new(seed: u64) -> Self {
+        let sets = Rc::new(RefCell::new((vec![THREE[0]], None)));
+        Self { world: World::over(seed, &[]), sets, changed: Rc::default() }
+    }
+
+    /// One life: opens what should be there, checks everything, works, and toggles a drive meanwhile. True if it came to
+    /// its end.
+    pub fn live(
+        &self,
+        options: &ChainOptions,
+        workload: Workload,
+        toggle: Option<Toggle>,
+        first: bool,
+    ) -> bool {
+        let world = &self.world;
+        if !world.sim.is_up(world.process) {
+            world.sim.restart(world.process);
+        }
+        let env = world.sim.env(world.process);
+        let (model, sets) = (Rc::clone(&world.model), Rc::clone(&self.sets));
+        let (options, done, changed) = (options.clone(), Rc::new(Cell::new(0)), Rc::clone(&self.changed));
+        let over = Rc::clone(&done);
+        env.clone().spawn(async move {
+            settle_sets(&env, &options, &sets, first).await;
+            let names = sets.borrow().0.clone();
+            let chain = open_or_create(&env, &names, options, &model).await;
+            check_everything(&chain, &model).await;
+            if let Some(name) = toggle {
+                let (env, chain, over) = (env.clone(), chain.clone(), Rc::clone(&over));
+                env.clone().spawn(async move {
+                    if change(&env, &chain, &sets, name).await {
+                        changed.set(changed.get() + 1);
+                    }
+                    over.set(over.get() + 1);
+                });
+            } else {
+                over.set(1);
+            }
+            workload.work(env, chain, model).await;
+            over.set(over.get() + 1);
+        });
+        let (process, seen) = (world.process, Rc::clone(&done));
+        let waited =
+            world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && seen.get() < 2);
+        waited.expect("it ends or it is ended");
+        done.get() == 2
+    }
+
+    /// Two lives that only look.
+    pub fn audit(&self, options: &ChainOptions) {
+        let world = &self.world;
+        world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
+        for _ in 0..2 {
+            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false };
+            assert!(self.live(options, looks, None, true), "nothing ends it");
+            world.sim.end(world.process, Death::PowerCut);
+        }
+    }
+}
+
+/// After a change that was cut off one of the two sets is the chain's, whichever is tried first. The other is refused if
+/// the change was decided or never begun; if it may go either way, the one tried first is.
+async fn settle_sets(env: &Env, options: &ChainOptions, sets: &Sets, first: bool) {
+    let (before, after) = sets.borrow().clone();
+    let Some(after) = after else { return };
+    let order = if first { [before, after] } else { [after, before] };
+    let mut refused = Vec::new();
+    for names in order {
+        match Chain::open(env, open_drives(env, &names).await, Some(&identity()), options.clone()).await {
+            Ok((chain, _)) => {
+                chain.close().await.expect("no fault was planted");
+                *sets.borrow_mut() = (names, None);
+                return;
+            }
+            Err(error) => refused.push(error),
+        }
+    }
+    panic!("neither set of drives can be opened: {refused:?}");
+}
+
+/// Adds or removes a drive; what holds records is tried a few times. Returns whether it was done.
+async fn change(env: &Env, chain: &Chain, sets: &Sets, name: &'static str) -> bool {
+    let before = sets.borrow().0.clone();
+    let place = before.iter().position(|other| *other == name);
+    for _ in 0..10 {
+        let mut after = before.clone();
+        match place {
+            Some(place) => _ = after.remove(place),
+            None => after.push(name),
+        }
+        sets.borrow_mut().1 = Some(after.clone());
+        let done = match place {
+            Some(place) => chain.remove_drive(chain.drive_ids()[place]).await,
+            None => chain.add_drive(open_named(env, name).await).await.map(|_| ()),
+        };
+        match done {
+            Ok(()) => {
+                *sets.borrow_mut() = (after, None);
+                return true;
+            }
+            Err(ChangeError::HoldsRecords { .. } | ChangeError::NoRoom { .. } | ChangeError::Refused(_)) => {
+                sets.borrow_mut().1 = None;
+                env.sleep(Duration::from_micros(400)).await;
+            }
+            Err(ChangeError::LastDrive { .. } | ChangeError::Stopped(ithaca_chain::ChainError::Closed)) => {
+                sets.borrow_mut().1 = None;
+                return false;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    false
+}
+
+fn workload(seed: u64, steps: usize) -> Workload {
+    Workload { rng: Rng(seed), steps, close: false, heavy: true }
+}
+
+/// A life in which a drive is toggled, cut off at I/O point `point`; `setup` names drives that are added before.
+fn cut_at(setup: &[Toggle], toggle: Toggle, point: u64, first: bool, options: &ChainOptions) -> bool {
+    let world = Changing::new(7);
+    for name in setup {
+        assert!(world.live(options, workload(1, 20), Some(name), true));
+        world.world.sim.end(world.world.process, Death::PowerCut);
+        world.world.sim.restart(world.world.process);
+    }
+    assert_eq!(world.changed.get() as usize, setup.len(), "every drive was added");
+    let start = world.world.sim.io_points(world.world.process);
+    world.world.sim.end_at_io(world.world.process, start + point, Death::PowerCut);
+    let survived = world.live(options, workload(2, 40), Some(toggle), true);
+    world.world.sim.end(world.world.process, Death::PowerCut);
+    world.world.sim.end_at_io(world.world.process, u64::MAX, Death::PowerCut);
+    assert!(world.live(options, workload(3, 20), None, first));
+    world.world.sim.end(world.world.process, Death::PowerCut);
+    world.audit(options);
+    survived
+}
+
+/// A life at a time until one survives; returns how many points there were.
+fn sweep(setup: &[Toggle], toggle: Toggle) -> u64 {
+    (1..)
+        .find(|&point| {
+            let first = cut_at(setup, toggle, point, true, &tiny_drives());
+            let second = cut_at(setup, toggle, point, false, &tiny_drives());
+            assert_eq!(first, second, "the same seed");
+            first
+        })
+        .unwrap_or(0)
+}
+
+#[test]
+fn a_drive_is_added_or_not_wherever_the_power_is_cut() {
+    // Records on a drive that the next open does not know of, or a set of drives that no open accepts.
+    let points = sweep(&[THREE[1]], THREE[2]);
+    assert!(points > 80, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn a_drive_is_removed_or_not_wherever_the_power_is_cut() {
+    let points = sweep(&[THREE[1], THREE[2]], THREE[0]);
+    assert!(points > 80, "only {points} I/O points: the workload is too small to mean something");
+}
+
+/// Lives with drives that come and go, each cut off somewhere. Returns how many changes were made.
+pub fn lives(seed: u64, options: &ChainOptions) -> u32 {
+    let mut rng = Rng(seed);
+    let world = Changing::new(seed);
+    for _ in 0..6 {
+        let death = rng.pick(&[Death::PowerCut, Death::Kill]);
+        let point = world.world.sim.io_points(world.world.process) + 50 + rng.below(600);
+        world.world.sim.end_at_io(world.world.process, point, death);
+        let toggle = rng.pick(&THREE);
+        world.live(options, workload(rng.next(), 60), Some(toggle), rng.below(2) == 0);
+        world.world.sim.end(world.world.process, death);
+    }
+    world.audit(options);
+    world.changed.get()
+}
+
+#[test]
+fn many_lives_with_drives_that_come_and_go_keep_every_promise() {
+    let mut changed = 0;
+    for seed in 0..60 {
+        let placement = if seed % 2 == 0 { Placement::Fill } else { Placement::RoundRobin };
+        changed += lives(seed, &ChainOptions { placement, ..tiny_drives() });
+    }
+    assert!(changed > 60, "{changed} changes: a chain that refuses every change passes too easily");
+}
+
+#[test]
+fn a_drive_is_removed_only_when_nothing_is_left_on_it() {
+    within(11, async |env| {
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives, identity(), tiny_drives()).await.expect("created");
+        append(&env, &chain, 0..70).await;
+        let ids = chain.drive_ids();
+        for id in &ids {
+            let refused = chain.remove_drive(*id).await;
+            assert!(
+                matches!(&refused, Err(ChangeError::HoldsRecords { .. } | ChangeError::NoRoom { .. })),
+                "{refused:?}"
+            );
+        }
+        append(&env, &chain, 70..73).await;
+        let release = Batch { release: std::iter::once(0..73).collect(), ..Batch::default() };
+        chain.wait(chain.append(release).expect("the reserve")).await.expect("no fault");
+        // One after the other, the one with the tail too; the last one stays.
+        chain.remove_drive(ids[1]).await.expect("everything is released");
+        append(&env, &chain, 73..80).await;
+        let tail = chain.stats().links.iter().find(|link| link.is_tail).map(|link| link.id).expect("one");
+        let release = Batch { release: std::iter::once(0..80).collect(), ..Batch::default() };
+        chain.wait(chain.append(release).expect("room")).await.expect("no fault");
+        chain.remove_drive(tail).await.expect("everything is released");
+        let last = chain.drive_ids()[0];
+        let refused = chain.remove_drive(last).await;
+        assert!(matches!(&refused, Err(ChangeError::LastDrive { .. })), "{refused:?}");
+        let refused = chain.remove_drive(tail).await;
+        assert_eq!(refused, Err(ChangeError::NoSuchDrive { id: tail }));
+        append(&env, &chain, 80..90).await;
+        for key in 80..90 {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+        }
+    });
+}
+
+#[test]
+fn a_removed_drive_is_blank_and_can_come_back() {
+    within(12, async |env| {
+        let names = [THREE[0], THREE[1]];
+        let drives = open_drives(&env, &names).await;
+        let chain = Chain::create(&env, drives.clone(), identity(), tiny_drives()).await.expect("created");
+        append(&env, &chain, 0..40).await;
+        let release = Batch { release: std::iter::once(0..40).collect(), ..Batch::default() };
+        chain.wait(chain.append(release).expect("the reserve")).await.expect("no fault");
+        for _ in 0..3 {
+            let id = chain.drive_ids()[0];
+            let name = chain.stats().links[0].drive.clone();
+            chain.remove_drive(id).await.expect("everything is released");
+            let drive = drives.iter().find(|drive| drive.name() == name).expect("one of them").clone();
+            let added = chain.add_drive(drive.clone()).await.expect("it is blank");
+            assert_ne!(added, id, "a drive that comes back is a new one");
+            let twice = chain.add_drive(drive).await;
+            assert!(matches!(&twice, Err(ChangeError::Open(OpenError::AlreadyThere { .. }))), "{twice:?}");
+        }
+        append(&env, &chain, 60..90).await;
+        chain.close().await.expect("no fault");
+        let (chain, recovered) =
+            Chain::open(&env, drives, Some(&identity()), tiny_drives()).await.expect("it is well");
+        assert_eq!((recovered.highest_key, recovered.damage.len()), (Some(89), 0));
+        for key in 60..90 {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+        }
+    });
+}
+
+/// Opens the present drives of a chain with an old copy of one of them. Returns whether that is refused.
+pub fn is_old_copy_refused(options: &ChainOptions) -> bool {
+    let world = World::new(13);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let drives = make_chain(&env).await;
+        let old = crate::drives::copy(&env, &drives[1], "old", drives[1].size_bytes()).await;
+        let (chain, _) = Chain::open(&env, drives.clone(), None, options.clone()).await.expect("it is well");
+        chain.add_drive(open_named(&env, "chain-d").await).await.expect("it is blank");
+        chain.close().await.expect("no fault");
+        let mut mixed = drives.clone();
+        mixed[1] = old;
+        mixed.push(open_named(&env, "chain-d").await);
+        let opened = Chain::open(&env, mixed, None, options).await;
+        matches!(opened, Err(OpenError::StaleDrive { drive, .. }) if drive == "old")
+    })
+}
+
+#[test]
+fn an_old_copy_of_a_drive_is_refused() {
+    assert!(is_old_copy_refused(&tiny_drives()));
+}
+
+#[test]
+fn after_a_change_only_the_new_set_is_accepted() {
+    within(14, async |env| {
+        let drives = make_chain(&env).await;
+        let opened = Chain::open(&env, drives.clone(), None, tiny_drives()).await;
+        let (chain, _) = opened.expect("it is well");
+        let added = open_named(&env, "chain-d").await;
+        let id = chain.add_drive(added.clone()).await.expect("it is blank");
+        let release = Batch { release: std::iter::once(0..1000).collect(), ..Batch::default() };
+        chain.wait(chain.append(release).expect("the reserve")).await.expect("no fault");
+        let leaving = chain.drive_ids()[0];
+        let removed = drives[0].clone();
+        let kept = crate::drives::copy(&env, &removed, "kept", removed.size_bytes()).await;
+        chain.remove_drive(leaving).await.expect("everything is released");
+        assert_eq!(chain.drive_ids().last(), Some(&id));
+        chain.close().await.expect("no fault");
+        is_refused(&env, &drives[1..], |error| matches!(error, OpenError::DriveMissing { .. })).await;
+        let rest = [drives[1].clone(), drives[2].clone(), added];
+        // A copy that still says that it is a drive of the chain.
+        let with_kept = [&rest[..], &[kept]].concat();
+        is_refused(
+            &env,
+            &with_kept,
+            |error| matches!(error, OpenError::NotAMember { drive, .. } if drive == "kept"),
+        )
+        .await;
+        Chain::open(&env, rest.to_vec(), None, tiny_drives()).await.expect("these are the chain's");
+    });
+}
+
+/// Adds a drive while no superblock gets written and the log has nowhere else to go; cuts the power as soon as it is
+/// full. Returns whether every acknowledged record is there again.
+pub fn is_kept_while_adding(options: &ChainOptions) -> bool {
+    let world = World::new(15);
+    let env = world.sim.env(world.process);
+    let again = options.clone();
+    let size_bytes = options.capacity_bytes;
+    let (chain, filled) = world.sim.block_on(world.process, async move {
+        let drives = vec![
+            create_sized(&env, THREE[0], size_bytes).await,
+            create_sized(&env, THREE[1], size_bytes).await,
+        ];
+        let chain = Chain::create(&env, drives, identity(), again).await.expect("created");
+        append(&env, &chain, 0..45).await;
+        assert!(chain.stats().links[1].is_tail, "all that is written goes to the second drive");
+        (chain, 45)
+    });
+    let slow = world.sim.drive(MACHINE, THREE[0]);
+    world.sim.fault_drive(slow, DriveFault::Stuck { span: Duration::from_secs(3600) });
+    let env = world.sim.env(world.process);
+    let end = world.sim.block_on(world.process, async move {
+        let added = create_sized(&env, THREE[2], size_bytes).await;
+        let adds = chain.clone();
+        env.spawn(async move { _ = adds.add_drive(added).await });
+        env.sleep(Duration::from_secs(1)).await;
+        fill(&env, &chain, filled).await
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let before = open_drives(&env, &[THREE[0], THREE[1]]).await;
+        let opened = match Chain::open(&env, before, None, options.clone()).await {
+            Err(OpenError::DriveMissing { .. }) => {
+                Chain::open(&env, open_drives(&env, &THREE).await, None, options).await
+            }
+            opened => opened,
+        };
+        let Ok((chain, _)) = opened else { return false };
+        for key in 0..end {
+            if chain.read(key).await.expect("no damage").is_none() {
+                return false;
+            }
+        }
+        true
+    })
+}
+
+#[test]
+fn a_new_drive_takes_no_record_before_every_drive_knows_of_it() {
+    assert!(is_kept_while_adding(&tiny_drives()));
+}
