@@ -214,7 +214,8 @@ impl Inner {
             let start = geometry.segment_start(segment);
             let end = start + geometry.segment_bytes - BLOCK_BYTES as u64;
             let mut is_blank = true;
-            for offset in [start, end] {
+            // Header, first group and trailer: by any of them an open may take the segment for one in use.
+            for offset in [start, start + BLOCK_BYTES as u64, end] {
                 let block = read_lenient(drive, offset, BLOCK_BYTES).await?;
                 is_blank &= block.iter().all(|&byte| byte == 0);
             }
