@@ -36,7 +36,7 @@ mod run;
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Stats};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};
-pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump};
+pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of};
 pub use membership::DriveId;
 #[cfg(feature = "planted-bugs")]

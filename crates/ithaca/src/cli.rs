@@ -105,10 +105,11 @@ pub enum Command {
     )]
     Bench(BenchArgs),
     /// Check a data directory that no process uses; never changes it
-    #[command(after_help = "Example:\n  ithaca fsck ./ithaca-data")]
+    #[command(after_help = "Example:\n  ithaca fsck ./ithaca-data\n  ithaca fsck ./ithaca-data /mnt/b/drive")]
     Fsck {
-        /// The data directory
-        dir: PathBuf,
+        /// The data directory, and drives of its units that lie elsewhere
+        #[arg(required = true, value_name = "DIR")]
+        paths: Vec<PathBuf>,
     },
     /// Print a stored file in readable form; never changes it
     #[command(after_help = "Example:\n  ithaca dump ./ithaca-data/unit-0")]
@@ -156,7 +157,8 @@ pub struct ServeArgs {
     /// Copies of each entry
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: u32,
-    /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size
+    /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size. A path
+    /// that is new to a unit is added to its drives
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub drive: Vec<PathBuf>,
     /// Size at which a new drive file begins

@@ -50,7 +50,8 @@ impl Status {
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
                     .number("rss_bytes", node.rss_bytes)
-                    .number("uptime_ms", node.uptime_ms),
+                    .number("uptime_ms", node.uptime_ms)
+                    .raw("drives", &array(drives(node).map(drive_json))),
                 Err(error) => object.string("state", "unreachable").string("error", &error.to_string()),
             }
             .finish()
@@ -79,18 +80,62 @@ impl Status {
             let _ = match answer {
                 Ok(node) => write!(
                     text,
-                    "\nnode {} at {addr}: up {} s, {}, durability {}, {} MiB of memory",
+                    "\nnode {} at {addr}: up {} s, {}, durability {}, {} MiB of memory{}",
                     id.0,
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),
                     node.rss_bytes >> 20,
+                    drives(node).map(|drive| drive_line(&drive)).collect::<String>(),
                 ),
                 Err(error) => write!(text, "\nnode {} at {addr}: unreachable: {error}", id.0),
             };
         }
         text
     }
+}
+
+/// What a unit says of one of its drives.
+struct DriveState {
+    /// Where in the chain it is, from 1.
+    place: u64,
+    segments: u64,
+    free: u64,
+    live: u64,
+    is_tail: bool,
+}
+
+fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
+    let counted = |name: &str| {
+        let found = node.counters.iter().find(|(counter, _)| counter == name);
+        found.map_or(0, |(_, value)| *value)
+    };
+    (1..=counted("drives")).map(move |place| {
+        let value = |what| counted(&format!("drive_{place}_{what}"));
+        DriveState {
+            place,
+            segments: value("segments"),
+            free: value("free"),
+            live: value("live"),
+            is_tail: value("tail") != 0,
+        }
+    })
+}
+
+fn drive_json(drive: DriveState) -> String {
+    Object::new()
+        .number("drive", drive.place)
+        .number("segments", drive.segments)
+        .number("free", drive.free)
+        .number("live", drive.live)
+        .boolean("tail", drive.is_tail)
+        .finish()
+}
+
+fn drive_line(drive: &DriveState) -> String {
+    let tail = if drive.is_tail { ", the log is written here" } else { "" };
+    let DriveState { place, segments, free, live, .. } = drive;
+    format!("\n  drive {place}: {segments} segments, {live} live, {free} free{tail}")
 }
 
 fn range_json(range: &RangeMap) -> String {

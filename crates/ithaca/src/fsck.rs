@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, OpenError};
+use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, Identity, OpenError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -16,28 +16,31 @@ use crate::output::Output;
 /// Copies of a superblock.
 const SUPERBLOCK_COPIES: usize = 4;
 
-/// Checks every file of `path`, a data directory, or `path` itself. Prints a line for each, then fails if one is harmed.
-pub fn run(path: &Path, out: &mut Output) -> Result<(), Failure> {
-    let context = format!("fsck {}", path.display());
+/// Checks every file of `paths`: data directories, and drives that lie elsewhere. Prints a line for each register and each
+/// chain, then fails if one is harmed.
+pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
+    let context = format!("fsck {}", names(paths));
     let harmed = real::run(|env| async move {
         let mut harmed = 0;
-        let files = files_of(path)?;
-        let has_chains = files.iter().any(|file| is_chain(file));
-        for file in files {
-            let checked = if is_register(&file) {
-                check_register(&env, &file, has_chains, out).await?
-            } else {
-                check_chain(&env, &file, out).await?
-            };
-            harmed += usize::from(!checked);
+        let mut files = Vec::new();
+        for path in paths {
+            files.extend(files_of(path)?);
+        }
+        let (registers, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_register(file));
+        for file in registers {
+            let has_chains = !files.is_empty();
+            harmed += usize::from(!check_register(&env, &file, has_chains, out).await?);
+        }
+        for drives in chains_of(&env, &files).await? {
+            harmed += usize::from(!check_chain(&drives, out).await?);
         }
         out.flush()?;
         Ok(harmed)
     });
     match harmed.map_err(|failure: Failure| failure.context(&context))? {
         0 => Ok(()),
-        1 => Err(Failure::damaged(format!("{context}: one file is damaged"))),
-        many => Err(Failure::damaged(format!("{context}: {many} files are damaged"))),
+        1 => Err(Failure::damaged(format!("{context}: one file or chain is damaged"))),
+        many => Err(Failure::damaged(format!("{context}: {many} files or chains are damaged"))),
     }
 }
 
@@ -115,10 +118,32 @@ pub async fn read_register(drive: &Drive) -> Result<Bytes, Failure> {
     drive.read(0, len).await.map_err(drive_failed)
 }
 
-async fn check_chain(env: &Env, file: &Path, out: &mut Output) -> Result<bool, Failure> {
-    let drive = open(env, file).await?;
-    let name = file.display().to_string();
-    let report = match ithaca_chain::check(&drive).await {
+/// Opens the drives, those of one chain together, in the order in which they come. A drive that does not say whose it is stands
+/// alone.
+async fn chains_of(env: &Env, files: &[PathBuf]) -> Result<Vec<Vec<Drive>>, Failure> {
+    let mut chains: Vec<(Option<Identity>, Vec<Drive>)> = Vec::new();
+    for file in files {
+        let drive = open(env, file).await?;
+        let identity = match ithaca_chain::identify(&drive).await {
+            Ok(identity) => identity,
+            Err(OpenError::Drive(error)) => return Err(drive_failed(error)),
+            Err(_) => None,
+        };
+        match chains.iter_mut().find(|(other, _)| other.is_some() && *other == identity) {
+            Some((_, drives)) => drives.push(drive),
+            None => chains.push((identity, vec![drive])),
+        }
+    }
+    Ok(chains.into_iter().map(|(_, drives)| drives).collect())
+}
+
+fn names(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+async fn check_chain(drives: &[Drive], out: &mut Output) -> Result<bool, Failure> {
+    let name = drives.iter().map(Drive::name).collect::<Vec<_>>().join(", ");
+    let report = match ithaca_chain::check(drives.to_vec()).await {
         Ok(report) => report,
         Err(error) if is_damage(&error) => {
             let line = error.to_string();
@@ -145,7 +170,12 @@ fn is_damage(error: &OpenError) -> bool {
 pub fn chain_failed(error: OpenError) -> Failure {
     match error {
         OpenError::Drive(error) => drive_failed(error),
-        OpenError::NotAChain { .. } | OpenError::TooSmall { .. } => Failure::usage(error.to_string()),
+        OpenError::NotAChain { .. }
+        | OpenError::TooSmall { .. }
+        | OpenError::DriveMissing { .. }
+        | OpenError::NotAMember { .. }
+        | OpenError::StaleDrive { .. }
+        | OpenError::GivenTwice { .. } => Failure::usage(error.to_string()),
         error if is_damage(&error) => Failure::damaged(error.to_string()),
         error => Failure::unreachable(error.to_string()),
     }
@@ -165,6 +195,15 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
     );
     if report.cut_groups > 0 {
         text += &format!("; {} groups that nobody was promised will be cut", report.cut_groups);
+    }
+    if report.drives.len() > 1 {
+        for drive in &report.drives {
+            let tail = if drive.is_tail { ", the log goes on here" } else { "" };
+            let DriveReport { drive, segments, segments_live, segments_free, .. } = drive;
+            text += &format!(
+                "\n  {drive}: {segments} segments, {segments_live} live, {segments_free} free{tail}"
+            );
+        }
     }
     for drive in report.drives.iter().filter(|drive| drive.superblock_copies < SUPERBLOCK_COPIES) {
         let good = drive.superblock_copies;
@@ -210,5 +249,7 @@ fn described(damage: &Damage) -> String {
         DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
         DamageKind::Frame => "a segment's header or trailer".to_owned(),
     };
-    format!("segment {}, {} bytes at {}: {what}", damage.segment, damage.bytes, damage.offset)
+    let (link, index) = (ithaca_chain::link_of(damage.segment), ithaca_chain::index_of(damage.segment));
+    let link = if link == 0 { String::new() } else { format!(" of link {link}") };
+    format!("segment {index}{link}, {} bytes at {}: {what}", damage.bytes, damage.offset)
 }

@@ -53,7 +53,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),
-        Command::Fsck { dir } => fsck::run(dir, &mut out),
+        Command::Fsck { paths } => fsck::run(paths, &mut out),
         Command::Dump { file } => dump::run(file, &mut out),
         Command::Config(ConfigCommand::Init { file }) => config::init(file, &mut out),
         Command::Config(ConfigCommand::Show { origin }) => config::show(&matches, &file, *origin, &mut out),

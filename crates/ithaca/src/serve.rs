@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
+use ithaca_chain::OpenError;
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
 use ithaca_log::wire::NodeStatus;
@@ -110,8 +111,9 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         return Err(Failure::usage(line));
     }
     let units = arguments.units as usize;
-    if arguments.drive.len() > units {
-        let line = format!("{} drives for {units} units: each unit takes one", arguments.drive.len());
+    let drives = arguments.drive.len();
+    if drives > units && !drives.is_multiple_of(units) {
+        let line = format!("{drives} drives for {units} units: more than one each must be as many for each");
         return Err(Failure::usage(line));
     }
     Ok(LocalOptions {
@@ -127,6 +129,13 @@ fn failed(error: StartError) -> Failure {
     let line = error.to_string();
     match error {
         error if error.is_damage() => Failure::damaged(line),
+        StartError::Chain(
+            OpenError::DriveMissing { .. }
+            | OpenError::NotAMember { .. }
+            | OpenError::StaleDrive { .. }
+            | OpenError::GivenTwice { .. }
+            | OpenError::TooManyDrives { .. },
+        ) => Failure::usage(line),
         StartError::Units { .. } | StartError::Layout(_) | StartError::DriveMissing { .. } => {
             Failure::usage(line)
         }

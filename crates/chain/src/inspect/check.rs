@@ -11,7 +11,8 @@ use crate::links::{Drives, link_of};
 use crate::membership::DriveId;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
-    Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, recover, scan_segment,
+    Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, read_superblock, recover,
+    scan_segment,
 };
 use crate::roster::gather;
 
@@ -40,6 +41,17 @@ pub struct CheckReport {
     pub cut_groups: u64,
     /// What is harmed.
     pub damage: Vec<Damage>,
+}
+
+/// Which chain a drive belongs to, by its superblock; `None` if it is blank. Writes nothing.
+///
+/// Errors: `SuperblockLost`, `NewerFormat`, `Drive`.
+pub async fn identify(drive: &Drive) -> Result<Option<Identity>, OpenError> {
+    match read_superblock(drive).await {
+        Ok((superblock, _)) => Ok(Some(superblock.identity)),
+        Err(OpenError::NotAChain { .. } | OpenError::TooSmall { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A drive of a chain, and what is on it.

@@ -3,5 +3,5 @@
 mod check;
 mod dump;
 
-pub use check::{CheckReport, DriveReport, check};
+pub use check::{CheckReport, DriveReport, check, identify};
 pub use dump::{DumpOptions, dump};

@@ -4,6 +4,7 @@
 //! * [`serve`]: starting, stopping, resuming, and what a start is refused for.
 //! * [`pages`]: metrics, health and status.
 //! * [`settings`]: flags, environment and file.
+//! * [`drives`]: several drives for a unit.
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
 //! * [`bench`]: every workload prints its figures.
@@ -17,6 +18,7 @@
 mod append;
 mod bench;
 mod crash;
+mod drives;
 mod harness;
 mod offline;
 mod pages;

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BufMut;
-use ithaca_chain::{Chain, ChainError, ChainId, ChainOptions, Identity, Label, OpenError, Ticket};
+use ithaca_chain::{Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
 use ithaca_env::codec::Decoder;
 use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::net::{Listener, NetError};
@@ -22,7 +22,7 @@ use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
 use super::register::{REGISTER_BYTES, Register, RegisterError};
-use super::unit_shell::UnitShell;
+use super::unit_drives::open_unit;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
 use crate::limits;
@@ -47,7 +47,8 @@ pub struct LocalOptions {
     pub listen: SocketAddr,
     /// Log units, each a node of its own. Fixed when the cluster is formed.
     pub units: usize,
-    /// The drive of each unit, in order; the rest lie in `data`.
+    /// Drives of the units: the first units have one each, in order, and the rest theirs in `data`; if there are more drives than
+    /// units, each unit has as many that follow each other, which make one chain in this order.
     pub drives: Vec<PathBuf>,
     /// Bytes that a new drive is created with.
     pub create_bytes: u64,
@@ -77,11 +78,11 @@ impl LocalOptions {
         }
     }
 
-    fn drive(&self, unit: usize) -> PathBuf {
-        match self.drives.get(unit) {
-            Some(path) => path.clone(),
-            None => self.data.join(format!("unit-{}.chain", unit + 1)),
-        }
+    /// The drives of a unit, in the order of its chain.
+    pub(super) fn unit_drives(&self, unit: usize) -> Vec<PathBuf> {
+        let each = (self.drives.len() / self.units.max(1)).max(1);
+        let own: Vec<PathBuf> = self.drives.iter().skip(unit * each).take(each).cloned().collect();
+        if own.is_empty() { vec![self.data.join(format!("unit-{}.chain", unit + 1))] } else { own }
     }
 }
 
@@ -113,10 +114,13 @@ pub enum StartError {
     /// A unit's chain cannot be opened.
     #[error(transparent)]
     Chain(#[from] OpenError),
+    /// A drive could not be added to a unit's chain.
+    #[error(transparent)]
+    AddDrive(#[from] ChangeError),
     /// A unit's state is not one.
     #[error("{path}: the unit's state: {error}")]
     UnitState {
-        /// The unit's drive.
+        /// The unit's drives.
         path: String,
         /// What is wrong with it.
         error: RecordError,
@@ -392,8 +396,7 @@ async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, Star
 
 /// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
 async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path) -> Result<(), StartError> {
-    for unit in 0..options.units {
-        let path = options.drive(unit);
+    for path in (0..options.units).flat_map(|unit| options.unit_drives(unit)) {
         let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
         let start = match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) => continue,
@@ -429,39 +432,4 @@ fn check_units(decided: Option<&Layout>, asked: usize) -> Result<(), StartError>
     let Some(layout) = decided else { return Ok(()) };
     let found = layout.nodes.iter().filter(|node| node.roles.has(Roles::UNIT)).count();
     if found == asked { Ok(()) } else { Err(StartError::Units { found, asked }) }
-}
-
-/// Opens a unit's chain, or creates it when the cluster is new.
-async fn open_unit(
-    env: &Env,
-    options: &LocalOptions,
-    unit: usize,
-    cluster: ClusterId,
-    formed: bool,
-) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
-    let path = options.drive(unit);
-    let node = NodeId(unit as u64 + 1);
-    let label = Label::new(&format!("unit {}", node.0)).expect("a short label");
-    // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
-    let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
-    let create_bytes = (!formed).then_some(options.create_bytes);
-    let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
-    let drive = env.open_drive(open).await.map_err(|error| match error {
-        DriveError::NotFound { path } => StartError::DriveMissing { path, unit: node },
-        error => StartError::Chain(error.into()),
-    })?;
-    let chain_options = options.chain.clone();
-    let opened = match formed {
-        true => Chain::open(env, drive, Some(&identity), chain_options).await,
-        // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
-        false => match Chain::create(env, drive.clone(), identity.clone(), chain_options.clone()).await {
-            Err(OpenError::AlreadyThere { .. }) => {
-                Chain::open(env, drive, Some(&identity), chain_options).await
-            }
-            created => created.map(|chain| (chain, ithaca_chain::Recovered::default())),
-        },
-    };
-    let (chain, recovered) = opened?;
-    UnitShell::start(env, chain, recovered, options.unit)
-        .map_err(|error| StartError::UnitState { path: path.display().to_string(), error })
 }

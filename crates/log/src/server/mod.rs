@@ -17,6 +17,7 @@ mod local;
 mod node;
 pub mod register;
 mod reply;
+mod unit_drives;
 mod unit_shell;
 
 pub use local::{LocalCluster, LocalOptions, StartError};

@@ -126,7 +126,7 @@ impl Node {
         let mut counters: Vec<(String, u64)> =
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
         if let Some(unit) = &self.unit {
-            counters.extend(unit.counters().map(|(name, value)| (name.to_owned(), value)));
+            counters.extend(unit.counters());
         }
         let sequencer = self.sequencer.borrow();
         NodeStatus {

@@ -91,10 +91,11 @@ impl UnitShell {
         (half.min(limits::WRITE_MAX_BYTES), (half / 64).min(limits::RUN_MAX_COUNT))
     }
 
-    /// What the chain counts.
-    pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// What the chain counts, and what each of its drives has, numbered in the order of the chain: segments, free ones, those
+    /// that hold records, and 1 for the drive that the log is written to.
+    pub(super) fn counters(&self) -> Vec<(String, u64)> {
         let stats = self.chain.stats();
-        [
+        let whole = [
             ("groups", stats.counters.groups),
             ("group_bytes", stats.counters.group_bytes),
             ("data_bytes", stats.counters.data_bytes),
@@ -108,8 +109,18 @@ impl UnitShell {
             ("tail_cache_bytes", stats.tail_cache_bytes as u64),
             ("footer_cache_bytes", stats.footer_cache_bytes as u64),
             ("damaged_places", stats.damage.len() as u64),
-        ]
-        .into_iter()
+            ("drives", stats.links.len() as u64),
+        ];
+        let each = stats.links.iter().enumerate().flat_map(|(index, link)| {
+            let values = [
+                ("segments", link.segments),
+                ("free", link.segments_free),
+                ("live", link.segments_live),
+                ("tail", u64::from(link.is_tail)),
+            ];
+            values.map(|(what, value)| (format!("drive_{}_{what}", index + 1), value))
+        });
+        whole.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
 
     /// Rings when the watermark may have moved.

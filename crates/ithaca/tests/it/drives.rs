@@ -1,0 +1,80 @@
+//! Several drives for a unit: given at the start, added later, told of, and refused when one is missing.
+
+use std::path::PathBuf;
+
+use crate::harness::{Dev, dev_command, ithaca, run, temp_dir};
+
+/// `--drive` for each of these names in a directory.
+fn drives(dir: &std::path::Path, names: &[&str]) -> Vec<String> {
+    let path = |name: &&str| dir.join(name).to_str().expect("text").to_owned();
+    names.iter().flat_map(|name| ["--drive".to_owned(), path(name)]).collect()
+}
+
+fn started(dir: &std::path::Path, names: &[&str]) -> Dev {
+    let arguments = drives(dir, names);
+    Dev::start(&dir.join("data"), &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn refused(dir: &std::path::Path, names: &[&str], code: i32) -> String {
+    let arguments = drives(dir, names);
+    let command = dev_command(&dir.join("data"), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    run(command, b"").expect(code).stderr
+}
+
+#[test]
+fn a_unit_has_one_log_on_several_drives_and_takes_one_more_at_a_start() {
+    let dir = temp_dir();
+    let dev = started(dir.path(), &["a", "b"]);
+    dev.feed("log append", b"on two drives").expect(0);
+    let status = dev.run("cluster status --json").expect(0).text();
+    assert!(status.contains(r#""drives":[{"drive":1,"#) && status.contains(r#"{"drive":2,"#), "{status}");
+    assert_eq!(status.matches(r#""tail":true"#).count(), 1, "{status}");
+    assert_eq!(dev.stop().0, Some(0));
+    // In another order, and with a third one that is not there yet.
+    let dev = started(dir.path(), &["c", "b", "a"]);
+    assert_eq!(dev.run("log read 0").expect(0).text(), "on two drives");
+    let status = dev.run("cluster status").expect(0).text();
+    assert!(status.contains("drive 3: "), "{status}");
+    dev.feed("log append", b"on three").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let told = refused(dir.path(), &["a", "b"], 2);
+    assert!(told.contains("drive 3 of 3") && told.contains("is missing"), "{told}");
+    let told = refused(dir.path(), &["a", "d", "c"], 2);
+    assert!(told.contains("/d: the drive of unit n1 is not there"), "{told}");
+    assert!(!dir.path().join("d").exists(), "nothing was made");
+    let dev = started(dir.path(), &["a", "b", "c"]);
+    assert_eq!(dev.run("log read 1").expect(0).text(), "on three");
+}
+
+#[test]
+fn a_check_takes_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
+    let dir = temp_dir();
+    let dev = started(dir.path(), &["a", "b"]);
+    dev.feed("log append", b"on two drives").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let path = |name: &str| -> PathBuf { dir.path().join(name) };
+    let fsck = |names: &[&str]| {
+        let paths: Vec<PathBuf> = names.iter().map(|name| path(name)).collect();
+        let mut arguments = vec!["fsck"];
+        arguments.extend(paths.iter().map(|path| path.to_str().expect("text")));
+        run(ithaca(&arguments), b"")
+    };
+    let told = fsck(&["data", "b", "a"]).expect(0).text();
+    assert!(told.contains("1 records") && told.contains("the log goes on here"), "{told}");
+    assert_eq!(told.matches(" segments, ").count(), 2, "{told}");
+    let told = fsck(&["data", "b"]).expect(2).stderr;
+    assert!(told.contains("drive 1 of 2") && told.contains("is missing"), "{told}");
+    let told = run(ithaca(&["dump", path("b").to_str().expect("text")]), b"").expect(0).text();
+    assert!(told.contains("generation 1") && told.matches("  drive ").count() == 2, "{told}");
+}
+
+#[test]
+fn drives_that_cannot_be_shared_out_among_the_units_are_wrong_usage() {
+    let dir = temp_dir();
+    let mut arguments = drives(dir.path(), &["a", "b", "c"]);
+    arguments.extend(["--units".to_owned(), "2".to_owned()]);
+    let command =
+        dev_command(&dir.path().join("data"), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let told = run(command, b"").expect(2).stderr;
+    assert!(told.contains("3 drives for 2 units"), "{told}");
+}
