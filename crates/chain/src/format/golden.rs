@@ -42,11 +42,11 @@ fn runs() -> Vec<Run> {
     vec![data, aligned, junk]
 }
 
-/// Name and bytes of each record.
-fn records() -> Vec<(&'static str, Vec<u8>)> {
+/// Of a chain of two drives, told by the first, while the second is being added.
+fn superblock() -> Superblock {
     let label = Label::new("unit-1").expect("short");
     let member = |drive, link| Member { drive: DriveId(drive), link };
-    let superblock = Superblock {
+    Superblock {
         identity: Identity { id: CHAIN, label },
         sequence: 3,
         segment_bytes: 64 << 20,
@@ -57,7 +57,11 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
             members: vec![member(0x1122_3344_5566_7788, 0), member(0x99aa_bbcc_ddee_ff00, 1)],
             earlier: Some(vec![member(0x1122_3344_5566_7788, 0)]),
         },
-    };
+    }
+}
+
+/// Name and bytes of each record.
+fn records() -> Vec<(&'static str, Vec<u8>)> {
     let header = SegmentHeader { chain: CHAIN, segment: 2, kind: SegmentKind::Open, lap: 3 };
     let identity = GroupIdentity {
         flags: GroupFlags::CHECKPOINT.with(GroupFlags::OPENED),
@@ -108,7 +112,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         keys: Some(keys),
     };
     vec![
-        ("superblock", superblock.encode().to_vec()),
+        ("superblock", superblock().encode().to_vec()),
         ("segment header", header.encode().to_vec()),
         ("group", group.image.to_vec()),
         ("footer page", footer.bytes[..4096].to_vec()),

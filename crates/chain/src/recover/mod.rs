@@ -16,7 +16,7 @@ use ithaca_env::drive::Drive;
 use ithaca_env::limits::BLOCK_BYTES;
 
 pub(crate) use frames::{Frame, read_frames, read_superblock};
-pub(crate) use judge::{Judged, judge};
+pub(crate) use judge::{ClosedLaps, Judged, judge};
 pub(crate) use lenient::{read_lenient, start_lenient};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 
@@ -71,18 +71,52 @@ pub(crate) async fn recover(
     geometry: Geometry,
     options: &ChainOptions,
 ) -> Result<Reopened, OpenError> {
+    let Survey { mut catalog, mut recovered, closed_laps, scans, highest_lap, incarnation } =
+        survey(links, chain, geometry, options).await?;
+    let judged = judge(scans, &closed_laps, options);
+    // Where no group of any lap was found there is nothing to wipe.
+    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
+    let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
+    let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    for range in catalog.released.ranges() {
+        recovered.covered.insert(range);
+    }
+    if !planted!(options, LostGroupForgotten) {
+        recovered.covered.insert(0..catalog.lost_below);
+    }
+    recovered.released = catalog.released.clone();
+    recovered.highest_key = recovered.covered.last();
+    recovered.state.clone_from(&resume.state);
+    catalog.highest_key = recovered.highest_key;
+    catalog.damage.clone_from(&recovered.damage);
+    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap })
+}
+
+/// What the drives hold, before it is judged.
+struct Survey {
+    catalog: Catalog,
+    recovered: Recovered,
+    closed_laps: ClosedLaps,
+    /// In the order of their laps.
+    scans: Vec<Scan>,
+    highest_lap: u64,
+    incarnation: u64,
+}
+
+/// Reads the frames of all segments, and the groups of those without a footer.
+async fn survey(
+    links: &Links,
+    chain: ChainId,
+    geometry: Geometry,
+    options: &ChainOptions,
+) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::default();
     let mut frames = Vec::new();
     for link in links.iter() {
         catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         frames.extend(read_frames(link, geometry, chain).await?);
     }
-    // A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
-    // creation that was interrupted leaves a chain without one.
-    if frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank | Frame::Ready { .. })) {
-        let blank = frames.iter_mut().filter(|(_, frame)| matches!(frame, Frame::Blank));
-        blank.for_each(|(_, frame)| *frame = Frame::Open { lap: None });
-    }
+    look_through_if_empty(&mut frames);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let mut scans = Vec::new();
@@ -129,23 +163,16 @@ pub(crate) async fn recover(
         let drive = links.device_of(identity.segment).expect("it was scanned");
         check_size(drive, geometry, identity.segments)?;
     }
-    let judged = judge(scans, &closed_laps, options);
-    // Where no group of any lap was found there is nothing to wipe.
-    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
-    let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
-    let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
-    for range in catalog.released.ranges() {
-        recovered.covered.insert(range);
+    Ok(Survey { catalog, recovered, closed_laps, scans, highest_lap, incarnation })
+}
+
+/// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
+/// creation that was interrupted leaves a chain without one.
+fn look_through_if_empty(frames: &mut [(u32, Frame)]) {
+    if frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank | Frame::Ready { .. })) {
+        let blank = frames.iter_mut().filter(|(_, frame)| matches!(frame, Frame::Blank));
+        blank.for_each(|(_, frame)| *frame = Frame::Open { lap: None });
     }
-    if !planted!(options, LostGroupForgotten) {
-        recovered.covered.insert(0..catalog.lost_below);
-    }
-    recovered.released = catalog.released.clone();
-    recovered.highest_key = recovered.covered.last();
-    recovered.state.clone_from(&resume.state);
-    catalog.highest_key = recovered.highest_key;
-    catalog.damage.clone_from(&recovered.damage);
-    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap })
 }
 
 /// A drive that had so many segments has them still.
@@ -265,12 +292,7 @@ fn apply(
         cursor = Some(cursor_of(kept.segment, open));
     }
     if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
-        return Err(OpenError::CheckpointLost {
-            drive: cursor
-                .and_then(|it: Cursor| links.device_of(it.segment))
-                .map_or_else(|| links.names(), Drive::name),
-            segment: cursor.map_or(0, |cursor: Cursor| cursor.segment),
-        });
+        return Err(checkpoint_lost(links, cursor));
     }
     // A lost group that is newer than the checkpoint may have held releases, or a newer state.
     recovered.is_control_certain = recovered.damage.iter().all(|damage| match &damage.kind {
@@ -279,6 +301,14 @@ fn apply(
     });
     unclosed.pop();
     Ok(Resume { cursor, unclosed, next_seq: judged.next_seq, next_lap, incarnation, state })
+}
+
+fn checkpoint_lost(links: &Links, cursor: Option<Cursor>) -> OpenError {
+    let drive = cursor.and_then(|cursor| links.device_of(cursor.segment));
+    OpenError::CheckpointLost {
+        drive: drive.map_or_else(|| links.names(), Drive::name),
+        segment: cursor.map_or(0, |cursor| cursor.segment),
+    }
 }
 
 fn cursor_of(segment: u32, open: &OpenSegment) -> Cursor {
