@@ -172,3 +172,116 @@ fn check_current(seen: &[Seen], newest: &Seen) -> Result<(), OpenError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{ChainId, Identity, Label};
+
+    fn superblock(drive: u64, membership: &Membership) -> Superblock {
+        Superblock {
+            identity: Identity { id: ChainId([7; 16]), label: Label::default() },
+            sequence: 1,
+            segment_bytes: 128 << 10,
+            drive: DriveId(drive),
+            segments: 4,
+            membership: membership.clone(),
+        }
+    }
+
+    fn members(drives: &[u64]) -> Vec<Member> {
+        drives
+            .iter()
+            .enumerate()
+            .map(|(link, &drive)| Member { drive: DriveId(drive), link: link as u32 })
+            .collect()
+    }
+
+    /// What each drive says when a change from generation 1 to 2 was cut off after so many writes of superblocks.
+    fn cut_off(before: &[u64], after: &[u64], writes: usize) -> Vec<Superblock> {
+        let old = Membership { generation: 1, members: members(before), earlier: None };
+        let pending =
+            Membership { generation: 2, members: members(after), earlier: Some(old.members.clone()) };
+        let mut drives: Vec<Superblock> = before.iter().map(|&drive| superblock(drive, &old)).collect();
+        let mut writes_left = writes;
+        let added = after.iter().filter(|drive| !before.contains(drive));
+        for &drive in added.chain(before) {
+            if writes_left > 0 {
+                writes_left -= 1;
+                drives.retain(|it| it.drive != DriveId(drive));
+                drives.push(superblock(drive, &pending));
+            }
+        }
+        for &drive in after {
+            if writes_left > 0 {
+                writes_left -= 1;
+                drives.retain(|it| it.drive != DriveId(drive));
+                drives.push(superblock(drive, &pending.decided()));
+            }
+        }
+        drives
+    }
+
+    /// Gives these drives to an open; the ids it goes on with.
+    fn given(all: &[Superblock], drives: &[u64]) -> Result<Vec<u64>, OpenError> {
+        let seen: Vec<Seen> = drives
+            .iter()
+            .filter_map(|&drive| all.iter().find(|it| it.drive == DriveId(drive)))
+            .map(|superblock| Seen { name: superblock.drive.to_string(), superblock: superblock.clone() })
+            .collect();
+        // A drive that was to be added may be blank still; an open refuses it before this.
+        if seen.len() < drives.len() {
+            return Err(OpenError::NoDrives);
+        }
+        let decided = decide(&seen, &ChainOptions::default())?;
+        assert!(decided.earlier.is_none());
+        Ok(decided.members.iter().map(|member| member.drive.0).collect())
+    }
+
+    /// Every set of these drives.
+    fn sets(drives: &[u64]) -> Vec<Vec<u64>> {
+        let count = 1 << drives.len();
+        (0..count)
+            .map(|bits| (0..drives.len()).filter(|bit| bits >> bit & 1 == 1).map(|bit| drives[bit]).collect())
+            .collect()
+    }
+
+    #[test]
+    fn wherever_a_change_is_cut_off_only_the_drives_before_or_after_it_are_accepted() {
+        for (before, after) in
+            [(&[1, 2][..], &[1, 2, 3][..]), (&[1, 2, 3], &[1, 3]), (&[1], &[1, 2]), (&[1, 2], &[2])]
+        {
+            let most = before.len().max(after.len()) + after.len();
+            for writes in 0..=most {
+                let all = cut_off(before, after, writes);
+                let mut accepted = Vec::new();
+                for set in sets(&[1, 2, 3]) {
+                    if let Ok(goes_on) = given(&all, &set) {
+                        assert_eq!(goes_on, set, "what is given is the chain");
+                        accepted.push(set);
+                    }
+                }
+                assert!(
+                    !accepted.is_empty(),
+                    "{before:?} to {after:?} cut off after {writes}: nothing opens"
+                );
+                assert!(accepted.iter().all(|set| set == before || set == after), "{accepted:?}");
+                let is_whole = writes == most;
+                assert!(!is_whole || accepted == [after], "a change that is done stays: {accepted:?}");
+                assert!(writes > 0 || accepted == [before], "nothing has happened yet: {accepted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_decision_is_not_taken_back_and_an_old_copy_is_not_accepted() {
+        let old = Membership { generation: 1, members: members(&[1, 2]), earlier: None };
+        let new = Membership { generation: 2, members: members(&[1, 2]), earlier: None };
+        let all = [superblock(1, &new), superblock(2, &old)];
+        assert!(matches!(given(&all, &[1, 2]), Err(OpenError::StaleDrive { generation: 1, latest: 2, .. })));
+        // Two copies of one chain, each changed in its own way.
+        let other = Membership { generation: 2, members: members(&[2, 1]), earlier: None };
+        let all = [superblock(1, &new), superblock(2, &other)];
+        assert!(matches!(given(&all, &[1, 2]), Err(OpenError::Disagree { .. })));
+    }
+}

@@ -5,8 +5,9 @@
 
 use std::rc::Rc;
 
-use ithaca_env::drive::{Drive, DriveError};
+use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::sync::oneshot;
 
 use super::open::{grow_to_least, mark_free};
 use super::{Chain, Inner};
@@ -46,8 +47,35 @@ impl Chain {
     ///
     /// The drive must be blank, or one that this chain has removed: what is on it is given up. Errors: `Open` with
     /// `AlreadyThere`, `SuperblockLost`, `TooSmall`, `TooManyDrives` or `Drive`: nothing has changed then; `Stopped`.
-    /// Dropping the future may leave the change pending until the next open.
+    /// Dropping the future gives up the answer, not the change.
     pub async fn add_drive(&self, drive: Drive) -> Result<DriveId, ChangeError> {
+        let chain = self.clone();
+        self.to_its_end(async move { chain.add(drive).await }).await
+    }
+
+    /// Takes a drive out of the chain: from then on the log goes on without it. On return it is blank again, and the other
+    /// drives say durably that it is no member; a crash before that leaves the chain with it or without it.
+    ///
+    /// Errors: `HoldsRecords` if records are left on it that are not released, `LastDrive`, `NoRoom` if the others have no
+    /// segments free, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
+    /// answer, not the change.
+    pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
+        let chain = self.clone();
+        self.to_its_end(async move { chain.remove(id).await }).await
+    }
+
+    /// Runs a change in a task of its own: one that stopped halfway would leave drives that say different things.
+    async fn to_its_end<T: 'static>(
+        &self,
+        change: impl Future<Output = Result<T, ChangeError>> + 'static,
+    ) -> Result<T, ChangeError> {
+        let (sender, receiver) = oneshot::channel();
+        self.inner.env.spawn(async move { sender.send(change.await) });
+        // The task ends without an answer only when its process does.
+        receiver.await.unwrap_or(Err(ChainError::Closed.into()))
+    }
+
+    async fn add(&self, drive: Drive) -> Result<DriveId, ChangeError> {
         let inner = &self.inner;
         let _taken = inner.take_roster().await;
         inner.check_running()?;
@@ -88,12 +116,7 @@ impl Chain {
         Ok(id)
     }
 
-    /// Takes a drive out of the chain: from then on the log goes on without it. On return it is blank again, and the other
-    /// drives say durably that it is no member; a crash before that leaves the chain with it or without it.
-    ///
-    /// Errors: `HoldsRecords` if records are left on it that are not released, `LastDrive`, `NoRoom` if the others have no
-    /// segments free, `NoSuchDrive`: the drive goes on being used then; `Stopped`.
-    pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
+    async fn remove(&self, id: DriveId) -> Result<(), ChangeError> {
         let inner = &self.inner;
         let _taken = inner.take_roster().await;
         inner.check_running()?;
@@ -159,7 +182,7 @@ impl Chain {
 
 impl Inner {
     /// Waits until nobody else rewrites superblocks.
-    async fn take_roster(self: &Rc<Self>) -> Taken {
+    pub(super) async fn take_roster(self: &Rc<Self>) -> Taken {
         let mut taken = self.roster_free.until(|| self.try_take_roster()).await;
         taken.wakes_keeper = true;
         taken
@@ -212,15 +235,20 @@ impl Inner {
         for index in 0..geometry.segments_in(drive.size_bytes()) {
             let segment = segment_of(link, index);
             let start = geometry.segment_start(segment);
-            let end = start + geometry.segment_bytes - BLOCK_BYTES as u64;
+            let first_group = start + BLOCK_BYTES as u64;
+            let trailer = start + geometry.segment_bytes - BLOCK_BYTES as u64;
             let mut is_blank = true;
-            // Header, first group and trailer: by any of them an open may take the segment for one in use.
-            for offset in [start, start + BLOCK_BYTES as u64, end] {
+            for offset in [start, first_group, trailer] {
                 let block = read_lenient(drive, offset, BLOCK_BYTES).await?;
                 is_blank &= block.iter().all(|&byte| byte == 0);
             }
             if !is_blank {
                 mark_free(drive, self.identity.id, geometry, segment, lap).await?;
+                // The header is zeroed when the segment is prepared for its first use. By either of these an open would then take
+                // the segment for one in use.
+                for offset in [first_group, trailer] {
+                    drive.write(offset, PageBuf::zeroed(BLOCK_BYTES).freeze(), Durability::Durable).await?;
+                }
             }
         }
         drive.sync().await

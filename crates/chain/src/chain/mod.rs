@@ -213,6 +213,8 @@ impl Chain {
         if inner.is_closing.replace(true) {
             return Err(ChainError::Closed);
         }
+        // A change of the drives that has begun is brought to its end; no other begins.
+        drop(inner.take_roster().await);
         inner.core.borrow_mut().close();
         inner.turn();
         inner
