@@ -8,7 +8,7 @@ pub enum Placement {
     #[default]
     Fill,
     /// Each segment on another link in turn: large reads are spread over the drives, and so are writes (Yogurt,
-    /// section 5).
+    /// section 5.2).
     RoundRobin,
 }
 

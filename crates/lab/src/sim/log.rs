@@ -2,11 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::ChainOptions;
+use ithaca_chain::{ChainOptions, Placement};
 use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_log::server::{LocalCluster, LocalOptions};
@@ -61,6 +61,8 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "link.window_bytes", choices: &[20_000, 4 << 20] },
     Setting { name: "drive.speed", choices: &[1, 1, 1, 1, 2, 3] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
+    Setting { name: "unit.drives", choices: &[1, 1, 2, 3] },
+    Setting { name: "chain.in_turn", choices: &[0, 1] },
 ];
 
 impl Scenario for LogScenario {
@@ -73,7 +75,8 @@ impl Scenario for LogScenario {
 
     fn shape(&self) -> Shape {
         let mut drives = vec![("node".to_owned(), "data/layout.register".to_owned())];
-        drives.extend((1..=3).map(|unit| ("node".to_owned(), format!("data/unit-{unit}.chain"))));
+        let paths = (1..=3).flat_map(|unit| unit_drives(unit, 3));
+        drives.extend(paths.map(|path| ("node".to_owned(), path)));
         let faults = match self.budget {
             Budget::Survive => FaultKind::survivable(),
             Budget::Detect => {
@@ -294,6 +297,14 @@ async fn serve(env: Env, options: LocalOptions, ended: Rc<Ended>) {
     ended.now.set(true);
 }
 
+/// The drives of a unit, the first of them where a unit's data is by itself.
+fn unit_drives(unit: u64, count: u64) -> impl Iterator<Item = String> {
+    (1..=count).map(move |place| match place {
+        1 => format!("data/unit-{unit}.chain"),
+        _ => format!("data/unit-{unit}-{place}.chain"),
+    })
+}
+
 fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOptions {
     let number = |name: &str, default: u64| plan.setting(name, default);
     let segment_bytes = number("chain.segment_kib", 128) << 10;
@@ -307,10 +318,14 @@ fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOption
         segments_ready: number("chain.segments_ready", 2) as usize,
         capacity_bytes: (64 << 10) + segment_bytes * number("chain.segments", 16),
         grow_bytes: 2 * segment_bytes,
+        placement: if number("chain.in_turn", 0) == 1 { Placement::RoundRobin } else { Placement::Fill },
         ..ChainOptions::default()
     };
+    let units = number("topology.units", 1);
+    let drives = (1..=units).flat_map(|unit| unit_drives(unit, number("unit.drives", 1)));
     let mut options = LocalOptions {
-        units: number("topology.units", 1) as usize,
+        units: units as usize,
+        drives: drives.map(PathBuf::from).collect(),
         remembered_max: number("sequencer.remembered", 65_536) as usize,
         create_bytes: (64 << 10) + 4 * segment_bytes,
         chain,
