@@ -1,4 +1,5 @@
-//! SIGKILL of the whole cluster under load, again and again on the same data.
+//! SIGKILL of the whole cluster under load, again and again on the same data; with `--power` the file system that holds
+//! the data loses its power first.
 //!
 //! ```text
 //!   load ── kill ──┬─► the clients live on, over the restart ── their appends end ──┬─► first append ─► audit ─► load
@@ -21,6 +22,7 @@ use super::audit::{Audit, OnDamage, audit};
 use super::entry::Name;
 use super::ledger::{Ledger, Violation};
 use super::load::{Load, connect};
+use super::power::{FileSystem, Powered};
 use super::process::{Server, Site};
 use super::random::Random;
 use super::results::Results;
@@ -56,6 +58,9 @@ pub struct KillArguments {
     /// Size at which a drive begins.
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     drive_size: u64,
+    /// Cuts the power of a file system made for the data, in a loop device, at each kill. Needs root.
+    #[arg(long, value_enum)]
+    power: Option<FileSystem>,
     #[command(flatten)]
     ground: Ground,
 }
@@ -63,6 +68,13 @@ pub struct KillArguments {
 fn parse_span(text: &str) -> Result<(f64, f64), String> {
     let parts = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     parts.filter(|(first, end)| first <= end).ok_or_else(|| format!("`{text}`: expected a range as 0.5..2"))
+}
+
+fn how(power: Option<FileSystem>) -> String {
+    match power {
+        None => "SIGKILL".into(),
+        Some(kind) => format!("A power cut of {kind:?} below, then SIGKILL"),
+    }
 }
 
 /// What happened around one kill.
@@ -85,6 +97,8 @@ fn during(what: &'static str) -> impl Fn(ClientError) -> io::Error {
 struct Soak<'a> {
     arguments: &'a KillArguments,
     site: Site,
+    /// What holds the data, if its power is cut.
+    power: Option<&'a Powered>,
     random: Random,
     ledger: Rc<RefCell<Ledger>>,
     next_worker: u32,
@@ -92,10 +106,17 @@ struct Soak<'a> {
 
 /// Kills as often as asked. Returns rounds without and with a violation.
 pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
-    let (site, random) = arguments.ground.site("kill", arguments.units, arguments.drive_size)?;
-    let mut soak = Soak { arguments, site, random, ledger: Rc::default(), next_worker: 0 };
+    let ground = &arguments.ground;
+    let power = arguments.power.map(|kind| Powered::new(&ground.data, kind)).transpose()?;
+    let folder = power.as_ref().map_or(ground.data.as_path(), Powered::folder);
+    let (site, random) = ground.site_in(folder, "kill", arguments.units, arguments.drive_size)?;
+    let mut soak =
+        Soak { arguments, site, power: power.as_ref(), random, ledger: Rc::default(), next_worker: 0 };
     let mut results = Results::new(
-        "SIGKILL of `ithaca dev` under load, restart on the same data, audit of every position that is kept",
+        &format!(
+            "{} of `ithaca dev` under load, restart on the same data, audit of every position that is kept",
+            how(arguments.power)
+        ),
         "kill,load_ms,clients_lived_on,killed_while_starting,in_flight,acked_total,unknown_total,tail,restart_ms,first_append_ms,audited,lost_total,differing_total",
     );
     let mut restarts_ms = Vec::new();
@@ -124,11 +145,14 @@ pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
     );
     println!("{summary}");
     results.remark(&summary);
-    results.write(&arguments.ground.results, "kill")?;
+    let name = if arguments.power.is_some() { "power" } else { "kill" };
+    results.write(&ground.results, name)?;
     if failed == 0 {
         soak.site.remove()?;
     } else {
         eprintln!("the data stays in {}", soak.site.root().display());
+        // And the file system below with it, mounted.
+        std::mem::forget(power);
     }
     Ok((arguments.kills - failed, failed))
 }
@@ -176,7 +200,13 @@ impl Soak<'_> {
         }
         env.sleep(round.load).await;
         round.outstanding = load.outstanding();
+        if let Some(power) = self.power {
+            power.cut()?;
+        }
         server.kill()?;
+        if let Some(power) = self.power {
+            power.restore()?;
+        }
         if round.lived_on {
             let server = self.restart(env, round).await?;
             load.drain(workers).await;

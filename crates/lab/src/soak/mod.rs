@@ -1,6 +1,7 @@
 //! Soaks: the real program on a real drive, killed, filled and damaged, and judged by what its clients were told.
 //!
-//! * `kill`: SIGKILL under load, again and again; nothing acknowledged may be missing, nothing may differ.
+//! * `kill`: SIGKILL under load, again and again, or with `--power` a power cut of the file system below; nothing
+//!   acknowledged may be missing, nothing may differ.
 //! * `restart`: how long a log of a given size takes to serve again after SIGKILL.
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
@@ -23,13 +24,14 @@ mod kill;
 mod ledger;
 mod load;
 mod memory;
+mod power;
 mod process;
 mod random;
 mod restart;
 mod results;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -76,6 +78,11 @@ struct Ground {
 impl Ground {
     /// A cluster of `units` units below the data folder, empty, and the random choices of this run.
     fn site(&self, name: &str, units: u32, drive_bytes: u64) -> io::Result<(Site, Random)> {
+        self.site_in(&self.data, name, units, drive_bytes)
+    }
+
+    /// The same in another folder.
+    fn site_in(&self, folder: &Path, name: &str, units: u32, drive_bytes: u64) -> io::Result<(Site, Random)> {
         let binary = match &self.binary {
             Some(binary) => binary.clone(),
             None => std::env::current_exe()?.with_file_name("ithaca"),
@@ -87,9 +94,9 @@ impl Ground {
             )));
         }
         let seed = self.seed.unwrap_or_else(|| Random::from_clock().next_u64() >> 32);
-        println!("soak {name}: seed {seed}, {} on {}", binary.display(), self.data.display());
+        println!("soak {name}: seed {seed}, {} on {}", binary.display(), folder.display());
         let site =
-            Site::new(binary, self.data.join(format!("{name}-{}", std::process::id())), units, drive_bytes)?;
+            Site::new(binary, folder.join(format!("{name}-{}", std::process::id())), units, drive_bytes)?;
         Ok((site, Random::new(seed)))
     }
 }

@@ -1,0 +1,93 @@
+//! A file system of its own for a soak's data, in a loop device, whose power can be cut.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+use ithaca_env::real::files;
+
+/// Bytes of the file system: XFS asks for 300 MB at least.
+const IMAGE_BYTES: u64 = 3 << 30;
+
+/// Which file system loses its power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FileSystem {
+    /// ext4.
+    Ext4,
+    /// XFS.
+    Xfs,
+}
+
+/// A mounted file system. Unmounted and removed when dropped.
+pub struct Powered {
+    image: PathBuf,
+    mount: PathBuf,
+}
+
+impl Powered {
+    /// Makes a file system in a file below `folder` and mounts it beside. Needs root, and the program that makes it
+    /// (packages e2fsprogs, xfsprogs).
+    pub fn new(folder: &Path, kind: FileSystem) -> io::Result<Self> {
+        let (name, maker) = match kind {
+            FileSystem::Ext4 => ("ext4", "mkfs.ext4"),
+            FileSystem::Xfs => ("xfs", "mkfs.xfs"),
+        };
+        let number = std::process::id();
+        let powered = Self {
+            image: folder.join(format!("{name}-{number}.image")),
+            mount: folder.join(format!("{name}-{number}")),
+        };
+        fs::create_dir_all(&powered.mount)?;
+        File::create(&powered.image)?.set_len(IMAGE_BYTES)?;
+        run(Command::new(maker).arg("-q").arg(&powered.image))?;
+        powered.mount()?;
+        Ok(powered)
+    }
+
+    /// Where it is mounted.
+    pub fn folder(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Cuts its power: what was not made durable before is gone, and everything on it fails.
+    pub fn cut(&self) -> io::Result<()> {
+        files::cut_power(&self.mount)
+    }
+
+    /// Brings it back as the cut left it. Nobody may have a file open on it.
+    pub fn restore(&self) -> io::Result<()> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    fn mount(&self) -> io::Result<()> {
+        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mount))
+    }
+
+    fn unmount(&self) -> io::Result<()> {
+        run(Command::new("umount").arg(&self.mount))
+    }
+}
+
+impl Drop for Powered {
+    fn drop(&mut self) {
+        // What cannot be taken down stays, and is seen by who looks for it; there is nobody to tell.
+        if self.unmount().is_ok() {
+            let _ = fs::remove_dir(&self.mount);
+            let _ = fs::remove_file(&self.image);
+        }
+    }
+}
+
+/// Runs a command to its end. Errors name it and say what it said.
+fn run(command: &mut Command) -> io::Result<()> {
+    let told = format!("{command:?}");
+    let output = command.output().map_err(|error| io::Error::other(format!("{told}: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{told}: {}", said.trim())))
+}
