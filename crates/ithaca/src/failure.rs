@@ -1,6 +1,7 @@
 //! How a command ends when it did not do what was asked: one line on stderr and an exit code.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// The exit codes, a promise to scripts.
@@ -71,7 +72,8 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Told { exit, line } => {
-                eprintln!("ithaca: {}", line.replace('\n', " "));
+                // Where stderr cannot be written to, the code still tells.
+                let _ = writeln!(std::io::stderr(), "ithaca: {}", line.replace('\n', " "));
                 ExitCode::from(*exit as u8)
             }
             Self::OutputClosed => ExitCode::SUCCESS,

@@ -96,7 +96,13 @@ fn start_tracing(level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        // An event that cannot be written is left out; to complain of it on stderr too would end the process.
+        .log_internal_errors(false)
+        .init();
 }
 
 #[cfg(test)]

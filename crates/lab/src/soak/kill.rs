@@ -33,6 +33,10 @@ use crate::measure::median;
 const LIVE_ON_PERCENT: u64 = 50;
 /// Restarts out of a hundred that are killed before they serve.
 const KILL_STARTING_PERCENT: u64 = 25;
+/// Power cuts out of a hundred after which the program is left to notice by itself that its drive is gone.
+const NOTICES_PERCENT: u64 = 50;
+/// What `ithaca dev` exits with when a drive has failed.
+const DRIVE_FAILED: Option<i32> = Some(3);
 /// A start that is killed runs so long at the most.
 const STARTING_MAX_MS: u64 = 60;
 
@@ -200,12 +204,21 @@ impl Soak<'_> {
         }
         env.sleep(round.load).await;
         round.outstanding = load.outstanding();
-        if let Some(power) = self.power {
-            power.cut()?;
-        }
-        server.kill()?;
-        if let Some(power) = self.power {
-            power.restore()?;
+        match self.power {
+            None => server.kill()?,
+            Some(power) => {
+                power.cut()?;
+                if self.random.percent(NOTICES_PERCENT) {
+                    let code = server.ended_by_itself(env).await?;
+                    if code != DRIVE_FAILED {
+                        let what = format!("with its drive gone the server ended with {code:?}");
+                        self.ledger.borrow_mut().violated(Violation::Differing, what);
+                    }
+                } else {
+                    server.kill()?;
+                }
+                power.restore()?;
+            }
         }
         if round.lived_on {
             let server = self.restart(env, round).await?;

@@ -154,6 +154,22 @@ impl Server {
         self.child.wait()
     }
 
+    /// Waits until it ends by itself. Returns its exit code; an error if it does not end.
+    pub async fn ended_by_itself(mut self, env: &Env) -> io::Result<Option<i32>> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!(
+                    "the server did not end by itself within {READY_LIMIT:?}"
+                )));
+            }
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
