@@ -18,17 +18,14 @@ pub struct Ithaca {
     child: Child,
     endpoint: String,
     folder: PathBuf,
-    is_filled: bool,
 }
 
+/// Where its data lies, below the bench's folder.
+const FOLDER: &str = "ithaca";
 /// How long a log is filled that is then read cold: long enough that it is larger than what the servers keep in memory.
 const FILL: Duration = Duration::from_secs(6);
 /// Appends in flight meanwhile.
 const FILL_INFLIGHT: usize = 256;
-
-fn reads_cold(operation: Operation) -> bool {
-    matches!(operation, Operation::ReadCold | Operation::Replay)
-}
 
 /// Builds the program beside this one, so that what is measured is this tree.
 pub fn build() -> io::Result<()> {
@@ -42,10 +39,15 @@ pub fn build() -> io::Result<()> {
 }
 
 impl Ithaca {
-    /// Starts `ithaca dev` on free ports, its data below `folder`.
+    /// The drive of the log that lies below `folder`.
+    pub fn log_drive(folder: &Path) -> PathBuf {
+        folder.join(FOLDER).join("unit-1.chain")
+    }
+
+    /// Starts `ithaca dev` on free ports, its data below `folder`. A log that is to be read cold is filled first.
     pub fn start(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
         let program = std::env::current_exe()?.with_file_name("ithaca");
-        let folder = folder.join("ithaca");
+        let folder = folder.join(FOLDER);
         let mut command = Command::new(&program);
         command
             .arg("dev")
@@ -57,12 +59,15 @@ impl Ithaca {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let endpoint = json_string(&line, "log").map(str::to_string);
-        let mut side = Self { bench, program, child, endpoint: String::new(), folder, is_filled: false };
+        let mut side = Self { bench, program, child, endpoint: String::new(), folder };
         match endpoint {
             Some(endpoint) => side.endpoint = endpoint,
             None => {
                 return Err(io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}")));
             }
+        }
+        if matches!(bench.operation, Operation::ReadCold | Operation::Replay) {
+            side.work("append", FILL_INFLIGHT, FILL, &[])?;
         }
         Ok(side)
     }
@@ -74,9 +79,6 @@ impl Side for Ithaca {
     }
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
-        if !std::mem::replace(&mut self.is_filled, true) && reads_cold(self.bench.operation) {
-            self.work("append", FILL_INFLIGHT, FILL, &[])?;
-        }
         let cold: &[&str] = if self.bench.operation == Operation::ReadCold { &["--cold"] } else { &[] };
         let workload = match self.bench.operation {
             Operation::Token => "token",

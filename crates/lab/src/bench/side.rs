@@ -1,7 +1,7 @@
 //! One side of a bench: something that does the workload for a while and says how it went.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::bare::{Client, DriveFile, ServerProcess, Work, random_reads, sequential_writes};
@@ -66,7 +66,7 @@ impl MakeSide {
         Ok(match self {
             Self::Bare => Box::new(Bare { name: self.name(), bench, work: bench.bare_work(), client: None }),
             Self::Echo => Box::new(Bare { name: self.name(), bench, work: Work::Echo, client: None }),
-            Self::Drive => Box::new(Drive { bench, drive }),
+            Self::Drive => Box::new(Drive { bench, drive, log: Ithaca::log_drive(folder) }),
             Self::Ithaca => Box::new(Ithaca::start(bench, folder)?),
             Self::Redis => Box::new(Redis::start(bench, folder)?),
         })
@@ -98,6 +98,8 @@ impl Side for Bare {
 struct Drive<'a> {
     bench: &'static Bench,
     drive: &'a DriveFile,
+    /// What the system stores its log on, once it is started.
+    log: PathBuf,
 }
 
 impl Side for Drive<'_> {
@@ -107,6 +109,12 @@ impl Side for Drive<'_> {
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
         if self.bench.operation == Operation::ReadCold {
+            // The very blocks that the system reads: a drive may have a cache of its own, and another file's blocks may
+            // be in it while the log's are not, or the other way round.
+            if self.log.exists() {
+                let log = DriveFile::open_written(&self.log)?;
+                return random_reads(&log, self.bench.inflight, span);
+            }
             return random_reads(self.drive, self.bench.inflight, span);
         }
         // Groups to entries, so that the rates of the sides compare.
