@@ -9,6 +9,7 @@ mod connection;
 mod error;
 mod follow;
 mod forward;
+mod observer;
 mod read;
 mod resolve;
 mod space;
@@ -30,6 +31,7 @@ pub use append::Append;
 pub use connection::{CallError, Connection, Identity};
 pub use error::{ClientError, ErrorClass, Phase};
 pub use follow::Tailing;
+pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};
 pub use space::Bounds;
 
@@ -39,7 +41,7 @@ use view::View;
 use crate::layout::Layout;
 use crate::limits;
 use crate::pos::{ClientId, Epoch, LogPos, NodeId};
-use crate::wire::{HelloOk, NodeStatus};
+use crate::wire::HelloOk;
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -130,22 +132,7 @@ struct Inner {
 impl Client {
     /// Reaches one of the endpoints and learns the layout, within the options' timeout.
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
-        if options.endpoints.is_empty() {
-            return Err(ClientError::NoEndpoint);
-        }
-        let inner = Rc::new(Inner {
-            env: env.clone(),
-            options,
-            id: ClientId(env.random_u64()),
-            view: RefCell::default(),
-            connections: RefCell::default(),
-            settled: Notify::default(),
-            connecting: RefCell::default(),
-            known_tail: Cell::default(),
-            granted: Cell::default(),
-            write_limits: Cell::default(),
-            appender: Rc::default(),
-        });
+        let inner = Inner::new(env, options)?;
         let deadline = inner.deadline();
         let view = inner.view_by(deadline).await?;
         // An append asks for its token on an open connection, so that appends keep their order from the first on.
@@ -243,15 +230,33 @@ impl Client {
         Ok(self.inner.view_by(self.inner.deadline()).await?.layout)
     }
 
-    /// What each node of the layout says of itself, or why it does not.
-    pub async fn status(
-        &self,
-    ) -> Result<Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>, ClientError> {
+    /// What each node of the layout says of itself, or why it does not. All are asked at the same time.
+    pub async fn status(&self) -> Result<Vec<NodeAnswer>, ClientError> {
         self.inner.status().await
     }
 }
 
 impl Inner {
+    /// State that knows nothing of its cluster yet.
+    fn new(env: &Env, options: ClientOptions) -> Result<Rc<Self>, ClientError> {
+        if options.endpoints.is_empty() {
+            return Err(ClientError::NoEndpoint);
+        }
+        Ok(Rc::new(Self {
+            env: env.clone(),
+            options,
+            id: ClientId(env.random_u64()),
+            view: RefCell::default(),
+            connections: RefCell::default(),
+            settled: Notify::default(),
+            connecting: RefCell::default(),
+            known_tail: Cell::default(),
+            granted: Cell::default(),
+            write_limits: Cell::default(),
+            appender: Rc::default(),
+        }))
+    }
+
     fn deadline(&self) -> Time {
         self.env.now() + self.options.timeout
     }

@@ -1,6 +1,5 @@
-//! Tail, trim, fill, and what nodes say of themselves.
+//! Tail, trim, fill.
 
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -11,7 +10,7 @@ use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::limits;
 use crate::pos::{AddrRange, LogPos, NodeId};
-use crate::wire::{Check, Fill, Filled, GetStatus, NodeStatus, Refusal, Roles, Tail, Taken, Trim, Trimmed};
+use crate::wire::{Check, Fill, Filled, Refusal, Roles, Tail, Taken, Trim, Trimmed};
 
 /// Where the log ends and begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,18 +133,5 @@ impl Inner {
     ) -> Result<(), ClientError> {
         let trim = Trim { ranges: vec![range] };
         self.call::<_, Trimmed>(view, unit, Phase::Trim, &trim, deadline).await.map(|_| ())
-    }
-
-    pub(super) async fn status(
-        self: &Rc<Self>,
-    ) -> Result<Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>, ClientError> {
-        let deadline = self.deadline();
-        let view = self.view_by(deadline).await?;
-        let mut all = Vec::new();
-        for (node, addr) in view.nodes() {
-            let called = self.call::<_, NodeStatus>(&view, node, Phase::Status, &GetStatus, deadline).await;
-            all.push((node, addr, called.map(|(status, _, _)| status)));
-        }
-        Ok(all)
     }
 }

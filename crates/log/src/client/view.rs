@@ -159,7 +159,12 @@ impl Inner {
         self.options.endpoints.clone()
     }
 
-    async fn learn_from(self: &Rc<Self>, addr: SocketAddr, deadline: Time) -> Result<View, ClientError> {
+    /// Asks one node for the newest layout and takes it if it is newer.
+    pub(super) async fn learn_from(
+        self: &Rc<Self>,
+        addr: SocketAddr,
+        deadline: Time,
+    ) -> Result<View, ClientError> {
         let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
         let who = Identity { client: self.id, node: NodeId(0), cluster: ClusterId::UNKNOWN };
         let opened = Connection::open(&self.env, addr, who, deadline).await;

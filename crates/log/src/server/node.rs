@@ -49,17 +49,12 @@ pub(super) struct Node {
     pub(super) counters: Counters,
 }
 
-/// What a node counts.
+/// What a node counts beside its unit.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) connections: Cell<u64>,
     pub(super) tokens: Cell<u64>,
-    pub(super) writes: Cell<u64>,
-    pub(super) entries_written: Cell<u64>,
-    pub(super) bytes_written: Cell<u64>,
-    pub(super) reads: Cell<u64>,
-    pub(super) fills: Cell<u64>,
-    pub(super) trims: Cell<u64>,
+    pub(super) appends: Cell<u64>,
 }
 
 fn add(counter: &Cell<u64>, count: u64) {
@@ -116,12 +111,7 @@ impl Node {
         let counted = [
             ("connections", &counters.connections),
             ("tokens", &counters.tokens),
-            ("writes", &counters.writes),
-            ("entries_written", &counters.entries_written),
-            ("bytes_written", &counters.bytes_written),
-            ("reads", &counters.reads),
-            ("fills", &counters.fills),
-            ("trims", &counters.trims),
+            ("appends", &counters.appends),
         ];
         let mut counters: Vec<(String, u64)> =
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
@@ -302,10 +292,6 @@ impl Session {
         match wire::Write::decode_body(&frame.body, frame.data.len()) {
             Ok(write) => {
                 let run = write.into_run(frame.head.epoch, frame.data);
-                let counters = &self.node.counters;
-                add(&counters.writes, 1);
-                add(&counters.entries_written, run.count());
-                add(&counters.bytes_written, run.data.len() as u64);
                 unit.write(Route::Reply(route), run);
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
@@ -321,10 +307,8 @@ impl Session {
         match wire::Append::decode_body(&frame.body, frame.data.len()) {
             Ok(append) => {
                 let counters = &self.node.counters;
-                add(&counters.writes, 1);
+                add(&counters.appends, 1);
                 add(&counters.tokens, append.table.count() as u64);
-                add(&counters.entries_written, append.table.count() as u64);
-                add(&counters.bytes_written, frame.data.len() as u64);
                 forwarder.append(sequencer, route, append, frame.data);
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
@@ -357,20 +341,10 @@ impl Session {
         let Some(unit) = self.node.unit.clone() else {
             return self.route(head).refuse(Refusal::NotServing { roles: Roles::UNIT });
         };
-        let counters = &self.node.counters;
         match request {
-            Request::Read(read) => {
-                add(&counters.reads, 1);
-                unit.read(self.route(head), read);
-            }
-            Request::Fill(fill) => {
-                add(&counters.fills, 1);
-                unit.fill(self.route(head), fill.ranges);
-            }
-            Request::Trim(trim) => {
-                add(&counters.trims, 1);
-                unit.trim(self.route(head), trim.ranges);
-            }
+            Request::Read(read) => unit.read(self.route(head), read),
+            Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
+            Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
             Request::Seal(seal) => unit.seal(self.route(head), seal),
             Request::Subscribe(subscribe) => {
                 self.following.retain(|_, following| following.is_open());

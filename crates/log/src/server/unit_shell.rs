@@ -1,6 +1,7 @@
 //! A log unit at work: the core's effects carried out on a chain, and its reads served.
 
 mod read;
+mod traffic;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,6 +25,8 @@ use crate::unit::{
 };
 use crate::wire::{Filled, Outcome, Refusal, Seal, Tail, Taken, Trimmed, Written};
 
+use traffic::Traffic;
+
 /// Who is told what became of a request.
 pub(super) enum Route {
     /// Whoever sent it.
@@ -46,6 +49,7 @@ pub(super) struct UnitShell {
     effects: Cell<Vec<Effect>>,
     /// Kept between reads, for the same reason.
     found: Cell<Found>,
+    traffic: Traffic,
     planted: Planted,
 }
 
@@ -73,6 +77,7 @@ impl UnitShell {
             advanced: Notify::default(),
             effects: Cell::default(),
             found: Cell::default(),
+            traffic: Traffic::default(),
             planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
@@ -91,7 +96,7 @@ impl UnitShell {
         (half.min(limits::WRITE_MAX_BYTES), (half / 64).min(limits::RUN_MAX_COUNT))
     }
 
-    /// What the chain counts, and what each of its drives has, numbered in the order of the chain: segments, free ones, those
+    /// What the unit and its chain count, and what each of its drives has, numbered in the order of the chain: segments, free ones, those
     /// that hold records, and 1 for the drive that the log is written to.
     pub(super) fn counters(&self) -> Vec<(String, u64)> {
         let stats = self.chain.stats();
@@ -120,7 +125,8 @@ impl UnitShell {
             ];
             values.map(|(what, value)| (format!("drive_{}_{what}", index + 1), value))
         });
-        whole.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
+        let whole = self.traffic.counters().into_iter().chain(whole);
+        whole.map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
 
     /// Rings when the watermark may have moved.
@@ -152,18 +158,21 @@ impl UnitShell {
 
     /// Writes a run; the reply goes to `route`.
     pub(super) fn write(self: &Rc<Self>, route: Route, run: Run) {
+        self.traffic.write(&run);
         self.submit(route, |to| Input::Write { to, run });
     }
 
     /// Makes junk of what is free in `ranges`.
     pub(super) fn fill(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
         let epoch = route.epoch();
+        self.traffic.fill();
         self.submit(Route::Reply(route), |to| Input::Fill { to, epoch, ranges });
     }
 
     /// Trims `ranges`.
     pub(super) fn trim(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
         let epoch = route.epoch();
+        self.traffic.trim();
         self.submit(Route::Reply(route), |to| Input::Trim { to, epoch, ranges });
     }
 

@@ -15,6 +15,7 @@ pub struct Found {
     body: RunsBody,
     data: Vec<Bytes>,
     data_bytes: usize,
+    entries: u64,
     end: Option<Addr>,
     room_bytes: usize,
     full: bool,
@@ -33,6 +34,7 @@ impl Found {
         self.body.clear();
         self.data.clear();
         self.data_bytes = 0;
+        self.entries = 0;
         self.end = None;
         self.room_bytes = (limit_bytes as usize).min(limits::READ_MAX_BYTES);
         self.full = false;
@@ -63,6 +65,7 @@ impl Found {
         if !whole {
             run.truncate(count);
         }
+        self.entries += run.count();
         self.push(&RunRef::of_view(&run), run.data);
         self.full |= !whole;
     }
@@ -98,6 +101,11 @@ impl Found {
     /// Bytes of data.
     pub fn data_bytes(&self) -> usize {
         self.data_bytes
+    }
+
+    /// Entries of the runs in it, junk included.
+    pub fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// The data, piece by piece in order. Gives it up: the answer must not be encoded again.

@@ -1,6 +1,9 @@
 //! What a client sees of a healthy cluster.
 
-use ithaca_log::client::EntryKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ithaca_log::client::{ClientOptions, EntryKind, Observer};
 use ithaca_log::pos::LogPos;
 
 use crate::worlds::{append, connect, entry, read_all, run, start};
@@ -102,5 +105,42 @@ fn every_node_says_what_it_does() {
         assert_eq!(status[0].1, cluster.addrs()[0]);
         let first = status[0].2.as_ref().expect("it answers");
         assert_eq!((first.tail, first.watermark.map(|addr| addr.0)), (Some(LogPos(10)), Some(5)));
+    });
+}
+
+#[test]
+fn a_unit_counts_what_it_stores_and_shows_whoever_took_the_append() {
+    run(|env, dir| async move {
+        let (_cluster, client) = start(&env, &dir, 2).await;
+        append(&client, 0, 10).await;
+        read_all(&client, 0).await;
+        for (node, _, answer) in client.status().await.expect("a layout") {
+            let status = answer.expect("it answers");
+            let counted = |name: &str| {
+                status.counters.iter().find(|(counter, _)| counter == name).expect("it is counted").1
+            };
+            assert_eq!((counted("entries_written"), counted("entries_read")), (5, 5), "{node:?}");
+            assert_eq!(counted("bytes_written"), counted("bytes_read"), "{node:?}");
+            assert!(counted("writes") > 0 && counted("reads") > 0, "{node:?}");
+        }
+    });
+}
+
+#[test]
+fn an_observer_needs_one_endpoint_that_answers_and_shows_the_others_fate() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 2).await;
+        append(&client, 0, 10).await;
+        // It takes connections and says nothing.
+        let silent = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let endpoints = vec![silent.local_addr(), cluster.addrs()[0]];
+        let options = ClientOptions { endpoints, timeout: Duration::from_secs(3600), ..Default::default() };
+        let mut observer = Observer::connect(&env, options).await.expect("one answers");
+        let sight = observer.look().await;
+        let tails: Vec<_> = sight.nodes.iter().map(|(_, _, answer)| answer.as_ref().ok()?.tail).collect();
+        assert_eq!(tails, [Some(LogPos(10)), None]);
+        drop((cluster, client));
+        let sight = observer.look().await;
+        assert!(sight.nodes.iter().all(|(_, _, answer)| answer.is_err()), "{sight:?}");
     });
 }

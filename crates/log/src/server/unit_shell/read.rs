@@ -14,12 +14,14 @@ use crate::wire::{Read, Refusal};
 impl UnitShell {
     /// Serves a read.
     pub(in crate::server) fn read(self: &Rc<Self>, route: ReplyRoute, read: Read) {
+        self.traffic.read();
         if let Err(refusal) = self.check_epoch(route.epoch()) {
             return route.refuse(refusal);
         }
         let mut found = self.found.take();
         let is_whole = self.read_cached(&read, &mut found);
         if is_whole {
+            self.traffic.show(&found);
             route.send_found(&mut found);
         }
         self.found.set(found);
@@ -31,7 +33,10 @@ impl UnitShell {
             let found = shell.read_cold(read).await;
             // The epoch may have ended while the drive was read.
             match found.and_then(|found| shell.check_epoch(route.epoch()).map(|()| found)) {
-                Ok(mut found) => route.send_found(&mut found),
+                Ok(mut found) => {
+                    shell.traffic.show(&found);
+                    route.send_found(&mut found);
+                }
                 Err(refusal) => route.refuse(refusal),
             }
         });
@@ -45,10 +50,11 @@ impl UnitShell {
     ) -> Result<Found, Refusal> {
         let read = Read { limit_bytes, ranges: vec![range] };
         let mut found = Found::new(limit_bytes);
-        if self.read_cached(&read, &mut found) {
-            return Ok(found);
+        if !self.read_cached(&read, &mut found) {
+            found = self.read_cold(read).await?;
         }
-        self.read_cold(read).await
+        self.traffic.show(&found);
+        Ok(found)
     }
 
     /// Puts the answer into `found`. False if not all of it stands in memory, and `found` is to be thrown away.

@@ -1,0 +1,71 @@
+//! What a unit counts of its requests: from its start on, whoever asked and whatever the answer.
+//!
+//! Counted where the unit takes a request, not where a connection brings it: a part of an append that was sent whole to
+//! another node counts at the unit that stores it.
+
+use std::cell::Cell;
+
+use ithaca_chain::Run;
+
+use crate::unit::Found;
+
+/// Counters that only grow.
+#[derive(Default)]
+pub(super) struct Traffic {
+    writes: Cell<u64>,
+    entries_written: Cell<u64>,
+    bytes_written: Cell<u64>,
+    reads: Cell<u64>,
+    entries_read: Cell<u64>,
+    bytes_read: Cell<u64>,
+    fills: Cell<u64>,
+    trims: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}
+
+impl Traffic {
+    /// A run was asked to be written.
+    pub(super) fn write(&self, run: &Run) {
+        add(&self.writes, 1);
+        add(&self.entries_written, run.count());
+        add(&self.bytes_written, run.data.len() as u64);
+    }
+
+    /// A read was asked for.
+    pub(super) fn read(&self) {
+        add(&self.reads, 1);
+    }
+
+    /// This was found for a reader or a follower, and is about to be sent.
+    pub(super) fn show(&self, found: &Found) {
+        add(&self.entries_read, found.entries());
+        add(&self.bytes_read, found.data_bytes() as u64);
+    }
+
+    /// A fill was asked for.
+    pub(super) fn fill(&self) {
+        add(&self.fills, 1);
+    }
+
+    /// A trim was asked for.
+    pub(super) fn trim(&self) {
+        add(&self.trims, 1);
+    }
+
+    /// Each counter by its name in a status.
+    pub(super) fn counters(&self) -> [(&'static str, u64); 8] {
+        [
+            ("writes", self.writes.get()),
+            ("entries_written", self.entries_written.get()),
+            ("bytes_written", self.bytes_written.get()),
+            ("reads", self.reads.get()),
+            ("entries_read", self.entries_read.get()),
+            ("bytes_read", self.bytes_read.get()),
+            ("fills", self.fills.get()),
+            ("trims", self.trims.get()),
+        ]
+    }
+}
