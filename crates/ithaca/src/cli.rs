@@ -97,6 +97,11 @@ pub enum Command {
     /// Append to the log and read from it
     #[command(subcommand)]
     Log(LogCommand),
+    /// Watch a cluster: what each node does and what its chain holds
+    #[command(after_help = "Example:\n  ithaca top --interval 2s\n  ithaca top --once --json\n\n\
+                      Rates are of the time between two looks. Ctrl-C ends it. Where standard output is no terminal one \
+                      table is printed, or with --json one object an interval.")]
+    Top(TopArgs),
     /// Measure a cluster
     #[command(
         after_help = "Example:\n  ithaca bench append --size 512 --clients 16 --inflight 256 --seconds 10\n\n\
@@ -172,6 +177,17 @@ pub enum ClusterCommand {
     /// Show the epoch, the nodes and the tail
     #[command(after_help = "Example:\n  ithaca cluster status --json")]
     Status,
+}
+
+/// `ithaca top`.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Time from one look to the next, 100ms to 1h
+    #[arg(long, default_value = "1s", value_name = "SPAN", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Show one interval and end
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// `ithaca log`.
@@ -284,6 +300,12 @@ fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
     }
     let mut found = text.trim().to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
     found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = quantity::duration(text).map_err(|error| error.to_string())?;
+    let is_allowed = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
+    is_allowed.then_some(interval).ok_or_else(|| "expected 100ms to 1h".to_owned())
 }
 
 fn parse_entry_size(text: &str) -> Result<usize, String> {

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
 
+/// Drives of a node that are shown: as many as its counters can tell of.
+const DRIVES_MAX: u64 = ithaca_log::limits::COUNTERS_MAX_COUNT as u64;
+
 /// Everything that is shown.
 struct Status {
     layout: Rc<Layout>,
@@ -96,22 +99,29 @@ impl Status {
 }
 
 /// What a unit says of one of its drives.
-struct DriveState {
+pub struct DriveState {
     /// Where in the chain it is, from 1.
-    place: u64,
-    segments: u64,
-    free: u64,
-    live: u64,
-    is_tail: bool,
+    pub place: u64,
+    /// Segments it has.
+    pub segments: u64,
+    /// Segments that are free.
+    pub free: u64,
+    /// Segments that hold records.
+    pub live: u64,
+    /// Whether the log is being written to it.
+    pub is_tail: bool,
 }
 
-fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
-    let counted = |name: &str| {
-        let found = node.counters.iter().find(|(counter, _)| counter == name);
-        found.map_or(0, |(_, value)| *value)
-    };
-    (1..=counted("drives")).map(move |place| {
-        let value = |what| counted(&format!("drive_{place}_{what}"));
+/// What a node counts under this name; `None` if it does not.
+pub fn counted(node: &NodeStatus, name: &str) -> Option<u64> {
+    let found = node.counters.iter().find(|(counter, _)| counter == name);
+    found.map(|(_, value)| *value)
+}
+
+/// The drives of a node's unit, in the order of its chain.
+pub fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
+    (1..=counted(node, "drives").unwrap_or(0).min(DRIVES_MAX)).map(move |place| {
+        let value = |what| counted(node, &format!("drive_{place}_{what}")).unwrap_or(0);
         DriveState {
             place,
             segments: value("segments"),
@@ -122,7 +132,8 @@ fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
     })
 }
 
-fn drive_json(drive: DriveState) -> String {
+/// A drive for programs.
+pub fn drive_json(drive: DriveState) -> String {
     Object::new()
         .number("drive", drive.place)
         .number("segments", drive.segments)
@@ -152,7 +163,8 @@ fn names(nodes: &[NodeId]) -> String {
     names.join(" > ")
 }
 
-fn roles(roles: Roles) -> Vec<&'static str> {
+/// The names of what a node does.
+pub fn roles(roles: Roles) -> Vec<&'static str> {
     let known = [
         (Roles::LAYOUT, "layout"),
         (Roles::SEQUENCER, "sequencer"),

@@ -18,6 +18,9 @@ mod log;
 mod output;
 mod quantity;
 mod serve;
+#[cfg(test)]
+mod testdata;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,6 +55,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Server(arguments) => serve::server(arguments, out),
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),
+        Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),
         Command::Fsck { paths } => fsck::run(paths, &mut out),
         Command::Dump { file } => dump::run(file, &mut out),
@@ -148,6 +152,7 @@ mod tests {
             ("ithaca log", "missing"),
             ("ithaca dev --units 0", "--units"),
             ("ithaca log fill minus", "minus"),
+            ("ithaca top --interval 1ms", "100ms to 1h"),
         ] {
             let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
             let Failure::Told { exit, line: told } = usage(&error) else { panic!("{line}") };

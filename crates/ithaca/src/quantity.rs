@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them: `4k`, `64M`, `2G`; `200ms`, `5s`, `2m`.
+//! Sizes and durations as people write them: `4k`, `64M`, `2G`; `200ms`, `5s`, `2m`. Counts and sizes as they read them.
 
 use std::time::Duration;
 
@@ -55,6 +55,29 @@ pub fn duration(text: &str) -> Result<Duration, QuantityError> {
     number.checked_mul(unit_us).map(Duration::from_micros).ok_or(QuantityError::TooLarge)
 }
 
+/// A count or a rate, below 1000 T in at most five characters: `0`, `2.5`, `812`, `12.3k`, `4.0M`. The letters are powers of 1000.
+pub fn short_count(value: f64) -> String {
+    short(value, 1000.0, &["", "k", "M", "G", "T"])
+}
+
+/// Bytes in at most five characters: `512B`, `64.0K`, `2.0G`. The letters are powers of 1024.
+pub fn short_bytes(bytes: u64) -> String {
+    short(bytes as f64, 1024.0, &["B", "K", "M", "G", "T", "P", "E"])
+}
+
+fn short(mut value: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    // What would be rounded up to a step is shown as one of the next unit.
+    while value >= step - 0.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    // Two digits before the point and one after it, or three before it; bytes and what is whole have no parts.
+    let is_whole = unit == 0 && (value.fract() == 0.0 || units[0] == "B");
+    let digits = if is_whole || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.digits$}{}", units[unit])
+}
+
 fn split<'a>(text: &'a str, example: &'static str) -> Result<(u64, &'a str), QuantityError> {
     let text = text.trim();
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
@@ -73,6 +96,27 @@ mod tests {
     fn sizes_are_powers_of_1024() {
         for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("64M", 64 << 20), ("2GiB", 2 << 30)] {
             assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_short_at_every_size_and_never_a_thousand_of_a_unit() {
+        for (value, shown) in [
+            (0.0, "0"),
+            (2.5, "2.5"),
+            (99.96, "100"),
+            (999.4, "999"),
+            (999.6, "1.0k"),
+            (12_345.0, "12.3k"),
+            (999_600.0, "1.0M"),
+            (1e18, "1000000T"),
+        ] {
+            assert_eq!(short_count(value), shown, "{value}");
+        }
+        for (bytes, shown) in
+            [(0, "0B"), (1023, "1023B"), (1024, "1.0K"), (64 << 20, "64.0M"), (u64::MAX, "16.0E")]
+        {
+            assert_eq!(short_bytes(bytes), shown, "{bytes}");
         }
     }
 

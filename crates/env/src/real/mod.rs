@@ -35,6 +35,7 @@ mod reactor;
 mod ring;
 mod socket;
 mod stdin;
+pub mod terminal;
 
 pub use background::{shutdown_signal, unblock};
 pub use priority::run_at_once;

@@ -3,6 +3,7 @@
 //! * [`append`], [`read`]: the log's verbs, their output and exit codes.
 //! * [`serve`]: starting, stopping, resuming, and what a start is refused for.
 //! * [`pages`]: metrics, health and status.
+//! * [`top`]: what it prints where there is no terminal.
 //! * [`settings`]: flags, environment and file.
 //! * [`drives`]: several drives for a unit.
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
@@ -25,3 +26,4 @@ mod pages;
 mod read;
 mod serve;
 mod settings;
+mod top;

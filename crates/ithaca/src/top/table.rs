@@ -1,0 +1,182 @@
+//! A frame for people: a line on the cluster, a table of its nodes, a table of their chains.
+
+use std::fmt::Write;
+
+use ithaca_log::wire::NodeStatus;
+
+use super::frame::{ChainFrame, Frame, NodeFrame};
+use crate::cluster::drives;
+use crate::quantity::{short_bytes, short_count};
+
+/// What stands where nothing was measured.
+const NOTHING: &str = "-";
+
+const NODE_HEADS: [&str; 12] = [
+    "node",
+    "address",
+    "state",
+    "up",
+    "appends/s",
+    "bytes in/s",
+    "reads/s",
+    "bytes out/s",
+    "tokens/s",
+    "cpu",
+    "memory",
+    "queue",
+];
+
+const CHAIN_HEADS: [&str; 10] = [
+    "chain",
+    "",
+    "segments",
+    "free",
+    "live",
+    "open",
+    "closed",
+    "free space",
+    "caches: tail + footers",
+    "damaged places",
+];
+
+/// The text of a frame: lines without a newline after the last.
+pub fn render(frame: &Frame) -> String {
+    let tail = frame.tail.map_or_else(|| "not known".to_owned(), |tail| tail.to_string());
+    let mut text = format!(
+        "cluster {}: epoch {}, tail {tail}, sequencer node {}\n\n",
+        frame.layout.cluster, frame.layout.epoch.0, frame.layout.sequencer.0
+    );
+    let nodes = std::iter::once(NODE_HEADS.map(str::to_owned)).chain(frame.nodes.iter().map(node_row));
+    text.push_str(&aligned(&nodes.collect::<Vec<_>>(), 3));
+    for node in &frame.nodes {
+        if let Err(error) = &node.answer {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "node {}: {error}", node.id.0);
+        }
+    }
+    let chains: Vec<_> = frame.nodes.iter().flat_map(chain_rows).collect();
+    if !chains.is_empty() {
+        text.push('\n');
+        let chains = std::iter::once(CHAIN_HEADS.map(str::to_owned)).chain(chains);
+        text.push_str(&aligned(&chains.collect::<Vec<_>>(), 2));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn node_row(node: &NodeFrame) -> [String; 12] {
+    let id = node.id.0.to_string();
+    let addr = node.addr.to_string();
+    let Ok((status, rates)) = &node.answer else {
+        let mut row = [NOTHING; 12].map(str::to_owned);
+        row[..3].clone_from_slice(&[id, addr, "unreachable".to_owned()]);
+        return row;
+    };
+    let count = |rate: Option<f64>| rate.map_or_else(|| NOTHING.to_owned(), short_count);
+    let bytes = |rate: Option<f64>| rate.map_or_else(|| NOTHING.to_owned(), |rate| short_bytes(rate as u64));
+    [
+        id,
+        addr,
+        "up".to_owned(),
+        span(status.uptime_ms / 1000),
+        count(rates.appends),
+        bytes(rates.bytes_written),
+        count(rates.reads),
+        bytes(rates.bytes_read),
+        count(rates.tokens),
+        rates.cpu_percent.map_or_else(|| NOTHING.to_owned(), |percent| format!("{percent:.0}%")),
+        // Of nodes that share a process one states its memory.
+        if status.rss_bytes > 0 { short_bytes(status.rss_bytes) } else { NOTHING.to_owned() },
+        ChainFrame::of(status).map_or_else(|| NOTHING.to_owned(), |chain| short_bytes(chain.queued_bytes)),
+    ]
+}
+
+fn chain_rows(node: &NodeFrame) -> Vec<[String; 10]> {
+    let answer = node.answer.as_ref().ok();
+    let rows = answer.and_then(|(status, _)| Some((status, ChainFrame::of(status)?)));
+    let Some((status, chain)) = rows else { return Vec::new() };
+    let mut rows = vec![chain_row(node.id.0, &chain, status)];
+    rows.extend(drives(status).map(|drive| {
+        let place = if drive.is_tail { "tail" } else { "" };
+        let mut row = [const { String::new() }; 10];
+        row[..5].clone_from_slice(&[
+            format!("  drive {}", drive.place),
+            place.to_owned(),
+            drive.segments.to_string(),
+            drive.free.to_string(),
+            drive.live.to_string(),
+        ]);
+        row
+    }));
+    rows
+}
+
+fn chain_row(node: u64, chain: &ChainFrame, status: &NodeStatus) -> [String; 10] {
+    let (mut segments, mut free, mut live) = (0, 0, 0);
+    for drive in drives(status) {
+        segments += drive.segments;
+        free += drive.free;
+        live += drive.live;
+    }
+    [
+        format!("node {node}"),
+        String::new(),
+        segments.to_string(),
+        free.to_string(),
+        live.to_string(),
+        chain.segments_open.to_string(),
+        chain.segments_closed.to_string(),
+        short_bytes(chain.free_bytes),
+        format!("{} + {}", short_bytes(chain.tail_cache_bytes), short_bytes(chain.footer_cache_bytes)),
+        chain.damaged_places.to_string(),
+    ]
+}
+
+/// Seconds in the largest unit that leaves at least two of it.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Rows with their columns below each other: the first `left` begin together, the others end together.
+fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let gap = if column == 0 { "" } else { "  " };
+            // Writing to a String cannot fail.
+            let _ = match column < left {
+                true => write!(line, "{gap}{cell:<width$}"),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::frame::tests::example;
+
+    #[test]
+    fn a_frame_is_two_tables_and_the_reason_why_a_node_is_missing() {
+        crate::testdata::check("top.txt", &format!("{}\n", render(&example())));
+    }
+
+    #[test]
+    fn a_span_has_at_least_two_of_its_unit() {
+        for (seconds, shown) in [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (172_800, "2d")] {
+            assert_eq!(span(seconds), shown);
+        }
+    }
+}
