@@ -47,11 +47,34 @@ fn a_cluster_that_goes_away_is_shown_as_unreachable_until_a_signal_ends_the_view
     let gone = dev.command("top --once");
     drop(dev);
     while !next().contains(r#""state":"unreachable","error":""#) {}
-    assert!(next().contains(r#""tail":null"#));
     signal(&top, "INT");
     let rest = lines.map(|line| line.expect("text")).last();
     assert!(rest.is_none_or(|line| line.ends_with('}')), "no line is cut");
     assert_eq!(top.wait().expect("it ends").code(), Some(0));
     let told = crate::harness::run(gone, b"").expect(3).stderr;
     assert!(told.starts_with("ithaca: top at 127.0.0.1:") && told.contains("refused"), "{told}");
+}
+
+#[test]
+fn a_cluster_that_was_started_again_is_shown_in_its_new_epoch_at_its_new_addresses() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &["--units", "2"]);
+    dev.feed("log append --lines", b"1\n2\n3\n").expect(0);
+    let mut top = dev.command("top --json --interval 100ms").spawn().expect("the program starts");
+    let mut lines = BufReader::new(top.stdout.take().expect("piped")).lines();
+    let mut next = || lines.next().expect("it goes on").expect("text");
+    assert_eq!(number_field(&next(), "epoch"), 1);
+    let listen = dev.log.clone();
+    drop(dev);
+    let _dev = Dev::start(dir.path(), &["--units", "2", "--listen", &listen]);
+    loop {
+        let line = next();
+        // What counts from zero again has no rate, least of all one below zero.
+        assert!(!line.contains(":-"), "{line}");
+        if number_field(&line, "epoch") == 2 && line.matches(r#""state":"up""#).count() == 2 {
+            break;
+        }
+    }
+    signal(&top, "TERM");
+    assert_eq!(top.wait().expect("it ends").code(), Some(0));
 }

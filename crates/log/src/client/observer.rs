@@ -134,3 +134,28 @@ async fn gather<T>(futures: Vec<impl Future<Output = T>>, enough: impl Fn(&T) ->
     .await;
     results
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    type Boxed = Pin<Box<dyn Future<Output = u32>>>;
+
+    fn gathered(futures: Vec<Boxed>, enough: u32) -> Option<Vec<Option<u32>>> {
+        let mut gathering = std::pin::pin!(gather(futures, move |value| *value == enough));
+        match gathering.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(results) => Some(results),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn one_that_is_silent_is_waited_for_unless_another_is_enough() {
+        let futures = || -> Vec<Boxed> { vec![Box::pin(pending()), Box::pin(ready(1)), Box::pin(ready(2))] };
+        assert_eq!(gathered(futures(), 9), None);
+        assert_eq!(gathered(futures(), 1), Some(vec![None, Some(1), None]));
+        assert_eq!(gathered(futures().split_off(1), 9), Some(vec![Some(1), Some(2)]));
+    }
+}
