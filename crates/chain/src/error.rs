@@ -99,6 +99,14 @@ pub enum OpenError {
         /// The most there may be.
         max: usize,
     },
+    /// A link was given no side, or more than it can have.
+    #[error("a mirrored link of {found} drives, from 1 to {max} make one")]
+    BadMirror {
+        /// How many were given.
+        found: usize,
+        /// The most there may be.
+        max: usize,
+    },
     /// Two of the drives given are the same one, or one is a copy of the other.
     #[error("{drive} and {other} are the same drive of the chain")]
     GivenTwice {

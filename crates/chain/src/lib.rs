@@ -30,15 +30,17 @@ mod placement;
 mod range_set;
 mod read;
 mod recover;
+mod registry;
 mod roster;
 mod run;
+mod sides;
 
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Stats};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of};
-pub use membership::DriveId;
+pub use membership::{DriveId, SideState};
 #[cfg(feature = "planted-bugs")]
 pub use options::PlantedBug;
 pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};

@@ -24,6 +24,10 @@ pub const SEGMENT_MAX_BYTES: u64 = 1 << 30;
 pub const SEGMENTS_MAX: u64 = 1 << 20;
 /// Most links of a chain.
 pub const LINKS_MAX: usize = 16;
+/// Most sides of a link.
+pub const SIDES_MAX: usize = 4;
+/// Most drives of a chain.
+pub const DRIVES_MAX: usize = LINKS_MAX * SIDES_MAX;
 
 /// Most groups in flight.
 pub const FLIGHTS_MAX: usize = 16;
@@ -70,4 +74,6 @@ const _: () =
 const _: () = assert!(SUPERBLOCK_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(SEGMENT_MIN_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);
+// Two lists of members and a label fit into a superblock.
+const _: () = assert!(2 * 16 * DRIVES_MAX + LABEL_MAX_BYTES + 128 <= BLOCK_BYTES);
 const _: () = assert!(SUPERBLOCK_QUORUM * 2 >= SUPERBLOCK_COPIES);

@@ -1,13 +1,14 @@
 //! The links of a chain, and where a segment lies: on one link, at one place of it.
 //!
 //! A segment's number says both. What reads and writes segments asks for the device of its link and need not know what the
-//! link is made of; today that is one drive.
+//! link is made of: one drive, or several sides that hold the same.
 
 use std::rc::Rc;
 
 use ithaca_env::drive::Drive;
 
 use crate::limits::{LINKS_MAX, SEGMENTS_MAX};
+use crate::sides::Sides;
 
 /// Bits of a segment's number that say where on its link it is.
 const INDEX_BITS: u32 = SEGMENTS_MAX.trailing_zeros();
@@ -36,7 +37,7 @@ pub(crate) struct Link {
     /// Its number, which the numbers of its segments begin with.
     pub(crate) number: u32,
     /// What its segments are read from and written to.
-    pub(crate) device: Drive,
+    pub(crate) device: Sides,
 }
 
 /// The links of a chain, in order. Cheap to clone.
@@ -55,13 +56,23 @@ impl Links {
         self.links.iter()
     }
 
+    /// With one link more, at the end.
+    pub(crate) fn with(&self, link: Link) -> Self {
+        Self::new(self.links.iter().cloned().chain([link]))
+    }
+
+    /// Without a link.
+    pub(crate) fn without(&self, link: u32) -> Self {
+        Self::new(self.links.iter().filter(|other| other.number != link).cloned())
+    }
+
     /// The device of a link; none if it was removed.
-    pub(crate) fn device(&self, link: u32) -> Option<&Drive> {
+    pub(crate) fn device(&self, link: u32) -> Option<&Sides> {
         self.links.iter().find(|other| other.number == link).map(|link| &link.device)
     }
 
     /// The device that a segment is on.
-    pub(crate) fn device_of(&self, segment: u32) -> Option<&Drive> {
+    pub(crate) fn device_of(&self, segment: u32) -> Option<&Sides> {
         self.device(link_of(segment))
     }
 
@@ -71,25 +82,32 @@ impl Links {
     }
 }
 
-/// The drives of a chain, in any order: each says itself which one it is.
+/// The drives of a chain. At a creation each inner list is a link and its drives are the sides of it; at an open they may
+/// come in any order and grouping: each says itself which one it is.
 #[derive(Clone)]
-pub struct Drives(pub(crate) Vec<Drive>);
+pub struct Drives(pub(crate) Vec<Vec<Drive>>);
 
 impl From<Drive> for Drives {
     fn from(drive: Drive) -> Self {
-        Self(vec![drive])
+        Self(vec![vec![drive]])
     }
 }
 
 impl From<&Drive> for Drives {
     fn from(drive: &Drive) -> Self {
-        Self(vec![drive.clone()])
+        Self(vec![vec![drive.clone()]])
     }
 }
 
 impl From<Vec<Drive>> for Drives {
     fn from(drives: Vec<Drive>) -> Self {
-        Self(drives)
+        Self(drives.into_iter().map(|drive| vec![drive]).collect())
+    }
+}
+
+impl From<Vec<Vec<Drive>>> for Drives {
+    fn from(links: Vec<Vec<Drive>>) -> Self {
+        Self(links)
     }
 }
 

@@ -9,6 +9,9 @@
 //! after; then, when all of those are durable, as decided. So a decided generation proves that every member had
 //! at least heard of it, and a member that has not is an old copy. A pending one may go either way: no record lies on a
 //! drive that is not a member both before and after.
+//!
+//! A link has one drive, or several sides that hold the same. A side that missed a write is marked as stale in a
+//! generation of its own before that write is acknowledged, so that no open believes it later.
 
 use std::fmt;
 
@@ -26,11 +29,27 @@ impl fmt::Display for DriveId {
     }
 }
 
-/// A drive and the link that it makes.
+/// What a side of a link is good for. The only drive of a link is always live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideState {
+    /// It has everything that was acknowledged.
+    Live,
+    /// It was left out of writes, or is new: nothing on it is believed until it is rebuilt.
+    Stale,
+}
+
+/// A drive and the link that it is a side of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) drive: DriveId,
     pub(crate) link: u32,
+    pub(crate) state: SideState,
+}
+
+impl Member {
+    pub(crate) fn is_live(&self) -> bool {
+        self.state == SideState::Live
+    }
 }
 
 /// The drives of a chain, in the order of the chain.
@@ -49,13 +68,44 @@ impl Membership {
         Self { earlier: None, ..self.clone() }
     }
 
-    fn has(&self, drive: DriveId) -> bool {
-        is_in(&self.members, drive)
+    /// The next generation, with these members instead, pending.
+    pub(crate) fn followed_by(&self, members: Vec<Member>) -> Self {
+        Self { generation: self.generation + 1, members, earlier: Some(self.members.clone()) }
+    }
+
+    /// The member that is this drive.
+    pub(crate) fn member(&self, drive: DriveId) -> Option<&Member> {
+        self.members.iter().find(|member| member.drive == drive)
+    }
+
+    /// The members with these drives stale; `None` if that leaves a link without a live side.
+    pub(crate) fn without(&self, lost: &[DriveId]) -> Option<Vec<Member>> {
+        let mut members = self.members.clone();
+        for member in members.iter_mut().filter(|member| lost.contains(&member.drive)) {
+            member.state = SideState::Stale;
+        }
+        let has_live = |link| members.iter().any(|other| other.link == link && other.is_live());
+        members.iter().all(|member| has_live(member.link)).then_some(members)
     }
 }
 
-fn is_in(members: &[Member], drive: DriveId) -> bool {
-    members.iter().any(|member| member.drive == drive)
+/// Whether each link has a live side among the drives given, and every drive given is one of them.
+fn are_covered(members: &[Member], seen: &[Seen]) -> bool {
+    let is_given = |member: &Member| seen.iter().any(|one| one.id() == member.drive);
+    let has_live =
+        |link| members.iter().any(|other| other.link == link && other.is_live() && is_given(other));
+    members.iter().all(|member| has_live(member.link))
+        && seen.iter().all(|one| members.iter().any(|member| member.drive == one.id()))
+}
+
+/// What an open decided about the drives that it was given.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    /// The generation that goes on.
+    pub(crate) membership: Membership,
+    /// Sides that are live in it and are not given, or are old copies. Other sides of their links are there: these
+    /// must be marked as stale before anything is written.
+    pub(crate) lost: Vec<DriveId>,
 }
 
 /// A drive that was given, and what its superblock says.
@@ -76,38 +126,47 @@ impl Seen {
     fn is_pending(&self) -> bool {
         self.superblock.membership.earlier.is_some()
     }
+
+    /// Whether it is behind by more than a crash in a change can leave it.
+    fn is_behind(&self, newest: &Seen) -> bool {
+        let latest = newest.generation();
+        let lowest = if newest.is_pending() { latest - 1 } else { latest };
+        let is_half_told = self.is_pending() && self.generation() < latest;
+        self.generation() < lowest || is_half_told
+    }
 }
 
-/// Decides which members the chain has: all drives given, in whatever order, and no others.
+/// Decides which members the chain has: of every link at least one side that has everything, in whatever order, and no
+/// other drives.
 ///
-/// Errors: drives of several chains, one twice, one missing, one that is not a member or is an old copy.
-pub(crate) fn decide(seen: &[Seen], options: &ChainOptions) -> Result<Membership, OpenError> {
+/// Errors: drives of several chains, one twice, all sides of a link missing or old copies, one that is not a member.
+pub(crate) fn decide(seen: &[Seen], options: &ChainOptions) -> Result<Decision, OpenError> {
     check_same_chain(seen)?;
     let latest = seen.iter().map(Seen::generation).max().unwrap_or(0);
     // Of two that have the same generation, one that is decided tells more.
     let newest = seen.iter().filter(|one| one.generation() == latest).min_by_key(|one| one.is_pending());
     let Some(newest) = newest else { return Err(OpenError::NoDrives) };
     let membership = &newest.superblock.membership;
-    for one in seen.iter().filter(|one| one.generation() == latest && membership.has(one.id())) {
+    for one in seen.iter().filter(|one| one.generation() == latest && membership.member(one.id()).is_some()) {
         if one.superblock.membership.members != membership.members {
             return Err(OpenError::Disagree { drive: one.name.clone(), other: newest.name.clone() });
         }
     }
     // Which way a pending change goes is the choice of whoever gives the drives. A creation can only go on.
-    let are_after =
-        || seen.len() == membership.members.len() && seen.iter().all(|one| membership.has(one.id()));
-    let forward = membership.earlier.as_ref().is_none_or(Vec::is_empty) || are_after();
-    let goes_on = if forward {
+    let forward =
+        membership.earlier.as_ref().is_none_or(Vec::is_empty) || are_covered(&membership.members, seen);
+    let mut goes_on = if forward {
         membership.decided()
     } else {
         let members = membership.earlier.clone().unwrap_or_default();
         Membership { generation: latest - 1, members, earlier: None }
     };
-    check_complete(seen, &goes_on, newest)?;
-    if !planted!(options, GenerationIgnored) {
-        check_current(seen, newest)?;
+    if planted!(options, StaleSideBelieved) {
+        goes_on.members.iter_mut().for_each(|member| member.state = SideState::Live);
     }
-    Ok(goes_on)
+    check_members(seen, &goes_on, newest)?;
+    let lost = find_lost(seen, &goes_on, newest, options)?;
+    Ok(Decision { membership: goes_on, lost })
 }
 
 fn check_same_chain(seen: &[Seen]) -> Result<(), OpenError> {
@@ -129,48 +188,55 @@ fn check_same_chain(seen: &[Seen]) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Every drive given is a member, and every member is given.
-fn check_complete(seen: &[Seen], members: &Membership, newest: &Seen) -> Result<(), OpenError> {
-    let stranger = seen.iter().find(|one| !members.has(one.id()));
-    if let Some(one) = stranger {
-        return Err(OpenError::NotAMember {
+/// Every drive given is a member.
+fn check_members(seen: &[Seen], members: &Membership, newest: &Seen) -> Result<(), OpenError> {
+    let stranger = seen.iter().find(|one| members.member(one.id()).is_none());
+    stranger.map_or(Ok(()), |one| {
+        Err(OpenError::NotAMember {
+            drive: one.name.clone(),
+            generation: one.generation(),
+            named_by: newest.name.clone(),
+            latest: newest.generation(),
+        })
+    })
+}
+
+/// The live sides that are missing or behind. Errors: a link has no other.
+fn find_lost(
+    seen: &[Seen],
+    membership: &Membership,
+    newest: &Seen,
+    options: &ChainOptions,
+) -> Result<Vec<DriveId>, OpenError> {
+    let members = &membership.members;
+    let given = |member: &Member| seen.iter().find(|one| one.id() == member.drive);
+    let is_behind = |one: &Seen| one.is_behind(newest) && !planted!(options, GenerationIgnored);
+    let is_lost = |member: &Member| member.is_live() && given(member).is_none_or(is_behind);
+    let lost: Vec<DriveId> =
+        members.iter().filter(|member| is_lost(member)).map(|member| member.drive).collect();
+    if membership.without(&lost).is_some() {
+        return Ok(lost);
+    }
+    let has_side =
+        |link| members.iter().any(|other| other.link == link && other.is_live() && !is_lost(other));
+    let fatal = |member: &&Member| is_lost(member) && !has_side(member.link);
+    // An old copy tells more of what is wrong than a side that is not there.
+    if let Some(one) = members.iter().filter(fatal).find_map(given) {
+        return Err(OpenError::StaleDrive {
             drive: one.name.clone(),
             generation: one.generation(),
             named_by: newest.name.clone(),
             latest: newest.generation(),
         });
     }
-    let is_given = |member: &&Member| seen.iter().any(|one| one.id() == member.drive);
-    let missing = members.members.iter().position(|member| !is_given(&member));
-    match missing {
-        None => Ok(()),
-        Some(place) => Err(OpenError::DriveMissing {
-            place: place + 1,
-            of: members.members.len(),
-            id: members.members[place].drive,
-            chain: newest.superblock.identity.id,
-            named_by: newest.name.clone(),
-        }),
-    }
-}
-
-/// No drive is behind by more than a crash in a change can leave it.
-fn check_current(seen: &[Seen], newest: &Seen) -> Result<(), OpenError> {
-    let latest = newest.generation();
-    let lowest = if newest.is_pending() { latest - 1 } else { latest };
-    let behind = seen.iter().find(|one| {
-        let is_half_told = one.is_pending() && one.generation() < latest;
-        one.generation() < lowest || is_half_told
-    });
-    match behind {
-        None => Ok(()),
-        Some(one) => Err(OpenError::StaleDrive {
-            drive: one.name.clone(),
-            generation: one.generation(),
-            named_by: newest.name.clone(),
-            latest,
-        }),
-    }
+    let place = members.iter().position(|member| fatal(&member)).unwrap_or(0);
+    Err(OpenError::DriveMissing {
+        place: place + 1,
+        of: members.len(),
+        id: members[place].drive,
+        chain: newest.superblock.identity.id,
+        named_by: newest.name.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -193,7 +259,7 @@ mod tests {
         drives
             .iter()
             .enumerate()
-            .map(|(link, &drive)| Member { drive: DriveId(drive), link: link as u32 })
+            .map(|(link, &drive)| Member { drive: DriveId(drive), link: link as u32, state: SideState::Live })
             .collect()
     }
 
@@ -233,7 +299,7 @@ mod tests {
         if seen.len() < drives.len() {
             return Err(OpenError::NoDrives);
         }
-        let decided = decide(&seen, &ChainOptions::default())?;
+        let decided = decide(&seen, &ChainOptions::default())?.membership;
         assert!(decided.earlier.is_none());
         Ok(decided.members.iter().map(|member| member.drive.0).collect())
     }

@@ -89,6 +89,12 @@ pub enum PlantedBug {
     RemovedWithRecords,
     /// The chain goes on in the new part of a file before the superblock says that it is there.
     GrowthNotRecorded,
+    /// A write is acknowledged without a side before that side is durably marked as stale.
+    DropNotPersisted,
+    /// An open takes a stale side for a live one.
+    StaleSideBelieved,
+    /// Sides that a crash left different are not made equal again.
+    SidesLeftUnequal,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each

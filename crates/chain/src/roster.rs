@@ -1,16 +1,20 @@
 //! The drives of a chain with their superblocks: read at an open, rewritten when drives come and go.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
 use crate::format::Superblock;
-use crate::limits::{LINKS_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES};
+use crate::limits::{DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES};
 use crate::links::{Drives, Link, Links};
-use crate::membership::{DriveId, Member, Membership, Seen, decide};
+use crate::membership::{Decision, DriveId, Member, Membership, Seen, SideState, decide};
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{check_size, read_lenient, read_superblock};
+use crate::registry::Registry;
+use crate::sides::{Side, Sides};
 
 /// A drive, and what its superblock says now.
 #[derive(Clone)]
@@ -21,34 +25,43 @@ pub(crate) struct MemberDrive {
     pub(crate) copies: usize,
 }
 
-/// All drives of a chain, in its order.
+/// The drives of a chain that are there, in its order.
 #[derive(Clone)]
 pub(crate) struct Roster {
     pub(crate) drives: Vec<MemberDrive>,
     /// Which drives the chain has. A superblock may still say something else after a crash; see [`Roster::settle`].
     pub(crate) membership: Membership,
+    /// Live sides that are not there or are old copies; see [`Decision::lost`].
+    pub(crate) lost: Vec<DriveId>,
+    /// The last error of a side that could not be told of a change.
+    pub(crate) failure: Option<DriveError>,
 }
 
 /// Reads the superblocks of all drives and decides which chain they make. Writes nothing.
 pub(crate) async fn gather(drives: &Drives, options: &ChainOptions) -> Result<Roster, OpenError> {
-    if drives.0.len() > LINKS_MAX {
-        return Err(OpenError::TooManyDrives { found: drives.0.len(), max: LINKS_MAX });
+    let given: Vec<&Drive> = drives.0.iter().flatten().collect();
+    if given.len() > DRIVES_MAX {
+        return Err(OpenError::TooManyDrives { found: given.len(), max: DRIVES_MAX });
     }
-    let mut found = Vec::with_capacity(drives.0.len());
-    for drive in &drives.0 {
+    let mut found = Vec::with_capacity(given.len());
+    for drive in given {
         let (superblock, copies) = read_superblock(drive).await?;
         found.push(MemberDrive { drive: drive.clone(), superblock, copies });
     }
     let seen: Vec<Seen> =
         found.iter().map(|it| Seen { name: it.drive.name(), superblock: it.superblock.clone() }).collect();
-    let membership = decide(&seen, options)?;
+    let Decision { membership, lost } = decide(&seen, options)?;
     let place =
         |it: &MemberDrive| membership.members.iter().position(|member| member.drive == it.superblock.drive);
     found.sort_by_key(place);
-    for it in &found {
+    let is_live = |it: &&MemberDrive| {
+        let member = membership.member(it.id());
+        member.is_some_and(Member::is_live) && !lost.contains(&it.id())
+    };
+    for it in found.iter().filter(is_live) {
         check_size(&it.drive, Geometry::new(it.superblock.segment_bytes), it.superblock.segments)?;
     }
-    Ok(Roster { drives: found, membership })
+    Ok(Roster { drives: found, membership, lost, failure: None })
 }
 
 impl MemberDrive {
@@ -74,23 +87,21 @@ impl MemberDrive {
         Ok(())
     }
 
-    fn id(&self) -> DriveId {
+    /// Which drive it is.
+    pub(crate) fn id(&self) -> DriveId {
         self.superblock.drive
     }
 }
 
 impl Roster {
     /// A chain that is about to be made of these drives. Nothing is written.
-    pub(crate) fn new(drives: Vec<(Drive, DriveId)>, identity: &Identity, geometry: Geometry) -> Self {
-        let members: Vec<Member> = drives
-            .iter()
-            .enumerate()
-            .map(|(link, (_, id))| Member { drive: *id, link: link as u32 })
-            .collect();
+    pub(crate) fn new(drives: Vec<(Drive, DriveId, u32)>, identity: &Identity, geometry: Geometry) -> Self {
+        let members: Vec<Member> =
+            drives.iter().map(|&(_, drive, link)| Member { drive, link, state: SideState::Live }).collect();
         let membership = Membership { generation: 1, members, earlier: Some(Vec::new()) };
         let drives = drives
             .into_iter()
-            .map(|(drive, id)| {
+            .map(|(drive, id, _)| {
                 let segments = geometry.segments_in(drive.size_bytes());
                 let superblock = Superblock {
                     identity: identity.clone(),
@@ -103,7 +114,7 @@ impl Roster {
                 MemberDrive { drive, superblock, copies: 0 }
             })
             .collect();
-        Self { drives, membership }
+        Self { drives, membership, lost: Vec::new(), failure: None }
     }
 
     /// Whose chain it is.
@@ -116,13 +127,43 @@ impl Roster {
         self.drives[0].superblock.segment_bytes
     }
 
-    /// The links that the drives make.
-    pub(crate) fn links(&self) -> Links {
-        let members = self.membership.members.iter();
-        Links::new(self.drives.iter().zip(members).map(|(it, member)| {
-            assert_eq!(it.id(), member.drive, "drives are in the order of the members");
-            Link { number: member.link, device: it.drive.clone() }
-        }))
+    /// The links that the drives make; `registry` has this roster.
+    pub(crate) fn links(&self, registry: &Rc<Registry>) -> Links {
+        let mut links: Vec<u32> = Vec::new();
+        for member in &self.membership.members {
+            if !links.contains(&member.link) {
+                links.push(member.link);
+            }
+        }
+        Links::new(links.into_iter().map(|link| self.link(link, registry)))
+    }
+
+    /// One of them.
+    pub(crate) fn link(&self, link: u32, registry: &Rc<Registry>) -> Link {
+        let sides = self.sides_of(link).map(|it| Side { id: it.id(), drive: it.drive.clone() });
+        Link { number: link, device: Sides::new(sides.collect(), registry) }
+    }
+
+    fn sides_of(&self, link: u32) -> impl Iterator<Item = &MemberDrive> {
+        let is_of = move |it: &&MemberDrive| {
+            self.membership.member(it.id()).is_some_and(|member| member.link == link)
+        };
+        self.drives.iter().filter(is_of)
+    }
+
+    /// The names of all drives, for errors that are about all of them.
+    pub(crate) fn names(&self) -> String {
+        self.drives.iter().map(|it| it.drive.name()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// How many drives of the chain are not there.
+    pub(crate) fn missing(&self) -> usize {
+        self.membership.members.iter().filter(|member| self.drive(member.drive).is_none()).count()
+    }
+
+    /// The drive, if it is there.
+    pub(crate) fn drive(&self, id: DriveId) -> Option<&MemberDrive> {
+        self.drives.iter().find(|it| it.id() == id)
     }
 
     /// Whether a superblock is one of this chain and its drive is no member: it was removed, or never quite added.
@@ -132,17 +173,32 @@ impl Roster {
             && members.iter().all(|member| member.drive != superblock.drive)
     }
 
-    /// The drive that makes this link.
-    pub(crate) fn of_link(&mut self, link: u32) -> Option<&mut MemberDrive> {
-        let place = self.membership.members.iter().position(|member| member.link == link)?;
-        self.drives.get_mut(place)
+    /// Says on every live side of a link that it has so many segments. Gives the sides that failed.
+    pub(crate) async fn record_growth(
+        &mut self,
+        link: u32,
+        segments: u32,
+    ) -> Result<Vec<DriveId>, DriveError> {
+        let mut failed = Vec::new();
+        for place in 0..self.drives.len() {
+            let member = self.membership.member(self.drives[place].id());
+            if member.is_some_and(|member| member.link == link && member.is_live()) {
+                let rewritten = self.drives[place].rewrite(|superblock| superblock.segments = segments).await;
+                self.note(place, rewritten, &mut failed)?;
+            }
+        }
+        Ok(failed)
     }
 
     /// Makes every superblock say what the open decided, if a crash has left them in the middle of a change or harm has
-    /// come to a copy. On return all of them are on stable storage.
-    pub(crate) async fn settle(&mut self) -> Result<(), DriveError> {
-        for it in &mut self.drives {
-            it.mend().await?;
+    /// come to a copy. On return all that are live say it on stable storage, but for those given back: they failed.
+    pub(crate) async fn settle(&mut self) -> Result<Vec<DriveId>, DriveError> {
+        let mut failed = self.lost.clone();
+        for place in 0..self.drives.len() {
+            if self.is_told(place, &failed) {
+                let mended = self.drives[place].mend().await;
+                self.note(place, mended, &mut failed)?;
+            }
         }
         let target = self.membership.decided();
         let is_there = |it: &&MemberDrive| it.superblock.membership.generation == target.generation;
@@ -151,19 +207,77 @@ impl Roster {
         if there.iter().all(|it| it.superblock.membership.earlier.is_some())
             && let Some(pending) = pending
         {
-            self.write_all(&pending).await?;
+            self.write_all(&pending, &mut failed).await?;
         }
-        self.write_all(&target).await
+        self.write_all(&target, &mut failed).await?;
+        Ok(failed)
     }
 
-    /// Makes every drive's superblock say `membership`, one after the other.
-    pub(crate) async fn write_all(&mut self, membership: &Membership) -> Result<(), DriveError> {
-        for it in &mut self.drives {
-            if it.superblock.membership != *membership || it.copies == 0 {
-                it.rewrite(|superblock| superblock.membership = membership.clone()).await?;
+    /// Makes the members those of `pending`: writes it as pending on every drive, then as decided. On return all drives
+    /// that are live in it say so, but for those given back: they failed.
+    pub(crate) async fn change(&mut self, pending: &Membership) -> Result<Vec<DriveId>, DriveError> {
+        let mut failed = Vec::new();
+        self.write_all(pending, &mut failed).await?;
+        // A drive that leaves has heard of it, and is told no more.
+        self.drives.retain(|it| pending.member(it.superblock.drive).is_some());
+        self.write_all(&pending.decided(), &mut failed).await?;
+        Ok(failed)
+    }
+
+    /// Makes every drive's superblock say `membership`, one after the other, but those in `failed`, to which sides are
+    /// added that cannot be written to. Stale ones are told what is decided if they can be.
+    pub(crate) async fn write_all(
+        &mut self,
+        membership: &Membership,
+        failed: &mut Vec<DriveId>,
+    ) -> Result<(), DriveError> {
+        self.membership = membership.clone();
+        for place in 0..self.drives.len() {
+            let it = &mut self.drives[place];
+            if it.superblock.membership == *membership && it.copies != 0 {
+                continue;
+            }
+            if self.is_told(place, failed) {
+                let rewritten = self.tell(place, membership).await;
+                self.note(place, rewritten, failed)?;
             }
         }
-        self.membership = membership.clone();
+        if membership.earlier.is_none() {
+            for place in 0..self.drives.len() {
+                let id = self.drives[place].id();
+                let is_stale = membership.member(id).is_some_and(|member| !member.is_live());
+                if is_stale && let Err(error) = self.tell(place, membership).await {
+                    tracing::warn!(%error, drive = %id, "a stale side could not be told that it is stale");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, place: usize, membership: &Membership) -> Result<(), DriveError> {
+        self.drives[place].rewrite(|superblock| superblock.membership = membership.clone()).await
+    }
+
+    /// Whether a change depends on this drive: it is live, or about to leave or to be a member.
+    fn is_told(&self, place: usize, failed: &[DriveId]) -> bool {
+        let id = self.drives[place].id();
+        !failed.contains(&id) && self.membership.member(id).is_none_or(Member::is_live)
+    }
+
+    /// A side that failed is noted if its link has another one; else the failure is the chain's.
+    fn note(
+        &mut self,
+        place: usize,
+        result: Result<(), DriveError>,
+        failed: &mut Vec<DriveId>,
+    ) -> Result<(), DriveError> {
+        let Err(error) = result else { return Ok(()) };
+        let id = self.drives[place].id();
+        failed.push(id);
+        if self.membership.member(id).is_none() || self.membership.without(failed).is_none() {
+            return Err(error);
+        }
+        self.failure = Some(error);
         Ok(())
     }
 }

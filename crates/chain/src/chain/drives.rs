@@ -14,27 +14,29 @@ use super::{Chain, Inner};
 use crate::core::{Batch, Effect, Leaving};
 use crate::error::{ChainError, ChangeError, OpenError};
 use crate::format::Superblock;
-use crate::limits::LINKS_MAX;
+use crate::limits::{DRIVES_MAX, LINKS_MAX};
 use crate::links::segment_of;
-use crate::membership::{DriveId, Member, Membership};
+use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::planted;
 use crate::recover::{read_lenient, read_superblock};
+use crate::registry::Taken;
 use crate::roster::{MemberDrive, Roster, erase_superblock, is_left_over};
+use crate::sides::Sides;
 
 /// Segments that a drive must hold to be worth adding; a file grows to it.
 const ADDED_SEGMENTS: u32 = 2;
 
-/// Who may rewrite superblocks. Dropping it lets the next one.
-pub(super) struct Taken {
+/// Who may change the drives. Dropping it lets the next one.
+pub(super) struct Change {
     inner: Rc<Inner>,
     /// The keeper was kept from growing a drive meanwhile, and must look again.
     wakes_keeper: bool,
 }
 
-impl Drop for Taken {
+impl Drop for Change {
     fn drop(&mut self) {
-        self.inner.is_roster_taken.set(false);
-        self.inner.roster_free.ring();
+        self.inner.is_changing.set(false);
+        self.inner.change_over.ring();
         if self.wakes_keeper {
             self.inner.changed.ring();
         }
@@ -53,7 +55,7 @@ impl Chain {
         self.to_its_end(async move { chain.add(drive).await }).await
     }
 
-    /// Takes a drive out of the chain: from then on the log goes on without it. On return it is blank again, and the other
+    /// Takes a drive out of the chain, with the other sides of its link: from then on the log goes on without it. On return it is blank again, and the other
     /// drives say durably that it is no member; a crash before that leaves the chain with it or without it.
     ///
     /// Errors: `HoldsRecords` if records are left on it that are not released, `LastDrive`, `NoRoom` if the others have no
@@ -77,16 +79,17 @@ impl Chain {
 
     async fn add(&self, drive: Drive) -> Result<DriveId, ChangeError> {
         let inner = &self.inner;
-        let _taken = inner.take_roster().await;
+        let _change = inner.begin_change().await;
         inner.check_running()?;
-        let mut roster = inner.roster.borrow().clone();
+        let roster = inner.registry.roster().clone();
         let (link, sequence) = inner.check_new(&roster, &drive).await?;
         let id = DriveId(inner.env.random_u64());
         inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
-        let Membership { generation, members, .. } = roster.membership.clone();
-        let mut after = members.clone();
-        after.push(Member { drive: id, link });
-        let pending = Membership { generation: generation + 1, members: after, earlier: Some(members) };
+        let mut taken = inner.registry.take().await;
+        let roster = &mut taken.roster;
+        let mut members = roster.membership.members.clone();
+        members.push(Member { drive: id, link, state: SideState::Live });
+        let pending = roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
         let superblock = Superblock {
             drive: id,
@@ -100,52 +103,50 @@ impl Chain {
         if is_used_early {
             roster.drives.push(added.clone());
             roster.membership = pending.clone();
-            inner.go_on_with(&roster, link, segments);
+            taken.store();
+            inner.go_on_with(link, segments);
         } else {
             // First the new drive, which may still turn out not to work.
             added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
             roster.drives.push(added);
         }
-        inner.write_roster(&mut roster, &pending).await?;
-        inner.write_roster(&mut roster, &pending.decided()).await?;
-        if is_used_early {
-            *inner.roster.borrow_mut() = roster;
-        } else {
-            inner.go_on_with(&roster, link, segments);
+        inner.write_change(&mut taken, &pending).await?;
+        taken.store();
+        if !is_used_early {
+            inner.go_on_with(link, segments);
         }
         Ok(id)
     }
 
     async fn remove(&self, id: DriveId) -> Result<(), ChangeError> {
         let inner = &self.inner;
-        let _taken = inner.take_roster().await;
+        let _change = inner.begin_change().await;
         inner.check_running()?;
-        let mut roster = inner.roster.borrow().clone();
-        let place = roster.membership.members.iter().position(|member| member.drive == id);
-        let Some(place) = place else { return Err(ChangeError::NoSuchDrive { id }) };
-        if roster.drives.len() == 1 {
-            return Err(ChangeError::LastDrive { drive: roster.drives[0].drive.name() });
-        }
-        let link = roster.membership.members[place].link;
-        let name = roster.drives[place].drive.name();
+        let (link, name) = inner.check_leaving(id)?;
         inner.set_leaving(link, true);
         if let Err(error) = self.empty(link, &name).await {
             inner.set_leaving(link, false);
             return Err(error);
         }
-        let Membership { generation, members, .. } = roster.membership.clone();
-        let mut after = members.clone();
-        after.remove(place);
-        let pending = Membership { generation: generation + 1, members: after, earlier: Some(members) };
-        inner.write_roster(&mut roster, &pending).await?;
-        let removed = roster.drives.remove(place);
-        inner.write_roster(&mut roster, &pending.decided()).await?;
+        let mut taken = inner.registry.take().await;
+        let membership = &taken.roster.membership;
+        let mut members = membership.members.clone();
+        members.retain(|member| member.link != link);
+        let pending = membership.followed_by(members);
+        let is_leaving = |it: &MemberDrive| pending.member(it.id()).is_none();
+        let leaving: Vec<MemberDrive> =
+            taken.roster.drives.iter().filter(|it| is_leaving(it)).cloned().collect();
+        inner.write_change(&mut taken, &pending).await?;
+        taken.store();
+        drop(taken);
         inner.core.borrow_mut().remove_link(link);
-        *inner.links.borrow_mut() = roster.links();
-        *inner.roster.borrow_mut() = roster;
-        // Only a courtesy: it is refused as a drive of the chain whether it is blank or not.
-        if let Err(error) = erase_superblock(&removed.drive).await {
-            tracing::warn!(%error, "the drive that was removed is not blank");
+        let links = inner.links.borrow().without(link);
+        inner.links.replace(links);
+        // Only a courtesy: they are refused as drives of the chain whether they are blank or not.
+        for it in leaving {
+            if let Err(error) = erase_superblock(&it.drive).await {
+                tracing::warn!(%error, "a drive that was removed is not blank");
+            }
         }
         Ok(())
     }
@@ -176,21 +177,32 @@ impl Chain {
 
     /// The drives of the chain, in its order.
     pub fn drive_ids(&self) -> Vec<DriveId> {
-        self.inner.roster.borrow().membership.members.iter().map(|member| member.drive).collect()
+        self.inner.registry.roster().membership.members.iter().map(|member| member.drive).collect()
     }
 }
 
 impl Inner {
-    /// Waits until nobody else rewrites superblocks.
-    pub(super) async fn take_roster(self: &Rc<Self>) -> Taken {
-        let mut taken = self.roster_free.until(|| self.try_take_roster()).await;
-        taken.wakes_keeper = true;
-        taken
+    /// Waits until no other change of the drives is under way.
+    pub(super) async fn begin_change(self: &Rc<Self>) -> Change {
+        let mut change = self.change_over.until(|| self.try_begin_change()).await;
+        change.wakes_keeper = true;
+        change
     }
 
-    /// Takes them if nobody else has.
-    pub(super) fn try_take_roster(self: &Rc<Self>) -> Option<Taken> {
-        (!self.is_roster_taken.replace(true)).then(|| Taken { inner: Rc::clone(self), wakes_keeper: false })
+    /// Begins a change if no other is under way.
+    pub(super) fn try_begin_change(self: &Rc<Self>) -> Option<Change> {
+        (!self.is_changing.replace(true)).then(|| Change { inner: Rc::clone(self), wakes_keeper: false })
+    }
+
+    /// The link that leaves with this drive, and its name.
+    fn check_leaving(&self, id: DriveId) -> Result<(u32, String), ChangeError> {
+        let roster = self.registry.roster();
+        let Some(member) = roster.membership.member(id) else { return Err(ChangeError::NoSuchDrive { id }) };
+        let drive = roster.drive(id).map_or_else(|| id.to_string(), |it| it.drive.name());
+        if roster.membership.members.iter().all(|other| other.link == member.link) {
+            return Err(ChangeError::LastDrive { drive });
+        }
+        Ok((member.link, drive))
     }
 
     fn check_running(&self) -> Result<(), ChainError> {
@@ -203,6 +215,9 @@ impl Inner {
     /// Whether the drive may be added; gives the number of its link, and the sequence of the superblock it has.
     async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<(u32, u64), OpenError> {
         let members = &roster.membership.members;
+        if members.len() == DRIVES_MAX {
+            return Err(OpenError::TooManyDrives { found: members.len() + 1, max: DRIVES_MAX });
+        }
         let is_used = |link: &u32| members.iter().any(|member| member.link == *link);
         let Some(link) = (0..LINKS_MAX as u32).find(|link| !is_used(link)) else {
             return Err(OpenError::TooManyDrives { found: members.len() + 1, max: LINKS_MAX });
@@ -243,7 +258,7 @@ impl Inner {
                 is_blank &= block.iter().all(|&byte| byte == 0);
             }
             if !is_blank {
-                mark_free(drive, self.identity.id, geometry, segment, lap).await?;
+                mark_free(&Sides::single(drive), self.identity.id, geometry, segment, lap).await?;
                 // The header is zeroed when the segment is prepared for its first use. By either of these an open would then take
                 // the segment for one in use.
                 for offset in [first_group, trailer] {
@@ -254,13 +269,13 @@ impl Inner {
         drive.sync().await
     }
 
-    /// Writes all superblocks; if that fails the chain stops, because the drives may disagree from then on.
-    async fn write_roster(
+    /// Makes the members those of `pending`; if that fails the chain stops, because the drives may disagree from then on.
+    async fn write_change(
         self: &Rc<Self>,
-        roster: &mut Roster,
-        membership: &Membership,
+        taken: &mut Taken,
+        pending: &Membership,
     ) -> Result<(), ChainError> {
-        let Err(first) = roster.write_all(membership).await else { return Ok(()) };
+        let Err(first) = taken.change(pending).await else { return Ok(()) };
         let failed = ChainError::Failed { first };
         let mut effects = Vec::new();
         self.core.borrow_mut().stop(failed.clone(), &mut effects);
@@ -268,9 +283,10 @@ impl Inner {
         Err(failed)
     }
 
-    fn go_on_with(self: &Rc<Self>, roster: &Roster, link: u32, segments: u32) {
-        *self.links.borrow_mut() = roster.links();
-        *self.roster.borrow_mut() = roster.clone();
+    fn go_on_with(self: &Rc<Self>, link: u32, segments: u32) {
+        let added = self.registry.roster().link(link, &self.registry);
+        let links = self.links.borrow().with(added);
+        self.links.replace(links);
         let mut effects = Vec::new();
         self.core.borrow_mut().add_link(link, segments, &mut effects);
         self.start(effects);

@@ -58,8 +58,8 @@ impl Inner {
     }
 
     async fn grow_if_due(self: &Rc<Self>) -> Result<(), DriveError> {
-        // While drives come or go their superblocks are not ours; it rings when they are again.
-        let Some(_taken) = self.try_take_roster() else { return Ok(()) };
+        // While drives come or go none grows; it rings when that is over.
+        let Some(_change) = self.try_begin_change() else { return Ok(()) };
         let to_grow = self.core.borrow_mut().segments_to_grow_to();
         let Some((link, segments)) = to_grow else { return Ok(()) };
         let size_bytes = self.core.borrow().geometry.bytes_for(segments);
@@ -79,10 +79,10 @@ impl Inner {
         if planted!(self.core.borrow().options, GrowthNotRecorded) {
             return Ok(());
         }
-        let mut roster = self.roster.borrow().clone();
-        let Some(it) = roster.of_link(link) else { return Ok(()) };
-        it.rewrite(|superblock| superblock.segments = segments).await?;
-        *self.roster.borrow_mut() = roster;
+        let mut taken = self.registry.take().await;
+        let failed = taken.roster.record_growth(link, segments).await?;
+        taken.mark_stale(failed).await?;
+        taken.store();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, Durability};
+use ithaca_env::drive::Durability;
 use ithaca_env::sync::Notify;
 
 pub use stats::{LinkStats, Stats};
@@ -20,7 +20,8 @@ use crate::error::{AppendError, ChainError};
 use crate::links::Links;
 use crate::options::Identity;
 use crate::range_set::RangeSet;
-use crate::roster::Roster;
+use crate::registry::Registry;
+use crate::sides::Sides;
 
 /// A chain on one or several drives: runs of records with consecutive keys, appended in atomic batches.
 ///
@@ -45,11 +46,12 @@ pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) identity: Identity,
     pub(crate) links: RefCell<Links>,
-    /// The drives with their superblocks; who rewrites one takes it first.
-    roster: RefCell<Roster>,
-    is_roster_taken: Cell<bool>,
-    /// Rings when it is free again.
-    roster_free: Notify,
+    /// The drives with their superblocks.
+    pub(crate) registry: Rc<Registry>,
+    /// A drive is being added or removed, or is growing: one at a time.
+    is_changing: Cell<bool>,
+    /// Rings when it is over.
+    change_over: Notify,
     pub(crate) core: RefCell<Core>,
     pub(crate) tail: RefCell<TailCache>,
     pub(crate) footers: RefCell<FooterCache>,
@@ -92,12 +94,12 @@ impl Inner {
     }
 
     /// The device of a link that the core writes to.
-    fn device(&self, link: u32) -> Drive {
+    fn device(&self, link: u32) -> Sides {
         self.links.borrow().device(link).cloned().unwrap_or_else(|| panic!("no link {link}"))
     }
 
     /// The device that a segment is on; none if its drive was removed.
-    pub(crate) fn device_of(&self, segment: u32) -> Option<Drive> {
+    pub(crate) fn device_of(&self, segment: u32) -> Option<Sides> {
         self.links.borrow().device_of(segment).cloned()
     }
 
@@ -214,7 +216,7 @@ impl Chain {
             return Err(ChainError::Closed);
         }
         // A change of the drives that has begun is brought to its end; no other begins.
-        drop(inner.take_roster().await);
+        drop(inner.begin_change().await);
         inner.core.borrow_mut().close();
         inner.turn();
         inner

@@ -13,12 +13,14 @@ use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
 use crate::error::{ChainError, OpenError};
 use crate::format::{SegmentHeader, SegmentKind};
-use crate::limits::LINKS_MAX;
-use crate::links::{Drives, Link, Links};
+use crate::limits::{LINKS_MAX, SIDES_MAX};
+use crate::links::{Drives, Links};
 use crate::membership::DriveId;
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, planted};
-use crate::recover::{Frame, Recovered, Reopened, read_frames, read_superblock, recover};
+use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
+use crate::registry::Registry;
 use crate::roster::{Roster, gather};
+use crate::sides::Sides;
 
 impl Chain {
     /// Makes a chain of drives that hold none, in the order in which they are given. On return the superblocks and the
@@ -32,29 +34,34 @@ impl Chain {
         identity: Identity,
         options: ChainOptions,
     ) -> Result<Self, OpenError> {
-        let Drives(drives) = drives.into();
+        let Drives(links) = drives.into();
         options.validate()?;
-        if !(1..=LINKS_MAX).contains(&drives.len()) {
-            return Err(match drives.len() {
-                0 => OpenError::NoDrives,
-                found => OpenError::TooManyDrives { found, max: LINKS_MAX },
-            });
-        }
+        check_counts(&links)?;
         let geometry = Geometry::new(options.segment_bytes);
-        for (place, drive) in drives.iter().enumerate() {
-            let segments = if place == 0 { least_segments(&options) } else { 1 };
-            grow_to_least(drive, geometry, &options, segments).await?;
-            refuse_remains(drive, geometry).await?;
+        let mut drives = Vec::new();
+        for (link, sides) in links.into_iter().enumerate() {
+            let segments = if link == 0 { least_segments(&options) } else { 1 };
+            for drive in sides {
+                grow_to_least(&drive, geometry, &options, segments).await?;
+                refuse_remains(&drive, geometry).await?;
+                drives.push((drive, DriveId(env.random_u64()), link as u32));
+            }
         }
-        let drives = drives.into_iter().map(|drive| (drive, DriveId(env.random_u64()))).collect();
         let mut roster = Roster::new(drives, &identity, geometry);
         let membership = roster.membership.clone();
+        // A creation does without no side.
+        let mut failed = Vec::new();
         if roster.drives.len() > 1 {
-            roster.write_all(&membership).await?;
+            roster.write_all(&membership, &mut failed).await?;
         }
-        roster.write_all(&membership.decided()).await?;
+        roster.write_all(&membership.decided(), &mut failed).await?;
+        if let Some(error) = roster.failure {
+            return Err(error.into());
+        }
+        let registry = Registry::new(roster, options.clone());
+        let links = registry.roster().links(&registry);
         let mut catalog = Catalog::default();
-        for link in roster.links().iter() {
+        for link in links.iter() {
             catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         }
         let resume = Resume {
@@ -66,13 +73,14 @@ impl Chain {
             state: None,
         };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, roster, core);
+        let chain = Self::over(env, registry, links, core);
         chain.inner.prepare_at_once().await?;
         chain.begin().await?;
         Ok(chain)
     }
 
-    /// Opens the chain that the drives hold: all of its drives, in any order. On return what it recovered is on stable storage, and fenced off from
+    /// Opens the chain that the drives hold, given in any order: of every link at least one side that has everything.
+    /// Sides that are not given are marked as stale before anything is written. On return what it recovered is on stable storage, and fenced off from
     /// anything that a crash had left behind the end.
     ///
     /// `expect` refuses drives of another chain. A change of the drives that a crash has interrupted goes on, or is taken
@@ -84,11 +92,11 @@ impl Chain {
         expect: Option<&Identity>,
         options: ChainOptions,
     ) -> Result<(Self, Recovered), OpenError> {
-        let mut roster = gather(&drives.into(), &options).await?;
+        let roster = gather(&drives.into(), &options).await?;
         let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
-                drive: roster.links().names(),
+                drive: roster.names(),
                 found: identity.id,
                 found_label: identity.label.to_string(),
                 expected: expected.id,
@@ -102,9 +110,14 @@ impl Chain {
         };
         options.validate()?;
         let geometry = Geometry::new(options.segment_bytes);
-        let links = roster.links();
+        let registry = Registry::new(roster, options.clone());
+        let links = registry.roster().links(&registry);
         let reopened = recover(&links, identity.id, geometry, &options).await?;
-        roster.settle().await?;
+        let mut taken = registry.take().await;
+        taken.settle().await?;
+        taken.store();
+        drop(taken);
+        make_equal(&links, geometry, &options, &reopened.unequal).await?;
         wipe(&links, identity.id, geometry, &options, &reopened).await?;
         let Reopened { catalog, resume, recovered, .. } = reopened;
         // What was read may still be in the drives' own caches: it must not be shown before it is durable.
@@ -112,20 +125,21 @@ impl Chain {
             link.device.sync().await?;
         }
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, roster, core);
+        let chain = Self::over(env, registry, links, core);
         chain.begin().await?;
         Ok((chain, recovered))
     }
 
-    fn over(env: &Env, roster: Roster, core: Core) -> Self {
+    fn over(env: &Env, registry: Rc<Registry>, links: Links, core: Core) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
+        let identity = registry.roster().identity().clone();
         let inner = Inner {
             env: env.clone(),
-            identity: roster.identity().clone(),
-            links: RefCell::new(roster.links()),
-            roster: RefCell::new(roster),
-            is_roster_taken: Cell::new(false),
-            roster_free: Notify::default(),
+            identity,
+            links: RefCell::new(links),
+            registry,
+            is_changing: Cell::new(false),
+            change_over: Notify::default(),
             core: RefCell::new(core),
             tail: RefCell::new(TailCache::new(tail_bytes)),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
@@ -150,13 +164,50 @@ impl Chain {
                 match core.stopped() {
                     Some(ChainError::Failed { first }) => Some(Err(OpenError::Drive(first.clone()))),
                     _ if core.is_stuck() => {
-                        Some(Err(OpenError::NoRoom { drive: inner.links.borrow().names() }))
+                        Some(Err(OpenError::NoRoom { drive: inner.registry.roster().names() }))
                     }
                     _ => core.is_fenced().then_some(Ok(())),
                 }
             })
             .await
     }
+}
+
+/// A creation needs a link, and each link a side.
+fn check_counts(links: &[Vec<Drive>]) -> Result<(), OpenError> {
+    if links.iter().all(Vec::is_empty) {
+        return Err(OpenError::NoDrives);
+    }
+    if links.len() > LINKS_MAX {
+        return Err(OpenError::TooManyDrives { found: links.len(), max: LINKS_MAX });
+    }
+    match links.iter().map(Vec::len).find(|sides| !(1..=SIDES_MAX).contains(sides)) {
+        Some(found) => Err(OpenError::BadMirror { found, max: SIDES_MAX }),
+        None => Ok(()),
+    }
+}
+
+/// Writes to each side what it lacks of what counts. On return all live sides hold the same; a crash before that leaves
+/// it to the next open. Nothing of it was acknowledged unless a side was harmed.
+async fn make_equal(
+    links: &Links,
+    geometry: Geometry,
+    options: &ChainOptions,
+    unequal: &[Unequal],
+) -> Result<(), OpenError> {
+    for it in unequal {
+        let link = links.device_of(it.segment).expect("it was read");
+        if planted!(options, SidesLeftUnequal) {
+            continue;
+        }
+        let offset = geometry.segment_start(it.segment) + u64::from(it.offset);
+        let bytes = match &it.right {
+            Right::Bytes(bytes) => bytes.clone(),
+            Right::On(side, len) => side.read(offset, *len).await?,
+        };
+        link.write(offset, bytes, Durability::Durable).await?;
+    }
+    Ok(())
 }
 
 /// Segments that a chain must have: the reserve, one to fill and one to go on in.
@@ -203,8 +254,8 @@ async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenErr
     };
     // Which chain it was is not known, so any block that is not zeros counts.
     let no_chain = ChainId([0; 16]);
-    let link = Link { number: 0, device: drive.clone() };
-    let frames = read_frames(&link, geometry, no_chain).await?;
+    let segments = geometry.segments_in(drive.size_bytes());
+    let frames = read_frames(drive, 0, segments, geometry, no_chain).await?;
     let is_blank = frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank));
     if is_blank { Ok(()) } else { Err(fault) }
 }
@@ -237,7 +288,7 @@ async fn wipe(
 
 /// Starts to write the header of a free segment; laps up to `lap` have been used.
 pub(super) fn mark_free(
-    device: &Drive,
+    device: &Sides,
     chain: ChainId,
     geometry: Geometry,
     segment: u32,

@@ -5,7 +5,7 @@ use crate::catalog::SegmentState;
 use crate::core::{Core, Counters};
 use crate::error::Damage;
 use crate::links::link_of;
-use crate::membership::DriveId;
+use crate::membership::{DriveId, SideState};
 
 /// The state of a chain, for status pages and tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,10 +47,12 @@ pub struct Stats {
 pub struct LinkStats {
     /// The drive.
     pub id: DriveId,
-    /// Its path.
+    /// Its path; of one that is not there, its id.
     pub drive: String,
     /// Its link: the number that its segments begin with.
     pub link: u32,
+    /// Whether it has everything that was acknowledged. The counts are those of the link, whose live sides all hold the same.
+    pub state: SideState,
     /// Segments it has.
     pub segments: u64,
     /// Segments that are free.
@@ -101,14 +103,16 @@ impl Chain {
     }
 
     fn link_stats(&self, core: &Core) -> Vec<LinkStats> {
-        let roster = self.inner.roster.borrow();
-        let members = roster.drives.iter().zip(&roster.membership.members);
+        let roster = self.inner.registry.roster();
+        let members = roster.membership.members.iter();
         members
-            .map(|(it, member)| {
+            .map(|member| {
+                let it = roster.drive(member.drive);
                 let mut stats = LinkStats {
                     id: member.drive,
-                    drive: it.drive.name(),
+                    drive: it.map_or_else(|| format!("missing ({})", member.drive), |it| it.drive.name()),
                     link: member.link,
+                    state: member.state,
                     segments: 0,
                     segments_free: 0,
                     segments_live: 0,

@@ -8,7 +8,7 @@ use super::{
     Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole, PageView, SegmentHeader,
     SegmentKind, Superblock, Trailer, encode_group, peek_group,
 };
-use crate::membership::{DriveId, Member, Membership};
+use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
 use crate::run::{Run, RunKind, Table};
 
@@ -45,7 +45,7 @@ fn runs() -> Vec<Run> {
 /// Of a chain of two drives, told by the first, while the second is being added.
 fn superblock() -> Superblock {
     let label = Label::new("unit-1").expect("short");
-    let member = |drive, link| Member { drive: DriveId(drive), link };
+    let member = |drive, link| Member { drive: DriveId(drive), link, state: SideState::Live };
     Superblock {
         identity: Identity { id: CHAIN, label },
         sequence: 3,

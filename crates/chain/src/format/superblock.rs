@@ -5,8 +5,10 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{array, finish_zeros, open_record, seal_record};
-use crate::limits::{FORMAT_VERSION, LABEL_MAX_BYTES, LINKS_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
-use crate::membership::{DriveId, Member, Membership};
+use crate::limits::{
+    DRIVES_MAX, FORMAT_VERSION, LABEL_MAX_BYTES, LINKS_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES, SIDES_MAX,
+};
+use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHS");
@@ -89,12 +91,15 @@ impl Superblock {
 const NOT_PENDING: u32 = u32::MAX;
 
 fn put_members(out: &mut BytesMut, members: &[Member]) {
-    assert!(members.len() <= LINKS_MAX, "{} members", members.len());
+    assert!(members.len() <= DRIVES_MAX, "{} members", members.len());
     out.put_u32_le(members.len() as u32);
     for member in members {
         out.put_u64_le(member.drive.0);
         out.put_u32_le(member.link);
-        out.put_u32_le(0);
+        out.put_u32_le(match member.state {
+            SideState::Live => 0,
+            SideState::Stale => 1,
+        });
     }
 }
 
@@ -107,25 +112,31 @@ fn members(decoder: &mut Decoder<'_>, count: u32) -> Result<Vec<Member>, DecodeE
 }
 
 fn members_of(decoder: &mut Decoder<'_>, count: u32) -> Result<Vec<Member>, DecodeError> {
-    if count as usize > LINKS_MAX {
-        return Err(invalid("member count", u64::from(count), "at most 16"));
+    if count as usize > DRIVES_MAX {
+        return Err(invalid("member count", u64::from(count), "at most 64"));
     }
     let mut members: Vec<Member> = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        let member = Member { drive: DriveId(decoder.u64("drive id")?), link: decoder.u32("link")? };
-        let reserved = decoder.u32("reserved")?;
-        if reserved != 0 {
-            return Err(invalid("reserved", u64::from(reserved), "zero"));
+        let (drive, link) = (DriveId(decoder.u64("drive id")?), decoder.u32("link")?);
+        let state = match decoder.u32("side state")? {
+            0 => SideState::Live,
+            1 => SideState::Stale,
+            other => return Err(invalid("side state", u64::from(other), "0 or 1")),
+        };
+        if link as usize >= LINKS_MAX {
+            return Err(invalid("link", u64::from(link), "at most 15"));
         }
-        if member.link as usize >= LINKS_MAX {
-            return Err(invalid("link", u64::from(member.link), "at most 15"));
+        let sides = members.iter().filter(|other| other.link == link).count();
+        if members.iter().any(|other| other.drive == drive) || sides == SIDES_MAX {
+            return Err(invalid("member", drive.0, "drives that differ, at most 4 of a link"));
         }
-        if members.iter().any(|other| other.drive == member.drive || other.link == member.link) {
-            return Err(invalid("member", member.drive.0, "drives and links that differ"));
-        }
-        members.push(member);
+        members.push(Member { drive, link, state });
     }
-    Ok(members)
+    let has_live = |link| members.iter().any(|other| other.link == link && other.state == SideState::Live);
+    match members.iter().find(|member| !has_live(member.link)) {
+        Some(member) => Err(invalid("link", u64::from(member.link), "one with a live side")),
+        None => Ok(members),
+    }
 }
 
 fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
@@ -139,7 +150,7 @@ mod tests {
 
     fn example(earlier: Option<Vec<Member>>) -> Superblock {
         let label = Label::new("unit-3").expect("short");
-        let member = |drive, link| Member { drive: DriveId(drive), link };
+        let member = |drive, link| Member { drive: DriveId(drive), link, state: SideState::Live };
         Superblock {
             identity: Identity { id: ChainId([7; 16]), label },
             sequence: 1,
@@ -152,7 +163,7 @@ mod tests {
 
     #[test]
     fn it_comes_back_and_no_flipped_bit_passes() {
-        let earlier = vec![Member { drive: DriveId(11), link: 0 }];
+        let earlier = vec![Member { drive: DriveId(11), link: 0, state: SideState::Live }];
         for superblock in [example(None), example(Some(Vec::new())), example(Some(earlier))] {
             let block = superblock.encode();
             assert_eq!(Superblock::decode(&block), Ok(superblock));
@@ -162,13 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_is_no_member_and_a_link_twice_are_refused() {
+    fn a_drive_that_is_no_member_and_a_link_without_a_live_side_are_refused() {
         let mut stranger = example(None);
         stranger.drive = DriveId(99);
         assert!(Superblock::decode(&stranger.encode()).is_err());
-        let mut twice = example(None);
-        twice.membership.members[1].link = 0;
-        assert!(Superblock::decode(&twice.encode()).is_err());
+        let mut mirrored = example(None);
+        mirrored.membership.members[1] =
+            Member { link: 0, state: SideState::Stale, ..mirrored.membership.members[1] };
+        assert_eq!(Superblock::decode(&mirrored.encode()), Ok(mirrored.clone()));
+        mirrored.membership.members[0].state = SideState::Stale;
+        assert!(Superblock::decode(&mirrored.encode()).is_err());
         let mut far = example(None);
         far.membership.members[1].link = 16;
         assert!(Superblock::decode(&far.encode()).is_err());

@@ -8,12 +8,13 @@ use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, PageView, Superblock, Trailer};
 use crate::limits::{SUPERBLOCK_COPIES, SUPERBLOCK_STRIDE_BYTES};
 use crate::links::{Drives, link_of};
-use crate::membership::DriveId;
+use crate::membership::{DriveId, SideState};
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
     Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, read_superblock, recover,
     scan_segment,
 };
+use crate::registry::Registry;
 use crate::roster::gather;
 
 /// What a check found. The chain is well if `damage` is empty and all superblock copies are good.
@@ -39,8 +40,10 @@ pub struct CheckReport {
     pub data_bytes: u64,
     /// Groups behind the end of the log, which the next open will cut: they were never acknowledged.
     pub cut_groups: u64,
-    /// What is harmed.
+    /// What is harmed, on any drive.
     pub damage: Vec<Damage>,
+    /// Sides of mirrored links that were not given. (Without a side that has everything a chain cannot be checked.)
+    pub missing: usize,
 }
 
 /// Which chain a drive belongs to, by its superblock; `None` if it is blank. Writes nothing.
@@ -61,6 +64,10 @@ pub struct DriveReport {
     pub drive: String,
     /// Which drive it is.
     pub id: DriveId,
+    /// Its link; drives of the same link are sides that hold the same.
+    pub link: u32,
+    /// Whether it has everything that was acknowledged. A stale one is not looked at.
+    pub state: SideState,
     /// Good copies of the superblock, of four.
     pub superblock_copies: usize,
     /// Segments it has.
@@ -69,6 +76,8 @@ pub struct DriveReport {
     pub segments_free: u64,
     /// Segments that hold groups.
     pub segments_live: u64,
+    /// Places of it that are harmed. Another side may have what was there.
+    pub damaged: u64,
     /// Whether the log goes on on it.
     pub is_tail: bool,
 }
@@ -81,7 +90,9 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let roster = gather(&drives.into(), &ChainOptions::default()).await?;
     let geometry = Geometry::new(roster.segment_bytes());
     let options = ChainOptions { segment_bytes: roster.segment_bytes(), ..ChainOptions::default() };
-    let (links, chain) = (roster.links(), roster.identity().id);
+    let chain = roster.identity().id;
+    let registry = Registry::new(roster.clone(), options.clone());
+    let links = roster.links(&registry);
     let reopened = recover(&links, chain, geometry, &options).await?;
     let recovered = reopened.recovered;
     let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
@@ -97,27 +108,39 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
         data_bytes: 0,
         cut_groups: recovered.cut_groups,
         damage: recovered.damage,
+        missing: 0,
     };
-    for (link, it) in links.iter().zip(&roster.drives) {
-        let free_before = report.segments_free;
-        let frames = read_frames(link, geometry, chain).await?;
-        let segments = frames.len() as u64;
-        for (segment, frame) in frames {
-            let target =
-                ScanTarget { drive: &link.device, geometry, chain, segment, lap: None, options: &options };
-            report.segment(frame, target).await?;
+    for it in &roster.drives {
+        let Some(member) = roster.membership.member(it.id()) else { continue };
+        let is_first = !report.drives.iter().any(|other| other.link == member.link);
+        let mut own = report.empty();
+        let mut segments = 0;
+        // Nothing on a stale side counts.
+        if registry.is_live(it.id()) {
+            let count = geometry.segments_in(it.drive.size_bytes());
+            let frames = read_frames(&it.drive, member.link, count, geometry, chain).await?;
+            segments = frames.len() as u64;
+            let sides = std::slice::from_ref(&it.drive);
+            for (segment, frame) in frames {
+                let target = ScanTarget { sides, geometry, chain, segment, lap: None, options: &options };
+                own.segment(frame, target).await?;
+            }
         }
-        let segments_free = report.segments_free - free_before;
         report.drives.push(DriveReport {
-            drive: link.device.name(),
-            id: it.superblock.drive,
-            superblock_copies: good_copies(&link.device, &it.superblock).await?,
+            drive: it.drive.name(),
+            id: it.id(),
+            link: member.link,
+            state: member.state,
+            superblock_copies: good_copies(&it.drive, &it.superblock).await?,
             segments,
-            segments_free,
-            segments_live: segments - segments_free,
-            is_tail: tail == Some(link.number),
+            segments_free: own.segments_free,
+            segments_live: segments - own.segments_free,
+            damaged: own.damage.len() as u64,
+            is_tail: tail == Some(member.link),
         });
+        report.include(own, is_first);
     }
+    report.missing = roster.missing();
     Ok(report)
 }
 
@@ -132,7 +155,9 @@ async fn good_copies(drive: &Drive, superblock: &Superblock) -> Result<usize, Op
 
 /// Whether the directory and every page of a footer verify.
 async fn is_footer_good(drive: &Drive, geometry: Geometry, trailer: &Trailer) -> Result<bool, OpenError> {
-    let Some(directory) = read_directory(drive, geometry, trailer).await? else { return Ok(false) };
+    let Some(directory) = read_directory(std::slice::from_ref(drive), geometry, trailer).await? else {
+        return Ok(false);
+    };
     let mut runs = 0;
     for page in &directory.pages {
         if u64::from(page.offset) + u64::from(page.bytes) > geometry.segment_bytes {
@@ -148,6 +173,35 @@ async fn is_footer_good(drive: &Drive, geometry: Geometry, trailer: &Trailer) ->
 }
 
 impl CheckReport {
+    /// One of the same chain that counts nothing.
+    fn empty(&self) -> Self {
+        Self {
+            drives: Vec::new(),
+            segments_free: 0,
+            segments_open: 0,
+            segments_closed: 0,
+            groups: 0,
+            records: 0,
+            data_bytes: 0,
+            damage: Vec::new(),
+            missing: 0,
+            ..self.clone()
+        }
+    }
+
+    /// Adds what was found on one drive. Sides of one link hold the same, which counts once.
+    fn include(&mut self, own: Self, is_first: bool) {
+        own.damage.into_iter().for_each(|damage| self.add(damage));
+        if is_first {
+            self.segments_free += own.segments_free;
+            self.segments_open += own.segments_open;
+            self.segments_closed += own.segments_closed;
+            self.groups += own.groups;
+            self.records += own.records;
+            self.data_bytes += own.data_bytes;
+        }
+    }
+
     /// Whether all copies of every superblock are good.
     pub fn superblocks_are_whole(&self) -> bool {
         self.drives.iter().all(|drive| drive.superblock_copies == SUPERBLOCK_COPIES)
@@ -169,7 +223,7 @@ impl CheckReport {
             Frame::Closed { trailer, .. } => {
                 self.segments_closed += 1;
                 self.closed_groups(&trailer, &scan);
-                if !is_footer_good(target.drive, target.geometry, &trailer).await? {
+                if !is_footer_good(&target.sides[0], target.geometry, &trailer).await? {
                     self.add(Damage {
                         segment: target.segment,
                         offset: trailer.directory_offset,

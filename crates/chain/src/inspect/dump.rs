@@ -4,7 +4,6 @@ use ithaca_env::drive::Drive;
 
 use crate::error::OpenError;
 use crate::format::{GroupFlags, PageView, Superblock, Trailer};
-use crate::links::Link;
 use crate::options::{ChainOptions, Geometry};
 use crate::recover::{
     Frame, ScanTarget, ScannedGroup, read_directory, read_frames, read_lenient, read_superblock, scan_segment,
@@ -37,9 +36,11 @@ pub async fn dump(
     let membership = &superblock.membership;
     let members = membership.members.iter().chain(membership.earlier.iter().flatten());
     let own = members.clone().find(|member| member.drive == superblock.drive);
-    let link = Link { number: own.map_or(0, |member| member.link), device: drive.clone() };
+    let link = own.map_or(0, |member| member.link);
+    let segments = geometry.segments_in(drive.size_bytes());
+    let sides = std::slice::from_ref(drive);
     let chain_options = ChainOptions { segment_bytes: superblock.segment_bytes, ..ChainOptions::default() };
-    for (segment, frame) in read_frames(&link, geometry, chain).await? {
+    for (segment, frame) in read_frames(drive, link, segments, geometry, chain).await? {
         if options.segment.is_some_and(|wanted| wanted != segment) {
             continue;
         }
@@ -63,7 +64,7 @@ pub async fn dump(
             }
         };
         if options.groups || options.runs {
-            let target = ScanTarget { drive, geometry, chain, segment, lap, options: &chain_options };
+            let target = ScanTarget { sides, geometry, chain, segment, lap, options: &chain_options };
             for group in scan_segment(&target).await?.groups {
                 dump_group(&group, options.runs, &mut line);
             }
@@ -88,7 +89,10 @@ fn superblock_lines(superblock: &Superblock, line: &mut impl FnMut(String)) {
     for (what, members) in
         [("drive", &membership.members), ("earlier drive", &membership.earlier.clone().unwrap_or_default())]
     {
-        members.iter().for_each(|member| line(format!("  {what} {} link={}", member.drive, member.link)));
+        members.iter().for_each(|member| {
+            let stale = if member.is_live() { "" } else { " stale" };
+            line(format!("  {what} {} link={}{stale}", member.drive, member.link));
+        });
     }
 }
 
@@ -156,7 +160,7 @@ async fn dump_footer(
     runs: bool,
     line: &mut impl FnMut(String),
 ) -> Result<(), OpenError> {
-    let Some(directory) = read_directory(drive, geometry, trailer).await? else {
+    let Some(directory) = read_directory(std::slice::from_ref(drive), geometry, trailer).await? else {
         line(format!("  footer directory offset={} HARMED", trailer.directory_offset));
         return Ok(());
     };

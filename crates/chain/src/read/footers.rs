@@ -56,10 +56,15 @@ impl Inner {
         };
         let Some((offset, len, checksum)) = place else { return Ok(Vec::new()) };
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
-        let bytes = read_lenient(&device, offset, len).await?;
-        let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
-        let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
-        Ok(directory.map(|directory| (key, FooterPart::Directory(Rc::new(directory)))).into_iter().collect())
+        for drive in device.in_turn() {
+            let bytes = read_lenient(&drive, offset, len).await?;
+            let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
+            let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
+            if let Some(directory) = directory {
+                return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Pages lie one after the other, so several are one read.
@@ -87,22 +92,14 @@ impl Inner {
         }
         let offset = geometry.segment_start(key.segment) + u64::from(start);
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
-        let bytes = read_lenient(&device, offset, len).await?;
-        let mut parts = Vec::new();
-        for (index, page) in pages.into_iter().enumerate() {
-            let at = (page.offset - start) as usize;
-            let Some(encoded) = bytes.get(at..at + page.bytes as usize) else { break };
-            // Copied, so that a page that stays in the cache does not keep alive all that was read with it.
-            let encoded = Bytes::copy_from_slice(encoded);
-            let is_same = encoded[4..8] == page.checksum.to_le_bytes();
-            let Ok(view) = PageView::decode(&encoded, key.segment, key.lap) else { break };
-            if !is_same {
-                break;
+        for drive in device.in_turn() {
+            let bytes = read_lenient(&drive, offset, len).await?;
+            let parts = decode_pages(key, first, &pages, &bytes);
+            if !parts.is_empty() {
+                return Ok(parts);
             }
-            let key = PartKey { page: Some((first + index) as u32), ..key };
-            parts.push((key, FooterPart::Page(Rc::new(view))));
         }
-        Ok(parts)
+        Ok(Vec::new())
     }
 
     /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory.
@@ -113,7 +110,7 @@ impl Inner {
         };
         let Some(device) = self.device_of(segment) else { return Ok(()) };
         let target = ScanTarget {
-            drive: &device,
+            sides: &device.live_drives(),
             geometry,
             chain: self.identity.id,
             segment,
@@ -134,4 +131,29 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The pages that lie one after the other in `bytes`, up to the first that is harmed.
+fn decode_pages(
+    key: PartKey,
+    first: usize,
+    pages: &[&PageEntry],
+    bytes: &Bytes,
+) -> Vec<(PartKey, FooterPart)> {
+    let start = pages.first().map_or(0, |page| page.offset);
+    let mut parts = Vec::new();
+    for (index, page) in pages.iter().enumerate() {
+        let at = (page.offset - start) as usize;
+        let Some(encoded) = bytes.get(at..at + page.bytes as usize) else { break };
+        // Copied, so that a page that stays in the cache does not keep alive all that was read with it.
+        let encoded = Bytes::copy_from_slice(encoded);
+        let is_same = encoded[4..8] == page.checksum.to_le_bytes();
+        let Ok(view) = PageView::decode(&encoded, key.segment, key.lap) else { break };
+        if !is_same {
+            break;
+        }
+        let key = PartKey { page: Some((first + index) as u32), ..key };
+        parts.push((key, FooterPart::Page(Rc::new(view))));
+    }
+    parts
 }

@@ -10,7 +10,7 @@ use crate::limits::{
     FORMAT_VERSION, OPEN_READS, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES,
     SUPERBLOCK_ZONE_BYTES,
 };
-use crate::links::{Link, segment_of};
+use crate::links::segment_of;
 use crate::options::{ChainId, Geometry};
 
 /// The superblock that a quorum of copies agrees on, and how many copies are it.
@@ -68,7 +68,7 @@ pub(crate) async fn read_superblock(drive: &Drive) -> Result<(Superblock, usize)
 }
 
 /// What a segment's first and last block say.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Frame {
     /// Never used by this chain.
     Blank,
@@ -95,22 +95,37 @@ impl Frame {
             Self::Closed { trailer, .. } => trailer.lap,
         }
     }
+
+    /// Of what two sides say of a segment, the higher one counts: every side had it if anything was acknowledged that
+    /// depends on it. A free segment counts more than one in use of the same lap: what was in it was cut.
+    pub(crate) fn rank(&self) -> (u64, u32) {
+        let kind = match self {
+            Self::Blank => 0,
+            Self::Open { lap: None } => 1,
+            Self::Open { lap: Some(_) } => 2,
+            Self::Closed { is_header_bad: true, .. } => 3,
+            Self::Closed { is_header_bad: false, .. } => 4,
+            Self::Ready { .. } => 5,
+        };
+        (self.highest_lap(), kind)
+    }
 }
 
-/// Reads the frames of all segments of a link, a bounded number at a time; with the number of each.
+/// Reads the frames of the first `segments` segments of one side of a link, a bounded number at a time; with the number
+/// of each.
 pub(crate) async fn read_frames(
-    link: &Link,
+    drive: &Drive,
+    link: u32,
+    segments: u32,
     geometry: Geometry,
     chain: ChainId,
 ) -> Result<Vec<(u32, Frame)>, DriveError> {
-    let drive = &link.device;
-    let segments = geometry.segments_in(drive.size_bytes());
     let mut frames = Vec::with_capacity(segments as usize);
     let mut reads = std::collections::VecDeque::new();
     let mut next = 0;
     while frames.len() < segments as usize {
         while next < segments && reads.len() < OPEN_READS {
-            let start = geometry.segment_start(segment_of(link.number, next));
+            let start = geometry.segment_start(segment_of(link, next));
             let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
             let read = |offset, len| start_lenient(drive, offset, len);
             reads.push_back((read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES)));
@@ -119,7 +134,7 @@ pub(crate) async fn read_frames(
         let Some((begin, trailer)) = reads.pop_front() else { break };
         let (begin, trailer) = (begin.finish().await?, trailer.finish().await?);
         let (header, group) = begin.split_at(BLOCK_BYTES);
-        let segment = segment_of(link.number, frames.len() as u32);
+        let segment = segment_of(link, frames.len() as u32);
         frames.push((segment, classify(segment, chain, header, group, &trailer)));
     }
     Ok(frames)

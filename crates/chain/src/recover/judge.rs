@@ -20,6 +20,8 @@ use crate::options::{ChainOptions, planted};
 pub(crate) struct KeptGroup {
     pub(crate) head: GroupHead,
     pub(crate) area: GroupArea,
+    /// See [`ScannedGroup::copy_from`].
+    pub(crate) copy_from: Option<usize>,
 }
 
 impl KeptGroup {
@@ -121,7 +123,8 @@ impl Judge {
             expected = Some(identity.seq + 1);
             self.next_seq = self.next_seq.max(identity.seq + 1);
             self.last_seqs.insert(scan.lap, identity.seq);
-            kept.groups.push(KeptGroup { head: group.head, area: group.area });
+            let ScannedGroup { head, area, copy_from, .. } = group;
+            kept.groups.push(KeptGroup { head, area, copy_from });
         }
         kept
     }

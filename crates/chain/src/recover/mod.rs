@@ -3,6 +3,7 @@
 //! Reads the superblock, the first and last block of every segment, and the groups of the segments without a footer.
 //! What it decides is always a prefix of what was written. Doing it twice gives the same.
 
+mod equal;
 mod frames;
 mod judge;
 mod lenient;
@@ -15,6 +16,8 @@ use bytes::Bytes;
 use ithaca_env::drive::Drive;
 use ithaca_env::limits::BLOCK_BYTES;
 
+use equal::agreed_frames;
+pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedLaps, Judged, judge};
 pub(crate) use lenient::{read_lenient, start_lenient};
@@ -27,6 +30,7 @@ use crate::format::{Directory, Hole, Trailer};
 use crate::links::Links;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
 use crate::range_set::RangeSet;
+use crate::sides::Sides;
 
 /// What an open found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub(crate) struct Reopened {
     pub(crate) to_wipe: Vec<u32>,
     /// No lap up to this one is used again.
     pub(crate) highest_lap: u64,
+    /// What some side of a link lacks of what counts.
+    pub(crate) unequal: Vec<Unequal>,
 }
 
 /// Finds out what is on the drives. Writes nothing.
@@ -71,12 +77,13 @@ pub(crate) async fn recover(
     geometry: Geometry,
     options: &ChainOptions,
 ) -> Result<Reopened, OpenError> {
-    let Survey { mut catalog, mut recovered, closed_laps, scans, highest_lap, incarnation } =
+    let Survey { mut catalog, mut recovered, closed_laps, scans, highest_lap, incarnation, mut unequal } =
         survey(links, chain, geometry, options).await?;
     let judged = judge(scans, &closed_laps, options);
     // Where no group of any lap was found there is nothing to wipe.
     let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
     let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
+    add_lacking(links, &judged, &mut unequal);
     let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
@@ -89,7 +96,7 @@ pub(crate) async fn recover(
     recovered.state.clone_from(&resume.state);
     catalog.highest_key = recovered.highest_key;
     catalog.damage.clone_from(&recovered.damage);
-    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap })
+    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap, unequal })
 }
 
 /// What the drives hold, before it is judged.
@@ -101,6 +108,8 @@ struct Survey {
     scans: Vec<Scan>,
     highest_lap: u64,
     incarnation: u64,
+    /// What the live sides do not agree on.
+    unequal: Vec<Unequal>,
 }
 
 /// Reads the frames of all segments, and the groups of those without a footer.
@@ -112,9 +121,10 @@ async fn survey(
 ) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::default();
     let mut frames = Vec::new();
+    let mut unequal = Vec::new();
     for link in links.iter() {
         catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
-        frames.extend(read_frames(link, geometry, chain).await?);
+        frames.extend(agreed_frames(link, geometry, chain, &mut unequal).await?);
     }
     look_through_if_empty(&mut frames);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
@@ -123,7 +133,8 @@ async fn survey(
     let mut highest_lap = 0;
     let mut incarnation = 0;
     for (segment, frame) in frames {
-        let drive = links.device_of(segment).expect("its frame was read");
+        let device = links.device_of(segment).expect("its frame was read");
+        let sides = &device.live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
         let lap = match frame {
             Frame::Blank => continue,
@@ -136,9 +147,9 @@ async fn survey(
                 if is_header_bad {
                     recovered.damage.push(frame_damage(segment));
                 }
-                check_size(drive, geometry, trailer.segments)?;
+                check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
-                if let Some(keys) = exact_keys(drive, geometry, &trailer).await? {
+                if let Some(keys) = exact_keys(sides, geometry, &trailer).await? {
                     keys.iter().for_each(|range| {
                         recovered.covered.insert(range.clone());
                     });
@@ -151,7 +162,7 @@ async fn survey(
                 Some(trailer.lap)
             }
         };
-        scans.push(scan_segment(&ScanTarget { drive, geometry, chain, segment, lap, options }).await?);
+        scans.push(scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?);
     }
     scans.sort_by_key(|scan| scan.lap);
     recovered.scanned_segments = scans.len() as u64;
@@ -160,10 +171,10 @@ async fn survey(
         highest_lap = highest_lap.max(group.head.identity.lap);
         incarnation = incarnation.max(group.head.identity.incarnation);
         let identity = &group.head.identity;
-        let drive = links.device_of(identity.segment).expect("it was scanned");
-        check_size(drive, geometry, identity.segments)?;
+        let device = links.device_of(identity.segment).expect("it was scanned");
+        check_sizes(&device.live_drives(), geometry, identity.segments)?;
     }
-    Ok(Survey { catalog, recovered, closed_laps, scans, highest_lap, incarnation })
+    Ok(Survey { catalog, recovered, closed_laps, scans, highest_lap, incarnation, unequal })
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
@@ -173,6 +184,23 @@ fn look_through_if_empty(frames: &mut [(u32, Frame)]) {
         let blank = frames.iter_mut().filter(|(_, frame)| matches!(frame, Frame::Blank));
         blank.for_each(|(_, frame)| *frame = Frame::Open { lap: None });
     }
+}
+
+/// Adds the groups that count and that some side lacks.
+fn add_lacking(links: &Links, judged: &Judged, unequal: &mut Vec<Unequal>) {
+    for kept in &judged.segments {
+        let sides = links.device_of(kept.segment).expect("it was scanned").live_drives();
+        for group in &kept.groups {
+            if let Some(from) = group.copy_from {
+                let right = Right::On(sides[from].clone(), group.head.layout.total_bytes());
+                unequal.push(Unequal { segment: kept.segment, offset: group.head.identity.offset, right });
+            }
+        }
+    }
+}
+
+fn check_sizes(sides: &[Drive], geometry: Geometry, had: u32) -> Result<(), OpenError> {
+    sides.iter().try_for_each(|drive| check_size(drive, geometry, had))
 }
 
 /// A drive that had so many segments has them still.
@@ -206,20 +234,20 @@ fn closed_segment(trailer: &Trailer, keys: &[Range<u64>]) -> ClosedSegment {
 
 /// The keys that a closed segment has records of; `None` if its directory is needed for that and is harmed.
 async fn exact_keys(
-    drive: &Drive,
+    sides: &[Drive],
     geometry: Geometry,
     trailer: &Trailer,
 ) -> Result<Option<Vec<Range<u64>>>, OpenError> {
     if let Some(keys) = &trailer.keys {
         return Ok(Some(keys.clone()));
     }
-    let directory = read_directory(drive, geometry, trailer).await?;
+    let directory = read_directory(sides, geometry, trailer).await?;
     Ok(directory.map(|directory| directory.keys))
 }
 
-/// The directory that a trailer names; `None` if it is harmed.
+/// The directory that a trailer names; `None` if it is harmed on all sides.
 pub(crate) async fn read_directory(
-    drive: &Drive,
+    sides: &[Drive],
     geometry: Geometry,
     trailer: &Trailer,
 ) -> Result<Option<Directory>, OpenError> {
@@ -231,8 +259,13 @@ pub(crate) async fn read_directory(
         return Ok(None);
     }
     let offset = geometry.segment_start(trailer.segment) + u64::from(trailer.directory_offset);
-    let bytes = read_lenient(drive, offset, trailer.directory_bytes as usize).await?;
-    Ok(Directory::decode(&bytes, trailer.segment, trailer.lap).ok())
+    for drive in sides {
+        let bytes = read_lenient(drive, offset, trailer.directory_bytes as usize).await?;
+        if let Ok(directory) = Directory::decode(&bytes, trailer.segment, trailer.lap) {
+            return Ok(Some(directory));
+        }
+    }
+    Ok(None)
 }
 
 /// Builds the open segments from the groups that count, and says where the writer goes on.
@@ -306,7 +339,7 @@ fn apply(
 fn checkpoint_lost(links: &Links, cursor: Option<Cursor>) -> OpenError {
     let drive = cursor.and_then(|cursor| links.device_of(cursor.segment));
     OpenError::CheckpointLost {
-        drive: drive.map_or_else(|| links.names(), Drive::name),
+        drive: drive.map_or_else(|| links.names(), Sides::name),
         segment: cursor.map_or(0, |cursor| cursor.segment),
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct ScannedGroup {
     pub(crate) area: GroupArea,
     /// Keys and data of records that do not match their checksums.
     pub(crate) bad: Vec<(Range<u64>, Range<u32>)>,
+    /// If some side has not got it as it should be: one that has, by its place among those scanned.
+    pub(crate) copy_from: Option<usize>,
 }
 
 impl ScannedGroup {
@@ -35,7 +37,8 @@ pub(crate) struct Scan {
 
 /// Which segment, and what is known of it.
 pub(crate) struct ScanTarget<'a> {
-    pub(crate) drive: &'a Drive,
+    /// The live sides of its link.
+    pub(crate) sides: &'a [Drive],
     pub(crate) geometry: Geometry,
     pub(crate) chain: ChainId,
     pub(crate) segment: u32,
@@ -68,39 +71,74 @@ impl Window<'_> {
     }
 }
 
-/// Reads every group of the segment. Where there is none it looks on block by block: what follows tells whether that is
-/// the end or damage.
+/// Reads every group of the segment that any of the sides has. Where there is none it looks on block by block: what
+/// follows tells whether that is the end or damage.
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
-    let mut window = Window {
-        drive: target.drive,
+    let window = |drive| Window {
+        drive,
         segment_start: target.geometry.segment_start(target.segment),
         segment_bytes: target.geometry.segment_bytes,
         start: 0,
         bytes: Bytes::new(),
     };
+    let mut windows: Vec<Window<'_>> = target.sides.iter().map(window).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
     let mut scan = Scan { segment: target.segment, lap: target.lap.unwrap_or(0), groups: Vec::new() };
     let mut at = BLOCK_BYTES as u64;
     while at < end {
-        let block = window.get(at, BLOCK_BYTES).await?;
-        let head = peek_group(&block).ok().filter(|head| is_expected(target, &scan, head, at, end));
-        let group = match head {
-            None => None,
-            Some(head) => {
-                let image = window.get(at, head.layout.total_bytes()).await?;
-                verify(head, &image, target.options)
+        let mut found = Vec::new();
+        let mut failure = None;
+        for (side, window) in windows.iter_mut().enumerate() {
+            match group_at(target, &scan, window, at, end).await {
+                Ok(group) => found.extend(group.map(|group| (side, group))),
+                Err(error) => failure = Some(error),
             }
-        };
-        match group {
-            None => at += BLOCK_BYTES as u64,
-            Some(group) => {
+        }
+        match (best(found, windows.len()), failure) {
+            (Some(group), _) => {
                 scan.lap = group.head.identity.lap;
                 at = u64::from(group.end_offset());
                 scan.groups.push(group);
             }
+            (None, Some(error)) if windows.len() == 1 => return Err(error),
+            (None, _) => at += BLOCK_BYTES as u64,
         }
     }
     Ok(scan)
+}
+
+/// The group that one side has at this place.
+async fn group_at(
+    target: &ScanTarget<'_>,
+    scan: &Scan,
+    window: &mut Window<'_>,
+    at: u64,
+    end: u64,
+) -> Result<Option<ScannedGroup>, DriveError> {
+    let block = window.get(at, BLOCK_BYTES).await?;
+    let head = peek_group(&block).ok().filter(|head| is_expected(target, scan, head, at, end));
+    let Some(head) = head else { return Ok(None) };
+    let image = window.get(at, head.layout.total_bytes()).await?;
+    Ok(verify(head, &image, target.options))
+}
+
+/// Of what the sides have at one place, the group that was written last. A record of it is bad if no side has it.
+fn best(found: Vec<(usize, ScannedGroup)>, sides: usize) -> Option<ScannedGroup> {
+    let age = |group: &ScannedGroup| (group.head.identity.incarnation, group.head.identity.seq);
+    let newest = found.iter().map(|(_, group)| age(group)).max()?;
+    let mut same = found.into_iter().filter(|(_, group)| age(group) == newest);
+    let (first, mut best) = same.next()?;
+    let mut whole_on = best.bad.is_empty().then_some(first);
+    let mut whole = usize::from(best.bad.is_empty());
+    for (side, group) in same {
+        whole += usize::from(group.bad.is_empty());
+        if group.bad.is_empty() {
+            whole_on.get_or_insert(side);
+        }
+        best.bad.retain(|bad| group.bad.contains(bad));
+    }
+    best.copy_from = whole_on.filter(|_| whole < sides);
+    Some(best)
 }
 
 /// Whether a group that says this of itself belongs here, after the groups found before it.
@@ -134,7 +172,7 @@ fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<Scan
             find_bad(run, data, &mut bad);
         }
     }
-    Some(ScannedGroup { head, area, bad })
+    Some(ScannedGroup { head, area, bad, copy_from: None })
 }
 
 /// Adds the records of `run` that do not match their checksums.

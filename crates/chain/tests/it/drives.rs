@@ -242,8 +242,8 @@ fn a_set_of_drives_that_is_not_the_chain_s_is_refused_and_left_alone() {
             |error| matches!(error, OpenError::WrongChain { drive, .. } if drive == "stranger"),
         )
         .await;
-        let many: Vec<Drive> = vec![blank; 17];
-        is_refused(&env, &many, |error| matches!(error, OpenError::TooManyDrives { found: 17, .. })).await;
+        let many: Vec<Drive> = vec![blank; 65];
+        is_refused(&env, &many, |error| matches!(error, OpenError::TooManyDrives { found: 65, .. })).await;
     });
 }
 

@@ -5,6 +5,7 @@
 //! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
 //! * [`drives`]: several drives: placement, crashes, refused sets of drives.
 //! * [`changes`]: drives that come and go, with crashes at every point.
+//! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
 //! * [`ranges`]: several ranges of keys read by one plan.
@@ -15,6 +16,7 @@ mod changes;
 mod crashes;
 mod damage;
 mod drives;
+mod mirrors;
 mod model;
 #[cfg(feature = "planted-bugs")]
 mod planted;

@@ -8,12 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use ithaca_chain::{ChainOptions, PlantedBug};
-use ithaca_env::sim::DriveFault;
+use ithaca_env::sim::{Death, DriveFault};
 
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::crashes::lives;
 use crate::damage::{Tally, harm_and_look, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
+use crate::mirrors::{self, cut_at, is_stale_side_refused};
 use crate::model::Rng;
 use crate::space::fill_and_release;
 use crate::world::small_options;
@@ -138,4 +139,28 @@ fn an_open_that_takes_an_old_copy_of_a_drive_is_found() {
 fn growth_that_no_superblock_tells_of_is_found() {
     let options = ChainOptions { planted: Some(PlantedBug::GrowthNotRecorded), ..tiny_drives() };
     assert!(!is_growth_known(&options), "the cut is noticed by something else");
+}
+
+#[test]
+fn a_side_that_is_given_up_in_memory_alone_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::DropNotPersisted), ..tiny_drives() };
+    assert!(!is_stale_side_refused(&options), "the side is refused for something else");
+}
+
+#[test]
+fn an_open_that_believes_a_stale_side_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::StaleSideBelieved), ..tiny_drives() };
+    assert!(!is_stale_side_refused(&options), "the side is refused for something else");
+}
+
+#[test]
+fn sides_that_are_left_different_are_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::SidesLeftUnequal), ..small_options() };
+    let found = (1..=400).step_by(2).find(|&point| {
+        let run = |alone| cut_at(point, Death::PowerCut, alone, &options);
+        [mirrors::A, mirrors::B]
+            .into_iter()
+            .any(|alone| catch_unwind(AssertUnwindSafe(|| run(alone))).is_err())
+    });
+    assert!(found.is_some(), "a side that lacks what was shown went unnoticed");
 }
