@@ -18,6 +18,7 @@
 mod cache;
 mod catalog;
 mod chain;
+mod claims;
 mod core;
 mod error;
 mod format;

@@ -95,6 +95,10 @@ pub enum PlantedBug {
     StaleSideBelieved,
     /// Sides that a crash left different are not made equal again.
     SidesLeftUnequal,
+    /// What one side cannot give is taken from another without a look at its checksum.
+    RepairSkipsVerify,
+    /// A side counts as live when its rebuild begins.
+    RebuildCountsEarly,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each

@@ -3,19 +3,21 @@
 //! ```text
 //!   write ──► every live side ──► all have it ────────────────────────────────► done
 //!                             └─► one failed ──► marked as stale, durably ──► done without it
-//!   read  ──► one live side in turn ──► failed ──► the next one
+//!   read  ──► one live side in turn ──► failed, or not what was written ──► the others (read::mend)
 //! ```
 //!
 //! * A write is done when every live side has it. A side that fails one is given up before the write is done, in the
 //!   superblocks of all other drives, so that no later open believes it. Without another live side the write fails.
 //! * It does not know what it reads and writes; whoever does asks another side if a checksum does not match.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability};
 
+use crate::claims::{Claim, Claims};
 use crate::membership::DriveId;
 use crate::registry::Registry;
 
@@ -36,9 +38,13 @@ pub(crate) struct Sides {
 
 struct Inner {
     /// All that were given, in the order of the members.
-    sides: Vec<Side>,
+    sides: RefCell<Vec<Side>>,
+    /// Stale ones that take writes along because they are being rebuilt.
+    following: RefCell<Vec<DriveId>>,
     /// Says which of them are live, and is told of those that fail. Without it all are, and a failure is the link's.
     registry: Option<Rc<Registry>>,
+    /// Keeps copies between the sides apart from writes.
+    claims: Claims,
     /// Counts reads, so that each goes to another side.
     turn: Cell<usize>,
 }
@@ -47,18 +53,52 @@ impl Sides {
     /// The sides of a link whose drives `registry` knows.
     pub(crate) fn new(sides: Vec<Side>, registry: &Rc<Registry>) -> Self {
         assert!(!sides.is_empty(), "a link has a side");
-        Self { inner: Rc::new(Inner { sides, registry: Some(Rc::clone(registry)), turn: Cell::new(0) }) }
+        Self::over(sides, Some(Rc::clone(registry)))
     }
 
     /// One drive that is looked at by itself.
     pub(crate) fn single(drive: &Drive) -> Self {
-        let side = Side { id: DriveId(0), drive: drive.clone() };
-        Self { inner: Rc::new(Inner { sides: vec![side], registry: None, turn: Cell::new(0) }) }
+        Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None)
+    }
+
+    fn over(sides: Vec<Side>, registry: Option<Rc<Registry>>) -> Self {
+        let inner = Inner {
+            sides: RefCell::new(sides),
+            following: RefCell::default(),
+            registry,
+            claims: Claims::default(),
+            turn: Cell::new(0),
+        };
+        Self { inner: Rc::new(inner) }
+    }
+
+    /// Adds one, which is stale.
+    pub(crate) fn add(&self, side: Side) {
+        self.inner.sides.borrow_mut().push(side);
+    }
+
+    /// The sides that are there and have not everything.
+    pub(crate) fn stale(&self) -> Vec<Side> {
+        self.inner.sides.borrow().iter().filter(|side| !self.is_live(side.id)).cloned().collect()
+    }
+
+    /// Lets a stale side take writes along from now on, or no more.
+    pub(crate) fn follow(&self, id: DriveId, follows: bool) {
+        let mut following = self.inner.following.borrow_mut();
+        following.retain(|other| *other != id);
+        if follows {
+            following.push(id);
+        }
+    }
+
+    /// Whether a stale side has taken all writes along since it was let: none has failed on it.
+    pub(crate) fn follows(&self, id: DriveId) -> bool {
+        self.inner.following.borrow().contains(&id)
     }
 
     /// The sides that have everything that was acknowledged. There is at least one.
     pub(crate) fn live(&self) -> Vec<Side> {
-        self.inner.sides.iter().filter(|side| self.is_live(side.id)).cloned().collect()
+        self.inner.sides.borrow().iter().filter(|side| self.is_live(side.id)).cloned().collect()
     }
 
     /// The drives of the live sides.
@@ -90,32 +130,40 @@ impl Sides {
         self.live().iter().map(|side| side.drive.name()).collect::<Vec<_>>().join("+")
     }
 
-    /// Reads `[offset, offset + len)` of a live side; of another one if that fails. Starts at once. Errors: no side can
-    /// read it.
+    /// Reads `[offset, offset + len)` of the live side whose turn it is. Starts at once. Whoever can tell what should be
+    /// there asks the others if that fails.
     pub(crate) fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
-        let live = self.in_turn();
-        let read = live[0].read(offset, len);
-        if live.len() == 1 {
-            return read;
-        }
-        Box::pin(async move {
-            let first = match read.await {
-                Err(first) => first,
-                answered => return answered,
-            };
-            for side in &live[1..] {
-                if let Ok(bytes) = side.read(offset, len).await {
-                    return Ok(bytes);
-                }
-            }
-            Err(first)
-        })
+        self.in_turn()[0].read(offset, len)
+    }
+
+    /// Whether there is another side to ask.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.inner.sides.borrow().len() > 1
+    }
+
+    /// Keeps writes away from these bytes until the claim is dropped; waits for those that are under way.
+    pub(crate) async fn claim(&self, range: Range<u64>) -> Claim {
+        self.inner.claims.copy(range).await
     }
 
     /// Writes `data` to every live side. Starts at once; with [`Durability::Durable`] it is on stable storage of every
     /// side that is live when the future is ready.
     pub(crate) fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
-        self.on_every(|drive| drive.write(offset, data.clone(), durability))
+        let range = offset..offset + data.len() as u64;
+        let start = move |this: &Self| this.on_every(|drive| drive.write(offset, data.clone(), durability));
+        let this = self.clone();
+        if let Some(claim) = self.inner.claims.try_write(range.clone()) {
+            let written = start(self);
+            return Box::pin(async move {
+                let result = written.await;
+                drop(claim);
+                result
+            });
+        }
+        Box::pin(async move {
+            let _claim = this.inner.claims.write(range).await;
+            start(&this).await
+        })
     }
 
     /// Puts every write that has completed on stable storage of every live side.
@@ -123,9 +171,12 @@ impl Sides {
         self.on_every(Drive::sync)
     }
 
-    /// Makes every live side at least this long. Errors: one of them cannot grow; none is given up for that.
+    /// Makes every live side at least this long, and those that take writes along. Errors: one of them cannot grow; none
+    /// is given up for that.
     pub(crate) fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        let grown: Vec<_> = self.live().iter().map(|side| side.drive.grow(size_bytes)).collect();
+        let sides = self.inner.sides.borrow();
+        let grows = |side: &&Side| self.is_live(side.id) || self.follows(side.id);
+        let grown: Vec<_> = sides.iter().filter(grows).map(|side| side.drive.grow(size_bytes)).collect();
         Box::pin(async move {
             let mut answer = Ok(());
             for one in grown {
@@ -137,12 +188,27 @@ impl Sides {
 
     fn on_every(&self, start: impl Fn(&Drive) -> DriveFuture<()>) -> DriveFuture<()> {
         let mut live = self.live();
-        if live.len() == 1 {
+        let is_following = |side: &Side| self.follows(side.id) && !self.is_live(side.id);
+        let following: Vec<Side> =
+            self.inner.sides.borrow().iter().filter(|side| is_following(side)).cloned().collect();
+        if live.len() == 1 && following.is_empty() {
             return start(&live.remove(0).drive);
         }
         let started: Vec<_> = live.into_iter().map(|side| (side.id, start(&side.drive))).collect();
+        let along: Vec<_> = following.into_iter().map(|side| (side.id, start(&side.drive))).collect();
         let this = self.clone();
-        Box::pin(async move { this.all_have(started).await })
+        Box::pin(async move {
+            for (id, request) in along {
+                if let Err(error) = request.await {
+                    this.follow(id, false);
+                    // It may have become live meanwhile.
+                    if let Some(registry) = &this.inner.registry {
+                        registry.give_up(vec![id], &error).await?;
+                    }
+                }
+            }
+            this.all_have(started).await
+        })
     }
 
     /// Waits for every side, and gives up those that failed.

@@ -67,7 +67,7 @@ impl Chain {
     }
 
     /// Runs a change in a task of its own: one that stopped halfway would leave drives that say different things.
-    async fn to_its_end<T: 'static>(
+    pub(super) async fn to_its_end<T: 'static>(
         &self,
         change: impl Future<Output = Result<T, ChangeError>> + 'static,
     ) -> Result<T, ChangeError> {
@@ -205,7 +205,7 @@ impl Inner {
         Ok((member.link, drive))
     }
 
-    fn check_running(&self) -> Result<(), ChainError> {
+    pub(super) fn check_running(&self) -> Result<(), ChainError> {
         if self.is_closing.get() {
             return Err(ChainError::Closed);
         }
@@ -213,7 +213,7 @@ impl Inner {
     }
 
     /// Whether the drive may be added; gives the number of its link, and the sequence of the superblock it has.
-    async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<(u32, u64), OpenError> {
+    pub(super) async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<(u32, u64), OpenError> {
         let members = &roster.membership.members;
         if members.len() == DRIVES_MAX {
             return Err(OpenError::TooManyDrives { found: members.len() + 1, max: DRIVES_MAX });
@@ -270,7 +270,7 @@ impl Inner {
     }
 
     /// Makes the members those of `pending`; if that fails the chain stops, because the drives may disagree from then on.
-    async fn write_change(
+    pub(super) async fn write_change(
         self: &Rc<Self>,
         taken: &mut Taken,
         pending: &Membership,

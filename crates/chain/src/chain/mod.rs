@@ -3,6 +3,7 @@
 mod drives;
 mod keeper;
 mod open;
+mod rebuild;
 mod stats;
 
 use std::cell::{Cell, RefCell};
@@ -18,6 +19,7 @@ use crate::cache::{FooterCache, TailCache};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
+use crate::membership::DriveId;
 use crate::options::Identity;
 use crate::range_set::RangeSet;
 use crate::registry::Registry;
@@ -60,6 +62,12 @@ pub(crate) struct Inner {
     /// Rings when something was appended: the pump forms groups at the end of the turn.
     pub(crate) pump: Rc<Notify>,
     is_closing: Cell<bool>,
+    /// Places of sides that were written again because they were harmed.
+    pub(crate) repaired: Cell<u64>,
+    /// Stale sides are being rebuilt.
+    is_rebuilding: Cell<bool>,
+    /// Sides that failed while they were rebuilt; they are left alone until the next open.
+    failed_sides: RefCell<Vec<DriveId>>,
     /// Writes under way, those of the keeper too: a closed chain leaves its drive alone.
     busy: Cell<usize>,
 }

@@ -80,7 +80,8 @@ impl Chain {
     }
 
     /// Opens the chain that the drives hold, given in any order: of every link at least one side that has everything.
-    /// Sides that are not given are marked as stale before anything is written. On return what it recovered is on stable storage, and fenced off from
+    /// Sides that are not given are marked as stale before anything is written; stale ones that are given are rebuilt in the
+    /// background. On return what it recovered is on stable storage, and fenced off from
     /// anything that a crash had left behind the end.
     ///
     /// `expect` refuses drives of another chain. A change of the drives that a crash has interrupted goes on, or is taken
@@ -127,6 +128,7 @@ impl Chain {
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let chain = Self::over(env, registry, links, core);
         chain.begin().await?;
+        chain.inner.spawn_rebuild();
         Ok((chain, recovered))
     }
 
@@ -146,6 +148,9 @@ impl Chain {
             changed: Rc::new(Notify::default()),
             pump: Rc::new(Notify::default()),
             is_closing: Cell::new(false),
+            repaired: Cell::new(0),
+            is_rebuilding: Cell::new(false),
+            failed_sides: RefCell::default(),
             busy: Cell::new(0),
         };
         Self { inner: Rc::new(inner) }

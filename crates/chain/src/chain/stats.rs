@@ -36,6 +36,8 @@ pub struct Stats {
     pub durable_seq: u64,
     /// Since the chain was opened.
     pub counters: Counters,
+    /// Places of one side of a link that were harmed and were written again from another side, since the chain was opened.
+    pub repaired: u64,
     /// Damage that is known.
     pub damage: Vec<Damage>,
     /// Each drive, in the order of the chain.
@@ -79,6 +81,7 @@ impl Chain {
             footer_cache_bytes: self.inner.footers.borrow().bytes(),
             durable_seq: core.durable_seq(),
             counters: core.counters,
+            repaired: self.inner.repaired.get(),
             damage: core.catalog.damage.clone(),
             links: self.link_stats(&core),
             ..Stats::default()

@@ -12,6 +12,7 @@ use crate::chain::Inner;
 use crate::error::ReadError;
 use crate::limits::{READ_COALESCE_BYTES, SCAN_IO_BYTES};
 use crate::options::planted;
+use crate::sides::Sides;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -41,18 +42,22 @@ impl Inner {
         let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
         let extents = extents(found, &data);
         let geometry = self.core.borrow().geometry;
-        let reads: Vec<(Extent, DriveFuture<Bytes>)> = extents
+        let reads: Vec<(Extent, Sides, DriveFuture<Bytes>)> = extents
             .into_iter()
             .map(|extent| {
                 let device = self.device_of(extent.segment)?;
                 let offset = geometry.segment_start(extent.segment) + extent.blocks.start;
                 let len = (extent.blocks.end - extent.blocks.start) as usize;
-                Some((extent, device.read(offset, len)))
+                let read = device.read(offset, len);
+                Some((extent, device, read))
             })
             .collect::<Option<_>>()
             .ok_or(FetchError::Recycled)?;
-        for (extent, read) in reads {
-            let bytes = read.await.map_err(|error| FetchError::Read(error.into()))?;
+        for (extent, device, read) in reads {
+            let bytes = match read.await {
+                Err(_) if device.is_mirrored() => None,
+                answered => Some(answered.map_err(|error| FetchError::Read(error.into()))?),
+            };
             for index in extent.first..extent.end {
                 if data[index].is_some() {
                     continue;
@@ -61,9 +66,17 @@ impl Inner {
                 let range = located.run.data_range();
                 let from = (range.start - extent.blocks.start) as usize;
                 let to = (range.end - extent.blocks.start) as usize;
-                let slice = bytes.slice(from..to);
-                self.check(located, &slice)?;
-                data[index] = Some(slice);
+                let slice = bytes.as_ref().map(|bytes| bytes.slice(from..to));
+                let checked = slice.as_ref().map(|slice| self.check(located, slice));
+                data[index] = match checked {
+                    Some(Ok(())) => slice,
+                    // Another side may have it.
+                    None | Some(Err(FetchError::Read(_))) if device.is_mirrored() => {
+                        Some(self.mend_run(located).await?)
+                    }
+                    None => slice,
+                    Some(Err(error)) => return Err(error),
+                };
             }
         }
         Ok(data.into_iter().flatten().collect())

@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::DriveError;
+use ithaca_env::drive::{Drive, DriveError};
 
+use super::FetchError;
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::SegmentIndex;
 use crate::chain::Inner;
 use crate::error::{Damage, DamageKind, ReadError};
 use crate::format::{Directory, PageEntry, PageView};
 use crate::recover::{ScanTarget, read_lenient, scan_segment};
+use crate::sides::Sides;
 
 impl Inner {
     /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
@@ -56,15 +58,28 @@ impl Inner {
         };
         let Some((offset, len, checksum)) = place else { return Ok(Vec::new()) };
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let mut is_harmed = false;
         for drive in device.in_turn() {
-            let bytes = read_lenient(&drive, offset, len).await?;
+            let bytes = read_footer(&device, &drive, offset, len).await?;
             let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
             let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
             if let Some(directory) = directory {
+                if is_harmed {
+                    self.mend_footer(key, offset, &bytes).await?;
+                }
                 return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
             }
+            is_harmed = true;
         }
         Ok(Vec::new())
+    }
+
+    /// Writes a part of a footer, as one side has it, to those that have not.
+    async fn mend_footer(&self, key: PartKey, offset: u64, right: &Bytes) -> Result<(), DriveError> {
+        match self.mend_blocks(key.segment, key.lap, offset, right).await {
+            Err(FetchError::Read(ReadError::Drive(error))) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Pages lie one after the other, so several are one read.
@@ -92,14 +107,22 @@ impl Inner {
         }
         let offset = geometry.segment_start(key.segment) + u64::from(start);
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let (mut is_harmed, mut best) = (false, Vec::new());
         for drive in device.in_turn() {
-            let bytes = read_lenient(&drive, offset, len).await?;
+            let bytes = read_footer(&device, &drive, offset, len).await?;
             let parts = decode_pages(key, first, &pages, &bytes);
-            if !parts.is_empty() {
+            if parts.len() == pages.len() {
+                if is_harmed {
+                    self.mend_footer(key, offset, &bytes).await?;
+                }
                 return Ok(parts);
             }
+            is_harmed = true;
+            if parts.len() > best.len() {
+                best = parts;
+            }
         }
-        Ok(Vec::new())
+        Ok(best)
     }
 
     /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory.
@@ -130,6 +153,14 @@ impl Inner {
             catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
         }
         Ok(())
+    }
+}
+
+/// Reads what it can. A side that cannot be read at all looks like one that is harmed: there is another to ask.
+async fn read_footer(device: &Sides, drive: &Drive, offset: u64, len: usize) -> Result<Bytes, DriveError> {
+    match read_lenient(drive, offset, len).await {
+        Err(DriveError::Io { .. }) if device.is_mirrored() => Ok(Bytes::new()),
+        answered => answered,
     }
 }
 

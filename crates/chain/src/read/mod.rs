@@ -5,6 +5,7 @@
 
 mod fetch;
 mod footers;
+mod mend;
 mod plan;
 mod walk;
 

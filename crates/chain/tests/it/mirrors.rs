@@ -4,13 +4,14 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ithaca_chain::{Chain, ChainOptions, OpenError, SideState, check};
+use bytes::Bytes;
+use ithaca_chain::{Batch, Chain, ChainOptions, OpenError, ReadError, SideState, check};
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::{Death, DriveFault, Sim};
 
 use crate::drives::{append, is_refused, tiny_drives};
-use crate::model::Rng;
+use crate::model::{Rng, run_of};
 use crate::world::{MACHINE, Workload, World, identity, open_drives, open_named, small_options};
 
 /// A mirrored link, and behind it a plain one.
@@ -217,4 +218,227 @@ fn nothing_acknowledged_is_lost_when_a_side_fails_as_the_chain_is_opened() {
         world.drives = vec![C, stays];
         world.audit(&tiny_drives());
     }
+}
+
+/// A chain of one mirrored link that was closed, with keys 0 to 39 of small records that share blocks.
+fn closed_pair(seed: u64) -> World {
+    let world = World::over(seed, &[A, B]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let sides = vec![open_drives(&env, &[A, B]).await];
+        let chain = Chain::create(&env, sides, identity(), small_options()).await.expect("created");
+        for key in (0..40).step_by(4) {
+            let payloads: Vec<Bytes> = (key..key + 4).map(small).collect();
+            let batch = Batch { runs: vec![run_of(key, key, &payloads)], ..Batch::default() };
+            let ticket = chain.append(batch).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        append(&env, &chain, 40..80).await;
+        chain.close().await.expect("no fault");
+    });
+    world
+}
+
+fn small(key: u64) -> Bytes {
+    Bytes::from(vec![key as u8 + 1; 900])
+}
+
+/// Where on a drive the small record with this key is.
+fn place_of(world: &World, name: &str, key: u64) -> u64 {
+    let drive = world.sim.drive(MACHINE, name);
+    let bytes =
+        world.sim.peek_drive(drive, 0, world.sim.drive_size_bytes(drive).expect("it is there") as usize);
+    let at = bytes.windows(900).position(|window| window == small(key));
+    at.expect("the record is on the drive") as u64
+}
+
+/// Reads every small record of each side in turn. True if all are as they were written.
+async fn read_small(chain: &Chain) -> Result<bool, ReadError> {
+    for key in 0..40 {
+        for _ in 0..2 {
+            match chain.read(key).await? {
+                Some(record) if record.data == small(key) => {}
+                _ => return Ok(false),
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn open_and_read(
+    world: &World,
+    names: &'static [&'static str],
+    options: ChainOptions,
+) -> (Result<bool, ReadError>, u64) {
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = ChainOptions { tail_cache_bytes: 0, ..options };
+        let drives = open_drives(&env, names).await;
+        let (chain, _) = Chain::open(&env, drives, Some(&identity()), options).await.expect("it opens");
+        let read = read_small(&chain).await;
+        let repaired = chain.stats().repaired;
+        chain.close().await.expect("no fault");
+        (read, repaired)
+    })
+}
+
+#[test]
+fn rot_on_one_side_is_served_from_the_other_and_written_again() {
+    // Neighbours in one block are harmed on different sides: mending one must not harm the other.
+    for (first, second) in [(A, B), (B, A)] {
+        let world = closed_pair(5);
+        for (name, key) in [(first, 8), (second, 9), (first, 20)] {
+            let offset = place_of(&world, name, key) + 400;
+            fault(&world.sim, name, DriveFault::BitRot { offset, bit: 2 });
+        }
+        let (read, repaired) = open_and_read(&world, &[A, B], small_options());
+        assert_eq!(read, Ok(true));
+        assert!(repaired >= 2, "{repaired} places");
+        for alone in [&[A], &[B]] {
+            assert_eq!(open_and_read(&world, alone, small_options()), (Ok(true), 0));
+        }
+    }
+}
+
+#[test]
+fn a_sector_that_one_side_cannot_read_is_written_again() {
+    let world = closed_pair(6);
+    let offset = place_of(&world, A, 12);
+    fault(&world.sim, A, DriveFault::Unreadable { offset });
+    let (read, repaired) = open_and_read(&world, &[A, B], small_options());
+    assert_eq!((read, repaired > 0), (Ok(true), true));
+    assert_eq!(open_and_read(&world, &[A], small_options()), (Ok(true), 0));
+}
+
+/// Whether a record that is harmed on both sides is reported, and never served.
+pub fn is_damage_on_both_sides_told(options: &ChainOptions) -> bool {
+    let world = closed_pair(7);
+    for name in [A, B] {
+        let offset = place_of(&world, name, 16) + 100;
+        fault(&world.sim, name, DriveFault::BitRot { offset, bit: 1 });
+    }
+    let (read, _) = open_and_read(&world, &[A, B], options.clone());
+    matches!(read, Err(ReadError::Damaged { key: 16, .. }))
+}
+
+#[test]
+fn a_record_that_is_harmed_on_both_sides_is_damaged() {
+    assert!(is_damage_on_both_sides_told(&small_options()));
+}
+
+#[test]
+fn a_bit_flipped_anywhere_on_one_side_harms_nothing() {
+    let probe = closed_pair(8);
+    let drive = probe.sim.drive(MACHINE, A);
+    let blocks = probe.sim.drive_size_bytes(drive).expect("it is there") / 4096;
+    for block in (0..blocks).step_by(3) {
+        let world = closed_pair(8);
+        let name = if block % 2 == 0 { A } else { B };
+        fault(&world.sim, name, DriveFault::BitRot { offset: block * 4096 + 17 * block % 4096, bit: 5 });
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+            let drives = open_drives(&env, &[A, B]).await;
+            let (chain, recovered) = Chain::open(&env, drives, None, options).await.expect("it opens");
+            assert_eq!(recovered.damage, [], "block {block} of {name}");
+            assert_eq!(read_small(&chain).await, Ok(true), "block {block} of {name}");
+            check_keys(&chain, 40..80).await;
+            assert_eq!(chain.stats().damage, [], "block {block} of {name}");
+        });
+    }
+}
+
+async fn rebuilt(env: &Env, chain: &Chain) {
+    for _ in 0..5000 {
+        if states(chain).iter().all(|(_, state)| *state == SideState::Live) {
+            return;
+        }
+        env.sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("a side is not rebuilt after five seconds: {:?}", states(chain));
+}
+
+#[test]
+fn a_side_that_was_away_is_rebuilt_and_then_serves_alone() {
+    let world = World::over(9, &[A, B, C]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+        let chain =
+            Chain::create(&env, mirrored(&env).await, identity(), options.clone()).await.expect("created");
+        append(&env, &chain, 0..25).await;
+        chain.close().await.expect("no fault");
+        let open = async |names: &[&str]| {
+            Chain::open(&env, open_drives(&env, names).await, None, options.clone())
+                .await
+                .expect("it opens")
+                .0
+        };
+        let chain = open(&[A, C]).await;
+        append(&env, &chain, 25..60).await;
+        chain.close().await.expect("no fault");
+        let chain = open(&[A, B, C]).await;
+        append(&env, &chain, 60..65).await;
+        rebuilt(&env, &chain).await;
+        append(&env, &chain, 65..70).await;
+        chain.close().await.expect("no fault");
+        let chain = open(&[B, C]).await;
+        check_keys(&chain, 0..70).await;
+        append(&env, &chain, 70..75).await;
+        // In place of A, which is lost, comes a new drive.
+        let beside = chain.stats().links[1].id;
+        chain.add_side(beside, open_named(&env, "chain-new").await).await.expect("it is blank");
+        rebuilt(&env, &chain).await;
+        chain.close().await.expect("no fault");
+        let chain = open(&["chain-new", C]).await;
+        check_keys(&chain, 0..75).await;
+        chain.close().await.expect("no fault");
+        let refused = Chain::open(&env, open_drives(&env, &[A, C]).await, None, options.clone()).await;
+        assert!(refused.is_err(), "A was replaced");
+        let report = check(open_drives(&env, &["chain-new", C]).await).await.expect("it is well");
+        assert_eq!((report.damage.len(), report.missing), (0, 1));
+    });
+}
+
+/// A rebuild while the chain is worked on, cut off at I/O point `point`. Then the side that was rebuilt must be refused
+/// without the other one, or have everything.
+pub fn rebuild_cut_at(point: u64, options: &ChainOptions) -> bool {
+    let mut world = World::over(point % 3, &[A, B, C]);
+    let env = world.sim.env(world.process);
+    let over = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = Chain::create(&env, mirrored(&env).await, identity(), over).await.expect("created");
+        chain.close().await.expect("no fault");
+    });
+    for drives in [vec![A, B, C], vec![A, C]] {
+        world.drives = drives;
+        assert!(world.live(options, Workload { rng: Rng(point), steps: 20, close: false, heavy: true }));
+        world.sim.end(world.process, Death::PowerCut);
+    }
+    world.drives = vec![A, B, C];
+    world.sim.restart(world.process);
+    let start = world.sim.io_points(world.process);
+    world.sim.end_at_io(world.process, start + point, Death::PowerCut);
+    let survived = world.live(options, Workload { rng: Rng(2), steps: 30, close: false, heavy: true });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
+    world.sim.restart(world.process);
+    let (env, over) = (world.sim.env(world.process), options.clone());
+    let is_refused = world.sim.block_on(world.process, async move {
+        let opened = Chain::open(&env, open_drives(&env, &[B, C]).await, None, over).await;
+        matches!(opened, Err(OpenError::DriveMissing { .. } | OpenError::StaleDrive { .. }))
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.drives = if is_refused { vec![A, B, C] } else { vec![B, C] };
+    world.audit(options);
+    survived
+}
+
+#[test]
+fn a_rebuild_may_be_cut_off_anywhere() {
+    let mut point = 1;
+    while !rebuild_cut_at(point, &tiny_drives()) {
+        point += 3;
+    }
+    assert!(point > 60, "only {point} I/O points: the workload is too small to mean something");
 }

@@ -164,3 +164,17 @@ fn sides_that_are_left_different_are_found() {
     });
     assert!(found.is_some(), "a side that lacks what was shown went unnoticed");
 }
+
+#[test]
+fn a_repair_that_skips_checksums_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::RepairSkipsVerify), ..small_options() };
+    assert!(!mirrors::is_damage_on_both_sides_told(&options), "wrong bytes are noticed by something else");
+}
+
+#[test]
+fn a_side_that_counts_before_it_is_rebuilt_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::RebuildCountsEarly), ..tiny_drives() };
+    let is_found =
+        |point| catch_unwind(AssertUnwindSafe(|| mirrors::rebuild_cut_at(point, &options))).is_err();
+    assert!((1..=200).step_by(3).any(is_found), "a side that has not everything went unnoticed");
+}

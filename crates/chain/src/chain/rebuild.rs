@@ -1,0 +1,309 @@
+//! Making a stale side equal to the live ones while the chain serves, and adding a side.
+//!
+//! From the beginning of a rebuild the side takes every write of the log along. Then it is gone through segment by segment:
+//! groups are taken from a side that has them as they were written, and only what the side lacks is written. So a rebuild
+//! that was interrupted goes on where it was, at the cost of reading. When all is there and on stable storage, the side is
+//! marked as live, in a generation of its own.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use ithaca_env::drive::{Drive, DriveError, Durability};
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Chain, Inner};
+use crate::catalog::SegmentState;
+use crate::error::{ChangeError, OpenError};
+use crate::format::{Superblock, Trailer};
+use crate::limits::{BACKGROUND_IO_BYTES, SIDES_MAX};
+use crate::links::segment_of;
+use crate::membership::{DriveId, Member, SideState};
+use crate::options::planted;
+use crate::recover::{ScanTarget, read_lenient, scan_segment};
+use crate::roster::MemberDrive;
+use crate::sides::{Side, Sides};
+
+/// A rebuild rests as long as its last step took, and so many times as long while groups are flying.
+const BUSY_REST_FACTOR: u32 = 4;
+
+/// A copy that did not come to its end.
+enum Interrupted {
+    /// The side or the last of the live ones failed.
+    Drive(DriveError),
+    /// The segment is in another use now: look again.
+    Recycled,
+    /// The chain closes.
+    Closing,
+}
+
+impl From<DriveError> for Interrupted {
+    fn from(error: DriveError) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl Chain {
+    /// Adds a side to the link that `beside` is a side of, in place of one that is missing if there is such a one. On return it is
+    /// a member, as stale; it is rebuilt in the background and counts when that is complete.
+    ///
+    /// The drive must be blank, or one that this chain has given up: what is on it is lost. Errors: `NoSuchDrive`; `Open` with
+    /// `AlreadyThere`, `SuperblockLost`, `TooSmall`, `BadMirror` if the link has as many sides as it can, or `Drive`: nothing
+    /// has changed then; `Stopped`. Dropping the future gives up the answer, not the change.
+    pub async fn add_side(&self, beside: DriveId, drive: Drive) -> Result<DriveId, ChangeError> {
+        let chain = self.clone();
+        self.to_its_end(async move { chain.add_beside(beside, drive).await }).await
+    }
+
+    async fn add_beside(&self, beside: DriveId, drive: Drive) -> Result<DriveId, ChangeError> {
+        let inner = &self.inner;
+        let _change = inner.begin_change().await;
+        inner.check_running()?;
+        let roster = inner.registry.roster().clone();
+        let member = roster.membership.member(beside).ok_or(ChangeError::NoSuchDrive { id: beside })?;
+        let link = member.link;
+        let (_, sequence) = inner.check_new(&roster, &drive).await?;
+        let mut members = roster.membership.members.clone();
+        members.retain(|it| it.link != link || it.is_live() || roster.drive(it.drive).is_some());
+        let sides = members.iter().filter(|it| it.link == link).count();
+        if sides == SIDES_MAX {
+            return Err(OpenError::BadMirror { found: sides + 1, max: SIDES_MAX }.into());
+        }
+        let device = inner.device(link);
+        grow_like(&drive, &device).await?;
+        let mut taken = inner.registry.take().await;
+        let id = DriveId(inner.env.random_u64());
+        members.push(Member { drive: id, link, state: SideState::Stale });
+        let pending = taken.roster.membership.followed_by(members);
+        let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
+        let superblock = Superblock {
+            drive: id,
+            segments,
+            membership: pending.clone(),
+            sequence,
+            ..taken.roster.drives[0].superblock.clone()
+        };
+        let mut added = MemberDrive { drive: drive.clone(), superblock, copies: 0 };
+        added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
+        taken.roster.drives.push(added);
+        inner.write_change(&mut taken, &pending).await?;
+        taken.store();
+        drop(taken);
+        device.add(Side { id, drive });
+        inner.spawn_rebuild();
+        Ok(id)
+    }
+}
+
+/// A side must be as large as the others.
+async fn grow_like(drive: &Drive, device: &Sides) -> Result<(), OpenError> {
+    let needed_bytes = device.size_bytes();
+    if drive.size_bytes() < needed_bytes {
+        drive.grow(needed_bytes).await?;
+    }
+    if drive.size_bytes() < needed_bytes {
+        let found_bytes = drive.size_bytes();
+        return Err(OpenError::TooSmall { drive: drive.name(), found_bytes, needed_bytes });
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Starts to rebuild the stale sides that are there, one after the other, if nobody does already.
+    pub(super) fn spawn_rebuild(self: &Rc<Self>) {
+        if self.is_rebuilding.replace(true) {
+            return;
+        }
+        let inner = Rc::clone(self);
+        self.env.spawn(async move {
+            inner.busy.set(inner.busy.get() + 1);
+            while let Some((link, device, side)) = inner.next_stale() {
+                let name = side.drive.name();
+                match inner.rebuild_side(link, &device, &side).await {
+                    Ok(()) => tracing::info!(drive = %name, "a side is rebuilt: it has everything"),
+                    Err(Interrupted::Drive(error)) => {
+                        tracing::error!(%error, drive = %name, "a side cannot be rebuilt");
+                        inner.failed_sides.borrow_mut().push(side.id);
+                    }
+                    Err(Interrupted::Recycled | Interrupted::Closing) => break,
+                }
+                device.follow(side.id, false);
+            }
+            inner.busy.set(inner.busy.get() - 1);
+            inner.is_rebuilding.set(false);
+            inner.changed.ring();
+        });
+    }
+
+    /// A stale side that is there and has not failed.
+    fn next_stale(&self) -> Option<(u32, Sides, Side)> {
+        let failed = self.failed_sides.borrow();
+        let links = self.links.borrow();
+        links.iter().find_map(|link| {
+            let side = link.device.stale().into_iter().find(|side| !failed.contains(&side.id))?;
+            Some((link.number, link.device.clone(), side))
+        })
+    }
+
+    async fn rebuild_side(
+        self: &Rc<Self>,
+        link: u32,
+        device: &Sides,
+        side: &Side,
+    ) -> Result<(), Interrupted> {
+        {
+            // No growth is under way while the side joins: the links' later writes must find room on it.
+            let _change = self.begin_change().await;
+            if side.drive.size_bytes() < device.size_bytes() {
+                side.drive.grow(device.size_bytes()).await?;
+            }
+            device.follow(side.id, true);
+        }
+        // Writes that began before the side took them along have ended after this.
+        drop(device.claim(0..u64::MAX).await);
+        if planted!(self.core.borrow().options, RebuildCountsEarly) {
+            self.count_as_live(link, side).await?;
+        }
+        let mut index = 0;
+        loop {
+            if index == self.core.borrow().catalog.space.count(link) {
+                break;
+            }
+            match self.rebuild_segment(device, side, segment_of(link, index)).await {
+                Err(Interrupted::Recycled) => self.env.yield_now().await,
+                result => {
+                    result?;
+                    index += 1;
+                }
+            }
+        }
+        side.drive.sync().await?;
+        if !device.follows(side.id) {
+            let error = DriveError::Busy { path: side.drive.name() };
+            return Err(Interrupted::Drive(error));
+        }
+        self.count_as_live(link, side).await
+    }
+
+    /// Marks the side as live. On return every live drive says so, durably.
+    async fn count_as_live(self: &Rc<Self>, link: u32, side: &Side) -> Result<(), Interrupted> {
+        let segments = self.core.borrow().catalog.space.count(link);
+        let mut taken = self.registry.take().await;
+        if let Some(it) = taken.roster.drives.iter_mut().find(|it| it.id() == side.id) {
+            it.rewrite(|superblock| superblock.segments = segments).await?;
+        }
+        let mut members = taken.roster.membership.members.clone();
+        for member in members.iter_mut().filter(|member| member.drive == side.id) {
+            member.state = SideState::Live;
+        }
+        taken.roster.lost.retain(|lost| *lost != side.id);
+        let pending = taken.roster.membership.followed_by(members);
+        if let Err(error) = self.write_change(&mut taken, &pending).await {
+            tracing::error!(%error, "the drives may disagree on which side has everything");
+            return Err(Interrupted::Closing);
+        }
+        taken.store();
+        Ok(())
+    }
+
+    /// The use that a segment is in: its lap, if it holds groups.
+    fn lap_of(&self, segment: u32) -> Option<u64> {
+        let core = self.core.borrow();
+        let found = core.catalog.space.iter().find(|(other, _)| *other == segment);
+        found.and_then(|(_, state)| match state {
+            SegmentState::Open(open) => Some(open.lap),
+            SegmentState::Closed(closed) => Some(closed.lap),
+            SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => None,
+        })
+    }
+
+    async fn rebuild_segment(&self, device: &Sides, side: &Side, segment: u32) -> Result<(), Interrupted> {
+        let geometry = self.core.borrow().geometry;
+        let block = BLOCK_BYTES as u64;
+        let (start, bytes) = (geometry.segment_start(segment), geometry.segment_bytes);
+        let lap = self.lap_of(segment);
+        let place = Place { segment, lap };
+        let copy = |range: Range<u64>, from: Option<Drive>| {
+            self.copy(device, side, place, start + range.start..start + range.end, from)
+        };
+        let Some(known_lap) = lap else {
+            // By any of these an open may take a free segment for one in use.
+            copy(0..2 * block, None).await?;
+            return copy(bytes - block..bytes, None).await;
+        };
+        copy(0..block, None).await?;
+        let mut drives = device.live_drives();
+        drives.push(side.drive.clone());
+        let options = self.core.borrow().options.clone();
+        let target = ScanTarget {
+            sides: &drives,
+            geometry,
+            chain: self.identity.id,
+            segment,
+            lap: Some(known_lap),
+            options: &options,
+        };
+        for group in scan_segment(&target).await?.groups {
+            let range = u64::from(group.head.identity.offset)..u64::from(group.end_offset());
+            match group.copy_from {
+                // The others lack it or are harmed there: reads mend those.
+                Some(from) if from + 1 == drives.len() => {}
+                Some(from) => copy(range, Some(drives[from].clone())).await?,
+                None if group.bad.is_empty() => {}
+                None => copy(range, None).await?,
+            }
+        }
+        let mut closed = None;
+        for drive in device.live_drives() {
+            let last = read_lenient(&drive, start + bytes - block, BLOCK_BYTES).await?;
+            closed = closed.or(Trailer::decode(&last).ok().filter(|it| it.lap == known_lap));
+        }
+        // Behind the groups lie the footer and what was cut long ago.
+        match closed {
+            Some(trailer) => copy(u64::from(trailer.end_offset)..bytes, None).await,
+            None if self.lap_of(segment) == lap => Ok(()),
+            None => Err(Interrupted::Recycled),
+        }
+    }
+
+    /// Makes a range of the side what a live side has there, in pieces, each while nobody else writes to it.
+    async fn copy(
+        &self,
+        device: &Sides,
+        side: &Side,
+        place: Place,
+        range: Range<u64>,
+        from: Option<Drive>,
+    ) -> Result<(), Interrupted> {
+        let mut at = range.start;
+        while at < range.end {
+            if self.is_closing.get() || self.core.borrow().stopped().is_some() {
+                return Err(Interrupted::Closing);
+            }
+            let len = (range.end - at).min(BACKGROUND_IO_BYTES as u64) as usize;
+            let began = self.env.now();
+            let claim = device.claim(at..at + len as u64).await;
+            if self.lap_of(place.segment) != place.lap {
+                return Err(Interrupted::Recycled);
+            }
+            let source = from.clone().unwrap_or_else(|| device.live_drives().remove(0));
+            let right = source.read(at, len).await?;
+            let is_same = side.drive.read(at, len).await.is_ok_and(|found| found == right);
+            if !is_same {
+                side.drive.write(at, right, Durability::Durable).await?;
+            }
+            drop(claim);
+            let took = self.env.now().since(began);
+            let is_flying = self.core.borrow().is_flying();
+            self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A segment in one of its uses.
+#[derive(Clone, Copy)]
+struct Place {
+    segment: u32,
+    lap: Option<u64>,
+}
