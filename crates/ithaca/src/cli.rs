@@ -163,7 +163,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: u32,
     /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size. A path
-    /// that is new to a unit is added to its drives
+    /// that is new to a unit is added to its drives. A+B is one mirrored drive: each side holds the same, and a side that is
+    /// new, or was away, is rebuilt
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub drive: Vec<PathBuf>,
     /// Size at which a new drive file begins

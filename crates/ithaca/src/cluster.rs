@@ -110,6 +110,10 @@ pub struct DriveState {
     pub live: u64,
     /// Whether the log is being written to it.
     pub is_tail: bool,
+    /// Drives with the same number are sides of one mirrored link.
+    pub link: u64,
+    /// It has not everything: nothing is read from it.
+    pub is_stale: bool,
 }
 
 /// What a node counts under this name; `None` if it does not.
@@ -128,6 +132,8 @@ pub fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
             free: value("free"),
             live: value("live"),
             is_tail: value("tail") != 0,
+            link: value("link"),
+            is_stale: value("stale") != 0,
         }
     })
 }
@@ -140,13 +146,16 @@ pub fn drive_json(drive: DriveState) -> String {
         .number("free", drive.free)
         .number("live", drive.live)
         .boolean("tail", drive.is_tail)
+        .number("link", drive.link)
+        .boolean("stale", drive.is_stale)
         .finish()
 }
 
 fn drive_line(drive: &DriveState) -> String {
     let tail = if drive.is_tail { ", the log is written here" } else { "" };
-    let DriveState { place, segments, free, live, .. } = drive;
-    format!("\n  drive {place}: {segments} segments, {live} live, {free} free{tail}")
+    let stale = if drive.is_stale { ", stale: missing or being rebuilt" } else { "" };
+    let DriveState { place, link, segments, free, live, .. } = drive;
+    format!("\n  drive {place}: link {link}, {segments} segments, {live} live, {free} free{tail}{stale}")
 }
 
 fn range_json(range: &RangeMap) -> String {

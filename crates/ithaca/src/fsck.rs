@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, Identity, OpenError};
+use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, Identity, OpenError, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -199,11 +199,16 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
     if report.drives.len() > 1 {
         for drive in &report.drives {
             let tail = if drive.is_tail { ", the log goes on here" } else { "" };
-            let DriveReport { drive, segments, segments_live, segments_free, .. } = drive;
+            let stale = if drive.state == SideState::Stale { ", stale: not looked at" } else { "" };
+            let DriveReport { drive, link, segments, segments_live, segments_free, damaged, .. } = drive;
+            let harmed = if *damaged > 0 { format!(", {damaged} places harmed") } else { String::new() };
             text += &format!(
-                "\n  {drive}: {segments} segments, {segments_live} live, {segments_free} free{tail}"
+                "\n  {drive}: link {link}, {segments} segments, {segments_live} live, {segments_free} free{tail}{stale}{harmed}"
             );
         }
+    }
+    if report.missing > 0 {
+        text += &format!("; {} sides of mirrored links are not here", report.missing);
     }
     for drive in report.drives.iter().filter(|drive| drive.superblock_copies < SUPERBLOCK_COPIES) {
         let good = drive.superblock_copies;
@@ -226,6 +231,7 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
         .number("segments_open", report.segments_open)
         .number("segments_free", report.segments_free)
         .number("cut_groups", report.cut_groups)
+        .number("missing", report.missing as u64)
         .raw("drives", &array(report.drives.iter().map(drive_json)))
         .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage)))))
 }

@@ -78,3 +78,31 @@ fn drives_that_cannot_be_shared_out_among_the_units_are_wrong_usage() {
     let told = run(command, b"").expect(2).stderr;
     assert!(told.contains("3 drives for 2 units"), "{told}");
 }
+
+#[test]
+fn a_mirrored_drive_serves_from_one_side_and_takes_a_new_one() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let start = |sides: &[&str]| {
+        let sides: Vec<String> = sides.iter().map(|side| path(side)).collect();
+        Dev::start(&dir.path().join("data"), &["--drive", &sides.join("+")])
+    };
+    let dev = start(&["a", "b"]);
+    dev.feed("log append", b"on both sides").expect(0);
+    let status = dev.run("cluster status --json").expect(0).text();
+    assert_eq!(status.matches(r#""link":0,"stale":false"#).count(), 2, "{status}");
+    assert_eq!(dev.stop().0, Some(0));
+    let dev = start(&["b"]);
+    assert_eq!(dev.run("log read 0").expect(0).text(), "on both sides");
+    dev.feed("log append", b"on one side").expect(0);
+    let status = dev.run("cluster status").expect(0).text();
+    assert!(status.contains("drive 1: link 0") && status.contains("stale: missing"), "{status}");
+    assert_eq!(dev.stop().0, Some(0));
+    let dev = start(&["b", "c"]);
+    let status = || dev.run("cluster status --json").expect(0).text();
+    let is_rebuilt = (0..1000).any(|_| !status().contains(r#""stale":true"#));
+    assert!(is_rebuilt, "{}", status());
+    assert_eq!(dev.stop().0, Some(0));
+    let dev = start(&["c"]);
+    assert_eq!(dev.run("log read 1").expect(0).text(), "on one side");
+}

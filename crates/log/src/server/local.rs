@@ -78,12 +78,18 @@ impl LocalOptions {
         }
     }
 
-    /// The drives of a unit, in the order of its chain.
-    pub(super) fn unit_drives(&self, unit: usize) -> Vec<PathBuf> {
+    /// The drives of a unit, in the order of its chain: each inner list is a link, with its sides.
+    pub(super) fn unit_drives(&self, unit: usize) -> Vec<Vec<PathBuf>> {
         let each = (self.drives.len() / self.units.max(1)).max(1);
-        let own: Vec<PathBuf> = self.drives.iter().skip(unit * each).take(each).cloned().collect();
-        if own.is_empty() { vec![self.data.join(format!("unit-{}.chain", unit + 1))] } else { own }
+        let own: Vec<Vec<PathBuf>> =
+            self.drives.iter().skip(unit * each).take(each).map(|path| sides(path)).collect();
+        if own.is_empty() { vec![vec![self.data.join(format!("unit-{}.chain", unit + 1))]] } else { own }
     }
+}
+
+/// The sides that `A+B` names. A path that is not text is one side.
+fn sides(path: &Path) -> Vec<PathBuf> {
+    path.to_str().map_or_else(|| vec![path.to_owned()], |text| text.split('+').map(PathBuf::from).collect())
 }
 
 /// Why a local cluster does not start.
@@ -396,7 +402,7 @@ async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, Star
 
 /// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
 async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path) -> Result<(), StartError> {
-    for path in (0..options.units).flat_map(|unit| options.unit_drives(unit)) {
+    for path in (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten() {
         let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
         let start = match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) => continue,

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind};
+use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind, SideState};
 use ithaca_env::Env;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
@@ -114,6 +114,7 @@ impl UnitShell {
             ("tail_cache_bytes", stats.tail_cache_bytes as u64),
             ("footer_cache_bytes", stats.footer_cache_bytes as u64),
             ("damaged_places", stats.damage.len() as u64),
+            ("repaired_places", stats.repaired),
             ("drives", stats.links.len() as u64),
         ];
         let each = stats.links.iter().enumerate().flat_map(|(index, link)| {
@@ -122,6 +123,8 @@ impl UnitShell {
                 ("free", link.segments_free),
                 ("live", link.segments_live),
                 ("tail", u64::from(link.is_tail)),
+                ("link", u64::from(link.link)),
+                ("stale", u64::from(link.state == SideState::Stale)),
             ];
             values.map(|(what, value)| (format!("drive_{}_{what}", index + 1), value))
         });
