@@ -27,6 +27,9 @@ use crate::wire::{Filled, Outcome, Refusal, Seal, Tail, Taken, Trimmed, Written}
 
 use traffic::Traffic;
 
+/// Drives of a unit that it tells of: more would not fit into one answer.
+const DRIVES_TOLD: usize = 32;
+
 /// Who is told what became of a request.
 pub(super) enum Route {
     /// Whoever sent it.
@@ -115,9 +118,9 @@ impl UnitShell {
             ("footer_cache_bytes", stats.footer_cache_bytes as u64),
             ("damaged_places", stats.damage.len() as u64),
             ("repaired_places", stats.repaired),
-            ("drives", stats.links.len() as u64),
+            ("drives", stats.links.len().min(DRIVES_TOLD) as u64),
         ];
-        let each = stats.links.iter().enumerate().flat_map(|(index, link)| {
+        let each = stats.links.iter().take(DRIVES_TOLD).enumerate().flat_map(|(index, link)| {
             let values = [
                 ("segments", link.segments),
                 ("free", link.segments_free),
