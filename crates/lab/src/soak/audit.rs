@@ -99,7 +99,7 @@ async fn one_by_one(
             // A hole before the damage, which a read of one position does not fill.
             Err(ClientError::Unwritten { .. }) => {
                 let kind = client.fill(LogPos(pos)).await?;
-                ledger.borrow_mut().observed(pos, kind, &[], false);
+                ledger.borrow_mut().filled(pos, kind);
             }
             Err(error) => return Err(error),
         }

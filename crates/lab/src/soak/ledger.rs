@@ -247,6 +247,17 @@ impl Ledger {
         }
     }
 
+    /// A fill said that this stands at a position now. It does not say whose data it is: a position that was granted in an
+    /// epoch that is over may have been granted again.
+    pub fn filled(&mut self, pos: u64, kind: EntryKind) {
+        if kind != EntryKind::Data {
+            return self.observed(pos, kind, &[], false);
+        }
+        if self.positions.get(&pos).is_some_and(|known| known.held == Some(Held::Junk)) {
+            self.violated(Violation::Differing, format!("position {pos} held junk, now data"));
+        }
+    }
+
     fn saw_data(&mut self, pos: u64, content: Content) {
         let known = self.positions.entry(pos).or_default();
         match &known.held {
@@ -352,6 +363,18 @@ mod tests {
         let mut cut = acked();
         cut.tail_is(7);
         assert_eq!(cut.violations(), (1, 0));
+    }
+
+    #[test]
+    fn a_fill_that_meets_data_says_nothing_of_whose_it_is() {
+        let mut acked = ledger(&[(0, 7)]);
+        acked.filled(7, EntryKind::Data);
+        assert_eq!(acked.violations(), (0, 0));
+        acked.filled(8, EntryKind::Junk);
+        acked.filled(8, EntryKind::Data);
+        assert_eq!(acked.violations(), (0, 1), "junk stays junk");
+        acked.filled(7, EntryKind::Junk);
+        assert_eq!(acked.violations(), (1, 1), "what was acknowledged does not become junk");
     }
 
     #[test]

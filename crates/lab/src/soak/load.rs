@@ -184,7 +184,7 @@ async fn leave_hole(load: &Load, client: &Client, random: &mut Random) {
         && let Ok(kind) = client.fill(pos).await
     {
         // A fill of a position that was trimmed meanwhile, as part of a prefix, finds it trimmed.
-        load.ledger.borrow_mut().observed(pos.0, kind, &[], false);
+        load.ledger.borrow_mut().filled(pos.0, kind);
     }
 }
 
