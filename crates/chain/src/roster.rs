@@ -117,6 +117,20 @@ impl Roster {
         Self { drives, membership, lost: Vec::new(), failure: None }
     }
 
+    /// A drive that is about to join, by its id, how many segments it has, and the sequence of the superblock that it had. Nothing
+    /// is written.
+    pub(crate) fn newcomer(
+        &self,
+        drive: Drive,
+        (id, segments, sequence): (DriveId, u32, u64),
+        pending: &Membership,
+    ) -> MemberDrive {
+        let of_a_member = self.drives[0].superblock.clone();
+        let membership = pending.clone();
+        let superblock = Superblock { drive: id, segments, membership, sequence, ..of_a_member };
+        MemberDrive { drive, superblock, copies: 0 }
+    }
+
     /// Whose chain it is.
     pub(crate) fn identity(&self) -> &Identity {
         &self.drives[0].superblock.identity

@@ -13,8 +13,7 @@ use super::open::{grow_to_least, mark_free};
 use super::{Chain, Inner};
 use crate::core::{Batch, Effect, Leaving};
 use crate::error::{ChainError, ChangeError, OpenError};
-use crate::format::Superblock;
-use crate::limits::{DRIVES_MAX, LINKS_MAX};
+use crate::limits::LINKS_MAX;
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::planted;
@@ -82,7 +81,8 @@ impl Chain {
         let _change = inner.begin_change().await;
         inner.check_running()?;
         let roster = inner.registry.roster().clone();
-        let (link, sequence) = inner.check_new(&roster, &drive).await?;
+        let link = free_link(&roster.membership)?;
+        let sequence = inner.check_new(&roster, &drive).await?;
         let id = DriveId(inner.env.random_u64());
         inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
         let mut taken = inner.registry.take().await;
@@ -91,14 +91,7 @@ impl Chain {
         members.push(Member { drive: id, link, state: SideState::Live });
         let pending = roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
-        let superblock = Superblock {
-            drive: id,
-            segments,
-            membership: pending.clone(),
-            sequence,
-            ..roster.drives[0].superblock.clone()
-        };
-        let mut added = MemberDrive { drive, superblock, copies: 0 };
+        let mut added = roster.newcomer(drive, (id, segments, sequence), &pending);
         let is_used_early = planted!(inner.core.borrow().options, AddUsedBeforeMember);
         if is_used_early {
             roster.drives.push(added.clone());
@@ -212,16 +205,8 @@ impl Inner {
         self.core.borrow().stopped().map_or(Ok(()), |why| Err(why.clone()))
     }
 
-    /// Whether the drive may be added; gives the number of its link, and the sequence of the superblock it has.
-    pub(super) async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<(u32, u64), OpenError> {
-        let members = &roster.membership.members;
-        if members.len() == DRIVES_MAX {
-            return Err(OpenError::TooManyDrives { found: members.len() + 1, max: DRIVES_MAX });
-        }
-        let is_used = |link: &u32| members.iter().any(|member| member.link == *link);
-        let Some(link) = (0..LINKS_MAX as u32).find(|link| !is_used(link)) else {
-            return Err(OpenError::TooManyDrives { found: members.len() + 1, max: LINKS_MAX });
-        };
+    /// Whether the drive may be added; gives the sequence of the superblock it has.
+    pub(super) async fn check_new(&self, roster: &Roster, drive: &Drive) -> Result<u64, OpenError> {
         let (geometry, options) = {
             let core = self.core.borrow();
             (core.geometry, core.options.clone())
@@ -238,7 +223,7 @@ impl Inner {
             }
         };
         grow_to_least(drive, geometry, &options, ADDED_SEGMENTS).await?;
-        Ok((link, sequence))
+        Ok(sequence)
     }
 
     /// Marks every segment of a drive as free that holds anything, so that nothing of an earlier use is taken for ours.
@@ -297,4 +282,13 @@ impl Inner {
         self.core.borrow_mut().set_leaving(link, is_leaving, &mut effects);
         self.start(effects);
     }
+}
+
+/// A number that no link has.
+fn free_link(membership: &Membership) -> Result<u32, OpenError> {
+    let is_used = |link: &u32| membership.members.iter().any(|member| member.link == *link);
+    let found = membership.members.len() + 1;
+    (0..LINKS_MAX as u32)
+        .find(|link| !is_used(link))
+        .ok_or(OpenError::TooManyDrives { found, max: LINKS_MAX })
 }

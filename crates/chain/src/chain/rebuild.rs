@@ -14,13 +14,12 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::{Chain, Inner};
 use crate::catalog::SegmentState;
 use crate::error::{ChangeError, OpenError};
-use crate::format::{Superblock, Trailer};
+use crate::format::Trailer;
 use crate::limits::{BACKGROUND_IO_BYTES, SIDES_MAX};
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, SideState};
 use crate::options::planted;
 use crate::recover::{ScanTarget, read_lenient, scan_segment};
-use crate::roster::MemberDrive;
 use crate::sides::{Side, Sides};
 
 /// A rebuild rests as long as its last step took, and so many times as long while groups are flying.
@@ -61,28 +60,22 @@ impl Chain {
         let roster = inner.registry.roster().clone();
         let member = roster.membership.member(beside).ok_or(ChangeError::NoSuchDrive { id: beside })?;
         let link = member.link;
-        let (_, sequence) = inner.check_new(&roster, &drive).await?;
-        let mut members = roster.membership.members.clone();
-        members.retain(|it| it.link != link || it.is_live() || roster.drive(it.drive).is_some());
+        let sequence = inner.check_new(&roster, &drive).await?;
+        let device = inner.device(link);
+        grow_like(&drive, &device).await?;
+        let mut taken = inner.registry.take().await;
+        // Only now: a side may have failed meanwhile, and is not to be called live again.
+        let mut members = taken.roster.membership.members.clone();
+        members.retain(|it| it.link != link || it.is_live() || taken.roster.drive(it.drive).is_some());
         let sides = members.iter().filter(|it| it.link == link).count();
         if sides == SIDES_MAX {
             return Err(OpenError::BadMirror { found: sides + 1, max: SIDES_MAX }.into());
         }
-        let device = inner.device(link);
-        grow_like(&drive, &device).await?;
-        let mut taken = inner.registry.take().await;
         let id = DriveId(inner.env.random_u64());
         members.push(Member { drive: id, link, state: SideState::Stale });
         let pending = taken.roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
-        let superblock = Superblock {
-            drive: id,
-            segments,
-            membership: pending.clone(),
-            sequence,
-            ..taken.roster.drives[0].superblock.clone()
-        };
-        let mut added = MemberDrive { drive: drive.clone(), superblock, copies: 0 };
+        let mut added = taken.roster.newcomer(drive.clone(), (id, segments, sequence), &pending);
         added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
         taken.roster.drives.push(added);
         inner.write_change(&mut taken, &pending).await?;
@@ -208,12 +201,11 @@ impl Inner {
     /// The use that a segment is in: its lap, if it holds groups.
     fn lap_of(&self, segment: u32) -> Option<u64> {
         let core = self.core.borrow();
-        let found = core.catalog.space.iter().find(|(other, _)| *other == segment);
-        found.and_then(|(_, state)| match state {
+        match core.catalog.space.get(segment)? {
             SegmentState::Open(open) => Some(open.lap),
             SegmentState::Closed(closed) => Some(closed.lap),
             SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => None,
-        })
+        }
     }
 
     async fn rebuild_segment(&self, device: &Sides, side: &Side, segment: u32) -> Result<(), Interrupted> {

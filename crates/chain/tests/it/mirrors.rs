@@ -400,6 +400,43 @@ fn a_side_that_was_away_is_rebuilt_and_then_serves_alone() {
     });
 }
 
+#[test]
+fn a_side_that_fails_while_another_is_added_counts_only_when_it_is_rebuilt() {
+    let world = World::over(10, &[A, B]);
+    let env = world.sim.env(world.process);
+    let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+    let (over, again) = (options.clone(), options);
+    let begun = Rc::new(Cell::new(false));
+    let is_begun = Rc::clone(&begun);
+    let done = Rc::new(Cell::new(false));
+    let is_done = Rc::clone(&done);
+    env.clone().spawn(async move {
+        let sides = vec![open_drives(&env, &[A, B]).await];
+        let chain = Chain::create(&env, sides, identity(), over).await.expect("created");
+        append(&env, &chain, 0..10).await;
+        let new = open_named(&env, "chain-new").await;
+        is_begun.set(true);
+        env.sleep(std::time::Duration::from_millis(1)).await;
+        let (adding, beside) = (chain.clone(), chain.stats().links[0].id);
+        let added = env.spawn(async move { adding.add_side(beside, new).await });
+        append(&env, &chain, 10..20).await;
+        added.join().await.expect("it ends").expect("the new side is well");
+        rebuilt(&env, &chain).await;
+        chain.close().await.expect("a side is left");
+        is_done.set(true);
+    });
+    world.sim.run_while(ithaca_env::Time::MAX, move |_| !begun.get()).expect("it gets there");
+    // It fails one write of the log, and takes everything after it.
+    fault(&world.sim, B, DriveFault::FailWrites { count: 1 });
+    world.sim.run_while(ithaca_env::Time::MAX, move |_| !done.get()).expect("it ends");
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, _) =
+            Chain::open(&env, open_drives(&env, &[B]).await, None, again).await.expect("B is live");
+        check_keys(&chain, 0..20).await;
+    });
+}
+
 /// A rebuild while the chain is worked on, cut off at I/O point `point`. Then the side that was rebuilt must be refused
 /// without the other one, or have everything.
 pub fn rebuild_cut_at(point: u64, options: &ChainOptions) -> bool {
