@@ -11,7 +11,7 @@ use crate::drive::{Drive, DriveError, OpenDrive};
 use crate::net::{Conn, Listener, NetError};
 use crate::real;
 use crate::sim;
-use crate::task::TaskHandle;
+use crate::task::{Ended, TaskHandle, race};
 
 /// The time that was given for something ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -112,16 +112,10 @@ impl Env {
         deadline: Time,
         future: impl Future<Output = T>,
     ) -> Result<T, TimedOut> {
-        let mut future = std::pin::pin!(future);
-        let mut alarm = std::pin::pin!(self.sleep_until(deadline));
-        std::future::poll_fn(|cx| {
-            use std::task::Poll;
-            if let Poll::Ready(value) = future.as_mut().poll(cx) {
-                return Poll::Ready(Ok(value));
-            }
-            alarm.as_mut().poll(cx).map(|()| Err(TimedOut))
-        })
-        .await
+        match race(future, self.sleep_until(deadline)).await {
+            Ended::First(value) => Ok(value),
+            Ended::Second(()) => Err(TimedOut),
+        }
     }
 
     /// The result of `future`, or an error after `span`; `future` is then dropped.

@@ -18,8 +18,6 @@ mod log;
 mod output;
 mod quantity;
 mod serve;
-#[cfg(test)]
-mod testdata;
 mod top;
 
 use std::ffi::OsString;

@@ -3,15 +3,13 @@
 //! One line on stdout says that it serves, and where; nothing follows it. SIGINT or SIGTERM end it cleanly. A drive that
 //! fails ends it too, with exit code 3: what was acknowledged is on its drives, and the next start finds it there.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
 
 use ithaca_chain::OpenError;
 use ithaca_env::real::{self, files, shutdown_signal};
+use ithaca_env::task::{Ended, race};
 use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
 use ithaca_log::wire::NodeStatus;
 
@@ -91,7 +89,7 @@ fn run(
         let pages = http::Server::start(&env, pages, Rc::new(source));
         announce(&mut out, &at)?;
         out.flush()?;
-        match first_of(signalled.join(), cluster.failed()).await {
+        match race(signalled.join(), cluster.failed()).await {
             Ended::First(Some(Ok(signal))) => tracing::info!(signal, "stopping"),
             Ended::First(Some(Err(error))) => return Err(Failure::unreachable(format!("signals: {error}"))),
             Ended::First(None) => unreachable!("nobody aborts the task"),
@@ -104,22 +102,6 @@ fn run(
         Ok(())
     });
     served.map_err(|failure: Failure| failure.context(verb))
-}
-
-/// Which of two ended.
-enum Ended<A, B> {
-    First(A),
-    Second(B),
-}
-
-/// Waits for what ends first, and drops the other.
-async fn first_of<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> Ended<A, B> {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    poll_fn(|cx| match first.as_mut().poll(cx) {
-        Poll::Ready(ended) => Poll::Ready(Ended::First(ended)),
-        Poll::Pending => second.as_mut().poll(cx).map(Ended::Second),
-    })
-    .await
 }
 
 fn make_data_dir(dir: &Path) -> Result<(), Failure> {

@@ -25,6 +25,6 @@ pub mod unit;
 pub mod wire;
 
 #[cfg(test)]
-mod scope;
+mod golden;
 #[cfg(test)]
-mod testdata;
+mod scope;

@@ -144,12 +144,7 @@ fn hex(records: &[(&str, Vec<u8>)]) -> String {
 #[test]
 fn every_record_is_the_same_bytes_as_ever() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.hex");
-    let actual = hex(&records());
-    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
-        ithaca_env::real::files::write(path.as_ref(), actual.as_bytes()).expect("it can be written");
-    }
-    let golden = include_str!("../../testdata/golden/records.hex");
-    assert!(actual == golden, "the bytes differ; REWRITE=1 accepts the change:\n{actual}");
+    ithaca_env::real::golden::check(path, &hex(&records()));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::{Env, Time};
 mod background;
 mod drive_file;
 pub mod files;
+pub mod golden;
 mod io_pool;
 mod listener;
 mod park;

@@ -4,9 +4,11 @@
 //! woken, so a simulation that delivers the same events gives the same schedule.
 
 mod executor;
+mod join;
 mod waker;
 
 pub(crate) use executor::{Executor, Group};
 pub(crate) use waker::Remote;
 
 pub use executor::TaskHandle;
+pub use join::{Ended, gather, race};

@@ -70,6 +70,9 @@ mod tests {
 
     #[test]
     fn a_frame_is_one_object_in_one_line() {
-        crate::testdata::check("top.json", &format!("{}\n", object(&example()).finish()));
+        ithaca_env::real::golden::check(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/top.json"),
+            &format!("{}\n", object(&example()).finish()),
+        );
     }
 }

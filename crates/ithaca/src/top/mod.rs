@@ -9,12 +9,10 @@ mod rates;
 mod screen;
 mod table;
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use ithaca_env::real::{self, shutdown_signal, terminal};
+use ithaca_env::task::{Ended, race};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::Observer;
 
@@ -33,18 +31,11 @@ use screen::Screen;
 pub fn run(global: &Global, arguments: &TopArgs, out: &mut Output) -> Result<(), Failure> {
     let ended = real::run(|env| async move {
         let signalled = env.spawn(shutdown_signal());
-        let mut signalled = pin!(signalled.join());
-        let mut shown = pin!(show(&env, global, arguments, out));
-        poll_fn(|cx| {
-            if let Poll::Ready(signal) = signalled.as_mut().poll(cx) {
-                return Poll::Ready(match signal {
-                    Some(Err(error)) => Err(Failure::unreachable(format!("signals: {error}"))),
-                    _ => Ok(()),
-                });
-            }
-            shown.as_mut().poll(cx)
-        })
-        .await
+        match race(signalled.join(), show(&env, global, arguments, out)).await {
+            Ended::First(Some(Err(error))) => Err(Failure::unreachable(format!("signals: {error}"))),
+            Ended::First(_) => Ok(()),
+            Ended::Second(shown) => shown,
+        }
     });
     ended.map_err(|failure| failure.context(format_args!("top at {}", endpoints(global))))
 }

@@ -170,7 +170,10 @@ mod tests {
 
     #[test]
     fn a_frame_is_two_tables_and_the_reason_why_a_node_is_missing() {
-        crate::testdata::check("top.txt", &format!("{}\n", render(&example())));
+        ithaca_env::real::golden::check(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/top.txt"),
+            &format!("{}\n", render(&example())),
+        );
     }
 
     #[test]

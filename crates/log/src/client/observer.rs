@@ -3,12 +3,11 @@
 //! An observer needs one node that knows the layout to begin with, and from then on none: each look asks every node of the
 //! newest layout at the same time, and whoever does not answer in time is named with the reason. It changes nothing.
 
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
+use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
 
 use super::error::{ClientError, Phase};
@@ -109,53 +108,5 @@ impl Inner {
     ) -> Vec<Option<Result<View, ClientError>>> {
         let learn = async |addr: SocketAddr| self.learn_from(addr, deadline).await;
         gather(self.options.endpoints.iter().map(|&addr| learn(addr)).collect(), enough).await
-    }
-}
-
-/// Runs all futures at the same time until each is done or one's result is `enough`. Results in the order of the futures;
-/// `None` for those that were not done, which are dropped.
-async fn gather<T>(futures: Vec<impl Future<Output = T>>, enough: impl Fn(&T) -> bool) -> Vec<Option<T>> {
-    let mut running: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
-    let mut results: Vec<Option<T>> = running.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (slot, result) in running.iter_mut().zip(&mut results) {
-            if let Some(future) = slot
-                && let Poll::Ready(value) = future.as_mut().poll(cx)
-            {
-                let is_enough = enough(&value);
-                (*slot, *result) = (None, Some(value));
-                if is_enough {
-                    return Poll::Ready(());
-                }
-            }
-        }
-        if running.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::{pending, ready};
-
-    use super::*;
-
-    type Boxed = Pin<Box<dyn Future<Output = u32>>>;
-
-    fn gathered(futures: Vec<Boxed>, enough: u32) -> Option<Vec<Option<u32>>> {
-        let mut gathering = std::pin::pin!(gather(futures, move |value| *value == enough));
-        match gathering.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
-            Poll::Ready(results) => Some(results),
-            Poll::Pending => None,
-        }
-    }
-
-    #[test]
-    fn one_that_is_silent_is_waited_for_unless_another_is_enough() {
-        let futures = || -> Vec<Boxed> { vec![Box::pin(pending()), Box::pin(ready(1)), Box::pin(ready(2))] };
-        assert_eq!(gathered(futures(), 9), None);
-        assert_eq!(gathered(futures(), 1), Some(vec![None, Some(1), None]));
-        assert_eq!(gathered(futures().split_off(1), 9), Some(vec![Some(1), Some(2)]));
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ithaca_env::Env;
 use ithaca_env::net::Writer;
 use ithaca_env::sync::Notify;
-use ithaca_env::task::TaskHandle;
+use ithaca_env::task::{TaskHandle, race};
 
 use super::reply::push_found;
 use super::unit_shell::UnitShell;
@@ -83,7 +83,7 @@ async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Sh
         let (advanced, credited) = (unit.advanced().ticket(), shared.credited.ticket());
         let ready = shared.follower.borrow().ready(unit.watermark());
         let Some(range) = ready else {
-            either(unit.advanced().after(advanced), shared.credited.after(credited)).await;
+            race(unit.advanced().after(advanced), shared.credited.after(credited)).await;
             continue;
         };
         let mut found = match unit.push_from(range, PUSH_BYTES).await {
@@ -94,15 +94,4 @@ async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Sh
         let bytes = push_found(writer, head.request, head.epoch, &mut found);
         shared.follower.borrow_mut().pushed(end, bytes);
     }
-}
-
-/// Waits for the first of two.
-async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
-    use std::task::Poll;
-    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
-    std::future::poll_fn(|cx| match first.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => second.as_mut().poll(cx),
-    })
-    .await;
 }

@@ -2,19 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BufMut;
+use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
 use ithaca_chain::{Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
 use ithaca_env::codec::Decoder;
 use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::net::{Listener, NetError};
-use ithaca_env::task::TaskHandle;
+use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
@@ -260,15 +259,13 @@ impl LocalCluster {
     pub async fn failed(&self) -> ChainError {
         let units = self.nodes.iter().filter_map(|node| node.unit.as_ref());
         let stopped = |chain: Chain| async move { chain.changed(Ticket(u64::MAX)).await };
-        let mut waits: Vec<_> = units.map(|unit| Box::pin(stopped(unit.chain().clone()))).collect();
-        poll_fn(|cx| {
-            let failure = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {
-                Poll::Ready(Err(failure)) => Some(failure),
-                _ => None,
-            });
-            failure.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let waits = units.map(|unit| stopped(unit.chain().clone())).collect();
+        let ended = gather(waits, Result::is_err).await;
+        match ended.into_iter().flatten().find_map(Result::err) {
+            Some(why) => why,
+            // Without a unit.
+            None => std::future::pending().await,
+        }
     }
 
     /// Stops serving, waits for what is under way to be durable, and closes the drives.
@@ -408,7 +405,7 @@ async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path
             Err(DriveError::NotFound { .. }) => continue,
             Err(error) => return Err(StartError::Chain(error.into())),
             Ok(drive) => {
-                let bytes = drive.size_bytes().min(DRIVE_START_BYTES) as usize;
+                let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
                 drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?
             }
         };
@@ -419,9 +416,6 @@ async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path
     }
     Ok(())
 }
-
-/// A chain begins within these bytes of its drive.
-const DRIVE_START_BYTES: u64 = 64 << 10;
 
 /// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
 const FORMING_MAGIC: [u8; 4] = *b"ITcf";

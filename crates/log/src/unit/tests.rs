@@ -166,7 +166,7 @@ fn a_unit_does_what_the_scripts_say() {
             out += &format!("{line}\n{}", bench.run(input));
         }
     }
-    crate::testdata::check("unit.txt", &out);
+    ithaca_env::real::golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/unit.txt"), &out);
 }
 
 /// A small generator, so that the test needs no dependency and repeats exactly.

@@ -194,10 +194,13 @@ fn every_message_has_a_golden_frame_and_survives_a_round_trip() {
     let mut text =
         String::from("One frame of each message, in hexadecimal. docs/protocol.md explains them.\n");
     for Sample { name, bytes } in &samples {
-        text.push_str(&format!("\n{name}\n{}", crate::testdata::hex(bytes)));
+        text.push_str(&format!("\n{name}\n{}", crate::golden::hex(bytes)));
         assert_eq!(again(bytes).expect(name), bytes, "{name}");
     }
-    crate::testdata::check("golden/frames.txt", &text);
+    ithaca_env::real::golden::check(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/frames.txt"),
+        &text,
+    );
     let covered =
         |kind: &&Kind| samples.iter().any(|sample| sample.bytes[8..10] == (**kind as u16).to_le_bytes());
     assert_eq!(Kind::ALL.iter().filter(|kind| !covered(kind)).collect::<Vec<_>>(), Vec::<&Kind>::new());

@@ -1,25 +1,4 @@
-//! Expected outputs of tests, kept in `testdata/`.
-
-/// Compares `actual` with `testdata/{name}`. With `REWRITE=1` in the environment the file becomes `actual`; the change is
-/// then reviewed as a diff.
-#[expect(clippy::disallowed_methods, reason = "a test reads its own expected output")]
-pub(crate) fn check(name: &str, actual: &str) {
-    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
-        std::fs::write(&path, actual).expect("testdata can be written");
-        return;
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = expected.lines().zip(actual.lines()).position(|(old, new)| old != new);
-    let line = differs.unwrap_or(expected.lines().count().min(actual.lines().count()));
-    assert!(
-        expected == actual,
-        "{path}:{}: expected {:?}, found {:?}; REWRITE=1 accepts the change",
-        line + 1,
-        expected.lines().nth(line),
-        actual.lines().nth(line),
-    );
-}
+//! The bytes of stored records, as they have always been.
 
 /// `bytes` in hexadecimal: words of four, lines of 32.
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -57,5 +36,8 @@ fn every_stored_record_has_golden_bytes() {
         hex(&layout.encode()),
         hex(record)
     );
-    check("golden/records.txt", &text);
+    ithaca_env::real::golden::check(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt"),
+        &text,
+    );
 }
