@@ -96,24 +96,17 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let reopened = recover(&links, chain, geometry, &options).await?;
     let recovered = reopened.recovered;
     let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
+    let empty = CheckReport::empty(roster.identity(), geometry);
     let mut report = CheckReport {
-        identity: roster.identity().clone(),
-        segment_bytes: geometry.segment_bytes,
-        drives: Vec::new(),
-        segments_free: 0,
-        segments_open: 0,
-        segments_closed: 0,
-        groups: 0,
-        records: 0,
-        data_bytes: 0,
         cut_groups: recovered.cut_groups,
         damage: recovered.damage,
-        missing: 0,
+        missing: roster.missing(),
+        ..empty.clone()
     };
     for it in &roster.drives {
         let Some(member) = roster.membership.member(it.id()) else { continue };
         let is_first = !report.drives.iter().any(|other| other.link == member.link);
-        let mut own = report.empty();
+        let mut own = empty.clone();
         let mut segments = 0;
         // Nothing on a stale side counts.
         if registry.is_live(it.id()) {
@@ -140,7 +133,6 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
         });
         report.include(own, is_first);
     }
-    report.missing = roster.missing();
     Ok(report)
 }
 
@@ -173,9 +165,11 @@ async fn is_footer_good(drive: &Drive, geometry: Geometry, trailer: &Trailer) ->
 }
 
 impl CheckReport {
-    /// One of the same chain that counts nothing.
-    fn empty(&self) -> Self {
+    /// Nothing was found yet.
+    fn empty(identity: &Identity, geometry: Geometry) -> Self {
         Self {
+            identity: identity.clone(),
+            segment_bytes: geometry.segment_bytes,
             drives: Vec::new(),
             segments_free: 0,
             segments_open: 0,
@@ -183,9 +177,9 @@ impl CheckReport {
             groups: 0,
             records: 0,
             data_bytes: 0,
+            cut_groups: 0,
             damage: Vec::new(),
             missing: 0,
-            ..self.clone()
         }
     }
 

@@ -22,16 +22,9 @@ pub struct Tally {
 
 /// A chain of a few segments with some recycled ones, closed cleanly.
 fn closed_world(options: &ChainOptions) -> (World, View) {
-    let world = World::new(11);
-    assert!(world.live(options, Workload { rng: Rng(5), steps: 90, close: true, heavy: false }));
-    assert!(world.live(options, Workload { rng: Rng(6), steps: 60, close: true, heavy: false }));
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.restart(world.process);
-    let view = {
-        let model = world.model.borrow();
-        model.view(model.since.len())
-    };
-    (world, view)
+    let lives =
+        [(5, 90), (6, 60)].map(|(seed, steps)| Workload { rng: Rng(seed), steps, close: true, heavy: false });
+    World::new(11).after_lives(options, lives)
 }
 
 /// Harms a block, opens, and reads every key: right, or named as damaged, or the open is refused.

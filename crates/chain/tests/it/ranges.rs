@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use ithaca_chain::{Chain, ChainOptions, ReadError, Reading, RunView};
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::sim::DriveFault;
 
 use crate::model::{Rng, View};
 use crate::world::{MACHINE, Workload, World, identity, open_drive, small_options};
@@ -14,17 +14,8 @@ type Seen = Vec<(u64, u64, Bytes)>;
 
 /// A chain of many segments, some recycled and some reopened, that was closed cleanly; and what it holds.
 fn closed_world(options: &ChainOptions, heavy: bool) -> (World, View) {
-    let world = World::new(21);
-    for seed in [3, 4] {
-        assert!(world.live(options, Workload { rng: Rng(seed), steps: 120, close: true, heavy }));
-    }
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.restart(world.process);
-    let view = {
-        let model = world.model.borrow();
-        model.view(model.since.len())
-    };
-    (world, view)
+    let lives = [3, 4].map(|seed| Workload { rng: Rng(seed), steps: 120, close: true, heavy });
+    World::new(21).after_lives(options, lives)
 }
 
 fn held(view: &View, keys: Range<u64>) -> Seen {

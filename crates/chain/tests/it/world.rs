@@ -10,7 +10,7 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::{Death, ProcessId, Sim, SimOptions};
 
-use crate::model::{Model, Rng, junk, run_of};
+use crate::model::{Model, Rng, View, junk, run_of};
 
 pub const MACHINE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
@@ -287,6 +287,20 @@ impl World {
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("unit", MACHINE);
         Self { sim, process, model: Rc::default(), drives: drives.to_vec() }
+    }
+
+    /// Itself after lives that end well, closed and started again, and what the chain holds.
+    pub fn after_lives<const N: usize>(self, options: &ChainOptions, lives: [Workload; N]) -> (Self, View) {
+        for workload in lives {
+            assert!(self.live(options, workload), "a life without faults ends well");
+        }
+        self.sim.end(self.process, Death::PowerCut);
+        self.sim.restart(self.process);
+        let view = {
+            let model = self.model.borrow();
+            model.view(model.since.len())
+        };
+        (self, view)
     }
 
     /// One life: opens, checks everything, works. True if it came to its end.

@@ -149,7 +149,11 @@ pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
     );
     println!("{summary}");
     results.remark(&summary);
-    let name = if arguments.power.is_some() { "power" } else { "kill" };
+    let name = match arguments.power {
+        None => "kill",
+        Some(FileSystem::Ext4) => "power-ext4",
+        Some(FileSystem::Xfs) => "power-xfs",
+    };
     results.write(&ground.results, name)?;
     if failed == 0 {
         soak.site.remove()?;
