@@ -35,6 +35,7 @@ mod registry;
 mod roster;
 mod run;
 mod sides;
+mod watch;
 
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Stats};

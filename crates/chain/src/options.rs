@@ -1,6 +1,7 @@
 //! How a chain is set up: its identity, its sizes, and the knobs that make rare paths common in tests.
 
 use std::fmt;
+use std::time::Duration;
 
 use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
 use thiserror::Error;
@@ -128,6 +129,11 @@ pub struct ChainOptions {
     pub grow_bytes: u64,
     /// Which drive the log goes on on when a segment is full.
     pub placement: Placement,
+    /// A side of a mirrored link that has not answered a request for so long while another has is given up.
+    pub side_patience: Duration,
+    /// A side of a mirrored link is given up if its writes take so many times as long as another's, over 2 s and more than
+    /// 20 ms each; 0: however slow it is.
+    pub slow_side_factor: u32,
     /// A deliberate fault.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -147,6 +153,8 @@ impl Default for ChainOptions {
             capacity_bytes: 16 << 30,
             grow_bytes: 1 << 30,
             placement: Placement::Fill,
+            side_patience: Duration::from_secs(5),
+            slow_side_factor: 10,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -199,6 +207,7 @@ impl ChainOptions {
             + (self.reserve_segments as u64 + MIN_DATA_SEGMENTS) * self.segment_bytes;
         let most = limits::SUPERBLOCK_ZONE_BYTES + limits::SEGMENTS_MAX * self.segment_bytes;
         within("capacity_bytes", self.capacity_bytes, least, most)?;
+        within("side_patience in milliseconds", self.side_patience.as_millis() as u64, 1, 600_000)?;
         within("reserve_segments", self.reserve_segments as u64, 1, 64)?;
         within("grow_bytes", self.grow_bytes, self.segment_bytes, most)
     }

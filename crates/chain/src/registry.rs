@@ -39,6 +39,7 @@ impl Drop for Taken {
 
 impl Registry {
     pub(crate) fn new(roster: Roster, options: ChainOptions) -> Rc<Self> {
+        roster.tell_pulses();
         Rc::new(Self {
             roster: RefCell::new(roster),
             is_taken: Cell::new(false),
@@ -54,8 +55,7 @@ impl Registry {
 
     /// Whether the drive has everything that was acknowledged, as far as is known.
     pub(crate) fn is_live(&self, drive: DriveId) -> bool {
-        let roster = self.roster.borrow();
-        !roster.lost.contains(&drive) && roster.membership.member(drive).is_some_and(Member::is_live)
+        self.roster.borrow().is_live(drive)
     }
 
     /// Waits until nobody else rewrites superblocks.
@@ -81,6 +81,18 @@ impl Registry {
         tracing::error!(%error, sides = ?failed, "a side of a link failed; the log goes on without it");
         taken.roster.failure = Some(error.clone());
         taken.mark_stale(failed).await?;
+        taken.store();
+        Ok(())
+    }
+
+    /// Marks a side as stale that is too slow, unless its link has no other live one. As [`Registry::give_up`] otherwise.
+    pub(crate) async fn leave_behind(self: &Rc<Self>, slow: DriveId) -> Result<(), DriveError> {
+        let mut taken = self.take().await;
+        if !taken.roster.is_live(slow) || taken.roster.membership.without(&[slow]).is_none() {
+            return Ok(());
+        }
+        tracing::error!(side = %slow, "the log goes on without a side of a link: it is too slow");
+        taken.mark_stale(vec![slow]).await?;
         taken.store();
         Ok(())
     }
@@ -121,6 +133,7 @@ impl Taken {
 
     /// Lets everybody see what was changed.
     pub(crate) fn store(&self) {
+        self.roster.tell_pulses();
         self.registry.roster.replace(self.roster.clone());
     }
 }

@@ -1,8 +1,10 @@
 //! The drives of a chain with their superblocks: read at an open, rewritten when drives come and go.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
@@ -15,6 +17,7 @@ use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{check_size, read_lenient, read_superblock};
 use crate::registry::Registry;
 use crate::sides::{Side, Sides};
+use crate::watch::Pulse;
 
 /// A drive, and what its superblock says now.
 #[derive(Clone)]
@@ -35,6 +38,8 @@ pub(crate) struct Roster {
     pub(crate) lost: Vec<DriveId>,
     /// The last error of a side that could not be told of a change.
     pub(crate) failure: Option<DriveError>,
+    /// What the sides of each link are doing, once they are watched.
+    pub(crate) pulses: BTreeMap<u32, Pulse>,
 }
 
 /// Reads the superblocks of all drives and decides which chain they make. Writes nothing.
@@ -61,7 +66,7 @@ pub(crate) async fn gather(drives: &Drives, options: &ChainOptions) -> Result<Ro
     for it in found.iter().filter(is_live) {
         check_size(&it.drive, Geometry::new(it.superblock.segment_bytes), it.superblock.segments)?;
     }
-    Ok(Roster { drives: found, membership, lost, failure: None })
+    Ok(Roster { drives: found, membership, lost, failure: None, pulses: BTreeMap::new() })
 }
 
 impl MemberDrive {
@@ -114,7 +119,28 @@ impl Roster {
                 MemberDrive { drive, superblock, copies: 0 }
             })
             .collect();
-        Self { drives, membership, lost: Vec::new(), failure: None }
+        Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new() }
+    }
+
+    /// Watches every drive from now on. A link's sides are watched together.
+    pub(crate) fn watched(mut self, env: &Env, options: &ChainOptions) -> Self {
+        for it in &mut self.drives {
+            if let Some(member) = self.membership.member(it.id()) {
+                let pulse = self.pulses.entry(member.link).or_insert_with(|| Pulse::new(env, options));
+                it.drive = pulse.watch(it.id(), it.drive.clone());
+            }
+        }
+        self
+    }
+
+    /// Whether the drive has everything that was acknowledged, as far as is known.
+    pub(crate) fn is_live(&self, drive: DriveId) -> bool {
+        !self.lost.contains(&drive) && self.membership.member(drive).is_some_and(Member::is_live)
+    }
+
+    /// Lets those who watch the sides know which are live.
+    pub(crate) fn tell_pulses(&self) {
+        self.pulses.values().for_each(|pulse| pulse.set_live(|drive| self.is_live(drive)));
     }
 
     /// A drive that is about to join, by its id, how many segments it has, and the sequence of the superblock that it had. Nothing
@@ -155,7 +181,7 @@ impl Roster {
     /// One of them.
     pub(crate) fn link(&self, link: u32, registry: &Rc<Registry>) -> Link {
         let sides = self.sides_of(link).map(|it| Side { id: it.id(), drive: it.drive.clone() });
-        Link { number: link, device: Sides::new(sides.collect(), registry) }
+        Link { number: link, device: Sides::new(sides.collect(), registry, self.pulses.get(&link)) }
     }
 
     fn sides_of(&self, link: u32) -> impl Iterator<Item = &MemberDrive> {

@@ -16,10 +16,12 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability};
+use ithaca_env::task::gather;
 
 use crate::claims::{Claim, Claims};
 use crate::membership::DriveId;
 use crate::registry::Registry;
+use crate::watch::Pulse;
 
 /// A drive of a link.
 #[derive(Clone)]
@@ -47,27 +49,30 @@ struct Inner {
     claims: Claims,
     /// Counts reads, so that each goes to another side.
     turn: Cell<usize>,
+    /// What each is doing, if they are watched.
+    pulse: Option<Pulse>,
 }
 
 impl Sides {
     /// The sides of a link whose drives `registry` knows.
-    pub(crate) fn new(sides: Vec<Side>, registry: &Rc<Registry>) -> Self {
+    pub(crate) fn new(sides: Vec<Side>, registry: &Rc<Registry>, pulse: Option<&Pulse>) -> Self {
         assert!(!sides.is_empty(), "a link has a side");
-        Self::over(sides, Some(Rc::clone(registry)))
+        Self::over(sides, Some(Rc::clone(registry)), pulse.cloned())
     }
 
     /// One drive that is looked at by itself.
     pub(crate) fn single(drive: &Drive) -> Self {
-        Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None)
+        Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None, None)
     }
 
-    fn over(sides: Vec<Side>, registry: Option<Rc<Registry>>) -> Self {
+    fn over(sides: Vec<Side>, registry: Option<Rc<Registry>>, pulse: Option<Pulse>) -> Self {
         let inner = Inner {
             sides: RefCell::new(sides),
             following: RefCell::default(),
             registry,
             claims: Claims::default(),
             turn: Cell::new(0),
+            pulse,
         };
         Self { inner: Rc::new(inner) }
     }
@@ -106,14 +111,17 @@ impl Sides {
         self.live().into_iter().map(|side| side.drive).collect()
     }
 
-    /// The same, beginning with the one whose turn it is to be read.
+    /// The same, beginning with the one to be read: of those that have the least to do the one whose turn it is.
     pub(crate) fn in_turn(&self) -> Vec<Drive> {
-        let mut drives = self.live_drives();
+        let mut sides = self.live();
         let turn = self.inner.turn.get();
         self.inner.turn.set(turn.wrapping_add(1));
-        let first = turn % drives.len();
-        drives.rotate_left(first);
-        drives
+        let first = turn % sides.len();
+        sides.rotate_left(first);
+        if let Some(pulse) = &self.inner.pulse {
+            sides.sort_by_key(|side| pulse.waiting(side.id));
+        }
+        sides.into_iter().map(|side| side.drive).collect()
     }
 
     fn is_live(&self, id: DriveId) -> bool {
@@ -197,12 +205,18 @@ impl Sides {
         if live.len() == 1 && following.is_empty() {
             return start(&live.remove(0).drive);
         }
-        let started: Vec<_> = live.into_iter().map(|side| (side.id, start(&side.drive))).collect();
-        let along: Vec<_> = following.into_iter().map(|side| (side.id, start(&side.drive))).collect();
+        let start = |side: Side| {
+            let request = start(&side.drive);
+            async move { (side.id, request.await) }
+        };
+        let count = live.len();
+        let started: Vec<_> = live.into_iter().chain(following).map(start).collect();
         let this = self.clone();
         Box::pin(async move {
-            for (id, request) in along {
-                if let Err(error) = request.await {
+            // Together, so that one that answers is not taken for a silent one because another is waited for.
+            let mut ended: Vec<_> = gather(started, |_| false).await.into_iter().flatten().collect();
+            for (id, result) in ended.split_off(count) {
+                if let Err(error) = result {
                     this.follow(id, false);
                     // It may have become live meanwhile.
                     if let Some(registry) = &this.inner.registry {
@@ -210,17 +224,21 @@ impl Sides {
                     }
                 }
             }
-            this.all_have(started).await
+            this.all_have(ended).await?;
+            match (this.inner.pulse.as_ref().and_then(Pulse::take_slow), &this.inner.registry) {
+                (Some(slow), Some(registry)) => registry.leave_behind(slow).await,
+                _ => Ok(()),
+            }
         })
     }
 
-    /// Waits for every side, and gives up those that failed.
-    async fn all_have(&self, started: Vec<(DriveId, DriveFuture<()>)>) -> Result<(), DriveError> {
+    /// Gives up the sides that failed, if another one has it.
+    async fn all_have(&self, ended: Vec<(DriveId, Result<(), DriveError>)>) -> Result<(), DriveError> {
         let mut have = Vec::new();
         let mut failed = Vec::new();
         let mut first = None;
-        for (id, request) in started {
-            match request.await {
+        for (id, result) in ended {
+            match result {
                 Ok(()) => have.push(id),
                 Err(error) => {
                     failed.push(id);

@@ -21,6 +21,7 @@ use crate::recover::{read_lenient, read_superblock};
 use crate::registry::Taken;
 use crate::roster::{MemberDrive, Roster, erase_superblock, is_left_over};
 use crate::sides::Sides;
+use crate::watch::Pulse;
 
 /// Segments that a drive must hold to be worth adding; a file grows to it.
 const ADDED_SEGMENTS: u32 = 2;
@@ -91,7 +92,9 @@ impl Chain {
         members.push(Member { drive: id, link, state: SideState::Live });
         let pending = roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
-        let mut added = roster.newcomer(drive, (id, segments, sequence), &pending);
+        let pulse = Pulse::new(&inner.env, &inner.core.borrow().options);
+        let mut added = roster.newcomer(pulse.watch(id, drive), (id, segments, sequence), &pending);
+        roster.pulses.insert(link, pulse);
         let is_used_early = planted!(inner.core.borrow().options, AddUsedBeforeMember);
         if is_used_early {
             roster.drives.push(added.clone());

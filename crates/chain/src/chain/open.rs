@@ -47,7 +47,7 @@ impl Chain {
                 drives.push((drive, DriveId(env.random_u64()), link as u32));
             }
         }
-        let mut roster = Roster::new(drives, &identity, geometry);
+        let mut roster = Roster::new(drives, &identity, geometry).watched(env, &options);
         let membership = roster.membership.clone();
         // A creation does without no side.
         let mut failed = Vec::new();
@@ -111,7 +111,7 @@ impl Chain {
         };
         options.validate()?;
         let geometry = Geometry::new(options.segment_bytes);
-        let registry = Registry::new(roster, options.clone());
+        let registry = Registry::new(roster.watched(env, &options), options.clone());
         let links = registry.roster().links(&registry);
         let reopened = recover(&links, identity.id, geometry, &options).await?;
         let mut taken = registry.take().await;

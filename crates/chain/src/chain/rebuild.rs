@@ -75,6 +75,7 @@ impl Chain {
         members.push(Member { drive: id, link, state: SideState::Stale });
         let pending = taken.roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
+        let drive = taken.roster.pulses[&link].watch(id, drive);
         let mut added = taken.roster.newcomer(drive.clone(), (id, segments, sequence), &pending);
         added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
         taken.roster.drives.push(added);

@@ -6,6 +6,7 @@
 //! * [`drives`]: several drives: placement, crashes, refused sets of drives.
 //! * [`changes`]: drives that come and go, with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
+//! * [`slow`]: sides that hang or are far slower than another.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
 //! * [`ranges`]: several ranges of keys read by one plan.
@@ -22,5 +23,6 @@ mod model;
 mod planted;
 mod ranges;
 mod refusals;
+mod slow;
 mod space;
 mod world;

@@ -23,16 +23,16 @@ async fn mirrored(env: &Env) -> Vec<Vec<Drive>> {
     vec![vec![open_named(env, A).await, open_named(env, B).await], vec![open_named(env, C).await]]
 }
 
-fn states(chain: &Chain) -> Vec<(String, SideState)> {
+pub fn states(chain: &Chain) -> Vec<(String, SideState)> {
     chain.stats().links.iter().map(|link| (link.drive.clone(), link.state)).collect()
 }
 
-fn fault(sim: &Sim, name: &str, fault: DriveFault) {
+pub fn fault(sim: &Sim, name: &str, fault: DriveFault) {
     let drive = sim.drive(MACHINE, name);
     sim.fault_drive(drive, fault);
 }
 
-async fn check_keys(chain: &Chain, keys: std::ops::Range<u64>) {
+pub async fn check_keys(chain: &Chain, keys: std::ops::Range<u64>) {
     for key in keys {
         let record = chain.read(key).await.expect("no damage").expect("it is there");
         assert_eq!(record.data, vec![key as u8; 8192], "key {key}");
