@@ -216,8 +216,8 @@ pub enum ChangeError {
         /// The drive.
         drive: String,
     },
-    /// Records on the drive are not released; release them, then try again.
-    #[error("{drive} holds records that are not released, in {segments} segments")]
+    /// Records on the drive cannot be moved to another one, because they are damaged; release them, then try again.
+    #[error("{drive} holds damaged records that are not released, in {segments} segments")]
     HoldsRecords {
         /// The drive.
         drive: String,

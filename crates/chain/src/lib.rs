@@ -35,6 +35,7 @@ mod registry;
 mod roster;
 mod run;
 mod sides;
+mod victims;
 mod watch;
 
 pub use crate::core::{Batch, Counters, Ticket};
@@ -51,3 +52,4 @@ pub use range_set::RangeSet;
 pub use read::{RangeEnd, Reading, Record};
 pub use recover::Recovered;
 pub use run::{Run, RunKind, RunView, TABLE_ENTRY_BYTES, Table, TableEntry};
+pub use victims::{Cleaning, Victims};

@@ -57,6 +57,10 @@ pub const HOLES_MAX: usize = 1024;
 
 /// Bytes of one write of background work: footers and the pre-writing of segments.
 pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
+/// Bytes that a cleaner moves by one batch, at the most, unless one run is larger: so much of it is in flight.
+pub const CLEAN_BATCH_MAX_BYTES: u64 = 1 << 20;
+/// A segment is cleaned for room only if that gives one part of so many of it.
+pub const CLEAN_GAIN_MIN: u64 = 8;
 /// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
 pub const SCAN_IO_BYTES: usize = 1 << 20;
 /// Segment headers and trailers read at the same time at an open.

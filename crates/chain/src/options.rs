@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::limits;
 use crate::links::index_of;
 use crate::placement::Placement;
+use crate::victims::{Cleaning, Victims};
 
 /// A chain's identity: random, written in every record on its drive, so that another chain's bytes are never taken for
 /// its own.
@@ -100,6 +101,16 @@ pub enum PlantedBug {
     RepairSkipsVerify,
     /// A side counts as live when its rebuild begins.
     RebuildCountsEarly,
+    /// A segment is free before the copies of its records are durable.
+    VictimFreedEarly,
+    /// A segment is free although no durable group says yet that the copies of its records are durable.
+    VictimFreedUnvouched,
+    /// The cleaner leaves out a record that is not released.
+    CleanerDropsLive,
+    /// The cleaner moves released records too.
+    CleanerIgnoresRelease,
+    /// The cleaner leaves out a record that is damaged, and frees the segment.
+    CleanerFreesDamaged,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each
@@ -134,6 +145,15 @@ pub struct ChainOptions {
     /// A side of a mirrored link is given up if its writes take so many times as long as another's, over 2 s and more than
     /// 20 ms each; 0: however slow it is.
     pub slow_side_factor: u32,
+    /// How room is made of segments that hold both released records and others.
+    pub cleaning: Cleaning,
+    /// Which of them comes first.
+    pub victims: Victims,
+    /// Cleaning begins when fewer segments are free than so many of a hundred; those that a file can still grow by count as
+    /// free. It begins in any case when few more than the reserve are left.
+    pub clean_start_free_percent: u32,
+    /// It ends when so many of a hundred are free, or nothing is left that gives room.
+    pub clean_stop_free_percent: u32,
     /// A deliberate fault.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -155,6 +175,10 @@ impl Default for ChainOptions {
             placement: Placement::Fill,
             side_patience: Duration::from_secs(5),
             slow_side_factor: 10,
+            cleaning: Cleaning::MoveToTail,
+            victims: Victims::CostBenefit,
+            clean_start_free_percent: 10,
+            clean_stop_free_percent: 15,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -209,7 +233,10 @@ impl ChainOptions {
         within("capacity_bytes", self.capacity_bytes, least, most)?;
         within("side_patience in milliseconds", self.side_patience.as_millis() as u64, 1, 600_000)?;
         within("reserve_segments", self.reserve_segments as u64, 1, 64)?;
-        within("grow_bytes", self.grow_bytes, self.segment_bytes, most)
+        within("grow_bytes", self.grow_bytes, self.segment_bytes, most)?;
+        within("clean_start_free_percent", u64::from(self.clean_start_free_percent), 0, 100)?;
+        let (start, stop) = (self.clean_start_free_percent, self.clean_stop_free_percent);
+        within("clean_stop_free_percent", u64::from(stop), u64::from(start), 100)
     }
 
     /// Whether this fault is planted; always false in ordinary builds.

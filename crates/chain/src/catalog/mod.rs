@@ -12,7 +12,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 pub(crate) use closed::{ClosedSegment, KeyOrder, coarse_ranges};
-pub(crate) use segment_index::SegmentIndex;
+pub(crate) use segment_index::{RunAt, SegmentIndex};
 pub(crate) use space::Space;
 
 use crate::error::Damage;
@@ -181,24 +181,23 @@ impl Catalog {
     pub(crate) fn reclaim(&mut self, released: Option<&RangeSet>) -> bool {
         let released = released.unwrap_or(&self.released);
         let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
-        let dead: Vec<(u32, u64)> = self
-            .space
-            .iter()
-            .filter_map(|(segment, state)| match state {
-                SegmentState::Closed(closed) => Some((segment, closed)),
-                _ => None,
-            })
+        let dead: Vec<u32> = self
+            .all_closed()
             // What its holes held may be anywhere below their bound.
             .filter(|(_, closed)| is_dead(&(0..closed.lost_below)) && closed.ranges.iter().all(is_dead))
-            .map(|(segment, closed)| (segment, closed.lap))
+            .map(|(segment, _)| segment)
             .collect();
-        for &(segment, lap) in &dead {
-            self.warm.remove(&lap);
-            self.rebuilt.remove(&lap);
-            self.order.remove(segment);
-            self.set(segment, SegmentState::Ready);
-        }
+        dead.iter().for_each(|&segment| self.forget(segment, SegmentState::Ready));
         !dead.is_empty()
+    }
+
+    /// Nobody needs what a closed segment holds any more: it is used for something else.
+    pub(crate) fn forget(&mut self, segment: u32, then: SegmentState) {
+        let before = self.set(segment, then);
+        let SegmentState::Closed(closed) = before else { panic!("segment {segment} is {before:?}") };
+        self.warm.remove(&closed.lap);
+        self.rebuilt.remove(&closed.lap);
+        self.order.remove(segment);
     }
 
     /// The lap and the directory's place of a closed segment.
@@ -223,6 +222,14 @@ impl Catalog {
         let open = self.open.iter().rev().map(|(&lap, &segment)| (segment, lap, &self.open(segment).index));
         let kept = self.warm.iter().rev().chain(&self.rebuilt);
         open.chain(kept.map(|(&lap, (segment, index))| (*segment, lap, index)))
+    }
+
+    /// The closed segments.
+    pub(crate) fn all_closed(&self) -> impl Iterator<Item = (u32, &ClosedSegment)> {
+        self.space.iter().filter_map(|(segment, state)| match state {
+            SegmentState::Closed(closed) => Some((segment, closed)),
+            _ => None,
+        })
     }
 
     /// Closed segments that are not warm and may hold a key in `keys`, with the first key they may hold.

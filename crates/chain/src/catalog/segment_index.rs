@@ -26,10 +26,29 @@ impl RunRef {
     }
 }
 
-/// The runs of one segment, sorted by key. Keys are written once, so the ranges of two runs never overlap.
+/// The most strands of one index.
+const STRANDS_MAX: usize = 4;
+
+/// Where a run stands in an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunAt {
+    strand: usize,
+    place: usize,
+}
+
+impl RunAt {
+    /// The run behind it among those that were added with ascending keys.
+    pub(crate) fn next(self) -> Self {
+        Self { place: self.place + 1, ..self }
+    }
+}
+
+/// The runs of one segment by key. In a chain whose keys are written once the ranges of two runs never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentIndex {
-    runs: Vec<RunRef>,
+    /// Each sorted by key. The log's own runs come in the order of their keys, and so do those that a cleaner moves here
+    /// from an older segment: each kind makes a strand, and adding to it is cheap.
+    strands: Vec<Vec<RunRef>>,
     /// The run heads of each group, as they were written.
     blobs: Vec<Bytes>,
 }
@@ -56,43 +75,65 @@ impl SegmentIndex {
         self.blobs.push(blob);
     }
 
-    /// Nearly always at the end: appends come in the order of their keys but for a few that overtake each other.
+    /// Nearly always at the end of a strand: only a few runs overtake each other.
     fn insert(&mut self, run: RunRef) {
-        match self.runs.last() {
-            Some(last) if last.first_key > run.first_key => {
-                let place = self.runs.partition_point(|other| other.first_key <= run.first_key);
-                self.runs.insert(place, run);
-            }
-            _ => self.runs.push(run),
+        let is_after =
+            |strand: &&mut Vec<RunRef>| strand.last().is_none_or(|last| last.first_key <= run.first_key);
+        let highest = |strand: &&mut Vec<RunRef>| strand.last().map(|last| last.first_key);
+        if let Some(strand) = self.strands.iter_mut().filter(is_after).max_by_key(highest) {
+            return strand.push(run);
         }
+        if self.strands.len() < STRANDS_MAX {
+            return self.strands.push(vec![run]);
+        }
+        let shortest = self.strands.iter_mut().min_by_key(|strand| strand.len());
+        let shortest = shortest.expect("there are some");
+        let place = shortest.partition_point(|other| other.first_key <= run.first_key);
+        shortest.insert(place, run);
+    }
+
+    fn get(&self, at: RunAt) -> Option<&RunRef> {
+        self.strands.get(at.strand)?.get(at.place)
     }
 
     /// The first run that has a key at or after `from`.
-    pub(crate) fn first_at(&self, from: u64) -> Option<usize> {
-        let after = self.runs.partition_point(|run| run.first_key <= from);
-        if after > 0 && self.runs[after - 1].end_key() > from {
-            return Some(after - 1);
-        }
-        (after < self.runs.len()).then_some(after)
+    pub(crate) fn first_at(&self, from: u64) -> Option<RunAt> {
+        let in_strand = |(strand, runs): (usize, &Vec<RunRef>)| {
+            let after = runs.partition_point(|run| run.first_key <= from);
+            if after > 0 && runs[after - 1].end_key() > from {
+                return Some((from, RunAt { strand, place: after - 1 }));
+            }
+            runs.get(after).map(|run| (run.first_key, RunAt { strand, place: after }))
+        };
+        let found = self.strands.iter().enumerate().filter_map(in_strand);
+        found.min_by_key(|(key, _)| *key).map(|(_, at)| at)
     }
 
-    /// The keys of run `index`, if there are so many.
-    pub(crate) fn keys(&self, index: usize) -> Option<Range<u64>> {
-        self.runs.get(index).map(|run| run.first_key..run.end_key())
+    /// The keys of the run at `at`, if there is one.
+    pub(crate) fn keys(&self, at: RunAt) -> Option<Range<u64>> {
+        self.get(at).map(|run| run.first_key..run.end_key())
     }
 
-    /// The records of run `index` with keys in `keys`, which lie within it, and the group's heads that they lie in.
-    pub(crate) fn part(&self, index: usize, keys: Range<u64>) -> (HeadView<'_>, &Bytes) {
-        let run = &self.runs[index];
+    /// The records with keys in `keys` of the run at `at`, which lie within it, and the group's heads that they lie in.
+    /// Panics if there is no such run.
+    pub(crate) fn part(&self, at: RunAt, keys: Range<u64>) -> (HeadView<'_>, &Bytes) {
+        let run = self.get(at).expect("it was found");
         let blob = &self.blobs[run.group as usize];
         (head_at(blob, run.at).part(keys, run.record_bytes), blob)
     }
 
-    /// For the footer.
+    /// For the footer, sorted by key.
     pub(crate) fn footer_runs(&self) -> impl Iterator<Item = FooterRun<'_>> {
-        self.runs.iter().map(|run| FooterRun {
-            keys: (run.first_key, run.end_key()),
-            blob: &self.blobs[run.group as usize][run.at as usize..(run.at + run.len) as usize],
+        let mut places = vec![0; self.strands.len()];
+        std::iter::from_fn(move || {
+            let heads = self.strands.iter().enumerate();
+            let heads = heads.filter_map(|(strand, runs)| Some((runs.get(places[strand])?, strand)));
+            let (run, strand) = heads.min_by_key(|(run, _)| run.first_key)?;
+            places[strand] += 1;
+            Some(FooterRun {
+                keys: (run.first_key, run.end_key()),
+                blob: &self.blobs[run.group as usize][run.at as usize..(run.at + run.len) as usize],
+            })
         })
     }
 }

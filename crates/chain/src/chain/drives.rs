@@ -11,7 +11,7 @@ use ithaca_env::sync::oneshot;
 
 use super::open::{grow_to_least, mark_free};
 use super::{Chain, Inner};
-use crate::core::{Batch, Effect, Leaving};
+use crate::core::{Batch, Effect, Leaving, PassedBy};
 use crate::error::{ChainError, ChangeError, OpenError};
 use crate::limits::LINKS_MAX;
 use crate::links::segment_of;
@@ -58,8 +58,9 @@ impl Chain {
     /// Takes a drive out of the chain, with the other sides of its link: from then on the log goes on without it. On return it is blank again, and the other
     /// drives say durably that it is no member; a crash before that leaves the chain with it or without it.
     ///
-    /// Errors: `HoldsRecords` if records are left on it that are not released, `LastDrive`, `NoRoom` if the others have no
-    /// segments free, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
+    /// Records on it that are not released are moved to the other drives first.
+    ///
+    /// Errors: `HoldsRecords` if some of them are damaged, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
     /// answer, not the change.
     pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
         let chain = self.clone();
@@ -147,7 +148,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Waits until nothing of the log is written to a leaving link, and checks that nothing is left on it.
+    /// Waits until nothing of the log is written to a leaving link, and moves what is left on it.
     async fn empty(&self, link: u32, name: &str) -> Result<(), ChangeError> {
         let inner = &self.inner;
         if !inner.core.borrow_mut().has_room_without_leaving() {
@@ -165,9 +166,22 @@ impl Chain {
             let leaving = core.leaving(link);
             (leaving != Leaving::Busy).then_some(Ok(leaving))
         });
-        match left.await? {
-            Leaving::Holds(segments) => Err(ChangeError::HoldsRecords { drive: name.to_owned(), segments }),
-            Leaving::Empty | Leaving::Busy => Ok(()),
+        if let Leaving::Holds(_) = left.await? {
+            self.move_away(link, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves what is left on a leaving link to the others.
+    async fn move_away(&self, link: u32, name: &str) -> Result<(), ChangeError> {
+        let drive = name.to_owned();
+        match self.inner.clean_link(link).await? {
+            Some(PassedBy::NoRoom) => Err(ChangeError::NoRoom { drive }),
+            Some(PassedBy::Damaged | PassedBy::NoGain) => {
+                let segments = self.inner.core.borrow_mut().closed_on(link).len() as u32;
+                Err(ChangeError::HoldsRecords { drive, segments })
+            }
+            None => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The handle: starts what the writer's core asks for, wakes who waits, keeps segments ready.
 
+mod clean;
 mod drives;
 mod keeper;
 mod open;
@@ -62,6 +63,10 @@ pub(crate) struct Inner {
     /// Rings when something was appended: the pump forms groups at the end of the turn.
     pub(crate) pump: Rc<Notify>,
     is_closing: Cell<bool>,
+    /// A segment is being cleaned: one at a time.
+    is_cleaning: Cell<bool>,
+    /// Rings when it is over.
+    cleaning_over: Notify,
     /// Places of sides that were written again because they were harmed.
     pub(crate) repaired: Cell<u64>,
     /// Stale sides are being rebuilt.

@@ -148,6 +148,8 @@ impl Chain {
             changed: Rc::new(Notify::default()),
             pump: Rc::new(Notify::default()),
             is_closing: Cell::new(false),
+            is_cleaning: Cell::new(false),
+            cleaning_over: Notify::default(),
             repaired: Cell::new(0),
             is_rebuilding: Cell::new(false),
             failed_sides: RefCell::default(),
@@ -161,6 +163,7 @@ impl Chain {
         let inner = &self.inner;
         inner.spawn_pump();
         inner.spawn_keeper();
+        inner.spawn_cleaner();
         inner.turn();
         inner
             .changed

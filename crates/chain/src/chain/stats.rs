@@ -34,6 +34,8 @@ pub struct Stats {
     pub footer_cache_bytes: usize,
     /// Sequence number of the last durable group.
     pub durable_seq: u64,
+    /// Whether a segment is being cleaned.
+    pub is_cleaning: bool,
     /// Since the chain was opened.
     pub counters: Counters,
     /// Places of one side of a link that were harmed and were written again from another side, since the chain was opened.
@@ -80,6 +82,7 @@ impl Chain {
             tail_cache_bytes: self.inner.tail.borrow().bytes(),
             footer_cache_bytes: self.inner.footers.borrow().bytes(),
             durable_seq: core.durable_seq(),
+            is_cleaning: core.is_cleaning(),
             counters: core.counters,
             repaired: self.inner.repaired.get(),
             damage: core.catalog.damage.clone(),

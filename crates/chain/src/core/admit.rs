@@ -7,7 +7,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Core, Queued};
 use crate::error::AppendError;
-use crate::format::{GROUP_HEAD_BYTES, is_aligned, run_blob_bytes};
+use crate::format::{GROUP_HEAD_BYTES, RUN_HEAD_BYTES, RunHead, is_aligned, run_blob_bytes};
 use crate::limits::{BATCH_RUNS_MAX, META_MAX_BYTES, RUN_RECORDS_MAX};
 use crate::options::planted;
 use crate::run::{Run, RunKind};
@@ -39,7 +39,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    fn of(batch: &Batch) -> Self {
+    pub(super) fn of(batch: &Batch) -> Self {
         let mut sizes = Self {
             runs: batch.runs.len() as u64,
             releases: batch.release.len() as u64,
@@ -55,6 +55,15 @@ impl Sizes {
             }
         }
         sizes
+    }
+
+    /// Of a run that lies on a drive.
+    pub(super) fn of_head(run: &RunHead) -> Self {
+        let table = if run.kind == RunKind::Junk { 0 } else { run.table.as_bytes().len() };
+        let bytes = u64::from(run.data_bytes);
+        let (packed, aligned) = if run.aligned { (0, bytes) } else { (bytes, 0) };
+        let blob = (RUN_HEAD_BYTES + run.meta.len() + table) as u64;
+        Self { runs: 1, blob, packed, aligned, ..Self::default() }
     }
 
     pub(crate) fn plus(&self, other: &Self) -> Self {
@@ -75,7 +84,7 @@ impl Sizes {
     }
 
     /// The most that a batch of this content can take of the drive, alone in a group, with its share of the footer.
-    fn cost(&self) -> u64 {
+    pub(super) fn cost(&self) -> u64 {
         self.group_bytes() + self.blob + 20 * self.runs + BLOCK_BYTES as u64
     }
 }
@@ -83,6 +92,21 @@ impl Sizes {
 impl Core {
     /// Takes a batch, or says why not; then nothing of it will ever be written.
     pub(crate) fn append(&mut self, batch: Batch) -> Result<Ticket, AppendError> {
+        let kept = self.kept_from(&batch);
+        self.check_queue(&batch)?;
+        self.take_in(batch, kept)
+    }
+
+    fn check_queue(&self, batch: &Batch) -> Result<(), AppendError> {
+        let max_bytes = self.options.queue_max_bytes as u64;
+        if self.queue.is_empty() || self.queued_bytes + Sizes::of(batch).group_bytes() <= max_bytes {
+            return Ok(());
+        }
+        Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes })
+    }
+
+    /// The same, leaving so many free segments alone.
+    pub(super) fn take_in(&mut self, batch: Batch, kept: usize) -> Result<Ticket, AppendError> {
         if let Some(why) = &self.stopped {
             return Err(why.clone().into());
         }
@@ -98,15 +122,8 @@ impl Core {
             return Err(AppendError::StateTooLong { bytes: sizes.state as usize, max_bytes });
         }
         self.check_releases(&batch)?;
-        let bytes = sizes.group_bytes();
-        if !self.queue.is_empty() && self.queued_bytes + bytes > self.options.queue_max_bytes as u64 {
-            return Err(AppendError::Overloaded {
-                queued_bytes: self.queued_bytes,
-                max_bytes: self.options.queue_max_bytes as u64,
-            });
-        }
-        self.check_space(cost, self.kept_from(&batch))?;
-        self.queued_bytes += bytes;
+        self.check_space(cost, kept)?;
+        self.queued_bytes += sizes.group_bytes();
         self.queued_cost += cost;
         self.queued_releases += batch.release.len();
         self.queue.push_back(Queued { batch, sizes, cost });
@@ -153,7 +170,9 @@ impl Core {
         let half = self.geometry.usable_bytes / 2;
         // The last half segment is for the groups that mark an open and a close.
         let reserve_bytes = (kept as u64 + 1) * half;
-        let needed = self.queued_cost + cost + reserve_bytes;
+        // What a cleaning has begun to move must find room, or the room that it makes will never come.
+        let moving_bytes = if kept == 0 { 0 } else { 2 * self.cleaner.left_bytes() };
+        let needed = self.queued_cost + cost + reserve_bytes + moving_bytes;
         if self.free_bytes() < needed {
             self.reclaim_if_short();
         }
@@ -161,7 +180,7 @@ impl Core {
         if free_bytes >= needed {
             return Ok(());
         }
-        if self.can_grow() {
+        if self.can_grow() || self.cleaner.is_active() {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
         Err(AppendError::Full { free_bytes, reserve_bytes })

@@ -71,6 +71,7 @@ impl Core {
         self.catalog.close_segment(segment, *closed);
         self.counters.segments_closed += 1;
         self.reclaim_due = true;
+        self.cleaner.is_due = true;
         out.push(Effect::Changed);
         self.close_segments(out);
     }

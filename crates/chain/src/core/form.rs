@@ -147,6 +147,7 @@ impl Core {
             starts: encoded.starts,
             data_bytes,
             released: taken.into_iter().flat_map(|queued| queued.batch.release).collect(),
+            vouches_for: identity.durable_seq,
             is_done: false,
         });
         self.reclaim_due |= planted!(self.options, RecycleBeforeDurable);

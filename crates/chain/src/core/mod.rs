@@ -10,6 +10,7 @@
 //! one group; after the first failed write nothing more is written or acknowledged.
 
 mod admit;
+mod clean;
 mod close;
 mod form;
 mod links;
@@ -23,6 +24,8 @@ use ithaca_env::drive::DriveError;
 
 pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
+use clean::Cleaner;
+pub(crate) use clean::PassedBy;
 use close::Closing;
 pub(crate) use links::Leaving;
 
@@ -98,6 +101,8 @@ struct Flight {
     starts: Vec<u32>,
     data_bytes: u64,
     released: Vec<std::ops::Range<u64>>,
+    /// What its head says of the groups before it.
+    vouches_for: u64,
     is_done: bool,
 }
 
@@ -127,6 +132,12 @@ pub struct Counters {
     pub segments_closed: u64,
     /// Bytes of footers and trailers written.
     pub footer_bytes: u64,
+    /// Segments that were cleaned: their records that are not released were moved.
+    pub segments_cleaned: u64,
+    /// Records that were moved.
+    pub records_moved: u64,
+    /// Their data, in bytes.
+    pub moved_bytes: u64,
 }
 
 /// The writer. See the module.
@@ -161,6 +172,9 @@ pub(crate) struct Core {
     /// Every key of a record or a release in a formed group is below.
     formed_key_end: u64,
     reclaim_due: bool,
+    /// Every group up to this one is durable, and a durable group says so.
+    vouched_seq: u64,
+    cleaner: Cleaner,
     /// Links that cannot become larger.
     grown_out: BTreeSet<u32>,
     stopped: Option<ChainError>,
@@ -203,6 +217,8 @@ impl Core {
             formed_state: resume.state,
             formed_key_end,
             reclaim_due: true,
+            vouched_seq: 0,
+            cleaner: Cleaner::default(),
             grown_out: BTreeSet::new(),
             stopped: None,
         }
@@ -262,7 +278,9 @@ impl Core {
         self.counters.data_bytes += flight.data_bytes;
         self.counters.batches += flight.last_ticket.saturating_sub(self.durable_ticket);
         self.durable_ticket = self.durable_ticket.max(flight.last_ticket);
+        self.vouched_seq = self.vouched_seq.max(flight.vouches_for);
         self.reclaim_due |= !flight.released.is_empty();
+        self.cleaner.is_due |= !flight.released.is_empty();
         self.catalog.publish(crate::catalog::Published {
             segment: flight.segment,
             seq: flight.seq,

@@ -9,7 +9,7 @@ use crate::limits::{META_MAX_BYTES, RUN_RECORDS_MAX};
 use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table, listed_bytes};
 
 /// Bytes of the fixed part.
-const RUN_HEAD_BYTES: usize = 32;
+pub(crate) const RUN_HEAD_BYTES: usize = 32;
 const FLAG_ALIGNED: u8 = 1;
 
 /// The table of a run without data is not stored: it is all zeros.

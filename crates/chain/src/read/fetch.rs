@@ -37,7 +37,7 @@ impl Inner {
     }
 
     /// The data of these runs, in their order. All requests start before the first answer is waited for.
-    pub(super) async fn fetch(&self, found: &[Located]) -> Result<Vec<Bytes>, FetchError> {
+    pub(crate) async fn fetch(&self, found: &[Located]) -> Result<Vec<Bytes>, FetchError> {
         let cached = |located: &Located| self.cached(located.lap, located.run.data_range());
         let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
         let extents = extents(found, &data);

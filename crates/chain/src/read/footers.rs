@@ -17,7 +17,7 @@ use crate::sides::Sides;
 impl Inner {
     /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
     /// segment was recycled meanwhile, or if its footer had to be made again: look again.
-    pub(super) async fn load_footer_part(
+    pub(crate) async fn load_footer_part(
         &self,
         key: PartKey,
         ahead_bytes: usize,

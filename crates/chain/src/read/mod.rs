@@ -158,7 +158,11 @@ impl Chain {
 
 impl Inner {
     /// Runs the plan to its end, reading what it misses; parts that follow within `ahead_bytes` are read along.
-    async fn run_plan(self: &Rc<Self>, plan: &mut Plan, ahead_bytes: usize) -> Result<(), ReadError> {
+    pub(crate) async fn run_plan(
+        self: &Rc<Self>,
+        plan: &mut Plan,
+        ahead_bytes: usize,
+    ) -> Result<(), ReadError> {
         loop {
             let planned = plan.run(&self.core.borrow().catalog, &mut self.footers.borrow_mut());
             let Err(missing) = planned else { return Ok(()) };

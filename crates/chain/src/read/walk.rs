@@ -5,7 +5,8 @@
 //!   next() ->        step                   step                   step        None
 //! ```
 //!
-//! Every key is written once, so a run that has a key is the only one, wherever else its segment's keys may lie.
+//! Every key is written once. A cleaner may have copied a record to another segment; any copy of it serves, and no segment
+//! holds two.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::cache::{FooterCache, FooterPart, PartKey};
-use crate::catalog::{Catalog, SegmentIndex};
+use crate::catalog::{Catalog, RunAt, SegmentIndex};
 use crate::format::{Directory, HeadView, PageView};
 use crate::run::TABLE_ENTRY_BYTES;
 
@@ -72,7 +73,7 @@ pub(crate) struct Step<'s> {
 
 /// A run, and what follows it in the same place.
 enum Source<'a> {
-    Memory { segment: u32, lap: u64, index: &'a SegmentIndex, at: usize },
+    Memory { segment: u32, lap: u64, index: &'a SegmentIndex, at: RunAt },
     Page { segment: u32, lap: u64, page: Rc<PageView>, at: usize },
 }
 
@@ -95,7 +96,8 @@ impl Source<'_> {
     /// Moves to the next run if its keys follow without a gap: then no other segment has keys in between.
     fn advance(&mut self, key: u64) -> bool {
         match self {
-            Self::Memory { at, .. } | Self::Page { at, .. } => *at += 1,
+            Self::Memory { at, .. } => *at = at.next(),
+            Self::Page { at, .. } => *at += 1,
         }
         self.keys().is_some_and(|keys| keys.start == key)
     }
@@ -106,11 +108,18 @@ pub(crate) struct Walk<'a, 'g> {
     catalog: &'a Catalog,
     goal: &'g mut Goal,
     source: Option<Source<'a>>,
+    /// A segment in which nothing is looked for.
+    except: Option<u32>,
 }
 
 impl<'a, 'g> Walk<'a, 'g> {
     pub(crate) fn new(catalog: &'a Catalog, goal: &'g mut Goal) -> Self {
-        Self { catalog, goal, source: None }
+        Self { catalog, goal, source: None, except: None }
+    }
+
+    /// The same, but without what one segment holds.
+    pub(crate) fn except(self, segment: Option<u32>) -> Self {
+        Self { except: segment, ..self }
     }
 
     /// The next records; `None` when there is nothing more to find: the goal then begins where the limit cut it off, or is
@@ -167,6 +176,9 @@ impl<'a, 'g> Walk<'a, 'g> {
         }
         let mut best: Option<(u64, Source<'a>)> = None;
         for (segment, lap, index) in self.catalog.in_memory() {
+            if self.except == Some(segment) {
+                continue;
+            }
             let Some(at) = index.first_at(from) else { continue };
             let Some(keys) = index.keys(at) else { continue };
             let source = Source::Memory { segment, lap, index, at };
@@ -180,6 +192,9 @@ impl<'a, 'g> Walk<'a, 'g> {
         for (key, segment) in self.catalog.cold_candidates(self.goal.keys.clone()) {
             if best.as_ref().is_some_and(|(lowest, _)| *lowest <= key) {
                 break;
+            }
+            if self.except == Some(segment) {
+                continue;
             }
             let Some(source) = self.search_footer(cache, held, segment)? else { continue };
             let Some(keys) = source.keys() else { continue };

@@ -1,0 +1,395 @@
+//! The cleaner: makes room of segments in which some records are released and some are not.
+//!
+//! It reads the footer of the segment that the core has chosen, then the records that are left, appends them again, and gives
+//! the segment back when a durable group says that the copies are durable. It works while few segments are free, and
+//! rests between its batches unless it is urgent: the log comes first.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use ithaca_env::drive::{DriveError, Durability, PageBuf};
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::Inner;
+use super::open::mark_free;
+use crate::cache::{FooterPart, PartKey};
+use crate::catalog::Located;
+use crate::core::{Batch, PassedBy, Ticket};
+use crate::error::{AppendError, ChainError, ReadError};
+use crate::format::{Directory, PageView};
+use crate::limits::SCAN_IO_BYTES;
+use crate::links::link_of;
+use crate::options::planted;
+use crate::range_set::RangeSet;
+use crate::read::{FetchError, Plan};
+
+/// While groups are flying, the cleaner rests so many times as long as its last batch took.
+const BUSY_REST_FACTOR: u32 = 4;
+
+/// Who cleans. Dropping it lets the next one.
+struct Turn {
+    inner: Rc<Inner>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.inner.is_cleaning.set(false);
+        self.inner.cleaning_over.ring();
+    }
+}
+
+/// Why a segment was not cleaned.
+enum Unclean {
+    PassedBy(PassedBy),
+    /// All of it was released meanwhile, or the chain closes: there is nothing to do.
+    Over,
+    Stopped(ChainError),
+}
+
+impl From<ChainError> for Unclean {
+    fn from(why: ChainError) -> Self {
+        Self::Stopped(why)
+    }
+}
+
+impl From<FetchError> for Unclean {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Recycled => Self::Over,
+            FetchError::Read(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReadError> for Unclean {
+    fn from(error: ReadError) -> Self {
+        tracing::debug!(%error, "a segment cannot be cleaned");
+        Self::PassedBy(PassedBy::Damaged)
+    }
+}
+
+/// A segment that is to be cleaned.
+struct Victim {
+    segment: u32,
+    lap: u64,
+    directory: Rc<Directory>,
+    /// All of it goes, whether that gives room or not, and even while the chain closes.
+    must_go: bool,
+}
+
+impl Inner {
+    /// Starts the task. It ends with the chain.
+    pub(super) fn spawn_cleaner(self: &Rc<Self>) {
+        let (changed, weak) = (Rc::clone(&self.changed), Rc::downgrade(self));
+        self.env.spawn(async move {
+            loop {
+                let ticket = changed.ticket();
+                let Some(inner) = weak.upgrade() else { return };
+                inner.busy.set(inner.busy.get() + 1);
+                inner.clean_while_due().await;
+                inner.busy.set(inner.busy.get() - 1);
+                if inner.core.borrow().stopped().is_some() {
+                    inner.changed.ring();
+                    return;
+                }
+                drop(inner);
+                changed.after(ticket).await;
+            }
+        });
+    }
+
+    async fn clean_while_due(self: &Rc<Self>) {
+        while !self.is_closing.get() && self.core.borrow_mut().is_cleaning_due() {
+            let Some(_turn) = self.try_begin_cleaning() else { return };
+            let chosen = self.core.borrow_mut().choose_victim();
+            let Some((segment, lap)) = chosen else { return };
+            // Whether it was cleaned or passed by, the next one comes; a chain that has stopped has nothing due.
+            self.clean(segment, lap, false).await.ok();
+        }
+    }
+
+    /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not.
+    pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
+        let _turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        let mut passed = None;
+        let segments = self.core.borrow_mut().closed_on(link);
+        for (segment, lap) in segments {
+            if let Some(why) = self.clean(segment, lap, true).await? {
+                passed = Some(why);
+            }
+        }
+        Ok(passed)
+    }
+
+    fn try_begin_cleaning(self: &Rc<Self>) -> Option<Turn> {
+        (!self.is_cleaning.replace(true)).then(|| Turn { inner: Rc::clone(self) })
+    }
+
+    /// Cleans one closed segment. On return it is free; or it is as it was, and why is returned.
+    async fn clean(
+        self: &Rc<Self>,
+        segment: u32,
+        lap: u64,
+        must_go: bool,
+    ) -> Result<Option<PassedBy>, ChainError> {
+        let why = match self.move_and_free(segment, lap, must_go).await {
+            Ok(()) => return Ok(None),
+            Err(Unclean::Stopped(why)) => return Err(why),
+            Err(Unclean::Over) => {
+                self.core.borrow_mut().give_up_cleaning();
+                return Ok(None);
+            }
+            Err(Unclean::PassedBy(why)) => why,
+        };
+        let is_new = self.core.borrow_mut().pass_by(segment, lap, why);
+        if is_new && why == PassedBy::Damaged {
+            tracing::warn!(
+                segment,
+                lap,
+                "the cleaner passes by a segment that is damaged: it is kept as it is"
+            );
+        }
+        Ok(Some(why))
+    }
+
+    async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, must_go: bool) -> Result<(), Unclean> {
+        let frees_damaged = planted!(self.core.borrow().options, CleanerFreesDamaged);
+        if self.core.borrow().is_harmed(segment) && !frees_damaged {
+            return Err(Unclean::PassedBy(PassedBy::Damaged));
+        }
+        let key = PartKey { segment, lap, page: None };
+        let parts = self.load_footer_part(key, 0).await?;
+        let Some((_, FooterPart::Directory(directory))) = parts.into_iter().next() else {
+            return Err(self.harmed_or_over(segment, lap));
+        };
+        let victim = Victim { segment, lap, directory, must_go };
+        let needed_bytes = self.measure(&victim).await?;
+        let began = self.core.borrow_mut().begin_cleaning(segment, lap, needed_bytes, must_go);
+        began.map_err(Unclean::PassedBy)?;
+        self.move_records(&victim).await?;
+        self.make_certain().await?;
+        self.give_back().await
+    }
+
+    /// A part of its footer is not there: it is in another use, or harmed.
+    fn harmed_or_over(&self, segment: u32, lap: u64) -> Unclean {
+        if self.core.borrow().catalog.is_lap(segment, lap) {
+            Unclean::PassedBy(PassedBy::Damaged)
+        } else {
+            Unclean::Over
+        }
+    }
+
+    /// A page of the victim's footer.
+    async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
+        let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
+        match self.load_footer_part(key, 0).await?.into_iter().next() {
+            Some((_, FooterPart::Page(page))) => Ok(page),
+            _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
+        }
+    }
+
+    /// The parts of a page's runs whose records are not released: which run, and which keys.
+    fn live(&self, page: &PageView) -> Vec<(usize, Range<u64>)> {
+        let core = self.core.borrow();
+        let mut live = Vec::new();
+        for (run, keys) in (0..page.run_count()).filter_map(|run| Some((run, page.keys(run)?))) {
+            if planted!(core.options, CleanerIgnoresRelease) {
+                live.push((run, keys));
+                continue;
+            }
+            live.extend(core.catalog.released.gaps(keys).map(|keys| (run, keys)));
+        }
+        if planted!(core.options, CleanerDropsLive) {
+            live.pop();
+        }
+        live
+    }
+
+    /// What the victim's records take at the tail.
+    async fn measure(&self, victim: &Victim) -> Result<u64, Unclean> {
+        let mut copies = self.core.borrow().copies();
+        for page in 0..victim.directory.pages.len() {
+            let page = self.page(victim, page).await?;
+            for (run, keys) in self.live(&page) {
+                let (head, blob) = page.part(run, keys);
+                copies.add(&head.to_head(blob));
+            }
+        }
+        Ok(copies.total_bytes())
+    }
+
+    /// Appends every record again that is not released and has no other copy. On return all copies are durable.
+    async fn move_records(self: &Rc<Self>, victim: &Victim) -> Result<(), Unclean> {
+        let mut batch: Vec<Located> = Vec::new();
+        let mut copies = self.core.borrow().copies();
+        for page in 0..victim.directory.pages.len() {
+            let page = self.page(victim, page).await?;
+            let live = self.live(&page);
+            let elsewhere = self.elsewhere(victim, &page, &live).await?;
+            for (run, keys) in live {
+                for keys in elsewhere.gaps(keys) {
+                    let (head, blob) = page.part(run, keys);
+                    let run = head.to_head(blob);
+                    if copies.is_full_for(&run) {
+                        copies.finish();
+                        self.move_batch(victim, std::mem::take(&mut batch)).await?;
+                    }
+                    copies.add(&run);
+                    batch.push(Located { segment: victim.segment, lap: victim.lap, run });
+                }
+            }
+        }
+        self.move_batch(victim, batch).await
+    }
+
+    /// Which of these keys have a copy in another segment: after a crash in the middle of a cleaning, or when a freed segment
+    /// came back. No segment may hold two. Errors: a copy is damaged; then this is the record's only one.
+    async fn elsewhere(
+        self: &Rc<Self>,
+        victim: &Victim,
+        page: &PageView,
+        live: &[(usize, Range<u64>)],
+    ) -> Result<RangeSet, Unclean> {
+        let keys: RangeSet = live.iter().map(|(_, keys)| keys.clone()).collect();
+        loop {
+            let mut plan = Plan::elsewhere(keys.ranges().collect(), victim.segment);
+            self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
+            let is_same = |found: &Located, run: usize, keys: &Range<u64>| {
+                let (head, _) = page.part(run, keys.clone());
+                let has_keys = found.run.keys().start < keys.end && keys.start < found.run.keys().end;
+                has_keys && (head.version, head.kind) == (found.run.version, found.run.kind)
+            };
+            plan.found.retain(|found| live.iter().any(|(run, keys)| is_same(found, *run, keys)));
+            match self.verify(&plan.found).await {
+                Err(FetchError::Recycled) => {}
+                verified => {
+                    verified?;
+                    return Ok(plan.found.iter().map(|found| found.run.keys()).collect());
+                }
+            }
+        }
+    }
+
+    /// Reads runs and checks them, a few at a time.
+    async fn verify(&self, found: &[Located]) -> Result<(), FetchError> {
+        for one in found.chunks(16) {
+            self.fetch(one).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the records in the order in which they lie there, and appends them. On return they are durable.
+    async fn move_batch(self: &Rc<Self>, victim: &Victim, mut batch: Vec<Located>) -> Result<(), Unclean> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if self.is_closing.get() && !victim.must_go {
+            return Err(Unclean::Over);
+        }
+        let began = self.env.now();
+        batch.sort_by_key(|located| located.run.data_offset);
+        if planted!(self.core.borrow().options, CleanerFreesDamaged) {
+            batch = self.without_damaged(batch).await?;
+        }
+        let data = self.fetch(&batch).await?;
+        let runs = batch.into_iter().zip(data).map(|(located, data)| located.run.into_run(data)).collect();
+        let ticket = self.append_copies(Batch { runs, ..Batch::default() })?;
+        if planted!(self.core.borrow().options, VictimFreedEarly) {
+            return Ok(());
+        }
+        self.until_durable(ticket).await?;
+        let is_hurried = victim.must_go || self.core.borrow().is_cleaning_urgent();
+        if !is_hurried {
+            let is_flying = self.core.borrow().is_flying();
+            let took = self.env.now().since(began);
+            self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
+        }
+        Ok(())
+    }
+
+    /// What a cleaner does that must not: it forgets what it cannot read.
+    async fn without_damaged(&self, batch: Vec<Located>) -> Result<Vec<Located>, Unclean> {
+        let mut whole = Vec::new();
+        for located in batch {
+            if self.fetch(std::slice::from_ref(&located)).await.is_ok() {
+                whole.push(located);
+            }
+        }
+        Ok(whole)
+    }
+
+    fn append_copies(self: &Rc<Self>, batch: Batch) -> Result<Ticket, Unclean> {
+        let appended = self.core.borrow_mut().append_copies(batch);
+        self.pump.ring();
+        appended.map_err(refused)
+    }
+
+    async fn until_durable(&self, ticket: Ticket) -> Result<(), ChainError> {
+        let durable = self.changed.until(|| {
+            let core = self.core.borrow();
+            if core.durable() >= ticket {
+                return Some(Ok(()));
+            }
+            core.stopped().map(|why| Err(why.clone()))
+        });
+        durable.await
+    }
+
+    /// Has a group written that vouches for the copies. On return it is durable.
+    async fn make_certain(self: &Rc<Self>) -> Result<(), Unclean> {
+        if planted!(self.core.borrow().options, VictimFreedUnvouched) {
+            return Ok(());
+        }
+        let vouched = self.core.borrow_mut().vouch_for_copies();
+        self.pump.ring();
+        let ticket = vouched.map_err(refused)?;
+        if planted!(self.core.borrow().options, VictimFreedEarly) {
+            return Ok(());
+        }
+        Ok(self.until_durable(ticket).await?)
+    }
+
+    /// Marks the victim as free. On return the drive says so, durably, and nothing is left by which an open could take it for
+    /// the segment that it was.
+    async fn give_back(self: &Rc<Self>) -> Result<(), Unclean> {
+        let (victim, lap) = {
+            let mut core = self.core.borrow_mut();
+            (core.free_victim(), core.highest_lap())
+        };
+        let Some(segment) = victim else { return Ok(()) };
+        if let Err(first) = self.wipe(segment, lap).await {
+            let why = ChainError::Failed { first };
+            let mut effects = Vec::new();
+            self.core.borrow_mut().stop(why.clone(), &mut effects);
+            self.start(effects);
+            return Err(why.into());
+        }
+        let mut effects = Vec::new();
+        self.core.borrow_mut().prepared(segment, &mut effects);
+        self.start(effects);
+        self.changed.ring();
+        Ok(())
+    }
+
+    /// The header first: from then on the segment is free, whatever else is in it.
+    async fn wipe(&self, segment: u32, lap: u64) -> Result<(), DriveError> {
+        let geometry = self.core.borrow().geometry;
+        let device = self.device(link_of(segment));
+        mark_free(&device, self.identity.id, geometry, segment, lap).await?;
+        let start = geometry.segment_start(segment);
+        let block = PageBuf::zeroed(BLOCK_BYTES).freeze();
+        for offset in [start + BLOCK_BYTES as u64, start + geometry.segment_bytes - BLOCK_BYTES as u64] {
+            device.write(offset, block.clone(), Durability::Durable).await?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(error: AppendError) -> Unclean {
+    match error {
+        AppendError::Stopped(why) => Unclean::Stopped(why),
+        // What releases and states took meanwhile, or a queue that is full: another time.
+        _ => Unclean::PassedBy(PassedBy::NoRoom),
+    }
+}

@@ -1,0 +1,311 @@
+//! Cleaning: when it is due, which segment is next, whether what is left of it fits, and when it is free.
+//!
+//! ```text
+//!   few segments free ─► victim ─► its live records fit ─► copies ─► durable ─► a group vouches for them ─► freed
+//!                          └ damaged, or nothing to gain: passed by
+//! ```
+//!
+//! It reads nothing: the shell brings what the victim holds. docs/protocol/cleaning.md has the steps and why they are safe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Batch, Core, Sizes, Ticket};
+use crate::catalog::{ClosedSegment, SegmentState};
+use crate::error::{AppendError, DamageKind};
+use crate::format::RunHead;
+use crate::limits::{CLEAN_BATCH_MAX_BYTES, CLEAN_GAIN_MIN};
+use crate::links::link_of;
+use crate::options::planted;
+use crate::run::Run;
+use crate::victims::{Candidate, Cleaning};
+
+/// Why a segment is not cleaned for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassedBy {
+    /// It has holes, or something in it does not match its checksum: it keeps its damage.
+    Damaged,
+    /// Too little of it is released.
+    NoGain,
+    /// What is left of it does not fit into what is free.
+    NoRoom,
+}
+
+/// The segment that is being cleaned.
+#[derive(Debug)]
+struct Victim {
+    segment: u32,
+    lap: u64,
+    /// What its records may still take at the tail.
+    left_bytes: u64,
+    last_copy: Ticket,
+    /// It is free when a durable group says that the groups up to this one are durable.
+    needs_vouched: Option<u64>,
+}
+
+/// What the core knows of cleaning.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// Something has happened since nothing was found to clean.
+    pub(super) is_due: bool,
+    /// Fewer segments are free than should be.
+    is_short: bool,
+    victim: Option<Victim>,
+    /// By lap, with what has to become more before it is looked at again.
+    passed: BTreeMap<u64, (PassedBy, u64)>,
+}
+
+impl Cleaner {
+    /// Bytes that the present victim's records may still take at the tail.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.victim.as_ref().map_or(0, |victim| victim.left_bytes)
+    }
+
+    /// Whether room is on its way.
+    pub(super) fn is_active(&self) -> bool {
+        self.victim.is_some() || (self.is_short && self.is_due)
+    }
+}
+
+/// Adds up what runs take that are moved in batches.
+pub(crate) struct Copies {
+    sizes: Sizes,
+    done_bytes: u64,
+    max_bytes: u64,
+}
+
+impl Copies {
+    /// Whether the present batch has to be written before this run is added, because it would be too large.
+    pub(crate) fn is_full_for(&self, run: &RunHead) -> bool {
+        self.sizes.runs > 0 && self.sizes.plus(&Sizes::of_head(run)).cost() > self.max_bytes
+    }
+
+    /// Adds a run to the present batch, or to the next one if it is full.
+    pub(crate) fn add(&mut self, run: &RunHead) {
+        if self.is_full_for(run) {
+            self.finish();
+        }
+        self.sizes = self.sizes.plus(&Sizes::of_head(run));
+    }
+
+    /// Begins the next batch.
+    pub(crate) fn finish(&mut self) {
+        if self.sizes.runs > 0 {
+            self.done_bytes += std::mem::take(&mut self.sizes).cost();
+        }
+    }
+
+    /// What all batches may take.
+    pub(crate) fn total_bytes(mut self) -> u64 {
+        self.finish();
+        self.done_bytes
+    }
+}
+
+impl Core {
+    /// Whether a segment should be cleaned now.
+    pub(crate) fn is_cleaning_due(&mut self) -> bool {
+        if self.options.cleaning == Cleaning::Off || self.stopped.is_some() || !self.is_fenced() {
+            return false;
+        }
+        let (free, all) = self.room();
+        let percent = |of: u32| all * of as usize / 100;
+        let start = percent(self.options.clean_start_free_percent).max(self.options.reserve_segments + 3);
+        let stop = percent(self.options.clean_stop_free_percent).max(start + 1);
+        self.cleaner.is_short = free < if self.cleaner.is_short { stop } else { start };
+        self.cleaner.is_short && self.cleaner.is_due
+    }
+
+    /// Whether a segment is being cleaned.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.cleaner.victim.is_some()
+    }
+
+    /// Whether so few segments are free that cleaning must not rest.
+    pub(crate) fn is_cleaning_urgent(&self) -> bool {
+        self.room().0 <= self.options.reserve_segments + 1
+    }
+
+    /// Segments that are free or that files can still grow by, and all there can be.
+    fn room(&self) -> (usize, usize) {
+        let space = &self.catalog.space;
+        let (ready, raw) = space.free();
+        let (mut free, mut all) = (ready + raw + usize::from(self.next.is_some()), 0);
+        let most = self.geometry.segments_in(self.options.capacity_bytes);
+        for &link in space.links() {
+            let count = space.count(link);
+            let grown = if self.can_link_grow(link) { most.max(count) } else { count };
+            free += (grown - count) as usize;
+            all += grown as usize;
+        }
+        (free, all)
+    }
+
+    /// The next segment to clean and its lap. `None` if none gives room; then nothing is due until something is released.
+    pub(crate) fn choose_victim(&mut self) -> Option<(u32, u64)> {
+        self.reclaim_if_short();
+        let laps: BTreeSet<u64> = self.catalog.all_closed().map(|(_, closed)| closed.lap).collect();
+        self.cleaner.passed.retain(|lap, _| laps.contains(lap));
+        let chosen = self.options.victims.choose(self.candidates(), self.highest_lap());
+        self.cleaner.is_due = chosen.is_some();
+        chosen.map(|it| (it.segment, it.lap))
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        let free_bytes = self.free_bytes();
+        self.catalog.all_closed().filter_map(move |(segment, closed)| {
+            let (live, dead) = self.estimate(closed);
+            let is_passed = match self.cleaner.passed.get(&closed.lap) {
+                None => false,
+                Some((PassedBy::Damaged, _)) => true,
+                Some((PassedBy::NoGain, before)) => dead <= *before,
+                Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
+            };
+            let is_leaving = !self.catalog.space.is_open(link_of(segment));
+            (!is_passed && !is_leaving).then_some(Candidate { segment, lap: closed.lap, live, dead })
+        })
+    }
+
+    /// How many keys of a closed segment are not released, and how many are. Its ranges may span keys of others, so this is
+    /// a guess until its footer is read.
+    fn estimate(&self, closed: &ClosedSegment) -> (u64, u64) {
+        let released = &self.catalog.released;
+        let gone = |range: &Range<u64>| -> u64 {
+            released.overlaps(range.clone()).map(|part| part.end - part.start).sum()
+        };
+        let all: u64 = closed.ranges.iter().map(|range| range.end - range.start).sum();
+        let dead: u64 = closed.ranges.iter().map(gone).sum();
+        (all - dead, dead)
+    }
+
+    /// Leaves a closed segment as it is, until that may have changed. Returns whether it was not passed by for this before.
+    pub(crate) fn pass_by(&mut self, segment: u32, lap: u64, why: PassedBy) -> bool {
+        self.cleaner.victim = None;
+        let Some(closed) = self.catalog.closed(segment).filter(|closed| closed.lap == lap) else {
+            return false;
+        };
+        let measure = match why {
+            PassedBy::Damaged => 0,
+            PassedBy::NoGain => self.estimate(closed).1,
+            PassedBy::NoRoom => self.free_bytes(),
+        };
+        self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)
+    }
+
+    /// Leaves the victim as it is: it needs no cleaning any more, or the chain closes.
+    pub(crate) fn give_up_cleaning(&mut self) {
+        self.cleaner.victim = None;
+    }
+
+    /// Whether something of this closed segment is known to be harmed, so that it is not to be freed.
+    pub(crate) fn is_harmed(&self, segment: u32) -> bool {
+        let has_holes = self.catalog.closed(segment).is_none_or(|closed| closed.lost_below > 0);
+        let is_frame = |kind: &DamageKind| matches!(kind, DamageKind::Frame | DamageKind::Footer);
+        let damage = &self.catalog.damage;
+        has_holes || damage.iter().any(|it| it.segment == segment && !is_frame(&it.kind))
+    }
+
+    /// Adds up batches of runs that are moved.
+    pub(crate) fn copies(&self) -> Copies {
+        let max_bytes = (self.geometry.usable_bytes / 8).min(CLEAN_BATCH_MAX_BYTES);
+        Copies { sizes: Sizes::default(), done_bytes: 0, max_bytes }
+    }
+
+    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail. Unless it `must_go`, it is worth
+    /// it only if that leaves room.
+    ///
+    /// All of it fits, or nothing is begun: what was moved of a segment gives no room before the last record is.
+    pub(crate) fn begin_cleaning(
+        &mut self,
+        segment: u32,
+        lap: u64,
+        needed_bytes: u64,
+        must_go: bool,
+    ) -> Result<(), PassedBy> {
+        assert!(self.cleaner.victim.is_none(), "one segment at a time");
+        let usable_bytes = self.geometry.usable_bytes;
+        if !must_go && needed_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
+            return Err(PassedBy::NoGain);
+        }
+        if needed_bytes > self.copies_room_bytes() {
+            return Err(PassedBy::NoRoom);
+        }
+        self.cleaner.victim = Some(Victim {
+            segment,
+            lap,
+            left_bytes: needed_bytes,
+            last_copy: Ticket(0),
+            needs_vouched: None,
+        });
+        Ok(())
+    }
+
+    /// Bytes that copies can certainly take. They may use the reserve, but for one segment: that is for the releases and
+    /// the marks of opens and closes that come meanwhile.
+    fn copies_room_bytes(&self) -> u64 {
+        let (ready, raw) = self.catalog.space.free();
+        let free = (ready + raw + usize::from(self.next.is_some())) as u64;
+        let checkpoint = self.formed_released.range_count() as u64 * 16
+            + self.formed_state.as_ref().map_or(0, |state| state.len() as u64)
+            + BLOCK_BYTES as u64;
+        // A segment is left when the next batch does not fit.
+        let each = self.geometry.usable_bytes.saturating_sub(checkpoint + self.geometry.batch_max_bytes);
+        (free.saturating_sub(1) * each + self.cursor_free_bytes()).saturating_sub(self.queued_cost)
+    }
+
+    /// Takes copies of the victim's records, to be written like any batch.
+    pub(crate) fn append_copies(&mut self, batch: Batch) -> Result<Ticket, AppendError> {
+        let cost = Sizes::of(&batch).cost();
+        let records: u64 = batch.runs.iter().map(Run::count).sum();
+        let bytes: u64 = batch.runs.iter().map(|run| run.data.len() as u64).sum();
+        let ticket = self.take_in(batch, 0)?;
+        self.counters.records_moved += records;
+        self.counters.moved_bytes += bytes;
+        let victim = self.cleaner.victim.as_mut().expect("a segment is being cleaned");
+        victim.left_bytes = victim.left_bytes.saturating_sub(cost);
+        victim.last_copy = ticket;
+        Ok(ticket)
+    }
+
+    /// Takes a batch of nothing: its group will say that every copy is durable. Until that is durable too, harm to the last
+    /// groups would look like a torn tail, and an open would cut the copies off.
+    pub(crate) fn vouch_for_copies(&mut self) -> Result<Ticket, AppendError> {
+        let (durable, durable_seq) = (self.durable_ticket, self.durable_seq);
+        let ticket = self.take_in(Batch::default(), 0)?;
+        let is_early = planted!(self.options, VictimFreedEarly);
+        let victim = self.cleaner.victim.as_mut().expect("a segment is being cleaned");
+        assert!(is_early || victim.last_copy.0 <= durable, "every copy is durable");
+        victim.needs_vouched = Some(durable_seq);
+        Ok(ticket)
+    }
+
+    /// Takes the victim out of use: on return no read looks at it any more, and nothing is written to it until
+    /// [`Core::prepared`]. `None` if it is free already, because all of it was released meanwhile.
+    pub(crate) fn free_victim(&mut self) -> Option<u32> {
+        let victim = self.cleaner.victim.take()?;
+        let is_planted =
+            planted!(self.options, VictimFreedEarly) || planted!(self.options, VictimFreedUnvouched);
+        let is_vouched = victim.needs_vouched.is_some_and(|needed| needed <= self.vouched_seq);
+        assert!(is_vouched || is_planted, "a durable group says that the copies are durable");
+        self.catalog.closed(victim.segment).filter(|closed| closed.lap == victim.lap)?;
+        assert!(
+            !self.is_harmed(victim.segment) || planted!(self.options, CleanerFreesDamaged),
+            "a harmed segment keeps its damage"
+        );
+        self.catalog.forget(victim.segment, SegmentState::Preparing);
+        self.counters.segments_cleaned += 1;
+        self.cleaner.is_due = true;
+        Some(victim.segment)
+    }
+
+    /// Closed segments of a link with their laps, oldest first.
+    pub(crate) fn closed_on(&mut self, link: u32) -> Vec<(u32, u64)> {
+        self.catalog.reclaim(None);
+        let closed = self.catalog.all_closed().filter(|(segment, _)| link_of(*segment) == link);
+        let mut closed: Vec<(u32, u64)> = closed.map(|(segment, closed)| (segment, closed.lap)).collect();
+        closed.sort_by_key(|(_, lap)| *lap);
+        closed
+    }
+}
