@@ -86,26 +86,30 @@ impl Inner {
                 let ticket = changed.ticket();
                 let Some(inner) = weak.upgrade() else { return };
                 inner.busy.set(inner.busy.get() + 1);
-                inner.clean_while_due().await;
+                let has_cleaned = inner.clean_if_due().await;
                 inner.busy.set(inner.busy.get() - 1);
                 if inner.core.borrow().stopped().is_some() {
                     inner.changed.ring();
                     return;
                 }
+                // A chain that nobody uses any more ends here.
                 drop(inner);
-                changed.after(ticket).await;
+                if !has_cleaned {
+                    changed.after(ticket).await;
+                }
             }
         });
     }
 
-    async fn clean_while_due(self: &Rc<Self>) {
-        while !self.is_closing.get() && self.core.borrow_mut().is_cleaning_due() {
-            let Some(_turn) = self.try_begin_cleaning() else { return };
-            let chosen = self.core.borrow_mut().choose_victim();
-            let Some((segment, lap)) = chosen else { return };
-            // Whether it was cleaned or passed by, the next one comes; a chain that has stopped has nothing due.
-            self.clean(segment, lap, false).await.ok();
+    /// Cleans one segment, or passes one by, if any is due. Returns whether there was one.
+    async fn clean_if_due(self: &Rc<Self>) -> bool {
+        if self.is_closing.get() || !self.core.borrow_mut().is_cleaning_due() {
+            return false;
         }
+        let Some(_turn) = self.try_begin_cleaning() else { return false };
+        let chosen = self.core.borrow_mut().choose_victim();
+        let Some((segment, lap)) = chosen else { return false };
+        self.clean(segment, lap, false).await.is_ok()
     }
 
     /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not.
@@ -114,11 +118,23 @@ impl Inner {
         let mut passed = None;
         let segments = self.core.borrow_mut().closed_on(link);
         for (segment, lap) in segments {
+            self.grow_for_copies().await?;
             if let Some(why) = self.clean(segment, lap, true).await? {
                 passed = Some(why);
             }
         }
         Ok(passed)
+    }
+
+    /// Files grow before the copies need it. No change of the drives but that of the caller is under way.
+    async fn grow_for_copies(self: &Rc<Self>) -> Result<(), ChainError> {
+        loop {
+            match self.grow_once().await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(first) => return Err(self.fail(first)),
+            }
+        }
     }
 
     fn try_begin_cleaning(self: &Rc<Self>) -> Option<Turn> {
@@ -359,11 +375,7 @@ impl Inner {
         };
         let Some(segment) = victim else { return Ok(()) };
         if let Err(first) = self.wipe(segment, lap).await {
-            let why = ChainError::Failed { first };
-            let mut effects = Vec::new();
-            self.core.borrow_mut().stop(why.clone(), &mut effects);
-            self.start(effects);
-            return Err(why.into());
+            return Err(self.fail(first).into());
         }
         let mut effects = Vec::new();
         self.core.borrow_mut().prepared(segment, &mut effects);

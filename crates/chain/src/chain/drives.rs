@@ -278,11 +278,7 @@ impl Inner {
         pending: &Membership,
     ) -> Result<(), ChainError> {
         let Err(first) = taken.change(pending).await else { return Ok(()) };
-        let failed = ChainError::Failed { first };
-        let mut effects = Vec::new();
-        self.core.borrow_mut().stop(failed.clone(), &mut effects);
-        self.start(effects);
-        Err(failed)
+        Err(self.fail(first))
     }
 
     fn go_on_with(self: &Rc<Self>, link: u32, segments: u32) {

@@ -37,15 +37,22 @@ impl Inner {
                     inner.changed.ring();
                 }
                 if let Err(first) = kept {
-                    let mut effects = Vec::new();
-                    inner.core.borrow_mut().stop(ChainError::Failed { first }, &mut effects);
-                    inner.start(effects);
+                    inner.fail(first);
                     return;
                 }
                 drop(inner);
                 changed.after(ticket).await;
             }
         });
+    }
+
+    /// Stops the chain because a write failed. Returns what it ends with from now on.
+    pub(super) fn fail(self: &Rc<Self>, first: DriveError) -> ChainError {
+        let failed = ChainError::Failed { first };
+        let mut effects = Vec::new();
+        self.core.borrow_mut().stop(failed.clone(), &mut effects);
+        self.start(effects);
+        failed
     }
 
     async fn keep(self: &Rc<Self>) -> Result<(), DriveError> {
@@ -60,8 +67,13 @@ impl Inner {
     async fn grow_if_due(self: &Rc<Self>) -> Result<(), DriveError> {
         // While drives come or go none grows; it rings when that is over.
         let Some(_change) = self.try_begin_change() else { return Ok(()) };
+        self.grow_once().await.map(|_| ())
+    }
+
+    /// Lets a file grow if one should. Returns whether one was asked to. Nobody else changes the drives meanwhile.
+    pub(super) async fn grow_once(self: &Rc<Self>) -> Result<bool, DriveError> {
         let to_grow = self.core.borrow_mut().segments_to_grow_to();
-        let Some((link, segments)) = to_grow else { return Ok(()) };
+        let Some((link, segments)) = to_grow else { return Ok(false) };
         let size_bytes = self.core.borrow().geometry.bytes_for(segments);
         // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
         let grown = self.device(link).grow(size_bytes).await.ok().map(|()| segments);
@@ -71,7 +83,7 @@ impl Inner {
         let mut effects = Vec::new();
         self.core.borrow_mut().grown(link, grown, &mut effects);
         self.start(effects);
-        Ok(())
+        Ok(true)
     }
 
     /// What lies in the new part is missed by an open only if the superblock says that there was such a part.

@@ -46,7 +46,7 @@ struct Victim {
 }
 
 /// What the core knows of cleaning.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Cleaner {
     /// Something has happened since nothing was found to clean.
     pub(super) is_due: bool,
@@ -58,6 +58,10 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
+    pub(super) fn new() -> Self {
+        Self { is_due: true, is_short: false, victim: None, passed: BTreeMap::new() }
+    }
+
     /// Bytes that the present victim's records may still take at the tail.
     pub(super) fn left_bytes(&self) -> u64 {
         self.victim.as_ref().map_or(0, |victim| victim.left_bytes)
@@ -209,7 +213,7 @@ impl Core {
 
     /// Adds up batches of runs that are moved.
     pub(crate) fn copies(&self) -> Copies {
-        let max_bytes = (self.geometry.usable_bytes / 8).min(CLEAN_BATCH_MAX_BYTES);
+        let max_bytes = self.geometry.batch_max_bytes.min(CLEAN_BATCH_MAX_BYTES);
         Copies { sizes: Sizes::default(), done_bytes: 0, max_bytes }
     }
 

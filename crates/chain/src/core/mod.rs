@@ -218,7 +218,7 @@ impl Core {
             formed_key_end,
             reclaim_due: true,
             vouched_seq: 0,
-            cleaner: Cleaner::default(),
+            cleaner: Cleaner::new(),
             grown_out: BTreeSet::new(),
             stopped: None,
         }

@@ -5,6 +5,7 @@
 //! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
 //! * [`drives`]: several drives: placement, crashes, refused sets of drives.
 //! * [`changes`]: drives that come and go, with crashes at every point.
+//! * [`cleaning`]: segments of which something is left, cleaned; crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`slow`]: sides that hang or are far slower than another.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
@@ -14,6 +15,7 @@
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
 mod changes;
+mod cleaning;
 mod crashes;
 mod damage;
 mod drives;

@@ -11,6 +11,7 @@ use ithaca_chain::{ChainOptions, PlantedBug};
 use ithaca_env::sim::{Death, DriveFault};
 
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
+use crate::cleaning;
 use crate::crashes::lives;
 use crate::damage::{Tally, harm_and_look, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
@@ -177,4 +178,40 @@ fn a_side_that_counts_before_it_is_rebuilt_is_found() {
     let is_found =
         |point| catch_unwind(AssertUnwindSafe(|| mirrors::rebuild_cut_at(point, &options))).is_err();
     assert!((1..=200).step_by(3).any(is_found), "a side that has not everything went unnoticed");
+}
+
+/// Whether a run with crashes while segments are cleaned fails.
+fn is_found_by_cleaning(bug: PlantedBug) {
+    let options = ChainOptions { planted: Some(bug), ..cleaning::eager() };
+    let run = |point| cleaning::cut_at(point, Death::PowerCut, &["chain"], &options);
+    let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
+    assert!((1..=200).any(is_found), "{bug:?} went unnoticed");
+}
+
+#[test]
+fn a_victim_that_is_freed_before_its_copies_are_durable_is_found() {
+    is_found_by_cleaning(PlantedBug::VictimFreedEarly);
+}
+
+#[test]
+fn a_cleaner_that_leaves_a_live_record_out_is_found() {
+    is_found_by_cleaning(PlantedBug::CleanerDropsLive);
+}
+
+#[test]
+fn a_cleaner_that_moves_what_is_released_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::CleanerIgnoresRelease), ..cleaning::eager() };
+    assert!(!cleaning::leaves_little_garbage(&options), "garbage that stays went unnoticed");
+}
+
+#[test]
+fn a_cleaner_that_drops_what_is_damaged_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::CleanerFreesDamaged), ..cleaning::eager() };
+    assert!(!cleaning::keeps_damage(&options), "a record that vanished without a word went unnoticed");
+}
+
+#[test]
+fn a_victim_that_is_freed_before_its_copies_are_vouched_for_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::VictimFreedUnvouched), ..cleaning::eager() };
+    assert!(!cleaning::copies_are_vouched_for(&options), "copies that can be cut off went unnoticed");
 }

@@ -1,0 +1,377 @@
+//! Cleaning: room comes back, no live record is lost on the way, damage is kept, wherever the power is cut.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::{
+    AppendError, Batch, Chain, ChainOptions, ChangeError, Cleaning, OpenError, ReadError, Stats, Victims,
+};
+use ithaca_env::Env;
+use ithaca_env::sim::{Death, DriveFault};
+
+use crate::crashes;
+use crate::drives::{THREE, tiny_drives, within};
+use crate::model::{Rng, run_of};
+use crate::world::{MACHINE, Workload, World, identity, open_drive, open_drives, small_options};
+
+/// Cleans whatever gives room, always.
+pub fn eager() -> ChainOptions {
+    ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..small_options() }
+}
+
+fn is_kept(key: u64) -> bool {
+    key.is_multiple_of(10)
+}
+
+/// A record of one block, and the release of the nine before it that are not to be kept.
+fn tenth(key: u64) -> Batch {
+    let run = run_of(key, key, &[Bytes::from(vec![key as u8; 4096])]);
+    let releases = (key % 10 == 9).then(|| key - 8..key);
+    Batch { runs: vec![run], release: releases.into_iter().collect(), ..Batch::default() }
+}
+
+/// Appends, waiting for room. Errors: the chain is full.
+async fn append(env: &Env, chain: &Chain, batch: Batch) -> Result<(), AppendError> {
+    loop {
+        match chain.append(batch.clone()) {
+            Ok(ticket) => return chain.wait(ticket).await.map_err(AppendError::Stopped),
+            Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_micros(500)).await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until nothing is left to clean.
+async fn settle(env: &Env, chain: &Chain) -> Stats {
+    let mut before = chain.stats();
+    loop {
+        env.sleep(Duration::from_millis(20)).await;
+        let stats = chain.stats();
+        if stats == before && !stats.is_cleaning {
+            return stats;
+        }
+        before = stats;
+    }
+}
+
+async fn create(env: &Env, options: ChainOptions) -> Chain {
+    Chain::create(env, open_drive(env).await, identity(), options).await.expect("created")
+}
+
+async fn all_kept_are_there(chain: &Chain, keys: Range<u64>) {
+    for key in keys.filter(|key| is_kept(*key)) {
+        let record = chain.read(key).await.expect("no damage").unwrap_or_else(|| panic!("key {key} is gone"));
+        assert_eq!((record.version, &record.data[..]), (key, &[key as u8; 4096][..]));
+        assert_eq!(&record.meta[..], key.to_le_bytes());
+    }
+}
+
+/// Appends twice what the drive holds and keeps a tenth of it, spread over every segment. Returns whether it fits.
+pub fn keeps_a_tenth(options: &ChainOptions) -> bool {
+    let world = World::new(21);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options.clone()).await;
+        for key in 0..2000 {
+            match append(&env, &chain, tenth(key)).await {
+                Ok(()) => {}
+                Err(AppendError::Full { .. }) => return false,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        all_kept_are_there(&chain, 0..2000).await;
+        let stats = settle(&env, &chain).await;
+        assert!(stats.counters.segments_cleaned > 20, "{stats:?}");
+        let moved = stats.counters.records_moved;
+        assert!(moved > 100 && moved * 4096 == stats.counters.moved_bytes, "{stats:?}");
+        chain.close().await.expect("no fault");
+        let opened = Chain::open(&env, open_drive(&env).await, Some(&identity()), options).await;
+        let (chain, recovered) = opened.expect("it is well");
+        assert_eq!((recovered.damage.len(), recovered.highest_key), (0, Some(1999)));
+        all_kept_are_there(&chain, 0..2000).await;
+        true
+    })
+}
+
+#[test]
+fn a_log_of_which_a_tenth_is_kept_goes_on_for_ever() {
+    for victims in [Victims::HeadOfLog, Victims::CostBenefit] {
+        assert!(keeps_a_tenth(&ChainOptions { victims, ..small_options() }), "{victims:?}");
+        assert!(keeps_a_tenth(&ChainOptions { victims, ..eager() }), "{victims:?}, always");
+    }
+    // Without a cleaner each kept record keeps its segment.
+    assert!(!keeps_a_tenth(&ChainOptions { cleaning: Cleaning::Off, ..small_options() }));
+}
+
+#[test]
+fn nothing_is_moved_while_there_is_room() {
+    within(22, async |env| {
+        let chain = create(&env, ChainOptions { capacity_bytes: 64 << 20, ..small_options() }).await;
+        for key in 0..600 {
+            append(&env, &chain, tenth(key)).await.expect("room");
+        }
+        let stats = settle(&env, &chain).await;
+        assert!(stats.segments_closed > 10);
+        assert_eq!((stats.counters.segments_cleaned, stats.counters.records_moved), (0, 0), "{stats:?}");
+    });
+}
+
+/// What is left in the closed segments when an eager cleaner rests: records that are kept, and of the others.
+pub fn leaves_little_garbage(options: &ChainOptions) -> bool {
+    let world = World::new(23);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options).await;
+        for key in 0..500 {
+            match append(&env, &chain, tenth(key)).await {
+                Ok(()) => {}
+                Err(AppendError::Full { .. }) => return false,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let stats = settle(&env, &chain).await;
+        // Every segment is in one state, and what they hold is the fifty kept records, and garbage in the open segment and
+        // in closed ones of which too little is garbage.
+        let states = stats.segments_ready + stats.segments_raw + stats.segments_open + stats.segments_closed;
+        let segments: u64 = stats.links.iter().map(|link| link.segments).sum();
+        assert_eq!(states, segments, "{stats:?}");
+        assert_eq!(stats.data_bytes, stats.records * 4096);
+        stats.records >= 50 && stats.records < 3 * 50
+    })
+}
+
+#[test]
+fn what_is_not_live_is_not_moved() {
+    assert!(leaves_little_garbage(&eager()));
+}
+
+/// Two lives in which segments are cleaned all the time; the second is cut off at I/O point `point`.
+pub fn cut_at(point: u64, death: Death, drives: &[&'static str], options: &ChainOptions) -> bool {
+    let world = World::over(3, drives);
+    let work = |seed| Workload { rng: Rng(seed), steps: 70, close: seed == 2, heavy: true };
+    assert!(world.live(options, work(1)));
+    world.sim.end(world.process, death);
+    world.sim.restart(world.process);
+    let start = world.sim.io_points(world.process);
+    world.sim.end_at_io(world.process, start + point, death);
+    let survived = world.live(options, work(2));
+    world.sim.end(world.process, death);
+    world.audit(options);
+    survived
+}
+
+#[test]
+fn no_live_record_is_lost_wherever_the_power_is_cut_while_segments_are_cleaned() {
+    // A segment that is free before the copies are there, a copy that is cut as a torn tail, a record in two versions.
+    let mut points = 0;
+    while !cut_at(points + 1, Death::PowerCut, &["chain"], &eager()) {
+        points += 1;
+    }
+    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn nor_on_several_drives() {
+    let options =
+        ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
+    let mut points = 0;
+    while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
+        points += 2;
+    }
+    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn many_lives_of_an_eager_cleaner_keep_every_promise() {
+    let mut acked = 0;
+    for seed in 0..60 {
+        acked += crashes::lives(seed, |options| {
+            options.clean_start_free_percent = 100;
+            options.clean_stop_free_percent = 100;
+            options.victims = if seed % 2 == 0 { Victims::HeadOfLog } else { Victims::CostBenefit };
+        });
+    }
+    assert!(acked > 4_000, "{acked} batches acknowledged: a chain that refuses everything passes too easily");
+}
+
+/// Fills a few segments, of which the first is mostly released, harms it at `harm`, and cleans. Returns what a read of
+/// key 10, a record in it, says before and after an open.
+fn read_after_harm(options: &ChainOptions, offset: u64) -> Vec<Result<bool, ReadError>> {
+    let world = World::new(24);
+    let env = world.sim.env(world.process);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let off = ChainOptions { cleaning: Cleaning::Off, tail_cache_bytes: 0, ..options.clone() };
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, off).await;
+        for key in 0..120 {
+            append(&env, &chain, tenth(key)).await.expect("room");
+        }
+        chain.close().await.expect("no fault");
+    });
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset, bit: 3 });
+    let (env, options) = (world.sim.env(world.process), options.clone());
+    world.sim.block_on(world.process, async move {
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let opened = Chain::open(&env, open_drive(&env).await, None, options.clone()).await;
+            let (chain, _) = opened.expect("one record is harmed");
+            let stats = settle(&env, &chain).await;
+            assert!(stats.counters.segments_cleaned > 0 || !answers.is_empty(), "{stats:?}");
+            answers.push(chain.read(10).await.map(|record| record.is_some()));
+            for key in (0..120).filter(|key| is_kept(*key) && *key != 10) {
+                assert!(chain.read(key).await.expect("it is well").is_some(), "key {key}");
+            }
+            chain.close().await.expect("no fault");
+        }
+        answers
+    })
+}
+
+/// Where the data of key 10 lies: header, the fence, then two blocks for each of the groups with keys 0 to 9, and the head
+/// of its own.
+const KEY_10: u64 = (64 << 10) + 4096 * (2 + 2 * 10 + 1);
+
+/// Whether a damaged record stays named when its segment could be cleaned.
+pub fn keeps_damage(options: &ChainOptions) -> bool {
+    let answers = read_after_harm(options, KEY_10 + 77);
+    answers.iter().all(|answer| matches!(answer, Err(ReadError::Damaged { key: 10, .. })))
+}
+
+#[test]
+fn a_damaged_record_is_never_dropped_and_the_rest_is_cleaned() {
+    assert!(keeps_damage(&eager()));
+}
+
+#[test]
+fn the_record_that_is_harmed_above_is_the_one_that_is_read() {
+    // In a block that holds nothing live the harm is nobody's, and the segment is cleaned.
+    let answers = read_after_harm(&eager(), KEY_10 + 2 * 4096);
+    assert_eq!(answers, [Ok(true), Ok(true)]);
+}
+
+/// One segment is cleaned and the power is cut at once; then every block of what was written is harmed in turn. Returns whether
+/// every record is still there, or named as damaged.
+pub fn copies_are_vouched_for(options: &ChainOptions) -> bool {
+    let is_named = |block: u64| {
+        let world = World::new(25);
+        let drive = world.sim.drive(MACHINE, "chain");
+        let (env, set) = (world.sim.env(world.process), options.clone());
+        world.sim.block_on(world.process, async move {
+            let chain = create(&env, set).await;
+            for key in 0..40 {
+                let batch = Batch { release: Vec::new(), ..tenth(key) };
+                append(&env, &chain, batch).await.expect("room");
+            }
+            let release = Batch { release: vec![1..10], ..Batch::default() };
+            append(&env, &chain, release).await.expect("room");
+            let stats = settle(&env, &chain).await;
+            assert_eq!(stats.counters.segments_cleaned, 1, "{stats:?}");
+        });
+        world.sim.end(world.process, Death::PowerCut);
+        world.sim.restart(world.process);
+        let offset = (64 << 10) + block * 4096;
+        world.sim.fault_drive(drive, DriveFault::BitRot { offset: offset + 30, bit: 2 });
+        let (env, set) = (world.sim.env(world.process), options.clone());
+        world.sim.block_on(world.process, async move {
+            // The newest checkpoint may be what is lost: then the open says so.
+            let opened = Chain::open(&env, open_drive(&env).await, None, set).await;
+            let Ok((chain, _)) = opened else {
+                return matches!(opened, Err(OpenError::CheckpointLost { .. }));
+            };
+            for key in (0..40).filter(|key| !(1..10).contains(key)) {
+                if chain.read(key).await == Ok(None) {
+                    return false;
+                }
+            }
+            true
+        })
+    };
+    (0..4 * 32).all(is_named)
+}
+
+#[test]
+fn harm_to_fresh_copies_is_named_and_not_taken_for_a_torn_tail() {
+    assert!(copies_are_vouched_for(&eager()));
+}
+
+/// Appends to three drives without releasing anything, and removes the first. Returns how often power can be cut on the way.
+fn remove_with_records(point: u64) -> bool {
+    let world = World::over(26, &THREE);
+    let env = world.sim.env(world.process);
+    let options = || ChainOptions { capacity_bytes: (64 << 10) + 8 * (128 << 10), ..tiny_drives() };
+    let keys = 0..60_u64;
+    let all = keys.clone();
+    let (id, names) = world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives, identity(), options()).await.expect("created");
+        for key in all {
+            append(&env, &chain, Batch { release: Vec::new(), ..tenth(key) }).await.expect("room");
+        }
+        let id = chain.drive_ids()[0];
+        chain.close().await.expect("no fault");
+        (id, THREE)
+    });
+    let (env, start) = (world.sim.env(world.process), world.sim.io_points(world.process));
+    world.sim.end_at_io(world.process, start + point, Death::PowerCut);
+    let done = std::rc::Rc::new(std::cell::Cell::new(false));
+    let over = std::rc::Rc::clone(&done);
+    env.clone().spawn(async move {
+        let opened = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
+        let (chain, _) = opened.expect("it is well");
+        chain.remove_drive(id).await.expect("the others have room");
+        assert!(chain.stats().counters.records_moved > 20);
+        over.set(true);
+    });
+    let (process, seen) = (world.process, std::rc::Rc::clone(&done));
+    let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
+    waited.expect("it ends or it is ended");
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
+    world.sim.restart(world.process);
+    let env = world.sim.env(world.process);
+    let is_done = done.get();
+    world.sim.block_on(world.process, async move {
+        let all = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
+        let chain = match all {
+            Ok((chain, _)) if !is_done => chain,
+            _ => {
+                let rest = open_drives(&env, &names[1..]).await;
+                Chain::open(&env, rest, None, options()).await.expect("these are left").0
+            }
+        };
+        for key in keys {
+            let record = chain.read(key).await.expect("no damage");
+            assert_eq!(record.map(|record| record.version), Some(key), "cut at {point}");
+        }
+    });
+    is_done
+}
+
+#[test]
+fn the_records_of_a_drive_that_is_removed_are_moved_wherever_the_power_is_cut() {
+    let mut points = 0;
+    while !remove_with_records(points + 1) {
+        points += 1;
+    }
+    assert!(points > 60, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn a_drive_is_not_removed_when_the_others_have_no_room_for_its_records() {
+    within(27, async |env| {
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives, identity(), tiny_drives()).await.expect("created");
+        let mut keys = 0;
+        while append(&env, &chain, Batch { release: Vec::new(), ..tenth(keys) }).await.is_ok() {
+            keys += 1;
+        }
+        let refused = chain.remove_drive(chain.drive_ids()[0]).await;
+        assert!(matches!(&refused, Err(ChangeError::NoRoom { .. })), "{refused:?}");
+        for key in 0..keys {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+        }
+    });
+}
