@@ -39,7 +39,7 @@ mod victims;
 mod watch;
 
 pub use crate::core::{Batch, Counters, Ticket};
-pub use chain::{Chain, LinkStats, Stats};
+pub use chain::{Chain, LinkStats, Scrubbed, Stats};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of};

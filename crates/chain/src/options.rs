@@ -145,6 +145,13 @@ pub struct ChainOptions {
     /// A side of a mirrored link is given up if its writes take so many times as long as another's, over 2 s and more than
     /// 20 ms each; 0: however slow it is.
     pub slow_side_factor: u32,
+    /// When a mirrored link was not written to for so long, and one side can serve its reads, the others are left alone until
+    /// they are needed, so that they can rest; 0: never.
+    pub sleep_after: Duration,
+    /// Closed segments are read and checked at so many bytes a second, of each side; 0: never by itself.
+    pub scrub_bytes_per_second: u64,
+    /// The rest between two such passes. The first one begins after it, or 10 min after the open if that is sooner.
+    pub scrub_every: Duration,
     /// How room is made of segments that hold both released records and others.
     pub cleaning: Cleaning,
     /// Which of them comes first.
@@ -175,6 +182,9 @@ impl Default for ChainOptions {
             placement: Placement::Fill,
             side_patience: Duration::from_secs(5),
             slow_side_factor: 10,
+            sleep_after: Duration::ZERO,
+            scrub_bytes_per_second: 4 << 20,
+            scrub_every: Duration::from_secs(24 * 3600),
             cleaning: Cleaning::MoveToTail,
             victims: Victims::CostBenefit,
             clean_start_free_percent: 10,

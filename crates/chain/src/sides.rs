@@ -23,6 +23,9 @@ use crate::membership::DriveId;
 use crate::registry::Registry;
 use crate::watch::Pulse;
 
+/// So many requests that wait for the side that is awake wake the others.
+const WAKE_AT_WAITING: usize = 8;
+
 /// A drive of a link.
 #[derive(Clone)]
 pub(crate) struct Side {
@@ -51,6 +54,10 @@ struct Inner {
     turn: Cell<usize>,
     /// What each is doing, if they are watched.
     pulse: Option<Pulse>,
+    /// Live sides that are not read while another can serve.
+    asleep: RefCell<Vec<DriveId>>,
+    /// Something has happened since [`Sides::rest`] that needs all sides.
+    is_busy: Cell<bool>,
 }
 
 impl Sides {
@@ -73,6 +80,8 @@ impl Sides {
             claims: Claims::default(),
             turn: Cell::new(0),
             pulse,
+            asleep: RefCell::default(),
+            is_busy: Cell::new(true),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -111,17 +120,38 @@ impl Sides {
         self.live().into_iter().map(|side| side.drive).collect()
     }
 
-    /// The same, beginning with the one to be read: of those that have the least to do the one whose turn it is.
+    /// The same, beginning with the one to be read: awake, and of those that have the least to do the one whose turn it is.
     pub(crate) fn in_turn(&self) -> Vec<Drive> {
         let mut sides = self.live();
         let turn = self.inner.turn.get();
         self.inner.turn.set(turn.wrapping_add(1));
         let first = turn % sides.len();
         sides.rotate_left(first);
-        if let Some(pulse) = &self.inner.pulse {
-            sides.sort_by_key(|side| pulse.waiting(side.id));
+        let waiting = |id| self.inner.pulse.as_ref().map_or(0, |pulse| pulse.waiting(id));
+        if sides.iter().all(|side| self.is_asleep(side.id) || waiting(side.id) >= WAKE_AT_WAITING) {
+            self.wake();
         }
+        sides.sort_by_key(|side| (self.is_asleep(side.id), waiting(side.id)));
         sides.into_iter().map(|side| side.drive).collect()
+    }
+
+    /// Whether this side is left alone.
+    pub(crate) fn is_asleep(&self, id: DriveId) -> bool {
+        self.inner.asleep.borrow().contains(&id)
+    }
+
+    /// Uses all live sides from now on.
+    pub(crate) fn wake(&self) {
+        self.inner.asleep.borrow_mut().clear();
+        self.inner.is_busy.set(true);
+    }
+
+    /// Leaves all live sides but one alone if nothing has needed them since the last call.
+    pub(crate) fn rest(&self) {
+        if !self.inner.is_busy.replace(false) {
+            let others = self.live().into_iter().skip(1).map(|side| side.id);
+            self.inner.asleep.replace(others.collect());
+        }
     }
 
     fn is_live(&self, id: DriveId) -> bool {
@@ -198,6 +228,7 @@ impl Sides {
     }
 
     fn on_every(&self, start: impl Fn(&Drive) -> DriveFuture<()>) -> DriveFuture<()> {
+        self.wake();
         let mut live = self.live();
         let is_following = |side: &Side| self.follows(side.id) && !self.is_live(side.id);
         let following: Vec<Side> =

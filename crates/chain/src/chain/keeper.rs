@@ -55,6 +55,24 @@ impl Inner {
         failed
     }
 
+    /// Lets sides of mirrored links rest that nothing has needed for a while. The task ends with the chain.
+    pub(super) fn spawn_sleeper(self: &Rc<Self>) {
+        let after = self.core.borrow().options.sleep_after;
+        if after.is_zero() {
+            return;
+        }
+        let (env, weak) = (self.env.clone(), Rc::downgrade(self));
+        self.env.spawn(async move {
+            loop {
+                env.sleep(after).await;
+                let Some(inner) = weak.upgrade().filter(|inner| inner.check_running().is_ok()) else {
+                    return;
+                };
+                inner.links.borrow().iter().for_each(|link| link.device.rest());
+            }
+        });
+    }
+
     async fn keep(self: &Rc<Self>) -> Result<(), DriveError> {
         self.grow_if_due().await?;
         let to_prepare = self.core.borrow_mut().take_raw_segment();

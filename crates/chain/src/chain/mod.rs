@@ -5,6 +5,7 @@ mod drives;
 mod keeper;
 mod open;
 mod rebuild;
+mod scrub;
 mod stats;
 
 use std::cell::{Cell, RefCell};
@@ -14,6 +15,7 @@ use ithaca_env::Env;
 use ithaca_env::drive::Durability;
 use ithaca_env::sync::Notify;
 
+pub use scrub::Scrubbed;
 pub use stats::{LinkStats, Stats};
 
 use crate::cache::{FooterCache, TailCache};
@@ -62,13 +64,14 @@ pub(crate) struct Inner {
     pub(crate) changed: Rc<Notify>,
     /// Rings when something was appended: the pump forms groups at the end of the turn.
     pub(crate) pump: Rc<Notify>,
-    is_closing: Cell<bool>,
+    is_closing: Rc<Cell<bool>>,
     /// A segment is being cleaned: one at a time.
     is_cleaning: Cell<bool>,
     /// Rings when it is over.
     cleaning_over: Notify,
     /// Places of sides that were written again because they were harmed.
     pub(crate) repaired: Cell<u64>,
+    pub(crate) scrubbed: Cell<Scrubbed>,
     /// Stale sides are being rebuilt.
     is_rebuilding: Cell<bool>,
     /// Sides that failed while they were rebuilt; they are left alone until the next open.

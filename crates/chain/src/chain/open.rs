@@ -147,10 +147,11 @@ impl Chain {
             footers: RefCell::new(FooterCache::new(footer_bytes)),
             changed: Rc::new(Notify::default()),
             pump: Rc::new(Notify::default()),
-            is_closing: Cell::new(false),
+            is_closing: Rc::default(),
             is_cleaning: Cell::new(false),
             cleaning_over: Notify::default(),
             repaired: Cell::new(0),
+            scrubbed: Cell::default(),
             is_rebuilding: Cell::new(false),
             failed_sides: RefCell::default(),
             busy: Cell::new(0),
@@ -163,6 +164,8 @@ impl Chain {
         let inner = &self.inner;
         inner.spawn_pump();
         inner.spawn_keeper();
+        inner.spawn_scrubber();
+        inner.spawn_sleeper();
         inner.spawn_cleaner();
         inner.turn();
         inner

@@ -26,7 +26,7 @@ use crate::sides::{Side, Sides};
 const BUSY_REST_FACTOR: u32 = 4;
 
 /// A copy that did not come to its end.
-enum Interrupted {
+pub(super) enum Interrupted {
     /// The side or the last of the live ones failed.
     Drive(DriveError),
     /// The segment is in another use now: look again.
@@ -215,8 +215,9 @@ impl Inner {
         let (start, bytes) = (geometry.segment_start(segment), geometry.segment_bytes);
         let lap = self.lap_of(segment);
         let place = Place { segment, lap };
-        let copy = |range: Range<u64>, from: Option<Drive>| {
-            self.copy(device, side, place, start + range.start..start + range.end, from)
+        let copy = async |range: Range<u64>, from: Option<Drive>| {
+            let range = start + range.start..start + range.end;
+            self.copy(device, side, place, range, from).await.map(drop)
         };
         let Some(known_lap) = lap else {
             // By any of these an open may take a free segment for one in use.
@@ -258,15 +259,17 @@ impl Inner {
         }
     }
 
-    /// Makes a range of the side what a live side has there, in pieces, each while nobody else writes to it.
-    async fn copy(
+    /// Makes a range of the side what a live side has there, in pieces, each while nobody else writes to it. Returns whether
+    /// anything differed.
+    pub(super) async fn copy(
         &self,
         device: &Sides,
         side: &Side,
         place: Place,
         range: Range<u64>,
         from: Option<Drive>,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<bool, Interrupted> {
+        let mut has_differed = false;
         let mut at = range.start;
         while at < range.end {
             if self.is_closing.get() || self.core.borrow().stopped().is_some() {
@@ -281,6 +284,7 @@ impl Inner {
             let source = from.clone().unwrap_or_else(|| device.live_drives().remove(0));
             let right = source.read(at, len).await?;
             let is_same = side.drive.read(at, len).await.is_ok_and(|found| found == right);
+            has_differed |= !is_same;
             if !is_same {
                 side.drive.write(at, right, Durability::Durable).await?;
             }
@@ -290,13 +294,13 @@ impl Inner {
             self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
             at += len as u64;
         }
-        Ok(())
+        Ok(has_differed)
     }
 }
 
 /// A segment in one of its uses.
 #[derive(Clone, Copy)]
-struct Place {
-    segment: u32,
-    lap: Option<u64>,
+pub(super) struct Place {
+    pub(super) segment: u32,
+    pub(super) lap: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! What a chain tells of itself.
 
-use super::Chain;
+use super::{Chain, Scrubbed};
 use crate::catalog::SegmentState;
 use crate::core::{Core, Counters};
 use crate::error::Damage;
@@ -40,6 +40,8 @@ pub struct Stats {
     pub counters: Counters,
     /// Places of one side of a link that were harmed and were written again from another side, since the chain was opened.
     pub repaired: u64,
+    /// What scrubbing has gone through.
+    pub scrubbed: Scrubbed,
     /// Damage that is known.
     pub damage: Vec<Damage>,
     /// Each drive, in the order of the chain.
@@ -69,6 +71,8 @@ pub struct LinkStats {
     pub data_bytes: u64,
     /// Whether the log is being written to this drive.
     pub is_tail: bool,
+    /// Whether it is left alone, because another side of its link can serve all reads.
+    pub is_asleep: bool,
 }
 
 impl Chain {
@@ -85,6 +89,7 @@ impl Chain {
             is_cleaning: core.is_cleaning(),
             counters: core.counters,
             repaired: self.inner.repaired.get(),
+            scrubbed: self.inner.scrubbed.get(),
             damage: core.catalog.damage.clone(),
             links: self.link_stats(&core),
             ..Stats::default()
@@ -110,10 +115,12 @@ impl Chain {
 
     fn link_stats(&self, core: &Core) -> Vec<LinkStats> {
         let roster = self.inner.registry.roster();
+        let links = self.inner.links.borrow();
         let members = roster.membership.members.iter();
         members
             .map(|member| {
                 let it = roster.drive(member.drive);
+                let device = links.device(member.link);
                 let mut stats = LinkStats {
                     id: member.drive,
                     drive: it.map_or_else(|| format!("missing ({})", member.drive), |it| it.drive.name()),
@@ -125,6 +132,7 @@ impl Chain {
                     records: 0,
                     data_bytes: 0,
                     is_tail: core.tail_link() == Some(member.link),
+                    is_asleep: device.is_some_and(|device| device.is_asleep(member.drive)),
                 };
                 let states = core.catalog.space.iter();
                 states

@@ -1,7 +1,7 @@
 //! Reads everything that a chain holds and verifies every checksum.
 
 use bytes::Bytes;
-use ithaca_env::drive::Drive;
+use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::{Damage, DamageKind, OpenError};
@@ -146,7 +146,11 @@ async fn good_copies(drive: &Drive, superblock: &Superblock) -> Result<usize, Op
 }
 
 /// Whether the directory and every page of a footer verify.
-async fn is_footer_good(drive: &Drive, geometry: Geometry, trailer: &Trailer) -> Result<bool, OpenError> {
+pub(crate) async fn is_footer_good(
+    drive: &Drive,
+    geometry: Geometry,
+    trailer: &Trailer,
+) -> Result<bool, DriveError> {
     let Some(directory) = read_directory(std::slice::from_ref(drive), geometry, trailer).await? else {
         return Ok(false);
     };

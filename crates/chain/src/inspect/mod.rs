@@ -3,5 +3,6 @@
 mod check;
 mod dump;
 
+pub(crate) use check::is_footer_good;
 pub use check::{CheckReport, DriveReport, check, identify};
 pub use dump::{DumpOptions, dump};

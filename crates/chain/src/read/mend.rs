@@ -30,7 +30,7 @@ struct Copy {
 impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
     /// Errors: no side has one of the records.
-    pub(super) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
+    pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
         let run = &located.run;
         let data = run.data_range();
         let blocks = data.start / BLOCK * BLOCK..data.end.next_multiple_of(BLOCK);
@@ -41,6 +41,7 @@ impl Inner {
             return Err(FetchError::Recycled);
         }
         let len = (blocks.end - blocks.start) as usize;
+        device.wake();
         let mut copies = copies_of(device.live(), start + blocks.start, len).await;
         let from = (data.start - blocks.start) as usize;
         let mut at = from;
@@ -78,6 +79,7 @@ impl Inner {
         if !self.core.borrow().catalog.is_lap(segment, lap) {
             return Ok(());
         }
+        device.wake();
         let mut copies = copies_of(device.live(), offset, right.len()).await;
         self.write_again(&mut copies, offset, right, 0..right.len()).await
     }

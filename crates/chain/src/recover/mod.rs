@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ithaca_env::drive::Drive;
+use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use equal::agreed_frames;
@@ -250,7 +250,7 @@ pub(crate) async fn read_directory(
     sides: &[Drive],
     geometry: Geometry,
     trailer: &Trailer,
-) -> Result<Option<Directory>, OpenError> {
+) -> Result<Option<Directory>, DriveError> {
     let end = u64::from(trailer.directory_offset) + u64::from(trailer.directory_bytes);
     let is_sound = (trailer.directory_offset as usize).is_multiple_of(BLOCK_BYTES)
         && (trailer.directory_bytes as usize).is_multiple_of(BLOCK_BYTES)

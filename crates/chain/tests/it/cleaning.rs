@@ -265,7 +265,7 @@ pub fn copies_are_vouched_for(options: &ChainOptions) -> bool {
                 let batch = Batch { release: Vec::new(), ..tenth(key) };
                 append(&env, &chain, batch).await.expect("room");
             }
-            let release = Batch { release: vec![1..10], ..Batch::default() };
+            let release = Batch { release: std::iter::once(1..10).collect(), ..Batch::default() };
             append(&env, &chain, release).await.expect("room");
             let stats = settle(&env, &chain).await;
             assert_eq!(stats.counters.segments_cleaned, 1, "{stats:?}");

@@ -8,6 +8,7 @@
 //! * [`cleaning`]: segments of which something is left, cleaned; crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`slow`]: sides that hang or are far slower than another.
+//! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
 //! * [`ranges`]: several ranges of keys read by one plan.
@@ -25,6 +26,7 @@ mod model;
 mod planted;
 mod ranges;
 mod refusals;
+mod scrub;
 mod slow;
 mod space;
 mod world;

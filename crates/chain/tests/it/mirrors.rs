@@ -221,7 +221,7 @@ fn nothing_acknowledged_is_lost_when_a_side_fails_as_the_chain_is_opened() {
 }
 
 /// A chain of one mirrored link that was closed, with keys 0 to 39 of small records that share blocks.
-fn closed_pair(seed: u64) -> World {
+pub fn closed_pair(seed: u64) -> World {
     let world = World::over(seed, &[A, B]);
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
@@ -244,7 +244,7 @@ fn small(key: u64) -> Bytes {
 }
 
 /// Where on a drive the small record with this key is.
-fn place_of(world: &World, name: &str, key: u64) -> u64 {
+pub fn place_of(world: &World, name: &str, key: u64) -> u64 {
     let drive = world.sim.drive(MACHINE, name);
     let bytes =
         world.sim.peek_drive(drive, 0, world.sim.drive_size_bytes(drive).expect("it is there") as usize);
@@ -253,7 +253,7 @@ fn place_of(world: &World, name: &str, key: u64) -> u64 {
 }
 
 /// Reads every small record of each side in turn. True if all are as they were written.
-async fn read_small(chain: &Chain) -> Result<bool, ReadError> {
+pub async fn read_small(chain: &Chain) -> Result<bool, ReadError> {
     for key in 0..40 {
         for _ in 0..2 {
             match chain.read(key).await? {

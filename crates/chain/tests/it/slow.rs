@@ -100,3 +100,59 @@ fn a_side_that_is_far_slower_than_the_other_is_given_up_unless_that_is_wanted() 
     let outcome = work_beside(&slow, ChainOptions { slow_side_factor: 0, ..large() });
     assert_eq!(outcome.states, [SideState::Live, SideState::Live]);
 }
+
+/// Two mirrored links; the log has gone on to the second one, and the first is read only.
+#[test]
+fn sides_that_nothing_needs_sleep_and_are_woken_by_load_by_harm_and_by_writes() {
+    let world = World::over(21, &[A, B]);
+    let env = world.sim.env(world.process);
+    let (begun, is_read) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (is_begun, may_go_on) = (Rc::clone(&begun), Rc::clone(&is_read));
+    let done = Rc::new(Cell::new(false));
+    let is_done = Rc::clone(&done);
+    env.clone().spawn(async move {
+        let options = ChainOptions { sleep_after: Duration::from_secs(10), ..tiny_drives() };
+        let options =
+            ChainOptions { tail_cache_bytes: 0, capacity_bytes: (64 << 10) + 8 * (128 << 10), ..options };
+        let first = vec![open_named(&env, A).await, open_named(&env, B).await];
+        let second = vec![open_named(&env, "c").await, open_named(&env, "d").await];
+        let chain = Chain::create(&env, vec![first, second], identity(), options).await.expect("created");
+        append(&env, &chain, 0..100).await;
+        let asleep = || -> Vec<bool> { chain.stats().links.iter().map(|link| link.is_asleep).collect() };
+        assert_eq!(asleep(), [false; 4]);
+        env.sleep(Duration::from_secs(25)).await;
+        assert_eq!(asleep(), [false, true, false, true], "one side of each link is enough");
+        check_keys(&chain, 0..5).await;
+        assert_eq!(
+            asleep(),
+            [false, true, false, true],
+            "a read now and then is served by the one that is awake"
+        );
+        append(&env, &chain, 100..101).await;
+        assert_eq!(asleep(), [false, true, false, false], "the log is written to the second link");
+        let reads: Vec<_> = (0..40)
+            .map(|key| {
+                let chain = chain.clone();
+                env.spawn(async move { check_keys(&chain, key % 10..key % 10 + 1).await })
+            })
+            .collect();
+        for read in reads {
+            read.join().await.expect("it ends");
+        }
+        assert_eq!(asleep()[..2], [false, false], "many reads need both sides");
+        env.sleep(Duration::from_secs(25)).await;
+        assert_eq!(asleep()[..2], [false, true]);
+        is_begun.set(true);
+        while !may_go_on.get() {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        check_keys(&chain, 0..1).await;
+        assert_eq!(asleep()[..2], [false, false], "what one cannot read is read from the other");
+        chain.close().await.expect("no fault");
+        is_done.set(true);
+    });
+    world.sim.run_while(Time::MAX, move |_| !begun.get()).expect("it gets there");
+    fault(&world.sim, A, DriveFault::FailReads { count: 1 });
+    is_read.set(true);
+    world.sim.run_while(Time::MAX, move |_| !done.get()).expect("it ends");
+}

@@ -1,0 +1,306 @@
+//! Scrubbing: everything that closed segments hold is read and checked, so that harm is found while another side still has what
+//! is lost, and not when it is needed.
+//!
+//! Groups, headers and footers of a mirrored link that one side has and another has not are copied to it. What no side has is
+//! named among the damage of the chain.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::rebuild::{Interrupted, Place};
+use super::{Chain, Inner};
+use crate::catalog::Located;
+use crate::error::{ChainError, Damage, DamageKind};
+use crate::format::{SegmentHeader, SegmentKind, Trailer};
+use crate::inspect::is_footer_good;
+use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
+use crate::sides::{Side, Sides};
+
+/// The first pass begins so long after the open at the latest.
+const FIRST_PASS_AFTER: Duration = Duration::from_secs(600);
+/// A rest is cut up into parts of this length, so that a chain that closes need not wait.
+const REST_STEP: Duration = Duration::from_millis(50);
+
+/// What scrubbing has done since the chain was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Times that all closed segments were gone through.
+    pub passes: u64,
+    /// Segments that were read.
+    pub segments: u64,
+}
+
+/// A drive that is read no faster than it should be. Nothing else is asked of it.
+struct Paced {
+    drive: Drive,
+    env: Env,
+    bytes_per_second: u64,
+    /// Ends every rest.
+    is_over: Rc<Cell<bool>>,
+}
+
+impl Device for Paced {
+    fn size_bytes(&self) -> u64 {
+        self.drive.size_bytes()
+    }
+
+    fn name(&self) -> String {
+        self.drive.name()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        let read = self.drive.read(offset, len);
+        let (env, is_over) = (self.env.clone(), Rc::clone(&self.is_over));
+        let rest = Duration::from_secs_f64(len as f64 / self.bytes_per_second.max(1) as f64);
+        let deadline = env.now() + rest;
+        Box::pin(async move {
+            let bytes = read.await;
+            while env.now() < deadline && !is_over.get() {
+                env.sleep_until(deadline.min(env.now() + REST_STEP)).await;
+            }
+            bytes
+        })
+    }
+
+    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+        self.drive.write(offset, data, durability)
+    }
+
+    fn sync(&self) -> DriveFuture<()> {
+        self.drive.sync()
+    }
+
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        self.drive.grow(size_bytes)
+    }
+
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        self.drive.discard(offset, len)
+    }
+}
+
+impl Chain {
+    /// Reads and checks everything that closed segments hold, once, at no more than `scrub_bytes_per_second` a side; see
+    /// [`ChainOptions`](crate::ChainOptions). On return what one side lacked and another had is written again, and what none has is
+    /// in [`Stats::damage`](crate::Stats). Errors: the chain has stopped, or closes. Dropping the future ends the pass.
+    pub async fn scrub(&self) -> Result<(), ChainError> {
+        let inner = &self.inner;
+        for (segment, lap) in inner.all_closed() {
+            inner.check_running()?;
+            inner.scrub_segment(segment, lap).await;
+        }
+        inner.note_pass();
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Starts the task that scrubs from time to time. It ends with the chain.
+    pub(super) fn spawn_scrubber(self: &Rc<Self>) {
+        let (rate, every) = {
+            let options = &self.core.borrow().options;
+            (options.scrub_bytes_per_second, options.scrub_every)
+        };
+        if rate == 0 {
+            return;
+        }
+        let (env, weak) = (self.env.clone(), Rc::downgrade(self));
+        self.env.spawn(async move {
+            env.sleep(every.min(FIRST_PASS_AFTER)).await;
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let segments = inner.all_closed();
+                drop(inner);
+                for (segment, lap) in segments {
+                    let Some(inner) = weak.upgrade() else { return };
+                    if inner.check_running().is_err() {
+                        return;
+                    }
+                    inner.busy.set(inner.busy.get() + 1);
+                    inner.scrub_segment(segment, lap).await;
+                    inner.busy.set(inner.busy.get() - 1);
+                    if inner.is_closing.get() {
+                        inner.changed.ring();
+                    }
+                }
+                let Some(inner) = weak.upgrade() else { return };
+                inner.note_pass();
+                drop(inner);
+                env.sleep(every).await;
+            }
+        });
+    }
+
+    /// Closed segments with their laps, in the order of the chain.
+    fn all_closed(&self) -> Vec<(u32, u64)> {
+        let core = self.core.borrow();
+        core.catalog.all_closed().map(|(segment, closed)| (segment, closed.lap)).collect()
+    }
+
+    fn note_pass(&self) {
+        let mut scrubbed = self.scrubbed.get();
+        scrubbed.passes += 1;
+        self.scrubbed.set(scrubbed);
+    }
+
+    /// Reads a segment on every live side of its link, if it still is in this use. A drive that fails is left to those who need
+    /// what is on it.
+    async fn scrub_segment(&self, segment: u32, lap: u64) {
+        let place = Place { segment, lap: Some(lap) };
+        match self.scrub_groups(place, lap).await {
+            Ok(()) => {
+                let mut scrubbed = self.scrubbed.get();
+                scrubbed.segments += 1;
+                self.scrubbed.set(scrubbed);
+            }
+            Err(Interrupted::Drive(error)) => {
+                tracing::warn!(%error, segment, "a segment could not be scrubbed to its end");
+            }
+            Err(Interrupted::Recycled | Interrupted::Closing) => {}
+        }
+    }
+
+    async fn scrub_groups(&self, place: Place, lap: u64) -> Result<(), Interrupted> {
+        let segment = place.segment;
+        let device = self.device_of(segment).ok_or(Interrupted::Recycled)?;
+        device.wake();
+        let sides = device.live();
+        let (geometry, options) = {
+            let core = self.core.borrow();
+            (core.geometry, core.options.clone())
+        };
+        let paced: Vec<Drive> =
+            sides.iter().map(|side| self.paced(side, options.scrub_bytes_per_second)).collect();
+        let chain = self.identity.id;
+        let target =
+            ScanTarget { sides: &paced, geometry, chain, segment, lap: Some(lap), options: &options };
+        let scan = scan_segment(&target).await?;
+        for group in &scan.groups {
+            let range = u64::from(group.head.identity.offset)..u64::from(group.end_offset());
+            match group.copy_from {
+                Some(from) => self.copy_to_others(&device, &sides, from, place, range).await?,
+                None if group.bad.is_empty() => {}
+                None => self.scrub_records(&device, place, lap, group).await,
+            }
+        }
+        self.scrub_frame(&device, &sides, place, lap).await
+    }
+
+    fn paced(&self, side: &Side, bytes_per_second: u64) -> Drive {
+        if bytes_per_second == 0 {
+            return side.drive.clone();
+        }
+        let (drive, env) = (side.drive.clone(), self.env.clone());
+        Drive::new(Rc::new(Paced { drive, env, bytes_per_second, is_over: Rc::clone(&self.is_closing) }))
+    }
+
+    /// Makes a range of the segment the same on all sides as on one that has it.
+    async fn copy_to_others(
+        &self,
+        device: &Sides,
+        sides: &[Side],
+        from: usize,
+        place: Place,
+        range: Range<u64>,
+    ) -> Result<(), Interrupted> {
+        let start = self.core.borrow().geometry.segment_start(place.segment);
+        let range = start + range.start..start + range.end;
+        for (_, side) in sides.iter().enumerate().filter(|(index, _)| *index != from) {
+            let source = sides[from].drive.clone();
+            if self.copy(device, side, place, range.clone(), Some(source)).await? {
+                tracing::warn!(drive = %side.drive.name(), offset = range.start, "a harmed place is written again");
+                self.repaired.set(self.repaired.get() + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records of a group that no side has as a whole: each may still have some of them.
+    async fn scrub_records(&self, device: &Sides, place: Place, lap: u64, group: &ScannedGroup) {
+        if device.is_mirrored() {
+            for run in &group.area.runs {
+                // What cannot be mended is named below.
+                let _ = self.mend_run(&Located { segment: place.segment, lap, run: run.clone() }).await;
+            }
+        }
+        for (keys, bytes) in &group.bad {
+            let kind = DamageKind::Data { keys: keys.clone() };
+            self.add_damage(place, Damage { kind, ..damage(place.segment, bytes.clone()) });
+        }
+    }
+
+    /// Header, footer and trailer.
+    async fn scrub_frame(
+        &self,
+        device: &Sides,
+        sides: &[Side],
+        place: Place,
+        lap: u64,
+    ) -> Result<(), Interrupted> {
+        let (geometry, segment) = (self.core.borrow().geometry, place.segment);
+        let (start, bytes) = (geometry.segment_start(segment), geometry.segment_bytes);
+        let (mut headers, mut trailers) = (Vec::new(), Vec::new());
+        for side in sides {
+            let block = read_lenient(&side.drive, start, BLOCK_BYTES).await?;
+            let is_right = |it: &SegmentHeader| it.lap == lap && it.kind == SegmentKind::Open;
+            headers.push(SegmentHeader::decode(&block).ok().filter(is_right));
+            let block = read_lenient(&side.drive, start + bytes - BLOCK_BYTES as u64, BLOCK_BYTES).await?;
+            let trailer = Trailer::decode(&block).ok().filter(|it| it.lap == lap && it.segment == segment);
+            let is_whole = match &trailer {
+                Some(trailer) => is_footer_good(&side.drive, geometry, trailer).await?,
+                None => false,
+            };
+            trailers.push(trailer.filter(|_| is_whole));
+        }
+        self.scrub_part(device, sides, place, 0..BLOCK_BYTES as u64, &headers, DamageKind::Frame).await?;
+        let end =
+            trailers.iter().flatten().next().map_or(bytes - BLOCK_BYTES as u64, |it| it.end_offset.into());
+        self.scrub_part(device, sides, place, end..bytes, &trailers, DamageKind::Footer).await
+    }
+
+    /// A part of a segment that some sides have, and others may not.
+    async fn scrub_part<T>(
+        &self,
+        device: &Sides,
+        sides: &[Side],
+        place: Place,
+        range: Range<u64>,
+        found: &[Option<T>],
+        kind: DamageKind,
+    ) -> Result<(), Interrupted> {
+        match found.iter().position(Option::is_some) {
+            Some(_) if found.iter().all(Option::is_some) => Ok(()),
+            Some(from) => self.copy_to_others(device, sides, from, place, range).await,
+            None => {
+                let bytes = range.start as u32..range.end as u32;
+                self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
+                Ok(())
+            }
+        }
+    }
+
+    /// Names what is lost, unless nobody needs it or it is known.
+    fn add_damage(&self, place: Place, damage: Damage) {
+        let catalog = &mut self.core.borrow_mut().catalog;
+        let is_needed = match &damage.kind {
+            DamageKind::Data { keys } => catalog.released.gaps(keys.clone()).next().is_some(),
+            _ => true,
+        };
+        let is_here = place.lap.is_some_and(|lap| catalog.is_lap(place.segment, lap));
+        if is_here && is_needed && !catalog.damage.contains(&damage) {
+            tracing::error!(?damage, "scrubbing found something that is lost");
+            catalog.damage.push(damage);
+        }
+    }
+}
+
+fn damage(segment: u32, bytes: Range<u32>) -> Damage {
+    Damage { segment, offset: bytes.start, bytes: bytes.end - bytes.start, kind: DamageKind::Frame }
+}

@@ -1,0 +1,147 @@
+//! Scrubbing: harm is found without being asked for, mended from another side, or named.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind};
+use ithaca_env::sim::DriveFault;
+
+use crate::drives::append;
+use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small};
+use crate::world::{MACHINE, World, identity, open_drives, open_named, small_options};
+
+fn uncached() -> ChainOptions {
+    ChainOptions { tail_cache_bytes: 0, ..small_options() }
+}
+
+/// Opens what `closed_pair` left, scrubs it, and gives the places that were written again.
+fn scrub_pair(world: &World) -> u64 {
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        chain.scrub().await.expect("it runs");
+        let stats = chain.stats();
+        assert_eq!(stats.damage, [], "the other side has everything");
+        assert_eq!((stats.scrubbed.passes, stats.scrubbed.segments), (1, stats.segments_closed));
+        chain.close().await.expect("no fault");
+        stats.repaired
+    })
+}
+
+fn read_alone(world: &World, name: &'static str) -> bool {
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let opened = Chain::open(&env, open_drives(&env, &[name]).await, None, uncached()).await;
+        let (chain, recovered) = opened.expect("it is live");
+        let read = read_small(&chain).await;
+        check_keys(&chain, 40..80).await;
+        recovered.damage.is_empty() && chain.stats().damage.is_empty() && read == Ok(true)
+    })
+}
+
+#[test]
+fn what_is_harmed_on_one_side_is_whole_again_after_a_scrub() {
+    let probe = closed_pair(12);
+    let drive = probe.sim.drive(MACHINE, A);
+    let blocks = probe.sim.drive_size_bytes(drive).expect("it is there") / 4096;
+    let (mut harmed, mut repaired) = (0, 0);
+    for block in (16..blocks).step_by(5) {
+        if probe.sim.peek_drive(drive, block * 4096, 4096).iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let world = closed_pair(12);
+        let (name, other) = if block % 2 == 0 { (A, B) } else { (B, A) };
+        let it = if block % 3 == 0 {
+            DriveFault::Unreadable { offset: block * 4096 }
+        } else {
+            DriveFault::BitRot { offset: block * 4096 + 17 * block % 2048, bit: 5 }
+        };
+        fault(&world.sim, name, it);
+        repaired += u64::from(scrub_pair(&world) > 0);
+        harmed += 1;
+        // Alone, so that nothing can come from the other side any more.
+        assert!(read_alone(&world, name), "block {block} of {name}, beside {other}");
+    }
+    assert!(repaired * 2 > harmed, "{repaired} of {harmed} harmed blocks were seen");
+}
+
+#[test]
+fn what_no_side_has_is_named_and_what_is_released_is_not() {
+    let world = closed_pair(13);
+    for name in [A, B] {
+        for key in [8, 9] {
+            let offset = place_of(&world, name, key) + 200;
+            fault(&world.sim, name, DriveFault::BitRot { offset, bit: 2 });
+        }
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        let release = Batch { release: std::iter::once(9..10).collect(), ..Batch::default() };
+        let ticket = chain.append(release).expect("room");
+        chain.wait(ticket).await.expect("no fault");
+        for _ in 0..2 {
+            chain.scrub().await.expect("it runs");
+        }
+        let found: Vec<DamageKind> = chain.stats().damage.into_iter().map(|damage| damage.kind).collect();
+        assert_eq!(found, [DamageKind::Data { keys: 8..9 }]);
+    });
+}
+
+#[test]
+fn a_chain_scrubs_itself_at_its_rate_and_closes_in_the_middle() {
+    let world = World::new(14);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = ChainOptions {
+            scrub_bytes_per_second: 64 << 10,
+            scrub_every: Duration::from_secs(60),
+            ..uncached()
+        };
+        let drives = vec![vec![open_named(&env, "chain").await]];
+        let chain = Chain::create(&env, drives, identity(), options).await.expect("created");
+        append(&env, &chain, 0..100).await;
+        env.sleep(Duration::from_secs(62)).await;
+        let segments = chain.stats().segments_closed;
+        assert!(segments >= 4, "{segments} closed segments");
+        let early = chain.stats().scrubbed;
+        assert!(early.segments < segments && early.passes == 0, "{early:?} after two seconds");
+        // 128 KiB segments at 64 KiB a second.
+        env.sleep(Duration::from_secs(4 * segments)).await;
+        let after = chain.stats().scrubbed;
+        assert_eq!((after.segments, after.passes), (segments, 1));
+        env.sleep(Duration::from_secs(61)).await;
+        let began = env.now();
+        chain.close().await.expect("it does not wait for the pass");
+        assert!(env.now().since(began) < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn harm_on_a_single_drive_is_named_before_it_is_read() {
+    let world = World::new(15);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = vec![vec![open_named(&env, "chain").await]];
+        let chain = Chain::create(&env, drives, identity(), uncached()).await.expect("created");
+        append(&env, &chain, 0..60).await;
+        chain.close().await.expect("no fault");
+    });
+    let drive = world.sim.drive(MACHINE, "chain");
+    let size = world.sim.drive_size_bytes(drive).expect("it is there") as usize;
+    let bytes = world.sim.peek_drive(drive, 0, size);
+    let record = Bytes::from(vec![7; 8192]);
+    let at = bytes.windows(8192).position(|window| window == record).expect("record 7 is on the drive");
+    fault(&world.sim, "chain", DriveFault::BitRot { offset: at as u64 + 5000, bit: 0 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &["chain"]).await;
+        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        assert_eq!(chain.stats().damage, []);
+        chain.scrub().await.expect("it runs");
+        let found: Vec<DamageKind> = chain.stats().damage.into_iter().map(|damage| damage.kind).collect();
+        assert_eq!(found, [DamageKind::Data { keys: 7..8 }]);
+    });
+}
