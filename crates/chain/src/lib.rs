@@ -38,6 +38,7 @@ mod sides;
 mod victims;
 mod watch;
 
+pub use crate::cache::{BlockKey, Found, LineWrite, Lines, Offered, Recent};
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Scrubbed, Stats};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};

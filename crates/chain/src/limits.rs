@@ -70,6 +70,25 @@ pub const FOOTER_LOADS_MAX: usize = 64;
 /// Two cold extents closer than this are read by one request, in bytes.
 pub const READ_COALESCE_BYTES: u64 = 64 << 10;
 
+/// Bytes of a line of a cache drive: a block that says what is in it, and blocks of data.
+pub const CACHE_LINE_BYTES: usize = 64 << 10;
+/// Blocks of data of a line.
+pub const CACHE_LINE_BLOCKS: usize = CACHE_LINE_BYTES / BLOCK_BYTES - 1;
+/// Lines that are written together.
+pub const CACHE_BATCH_LINES: usize = 16;
+/// Batches that wait for a cache drive, or are being written there; what comes beyond that is not cached.
+pub const CACHE_BATCHES_MAX: usize = 4;
+/// Bytes before the first line of a cache drive.
+pub const CACHE_ZONE_BYTES: u64 = 64 << 10;
+/// Most lines of a cache drive: 1 TiB. Each takes some 100 bytes of memory, one of scattered blocks ten times that.
+pub const CACHE_LINES_MAX: u64 = 1 << 24;
+/// Milliseconds that a read waits for a cache drive. One that takes longer is used no more.
+pub const CACHE_DEADLINE_MS: u64 = 1000;
+/// Reads of a cache drive that may fail before it is used no more.
+pub const CACHE_READ_ERRORS_MAX: u32 = 8;
+/// One read of more than this, in bytes, is not put on a cache drive: it is cheap in order, and would push out the rest.
+pub const CACHE_OFFER_MAX_BYTES: u64 = 256 << 10;
+
 const _: () = assert!(SEGMENT_MAX_BYTES <= u32::MAX as u64);
 const _: () = assert!(SEGMENTS_MAX * LINKS_MAX as u64 <= u32::MAX as u64);
 const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);
@@ -81,3 +100,6 @@ const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);
 // Two lists of members and a label fit into a superblock.
 const _: () = assert!(2 * 16 * DRIVES_MAX + LABEL_MAX_BYTES + 128 <= BLOCK_BYTES);
 const _: () = assert!(SUPERBLOCK_QUORUM * 2 >= SUPERBLOCK_COPIES);
+const _: () = assert!(CACHE_LINE_BYTES * CACHE_BATCH_LINES <= DRIVE_IO_MAX_BYTES);
+// The head of a line has room for what it says of each block.
+const _: () = assert!(32 + 40 * CACHE_LINE_BLOCKS <= BLOCK_BYTES);

@@ -100,8 +100,8 @@ impl Inner {
                         }
                     });
                 }
-                Effect::Cache { lap, offset, image } => {
-                    let lowest = self.tail.borrow_mut().add(lap, offset, image);
+                Effect::Cache(group) => {
+                    let lowest = self.tail.borrow_mut().add(group, |_| ());
                     self.core.borrow_mut().catalog.cool(lowest.unwrap_or(u64::MAX));
                 }
                 Effect::Changed => self.changed.ring(),

@@ -29,6 +29,7 @@ pub(crate) use clean::PassedBy;
 use close::Closing;
 pub(crate) use links::Leaving;
 
+use crate::cache::GroupImage;
 use crate::catalog::{Catalog, SegmentState};
 use crate::error::ChainError;
 use crate::format::GroupFlags;
@@ -54,7 +55,7 @@ pub(crate) enum Effect {
     /// Write these bytes durably at this byte of the link; tell [`Core::done`].
     Write { io: Io, link: u32, offset: u64, bytes: Bytes },
     /// The group is durable: its image may serve reads.
-    Cache { lap: u64, offset: u32, image: Bytes },
+    Cache(GroupImage),
     /// Tickets became durable, space came free, or the chain failed: wake whoever waits.
     Changed,
 }
@@ -291,7 +292,12 @@ impl Core {
             data_bytes: flight.data_bytes,
             released: &flight.released,
         });
-        out.push(Effect::Cache { lap: flight.lap, offset: flight.offset, image: flight.image });
+        out.push(Effect::Cache(GroupImage {
+            segment: flight.segment,
+            lap: flight.lap,
+            offset: flight.offset,
+            image: flight.image,
+        }));
         out.push(Effect::Changed);
     }
 

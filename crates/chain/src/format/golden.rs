@@ -5,8 +5,8 @@ use std::fmt::Write;
 use bytes::Bytes;
 
 use super::{
-    Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole, PageView, SegmentHeader,
-    SegmentKind, Superblock, Trailer, encode_group, peek_group,
+    CacheHeader, CachedBlock, Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole,
+    LineHead, PageView, SegmentHeader, SegmentKind, Superblock, Trailer, encode_group, peek_group,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -118,7 +118,19 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("footer page", footer.bytes[..4096].to_vec()),
         ("footer directory", footer.bytes[4096..].to_vec()),
         ("segment trailer", trailer.encode().to_vec()),
+        ("cache header", CacheHeader { session: 0x0102_0304_0506_0708, lines: 9 }.encode().to_vec()),
+        ("cache line head", line_head().encode().to_vec()),
     ]
+}
+
+/// Of a line with two blocks of one segment.
+fn line_head() -> LineHead {
+    let block = |offset, checksum| CachedBlock { chain: CHAIN, lap: 3, segment: 2, offset, checksum };
+    LineHead {
+        session: 0x0102_0304_0506_0708,
+        line: 4,
+        blocks: vec![block(8192, 0x1122_3344), block(12288, 0x5566_7788)],
+    }
 }
 
 /// 32 bytes a line; a line that repeats is written once, with how often.
@@ -157,6 +169,8 @@ fn golden_records_decode() {
             "group" => peek_group(&bytes).is_ok_and(|head| head.decode_area(&bytes).is_ok()),
             "footer page" => PageView::decode(&bytes, 2, 3).is_ok(),
             "footer directory" => Directory::decode(&bytes, 2, 3).is_ok(),
+            "cache header" => CacheHeader::decode(&bytes).is_ok(),
+            "cache line head" => LineHead::decode(&bytes).is_ok(),
             _ => Trailer::decode(&bytes).is_ok(),
         };
         assert!(is_good, "{name}");

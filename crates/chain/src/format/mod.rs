@@ -1,7 +1,8 @@
 //! The records on the drive, one file each. Everything is little-endian and starts with a magic number and a checksum.
 //!
-//! docs/format/chain.md describes every byte. Decoders never panic, never trust a length, and reject trailing bytes.
+//! docs/format/chain.md, and docs/format/cache.md for cache drives, describe every byte. Decoders never panic, never trust a length, and reject trailing bytes.
 
+mod cache;
 mod footer;
 #[cfg(test)]
 mod golden;
@@ -10,6 +11,7 @@ mod run_head;
 mod segment;
 mod superblock;
 
+pub(crate) use cache::{CacheHeader, CachedBlock, LineHead, line_start};
 pub(crate) use footer::{Directory, Footer, FooterRun, Hole, PageEntry, PageView, footer_bound_bytes};
 pub(crate) use group::{
     GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, encode_group, is_aligned,

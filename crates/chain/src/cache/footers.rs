@@ -1,62 +1,9 @@
-//! Memory for reads: recent groups as they were written, and pages of footers. Both are bounded by bytes.
+//! Parts of footers in memory, bounded by bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use bytes::Bytes;
-
 use crate::format::{Directory, PageView};
-
-/// A group as it was written.
-struct Group {
-    lap: u64,
-    /// Where it lies, byte in the segment.
-    offset: u32,
-    image: Bytes,
-}
-
-/// Images of the latest groups, first in, first out.
-pub(crate) struct TailCache {
-    /// In the order of their places, which is the order in which they become durable.
-    groups: VecDeque<Group>,
-    bytes: usize,
-    max_bytes: usize,
-}
-
-impl TailCache {
-    pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { groups: VecDeque::new(), bytes: 0, max_bytes }
-    }
-
-    /// Adds the group that became durable after those that are there. Returns the lowest lap of which a group is still
-    /// there, if one is.
-    pub(crate) fn add(&mut self, lap: u64, offset: u32, image: Bytes) -> Option<u64> {
-        let is_next = self.groups.back().is_none_or(|last| (last.lap, last.offset) < (lap, offset));
-        assert!(is_next, "groups become durable in the order of their places");
-        self.bytes += image.len();
-        self.groups.push_back(Group { lap, offset, image });
-        while self.bytes > self.max_bytes
-            && let Some(oldest) = self.groups.pop_front()
-        {
-            self.bytes -= oldest.image.len();
-        }
-        self.groups.front().map(|group| group.lap)
-    }
-
-    /// The bytes `[start, end)` of a segment, if one group here has them all.
-    pub(crate) fn get(&self, lap: u64, start: u64, end: u64) -> Option<Bytes> {
-        let place = |group: &Group| (group.lap, u64::from(group.offset)) <= (lap, start);
-        let before = self.groups.partition_point(place).checked_sub(1)?;
-        let group = self.groups.get(before).filter(|group| group.lap == lap)?;
-        let from = (start - u64::from(group.offset)) as usize;
-        let to = (end - u64::from(group.offset)) as usize;
-        (to <= group.image.len()).then(|| group.image.slice(from..to))
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
 
 /// Part of a footer.
 #[derive(Clone)]
@@ -159,25 +106,5 @@ impl FooterCache {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_oldest_groups_go_first_and_a_place_between_groups_is_not_found() {
-        let mut cache = TailCache::new(3 * 4096);
-        let image = |byte| Bytes::from(vec![byte; 4096]);
-        assert_eq!(cache.add(1, 4096, image(1)), Some(1));
-        assert_eq!(cache.add(2, 4096, image(2)), Some(1));
-        assert_eq!(cache.add(2, 8192, image(3)), Some(1));
-        assert_eq!(cache.add(2, 12288, image(4)), Some(2));
-        assert_eq!(cache.get(1, 4096, 4100), None);
-        assert_eq!(cache.get(2, 8200, 8203).as_deref(), Some(&[3, 3, 3][..]));
-        assert_eq!(cache.get(2, 8200, 12289), None);
-        assert_eq!(cache.get(2, 0, 10), None);
-        assert_eq!(cache.bytes(), 3 * 4096);
     }
 }

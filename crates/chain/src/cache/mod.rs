@@ -1,0 +1,18 @@
+//! Caches for reads: in memory recent groups as they were written and parts of footers, and behind these lines on a cache
+//! drive. All are bounded by bytes, and none is needed: what is not here is on the drives of the chain.
+//!
+//! ```text
+//!   durable group ─► memory (FIFO) ─► what is still needed of it ─► lines of a cache drive (LRU)
+//!   read:              1. look        2. the same lines         3. the chain's own drive ─► lines
+//! ```
+
+mod footers;
+mod lines;
+mod recency;
+mod recent;
+mod tail;
+
+pub(crate) use footers::{FooterCache, FooterPart, PartKey};
+pub use lines::{BlockKey, Found, LineWrite, Lines, Offered};
+pub use recent::Recent;
+pub(crate) use tail::{GroupImage, TailCache};
