@@ -38,7 +38,9 @@ mod sides;
 mod victims;
 mod watch;
 
-pub use crate::cache::{BlockKey, Found, LineWrite, Lines, Offered, Recent};
+pub use crate::cache::{
+    Answered, BlockKey, CacheDrive, CacheError, CacheStats, Found, LineWrite, Lines, Offered, Reads, Recent,
+};
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Scrubbed, Stats};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};

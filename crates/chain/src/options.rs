@@ -111,6 +111,10 @@ pub enum PlantedBug {
     CleanerIgnoresRelease,
     /// The cleaner leaves out a record that is damaged, and frees the segment.
     CleanerFreesDamaged,
+    /// What a cache drive holds at a block's place counts as the block, without a look at identity and checksum.
+    CacheLineBelieved,
+    /// A cached block of an earlier lap of its segment counts.
+    CacheServesOldLap,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each
@@ -129,6 +133,9 @@ pub struct ChainOptions {
     pub tail_cache_bytes: usize,
     /// Bytes of footer pages kept in memory.
     pub index_cache_bytes: usize,
+    /// With a cache drive ([`Chain::use_cache`](crate::Chain::use_cache), whose size is the drive's own): whether it also
+    /// takes what is read from the drives that the log is not being written to.
+    pub body_cache: bool,
     /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate.
     pub segments_ready: usize,
     /// Segments that data leaves free. Junk may use half of them; the rest is for releases and states, so that a full drive
@@ -175,6 +182,7 @@ impl Default for ChainOptions {
             queue_max_bytes: 64 << 20,
             tail_cache_bytes: 64 << 20,
             index_cache_bytes: 32 << 20,
+            body_cache: false,
             segments_ready: 2,
             reserve_segments: 2,
             capacity_bytes: 16 << 30,

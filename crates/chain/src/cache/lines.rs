@@ -182,31 +182,26 @@ impl<B: Clone> Lines<B> {
             return self.order.add_oldest(line);
         }
         self.order.add_newest(line);
-        let mut last: Option<(BlockKey, Extent)> = None;
-        for (at, key) in keys.into_iter().enumerate() {
-            match &mut last {
-                Some((first, extent)) if first.plus(extent.count) == key => extent.count += 1,
-                _ => {
-                    last.replace((key, Extent { line, at: at as u32, count: 1 })).map(|done| self.hold(done));
-                }
-            }
+        let mut at = 0;
+        while let Some(&first) = keys.get(at) {
+            let rest = keys[at..].iter().enumerate();
+            let count = rest.take_while(|(nth, key)| **key == first.plus(*nth as u32)).count();
+            self.index.insert(first, Extent { line, at: at as u32, count: count as u32 });
+            self.held[line as usize].push(first);
+            at += count;
         }
-        last.map(|done| self.hold(done));
-    }
-
-    fn hold(&mut self, (first, extent): (BlockKey, Extent)) {
-        self.index.insert(first, extent);
-        self.held[extent.line as usize].push(first);
     }
 
     /// What lies at a block's place on the drive is not that block: its line is found no more, and is the next to be
-    /// written over.
-    pub fn forget(&mut self, key: BlockKey, line: u32) {
-        if self.extent(key).is_some_and(|(_, extent)| extent.line == line) {
+    /// written over. False if the block was not in that line any more.
+    pub fn forget(&mut self, key: BlockKey, line: u32) -> bool {
+        let is_there = self.extent(key).is_some_and(|(_, extent)| extent.line == line);
+        if is_there {
             self.clear(line);
             self.order.remove(line);
             self.order.add_oldest(line);
         }
+        is_there
     }
 
     fn clear(&mut self, line: u32) {
@@ -326,9 +321,9 @@ mod tests {
         let mut lines = Lines::new(2, 2);
         fill(&mut lines, 0);
         let line = fill(&mut lines, 100);
-        lines.forget(key(100), 0);
-        assert!(lines.find(key(100)).is_some(), "it is not in that line");
-        lines.forget(key(103), line);
+        assert!(!lines.forget(key(100), 0), "it is not in that line");
+        assert!(lines.find(key(100)).is_some());
+        assert!(lines.forget(key(103), line));
         assert_eq!(lines.find(key(100)), None);
         assert_eq!(fill(&mut lines, 200), line);
     }

@@ -6,13 +6,20 @@
 //!   read:              1. look        2. the same lines         3. the chain's own drive ─► lines
 //! ```
 
+mod drive;
 mod footers;
 mod lines;
+mod reading;
 mod recency;
 mod recent;
+mod share;
 mod tail;
 
+pub use drive::{CacheDrive, CacheError, CacheStats};
 pub(crate) use footers::{FooterCache, FooterPart, PartKey};
 pub use lines::{BlockKey, Found, LineWrite, Lines, Offered};
+pub(crate) use reading::CacheRead;
 pub use recent::Recent;
+pub use share::{Answered, Reads};
+pub(crate) use share::{ReadCounters, Share};
 pub(crate) use tail::{GroupImage, TailCache};

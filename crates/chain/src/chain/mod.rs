@@ -6,6 +6,7 @@ mod keeper;
 mod open;
 mod rebuild;
 mod scrub;
+mod spill;
 mod stats;
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +19,7 @@ use ithaca_env::sync::Notify;
 pub use scrub::Scrubbed;
 pub use stats::{LinkStats, Stats};
 
-use crate::cache::{FooterCache, TailCache};
+use crate::cache::{FooterCache, ReadCounters, Share, TailCache};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
@@ -60,6 +61,10 @@ pub(crate) struct Inner {
     pub(crate) core: RefCell<Core>,
     pub(crate) tail: RefCell<TailCache>,
     pub(crate) footers: RefCell<FooterCache>,
+    /// The part in a cache drive, if there is one.
+    pub(crate) share: RefCell<Option<Share>>,
+    /// Where reads were answered.
+    pub(crate) reads: Rc<ReadCounters>,
     /// Rings when tickets became durable, space came free, or the chain stopped.
     pub(crate) changed: Rc<Notify>,
     /// Rings when something was appended: the pump forms groups at the end of the turn.
@@ -101,7 +106,7 @@ impl Inner {
                     });
                 }
                 Effect::Cache(group) => {
-                    let lowest = self.tail.borrow_mut().add(group, |_| ());
+                    let lowest = self.tail.borrow_mut().add(group, |evicted| self.spill(&evicted));
                     self.core.borrow_mut().catalog.cool(lowest.unwrap_or(u64::MAX));
                 }
                 Effect::Changed => self.changed.ring(),

@@ -145,6 +145,8 @@ impl Chain {
             core: RefCell::new(core),
             tail: RefCell::new(TailCache::new(tail_bytes)),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
+            share: RefCell::default(),
+            reads: Rc::default(),
             changed: Rc::new(Notify::default()),
             pump: Rc::new(Notify::default()),
             is_closing: Rc::default(),

@@ -1,6 +1,7 @@
 //! What a chain tells of itself.
 
 use super::{Chain, Scrubbed};
+use crate::cache::Reads;
 use crate::catalog::SegmentState;
 use crate::core::{Core, Counters};
 use crate::error::Damage;
@@ -32,6 +33,8 @@ pub struct Stats {
     pub tail_cache_bytes: usize,
     /// Bytes of memory that hold parts of footers.
     pub footer_cache_bytes: usize,
+    /// Where reads were answered since the chain was opened.
+    pub reads: Reads,
     /// Sequence number of the last durable group.
     pub durable_seq: u64,
     /// Whether a segment is being cleaned.
@@ -85,6 +88,7 @@ impl Chain {
             queued_bytes: core.queued_bytes(),
             tail_cache_bytes: self.inner.tail.borrow().bytes(),
             footer_cache_bytes: self.inner.footers.borrow().bytes(),
+            reads: self.inner.reads.get(),
             durable_seq: core.durable_seq(),
             is_cleaning: core.is_cleaning(),
             counters: core.counters,

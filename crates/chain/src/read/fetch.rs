@@ -7,6 +7,7 @@ use ithaca_env::drive::DriveFuture;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::FetchError;
+use super::cached::Asked;
 use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
@@ -41,14 +42,16 @@ impl Inner {
         let cached = |located: &Located| self.cached(located.lap, located.run.data_range());
         let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
         let extents = extents(found, &data);
-        let geometry = self.core.borrow().geometry;
+        self.count_cached(found, &data);
         let reads: Vec<(Extent, Sides, DriveFuture<Bytes>)> = extents
             .into_iter()
             .map(|extent| {
                 let device = self.device_of(extent.segment)?;
-                let offset = geometry.segment_start(extent.segment) + extent.blocks.start;
-                let len = (extent.blocks.end - extent.blocks.start) as usize;
-                let read = device.read(offset, len);
+                let missing = (extent.first..extent.end).filter(|&index| data[index].is_none());
+                let wanted = missing.map(|index| (found[index].run.data_range(), &found[index].run.table));
+                let (segment, lap) = (extent.segment, found[extent.first].lap);
+                let asked = Asked { segment, lap, bytes: extent.blocks.clone() };
+                let read = self.read_asked(&device, asked, wanted);
                 Some((extent, device, read))
             })
             .collect::<Option<_>>()
@@ -80,6 +83,14 @@ impl Inner {
             }
         }
         Ok(data.into_iter().flatten().collect())
+    }
+
+    fn count_cached(&self, found: &[Located], data: &[Option<Bytes>]) {
+        for (located, data) in found.iter().zip(data) {
+            if data.as_ref().is_some_and(|data| !data.is_empty()) {
+                self.reads.add(self.is_on_tail(located.segment), |count| count.memory += 1);
+            }
+        }
     }
 
     fn check(&self, located: &Located, data: &[u8]) -> Result<(), FetchError> {

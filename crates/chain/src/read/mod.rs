@@ -3,6 +3,7 @@
 //! Only durable records are seen. What comes from the drive is checked against the checksums of its table; what comes
 //! from memory is what was appended.
 
+mod cached;
 mod fetch;
 mod footers;
 mod mend;
@@ -22,6 +23,7 @@ use crate::catalog::Located;
 use crate::chain::{Chain, Inner};
 use crate::error::ReadError;
 use crate::limits;
+use crate::links::link_of;
 use crate::run::{Run, RunKind, RunView, Table};
 
 /// Bytes of a footer that a key takes, about: runs of one small record each take more, long runs less.
@@ -140,8 +142,11 @@ impl Chain {
         let (core, mut footers, held) = (inner.core.borrow(), inner.footers.borrow_mut(), Held::new());
         let mut goal = Goal::new(keys, limit_bytes);
         let mut walk = Walk::new(&core.catalog, &mut goal);
+        let mut shown = [0, 0];
         while let Some(step) = walk.next(&mut footers, &held).ok()? {
             let data = inner.cached(step.lap, step.head.data_range())?;
+            let is_tail = core.tail_link() == Some(link_of(step.segment));
+            shown[usize::from(is_tail)] += u64::from(!data.is_empty());
             let head = step.head;
             visit(RunView {
                 first_key: head.first_key,
@@ -152,6 +157,8 @@ impl Chain {
                 data,
             });
         }
+        inner.reads.add(true, |count| count.memory += shown[1]);
+        inner.reads.add(false, |count| count.memory += shown[0]);
         Some(goal.keys.start)
     }
 }
