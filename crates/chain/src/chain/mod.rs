@@ -91,6 +91,7 @@ impl Inner {
         for effect in effects {
             match effect {
                 Effect::Write { io, link, offset, bytes } => {
+                    self.spill_footer(io, offset, &bytes);
                     let write = self.device(link).write(offset, bytes, Durability::Durable);
                     let inner = Rc::clone(self);
                     self.busy.set(self.busy.get() + 1);

@@ -6,6 +6,8 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Chain, Inner};
 use crate::cache::{CacheDrive, GroupImage, Share};
+use crate::catalog::SegmentState;
+use crate::core::Io;
 use crate::format::peek_group;
 use crate::links::link_of;
 
@@ -50,5 +52,20 @@ impl Inner {
             let key = share.key(group.segment, group.lap, block as u32);
             share.offer(key, &group.image[at..at + BLOCK_BYTES]);
         }
+    }
+
+    /// Offers the cache drive the part of a footer that is being written at `offset` of its link: else the first read of
+    /// what left memory would go to the tail drive for it.
+    pub(super) fn spill_footer(&self, io: Io, offset: u64, bytes: &[u8]) {
+        let Io::Footer(segment) = io else { return };
+        if self.share.borrow().is_none() {
+            return;
+        }
+        let (lap, start) = {
+            let core = self.core.borrow();
+            let Some(SegmentState::Open(open)) = core.catalog.space.get(segment) else { return };
+            (open.lap, offset - core.geometry.segment_start(segment))
+        };
+        self.offer_footer(segment, lap, start as u32, bytes);
     }
 }

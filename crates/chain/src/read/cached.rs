@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ithaca_env::drive::DriveFuture;
 use ithaca_env::limits::BLOCK_BYTES;
 
-use crate::cache::{CacheRead, ReadCounters, Share};
+use crate::cache::{CacheRead, PartKey, ReadCounters, Share};
 use crate::chain::Inner;
 use crate::limits::CACHE_OFFER_MAX_BYTES;
 use crate::run::Table;
@@ -60,6 +60,29 @@ impl Inner {
                 })
             }
         }
+    }
+}
+
+impl Inner {
+    /// Bytes of a footer at `start` of the segment, if the cache drive has them. The caller checks them.
+    pub(super) async fn cached_footer(&self, key: PartKey, start: u32, len: usize) -> Option<Bytes> {
+        let share = self.share.borrow().clone()?;
+        let first = start / BLOCK_BYTES as u32;
+        let blocks = first..first + (len / BLOCK_BYTES) as u32;
+        let keys: Vec<_> = blocks.map(|block| share.key(key.segment, key.lap, block)).collect();
+        let found = share.read(&keys)?.await?;
+        Some(Bytes::from(found.concat()))
+    }
+
+    /// Offers the cache drive whole blocks of a footer that begin at `start` of the segment.
+    pub(crate) fn offer_footer(&self, segment: u32, lap: u64, start: u32, bytes: &[u8]) {
+        let share = self.share.borrow();
+        let Some(share) = share.as_ref() else { return };
+        if !self.is_on_tail(segment) && !self.core.borrow().options.body_cache {
+            return;
+        }
+        let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(start / BLOCK_BYTES as u32..);
+        blocks.for_each(|(bytes, block)| share.offer(share.key(segment, lap, block), bytes));
     }
 }
 

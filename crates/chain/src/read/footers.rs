@@ -53,20 +53,28 @@ impl Inner {
             let closed = core.catalog.closed(key.segment).filter(|closed| closed.lap == key.lap);
             closed.map(|it| {
                 let start = core.geometry.segment_start(key.segment);
-                (start + u64::from(it.directory_offset), it.directory_bytes as usize, it.directory_checksum)
+                (start, it.directory_offset, it.directory_bytes as usize, it.directory_checksum)
             })
         };
-        let Some((offset, len, checksum)) = place else { return Ok(Vec::new()) };
+        let Some((start, in_segment, len, checksum)) = place else { return Ok(Vec::new()) };
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let decode = |bytes: &Bytes| {
+            let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
+            Directory::decode(bytes, key.segment, key.lap).ok().filter(|_| is_same)
+        };
+        let cached = self.cached_footer(key, in_segment, len).await;
+        if let Some(directory) = cached.as_ref().and_then(decode) {
+            return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
+        }
+        let offset = start + u64::from(in_segment);
         let mut is_harmed = false;
         for drive in device.in_turn() {
             let bytes = read_footer(&device, &drive, offset, len).await?;
-            let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
-            let directory = Directory::decode(&bytes, key.segment, key.lap).ok().filter(|_| is_same);
-            if let Some(directory) = directory {
+            if let Some(directory) = decode(&bytes) {
                 if is_harmed {
                     self.mend_footer(key, offset, &bytes).await?;
                 }
+                self.offer_footer(key.segment, key.lap, in_segment, &bytes);
                 return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
             }
             is_harmed = true;
@@ -105,8 +113,13 @@ impl Inner {
         if u64::from(start) + len as u64 > geometry.segment_bytes {
             return Ok(Vec::new());
         }
-        let offset = geometry.segment_start(key.segment) + u64::from(start);
         let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let cached = self.cached_footer(key, start, len).await;
+        let parts = cached.map(|bytes| decode_pages(key, first, &pages, &bytes)).unwrap_or_default();
+        if parts.len() == pages.len() {
+            return Ok(parts);
+        }
+        let offset = geometry.segment_start(key.segment) + u64::from(start);
         let (mut is_harmed, mut best) = (false, Vec::new());
         for drive in device.in_turn() {
             let bytes = read_footer(&device, &drive, offset, len).await?;
@@ -115,6 +128,7 @@ impl Inner {
                 if is_harmed {
                     self.mend_footer(key, offset, &bytes).await?;
                 }
+                self.offer_footer(key.segment, key.lap, start, &bytes);
                 return Ok(parts);
             }
             is_harmed = true;

@@ -11,10 +11,12 @@
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
+//! * [`cache`]: a cache drive, to which anything may happen.
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
+mod cache;
 mod changes;
 mod cleaning;
 mod crashes;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ithaca_chain::{ChainOptions, PlantedBug};
 use ithaca_env::sim::{Death, DriveFault};
 
+use crate::cache;
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::cleaning;
 use crate::crashes::lives;
@@ -214,4 +215,20 @@ fn a_cleaner_that_drops_what_is_damaged_is_found() {
 fn a_victim_that_is_freed_before_its_copies_are_vouched_for_is_found() {
     let options = ChainOptions { planted: Some(PlantedBug::VictimFreedUnvouched), ..cleaning::eager() };
     assert!(!cleaning::copies_are_vouched_for(&options), "copies that can be cut off went unnoticed");
+}
+
+#[test]
+fn a_cache_that_is_believed_without_a_checksum_is_found() {
+    let options = ChainOptions {
+        planted: Some(PlantedBug::CacheLineBelieved),
+        tail_cache_bytes: 32 << 10,
+        ..small_options()
+    };
+    assert!(!cache::is_flip_harmless(&options), "wrong bytes of a cache drive went unnoticed");
+}
+
+#[test]
+fn a_cache_that_serves_an_earlier_lap_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::CacheServesOldLap), ..small_options() };
+    assert!(!cache::is_old_lap_a_miss(&options), "records of an earlier lap went unnoticed");
 }
