@@ -40,6 +40,15 @@ pub enum Format {
     Json,
 }
 
+/// What a cache drive keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheKeeps {
+    /// What lies on the drives that are being written to.
+    Tail,
+    /// What is read from the others too.
+    All,
+}
+
 /// How much is told on stderr while a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
@@ -170,6 +179,16 @@ pub struct ServeArgs {
     /// Size at which a new drive file begins
     #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub drive_size: u64,
+    /// A file or block device that caches what left memory, for all units. It holds copies only, and is forgotten at a
+    /// restart; a missing path becomes a file
+    #[arg(long, value_name = "PATH")]
+    pub cache: Option<PathBuf>,
+    /// Bytes of the cache that are used
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub cache_size: u64,
+    /// What the cache keeps
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub cache_keeps: CacheKeeps,
 }
 
 /// `ithaca cluster`.

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::OpenError;
+use ithaca_chain::{CacheError, ChainOptions, OpenError};
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
-use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
+use ithaca_log::server::{CacheOptions, LocalCluster, LocalOptions, StartError};
 use ithaca_log::wire::NodeStatus;
 
-use crate::cli::ServeArgs;
+use crate::cli::{CacheKeeps, ServeArgs};
 use crate::failure::Failure;
 use crate::http;
 use crate::json::{Object, array, quoted};
@@ -120,8 +120,13 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         let line = format!("{drives} drives for {units} units: more than one each must be as many for each");
         return Err(Failure::usage(line));
     }
+    let cache = arguments.cache.clone().map(|path| CacheOptions { path, size_bytes: arguments.cache_size });
+    let chain =
+        ChainOptions { body_cache: arguments.cache_keeps == CacheKeeps::All, ..ChainOptions::default() };
     Ok(LocalOptions {
         units,
+        cache,
+        chain,
         drives: arguments.drive.clone(),
         create_bytes: arguments.drive_size,
         ..LocalOptions::new(&arguments.data, arguments.listen)
@@ -140,9 +145,10 @@ fn failed(error: StartError) -> Failure {
             | OpenError::GivenTwice { .. }
             | OpenError::TooManyDrives { .. },
         ) => Failure::usage(line),
-        StartError::Units { .. } | StartError::Layout(_) | StartError::DriveMissing { .. } => {
-            Failure::usage(line)
-        }
+        StartError::Cache(_)
+        | StartError::Units { .. }
+        | StartError::Layout(_)
+        | StartError::DriveMissing { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),
     }
 }

@@ -289,8 +289,8 @@ impl Core {
     /// [`Core::prepared`]. `None` if it is free already, because all of it was released meanwhile.
     pub(crate) fn free_victim(&mut self) -> Option<u32> {
         let victim = self.cleaner.victim.take()?;
-        let is_planted =
-            planted!(self.options, VictimFreedEarly) || planted!(self.options, VictimFreedUnvouched);
+        let is_early = planted!(self.options, VictimFreedEarly);
+        let is_planted = is_early | planted!(self.options, VictimFreedUnvouched);
         let is_vouched = victim.needs_vouched.is_some_and(|needed| needed <= self.vouched_seq);
         assert!(is_vouched || is_planted, "a durable group says that the copies are durable");
         self.catalog.closed(victim.segment).filter(|closed| closed.lap == victim.lap)?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::cli::{Format, LogLevel};
+use crate::cli::{CacheKeeps, Format, LogLevel};
 use crate::failure::Failure;
 use crate::quantity;
 
@@ -127,6 +127,30 @@ pub const SETTINGS: &[Setting] = &[
         list: false,
         check: |text| said(quantity::size_bytes(text)),
         help: "Size at which a new drive file begins; it grows as the log does.",
+    },
+    Setting {
+        key: "cache",
+        env: "ITHACA_CACHE",
+        default: None,
+        list: false,
+        check: any,
+        help: "File or block device that caches what left memory, for all units; without one, reads of that go to their drives.",
+    },
+    Setting {
+        key: "cache-size",
+        env: "ITHACA_CACHE_SIZE",
+        default: Some("4G"),
+        list: false,
+        check: |text| said(quantity::size_bytes(text)),
+        help: "Bytes of the cache that are used, at the most.",
+    },
+    Setting {
+        key: "cache-keeps",
+        env: "ITHACA_CACHE_KEEPS",
+        default: Some("tail"),
+        list: false,
+        check: |text| CacheKeeps::from_str(text, false).map(drop),
+        help: "What the cache keeps: tail, the drive that is being written; or all, what is read from others too.",
     },
 ];
 

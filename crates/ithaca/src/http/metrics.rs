@@ -83,6 +83,24 @@ const COUNTED: &[(&str, &str, &str)] = &[
     ("queued_bytes", "ithaca_chain_queued_bytes", "Bytes that wait to be written."),
     ("tail_cache_bytes", "ithaca_chain_tail_cache_bytes", "Memory that holds recent writes."),
     ("footer_cache_bytes", "ithaca_chain_footer_cache_bytes", "Memory that holds parts of footers."),
+    (
+        "tail_reads_memory",
+        "ithaca_chain_tail_reads_memory_total",
+        "Runs on the tail drive, read from memory.",
+    ),
+    (
+        "tail_reads_cache",
+        "ithaca_chain_tail_reads_cache_total",
+        "Runs on the tail drive, read from the cache drive.",
+    ),
+    ("tail_reads_missed", "ithaca_chain_tail_reads_missed_total", "Runs that were read from the tail drive."),
+    ("body_reads_memory", "ithaca_chain_body_reads_memory_total", "Runs on other drives, read from memory."),
+    (
+        "body_reads_cache",
+        "ithaca_chain_body_reads_cache_total",
+        "Runs on other drives, read from the cache drive.",
+    ),
+    ("body_reads_missed", "ithaca_chain_body_reads_missed_total", "Runs that were read from other drives."),
     ("damaged_places", "ithaca_chain_damaged_places", "Places on the drive that are known to be damaged."),
 ];
 

@@ -106,3 +106,23 @@ fn a_mirrored_drive_serves_from_one_side_and_takes_a_new_one() {
     let dev = start(&["c"]);
     assert_eq!(dev.run("log read 1").expect(0).text(), "on one side");
 }
+
+#[test]
+fn a_cache_is_made_where_it_is_asked_for_and_is_never_needed() {
+    let dir = temp_dir();
+    let (data, cache) = (dir.path().join("data"), dir.path().join("cache"));
+    let more = ["--cache", cache.to_str().expect("text"), "--cache-size", "8M", "--cache-keeps", "all"];
+    let dev = Dev::start(&data, &more);
+    dev.feed("log append", b"kept").expect(0);
+    assert_eq!(dev.run("log read 0").expect(0).text(), "kept");
+    assert_eq!(dev.stop().0, Some(0));
+    assert_eq!(std::fs::metadata(&cache).expect("it was made").len(), 8 << 20);
+    std::fs::remove_file(&cache).expect("it is there");
+    assert_eq!(Dev::start(&data, &more).run("log read 0").expect(0).text(), "kept");
+    // A drive of a unit is no cache.
+    let chain = data.join("unit-1.chain");
+    let other = dir.path().join("other");
+    let more = ["--cache", chain.to_str().expect("text")];
+    let told = run(dev_command(&other, &more), b"").expect(2).stderr;
+    assert!(told.contains("unit-1.chain is neither blank nor a cache"), "{told}");
+}

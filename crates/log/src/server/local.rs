@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BufMut;
 use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
-use ithaca_chain::{Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
+use ithaca_chain::{CacheError, Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
 use ithaca_env::codec::Decoder;
 use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::net::{Listener, NetError};
@@ -17,6 +17,7 @@ use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
+use super::caches::{CacheOptions, open_cache};
 use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
@@ -51,6 +52,8 @@ pub struct LocalOptions {
     pub drives: Vec<PathBuf>,
     /// Bytes that a new drive is created with.
     pub create_bytes: u64,
+    /// A cache drive for all units, if there is one.
+    pub cache: Option<CacheOptions>,
     /// How chains are set up.
     pub chain: ChainOptions,
     /// How units are set up.
@@ -70,6 +73,7 @@ impl LocalOptions {
             units: 1,
             drives: Vec::new(),
             create_bytes: 1 << 30,
+            cache: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
@@ -119,6 +123,9 @@ pub enum StartError {
     /// A unit's chain cannot be opened.
     #[error(transparent)]
     Chain(#[from] OpenError),
+    /// The cache drive is none.
+    #[error("cache: {0}")]
+    Cache(#[from] CacheError),
     /// A drive could not be added to a unit's chain.
     #[error(transparent)]
     AddDrive(#[from] ChangeError),
@@ -208,8 +215,15 @@ impl LocalCluster {
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
         check_units(decided.as_ref(), options.units)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
+        let cache = match &options.cache {
+            Some(cache) => open_cache(env, cache).await?,
+            None => None,
+        };
         for (unit, listener) in listeners.into_iter().enumerate() {
             let (shell, answering) = open_unit(env, &options, unit, cluster, decided.is_some()).await?;
+            if let Some(cache) = &cache {
+                shell.chain().use_cache(cache);
+            }
             started.serving.borrow_mut().push(answering);
             let node = Rc::new(Node {
                 env: env.clone(),

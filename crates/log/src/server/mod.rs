@@ -10,6 +10,7 @@
 //! A [`LocalCluster`] is a whole cluster in one environment. Its start is a reconfiguration like any other: the units are
 //! sealed, the tail is decided once in the next layout, and the sequencer starts there (docs/protocol/seal.md).
 
+mod caches;
 mod follower;
 mod forward;
 mod layouts;
@@ -20,4 +21,5 @@ mod reply;
 mod unit_drives;
 mod unit_shell;
 
+pub use caches::CacheOptions;
 pub use local::{LocalCluster, LocalOptions, StartError};

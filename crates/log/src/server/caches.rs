@@ -1,0 +1,39 @@
+//! The cache drive of a process, which the chains of all its units share.
+
+use std::path::PathBuf;
+
+use ithaca_chain::{CacheDrive, CacheError};
+use ithaca_env::Env;
+use ithaca_env::drive::{DriveError, OpenDrive};
+
+/// A drive for copies of what was written or read of late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// A file or block device; a path that is not there becomes a file. It must be blank, or have been a cache.
+    pub path: PathBuf,
+    /// Bytes of it to use, at the most.
+    pub size_bytes: u64,
+}
+
+/// Opens the cache drive. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
+/// small, another process has it, or there is no such place: nothing was written then.
+pub(super) async fn open_cache(env: &Env, options: &CacheOptions) -> Result<Option<CacheDrive>, CacheError> {
+    let create_bytes = Some(BLANK_BYTES);
+    let open = OpenDrive { path: options.path.clone(), create_bytes, read_only: false };
+    let opened = match env.open_drive(open).await {
+        Ok(drive) => CacheDrive::open(env, drive, options.size_bytes).await,
+        Err(error @ (DriveError::InUse { .. } | DriveError::NotFound { .. })) => return Err(error.into()),
+        Err(error) => Err(error.into()),
+    };
+    match opened {
+        Ok(cache) => Ok(Some(cache)),
+        Err(CacheError::Drive(error)) => {
+            tracing::warn!(%error, "the cache drive cannot be used; reads go to the units' drives");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A new file begins with so many bytes, and grows to its size.
+const BLANK_BYTES: u64 = 64 << 10;
