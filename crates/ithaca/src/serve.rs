@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{CacheError, ChainOptions, OpenError};
+use ithaca_chain::{ChainOptions, OpenError};
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::server::{CacheOptions, LocalCluster, LocalOptions, StartError};
