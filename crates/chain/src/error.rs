@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::membership::DriveId;
 use crate::options::{ChainId, OptionsError};
+use crate::owner::{Keys, Place};
 
 /// Why a chain could not be created or opened. Nothing was written, except where said.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -163,6 +164,16 @@ pub enum OpenError {
         /// The other one.
         other: String,
     },
+    /// The chain's keys are written otherwise than this open expects: one whose keys are versioned is opened by their owner.
+    #[error("the keys of {drive} are {found}, expected keys that are {expected}")]
+    WrongKeys {
+        /// The drives.
+        drive: String,
+        /// What they say.
+        found: Keys,
+        /// What was expected.
+        expected: Keys,
+    },
     /// The fence of this open could not be written: the drive is full up to the last block.
     #[error("{drive}: no room to open the chain: not one block is free")]
     NoRoom {
@@ -216,8 +227,9 @@ pub enum ChangeError {
         /// The drive.
         drive: String,
     },
-    /// Records on the drive cannot be moved to another one, because they are damaged; release them, then try again.
-    #[error("{drive} holds damaged records that are not released, in {segments} segments")]
+    /// Records on the drive cannot be moved to another one, because they are damaged or their owner does not let them go;
+    /// release them, then try again.
+    #[error("{drive} holds records that cannot be moved, in {segments} segments")]
     HoldsRecords {
         /// The drive.
         drive: String,
@@ -308,6 +320,27 @@ pub enum ReadError {
         segment: u32,
         /// Byte in the segment.
         offset: u32,
+    },
+    /// The drive failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+/// Why the record at a place could not be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PlaceError {
+    /// The segment is in another use: the record was moved, and its owner was told where to, or it was not live any more. Look
+    /// it up again.
+    #[error("the record at {place} has moved")]
+    Moved {
+        /// Where it was.
+        place: Place,
+    },
+    /// What the drive holds there is not the record.
+    #[error("the record at {place} is damaged")]
+    Damaged {
+        /// Where.
+        place: Place,
     },
     /// The drive failed.
     #[error(transparent)]

@@ -13,7 +13,8 @@
 //! * `format` is every record on the drive, described byte by byte in docs/format/chain.md.
 //! * `core` is a pure state machine, so is what recovery decides; both run the same on real and on simulated drives.
 //!
-//! What it does not do: it does not know what records mean, and it does not check that a key is written once.
+//! What it does not do: it does not know what records mean, and it does not check that a key is written once. If keys have
+//! versions, an [`Owner`] says which of them are needed.
 
 mod cache;
 mod catalog;
@@ -27,6 +28,7 @@ pub mod limits;
 mod links;
 mod membership;
 mod options;
+mod owner;
 mod placement;
 mod range_set;
 mod read;
@@ -43,13 +45,14 @@ pub use crate::cache::{
 };
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Scrubbed, Stats};
-pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, ReadError};
+pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, PlaceError, ReadError};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of};
 pub use membership::{DriveId, SideState};
 #[cfg(feature = "planted-bugs")]
 pub use options::PlantedBug;
 pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};
+pub use owner::{Keys, Owner, Place, Placed};
 pub use placement::Placement;
 pub use range_set::RangeSet;
 pub use read::{RangeEnd, Reading, Record};

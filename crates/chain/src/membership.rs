@@ -248,6 +248,7 @@ mod tests {
         Superblock {
             identity: Identity { id: ChainId([7; 16]), label: Label::default() },
             sequence: 1,
+            keys: crate::owner::Keys::Once,
             segment_bytes: 128 << 10,
             drive: DriveId(drive),
             segments: 4,

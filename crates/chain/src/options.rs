@@ -115,6 +115,12 @@ pub enum PlantedBug {
     CacheLineBelieved,
     /// A cached block of an earlier lap of its segment counts.
     CacheServesOldLap,
+    /// The cleaner drops the junk of a deleted key although an older record of it is on a drive.
+    TombstoneDroppedEarly,
+    /// The owner is not told that a record has moved.
+    OwnerNotToldOfMove,
+    /// A place is read although its segment is in another use.
+    ReadAtForgetsLap,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each

@@ -14,6 +14,7 @@ use crate::limits::{DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK
 use crate::links::{Drives, Link, Links};
 use crate::membership::{Decision, DriveId, Member, Membership, Seen, SideState, decide};
 use crate::options::{ChainOptions, Geometry, Identity};
+use crate::owner::Keys;
 use crate::recover::{check_size, read_lenient, read_superblock};
 use crate::registry::Registry;
 use crate::sides::{Side, Sides};
@@ -100,7 +101,12 @@ impl MemberDrive {
 
 impl Roster {
     /// A chain that is about to be made of these drives. Nothing is written.
-    pub(crate) fn new(drives: Vec<(Drive, DriveId, u32)>, identity: &Identity, geometry: Geometry) -> Self {
+    pub(crate) fn new(
+        drives: Vec<(Drive, DriveId, u32)>,
+        identity: &Identity,
+        geometry: Geometry,
+        keys: Keys,
+    ) -> Self {
         let members: Vec<Member> =
             drives.iter().map(|&(_, drive, link)| Member { drive, link, state: SideState::Live }).collect();
         let membership = Membership { generation: 1, members, earlier: Some(Vec::new()) };
@@ -112,6 +118,7 @@ impl Roster {
                     identity: identity.clone(),
                     sequence: 0,
                     segment_bytes: geometry.segment_bytes,
+                    keys,
                     drive: id,
                     segments,
                     membership: membership.clone(),
@@ -160,6 +167,11 @@ impl Roster {
     /// Whose chain it is.
     pub(crate) fn identity(&self) -> &Identity {
         &self.drives[0].superblock.identity
+    }
+
+    /// How often a key may be written.
+    pub(crate) fn keys(&self) -> Keys {
+        self.drives[0].superblock.keys
     }
 
     /// Bytes of a segment.

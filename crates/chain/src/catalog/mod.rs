@@ -200,6 +200,24 @@ impl Catalog {
         self.order.remove(segment);
     }
 
+    /// Whether another segment than this one may hold a record of `key`, readable or lost.
+    pub(crate) fn may_hold(&self, key: u64, except: u32) -> bool {
+        let is_in = |open: &OpenSegment| open.keys.contains(key) || open.lost_below > key;
+        let closed = self.order.candidates(key..key + 1).any(|(at, segment)| at == key && segment != except);
+        let lost = self.all_closed().any(|(segment, closed)| segment != except && closed.lost_below > key);
+        closed || lost || self.open.values().any(|&segment| is_in(self.open(segment)))
+    }
+
+    /// The lowest lap of an open segment; above all if there is none.
+    pub(crate) fn oldest_open_lap(&self) -> u64 {
+        self.open.keys().next().copied().unwrap_or(u64::MAX)
+    }
+
+    /// The index of a segment if it is in memory.
+    pub(crate) fn index_of(&self, segment: u32, lap: u64) -> Option<&SegmentIndex> {
+        self.in_memory().find(|(other, at, _)| (*other, *at) == (segment, lap)).map(|(_, _, index)| index)
+    }
+
     /// The lap and the directory's place of a closed segment.
     pub(crate) fn closed(&self, segment: u32) -> Option<&ClosedSegment> {
         match self.space.get(segment) {

@@ -122,6 +122,14 @@ impl SegmentIndex {
         (head_at(blob, run.at).part(keys, run.record_bytes), blob)
     }
 
+    /// Every run, in no order that matters, with what its head lies in.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (HeadView<'_>, &Bytes)> {
+        self.strands.iter().flatten().map(|run| {
+            let blob = &self.blobs[run.group as usize];
+            (head_at(blob, run.at), blob)
+        })
+    }
+
     /// For the footer, sorted by key.
     pub(crate) fn footer_runs(&self) -> impl Iterator<Item = FooterRun<'_>> {
         let mut places = vec![0; self.strands.len()];

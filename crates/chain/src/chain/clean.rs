@@ -4,7 +4,6 @@
 //! the segment back when a durable group says that the copies are durable. It works while few segments are free, and
 //! rests between its batches unless it is urgent: the log comes first.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use ithaca_env::drive::{DriveError, Durability, PageBuf};
@@ -12,19 +11,13 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::Inner;
 use super::open::mark_free;
+use super::victim::Victim;
 use crate::cache::{FooterPart, PartKey};
-use crate::catalog::Located;
-use crate::core::{Batch, PassedBy, Ticket};
+use crate::core::{PassedBy, Ticket};
 use crate::error::{AppendError, ChainError, ReadError};
-use crate::format::{Directory, PageView};
-use crate::limits::SCAN_IO_BYTES;
 use crate::links::link_of;
 use crate::options::planted;
-use crate::range_set::RangeSet;
-use crate::read::{FetchError, Plan};
-
-/// While groups are flying, the cleaner rests so many times as long as its last batch took.
-const BUSY_REST_FACTOR: u32 = 4;
+use crate::read::FetchError;
 
 /// Who cleans. Dropping it lets the next one.
 struct Turn {
@@ -39,7 +32,7 @@ impl Drop for Turn {
 }
 
 /// Why a segment was not cleaned.
-enum Unclean {
+pub(super) enum Unclean {
     PassedBy(PassedBy),
     /// All of it was released meanwhile, or the chain closes: there is nothing to do.
     Over,
@@ -66,15 +59,6 @@ impl From<ReadError> for Unclean {
         tracing::debug!(%error, "a segment cannot be cleaned");
         Self::PassedBy(PassedBy::Damaged)
     }
-}
-
-/// A segment that is to be cleaned.
-struct Victim {
-    segment: u32,
-    lap: u64,
-    directory: Rc<Directory>,
-    /// All of it goes, whether that gives room or not, and even while the chain closes.
-    must_go: bool,
 }
 
 impl Inner {
@@ -184,11 +168,12 @@ impl Inner {
         began.map_err(Unclean::PassedBy)?;
         self.move_records(&victim).await?;
         self.make_certain().await?;
+        self.check_nobody_needs(&victim).await?;
         self.give_back().await
     }
 
     /// A part of its footer is not there: it is in another use, or harmed.
-    fn harmed_or_over(&self, segment: u32, lap: u64) -> Unclean {
+    pub(super) fn harmed_or_over(&self, segment: u32, lap: u64) -> Unclean {
         if self.core.borrow().catalog.is_lap(segment, lap) {
             Unclean::PassedBy(PassedBy::Damaged)
         } else {
@@ -196,152 +181,7 @@ impl Inner {
         }
     }
 
-    /// A page of the victim's footer.
-    async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
-        let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
-        match self.load_footer_part(key, 0).await?.into_iter().next() {
-            Some((_, FooterPart::Page(page))) => Ok(page),
-            _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
-        }
-    }
-
-    /// The parts of a page's runs whose records are not released: which run, and which keys.
-    fn live(&self, page: &PageView) -> Vec<(usize, Range<u64>)> {
-        let core = self.core.borrow();
-        let mut live = Vec::new();
-        for (run, keys) in (0..page.run_count()).filter_map(|run| Some((run, page.keys(run)?))) {
-            if planted!(core.options, CleanerIgnoresRelease) {
-                live.push((run, keys));
-                continue;
-            }
-            live.extend(core.catalog.released.gaps(keys).map(|keys| (run, keys)));
-        }
-        if planted!(core.options, CleanerDropsLive) {
-            live.pop();
-        }
-        live
-    }
-
-    /// What the victim's records take at the tail.
-    async fn measure(&self, victim: &Victim) -> Result<u64, Unclean> {
-        let mut copies = self.core.borrow().copies();
-        for page in 0..victim.directory.pages.len() {
-            let page = self.page(victim, page).await?;
-            for (run, keys) in self.live(&page) {
-                let (head, blob) = page.part(run, keys);
-                copies.add(&head.to_head(blob));
-            }
-        }
-        Ok(copies.total_bytes())
-    }
-
-    /// Appends every record again that is not released and has no other copy. On return all copies are durable.
-    async fn move_records(self: &Rc<Self>, victim: &Victim) -> Result<(), Unclean> {
-        let mut batch: Vec<Located> = Vec::new();
-        let mut copies = self.core.borrow().copies();
-        for page in 0..victim.directory.pages.len() {
-            let page = self.page(victim, page).await?;
-            let live = self.live(&page);
-            let elsewhere = self.elsewhere(victim, &page, &live).await?;
-            for (run, keys) in live {
-                for keys in elsewhere.gaps(keys) {
-                    let (head, blob) = page.part(run, keys);
-                    let run = head.to_head(blob);
-                    if copies.is_full_for(&run) {
-                        copies.finish();
-                        self.move_batch(victim, std::mem::take(&mut batch)).await?;
-                    }
-                    copies.add(&run);
-                    batch.push(Located { segment: victim.segment, lap: victim.lap, run });
-                }
-            }
-        }
-        self.move_batch(victim, batch).await
-    }
-
-    /// Which of these keys have a copy in another segment: after a crash in the middle of a cleaning, or when a freed segment
-    /// came back. No segment may hold two. Errors: a copy is damaged; then this is the record's only one.
-    async fn elsewhere(
-        self: &Rc<Self>,
-        victim: &Victim,
-        page: &PageView,
-        live: &[(usize, Range<u64>)],
-    ) -> Result<RangeSet, Unclean> {
-        let keys: RangeSet = live.iter().map(|(_, keys)| keys.clone()).collect();
-        loop {
-            let mut plan = Plan::elsewhere(keys.ranges().collect(), victim.segment);
-            self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
-            let is_same = |found: &Located, run: usize, keys: &Range<u64>| {
-                let (head, _) = page.part(run, keys.clone());
-                let has_keys = found.run.keys().start < keys.end && keys.start < found.run.keys().end;
-                has_keys && (head.version, head.kind) == (found.run.version, found.run.kind)
-            };
-            plan.found.retain(|found| live.iter().any(|(run, keys)| is_same(found, *run, keys)));
-            match self.verify(&plan.found).await {
-                Err(FetchError::Recycled) => {}
-                verified => {
-                    verified?;
-                    return Ok(plan.found.iter().map(|found| found.run.keys()).collect());
-                }
-            }
-        }
-    }
-
-    /// Reads runs and checks them, a few at a time.
-    async fn verify(&self, found: &[Located]) -> Result<(), FetchError> {
-        for one in found.chunks(16) {
-            self.fetch(one).await?;
-        }
-        Ok(())
-    }
-
-    /// Reads the records in the order in which they lie there, and appends them. On return they are durable.
-    async fn move_batch(self: &Rc<Self>, victim: &Victim, mut batch: Vec<Located>) -> Result<(), Unclean> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        if self.is_closing.get() && !victim.must_go {
-            return Err(Unclean::Over);
-        }
-        let began = self.env.now();
-        batch.sort_by_key(|located| located.run.data_offset);
-        if planted!(self.core.borrow().options, CleanerFreesDamaged) {
-            batch = self.without_damaged(batch).await?;
-        }
-        let data = self.fetch(&batch).await?;
-        let runs = batch.into_iter().zip(data).map(|(located, data)| located.run.into_run(data)).collect();
-        let ticket = self.append_copies(Batch { runs, ..Batch::default() })?;
-        if planted!(self.core.borrow().options, VictimFreedEarly) {
-            return Ok(());
-        }
-        self.until_durable(ticket).await?;
-        let is_hurried = victim.must_go || self.core.borrow().is_cleaning_urgent();
-        if !is_hurried {
-            let is_flying = self.core.borrow().is_flying();
-            let took = self.env.now().since(began);
-            self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
-        }
-        Ok(())
-    }
-
-    /// What a cleaner does that must not: it forgets what it cannot read.
-    async fn without_damaged(&self, batch: Vec<Located>) -> Result<Vec<Located>, Unclean> {
-        let mut whole = Vec::new();
-        for located in batch {
-            if self.fetch(std::slice::from_ref(&located)).await.is_ok() {
-                whole.push(located);
-            }
-        }
-        Ok(whole)
-    }
-
-    fn append_copies(self: &Rc<Self>, batch: Batch) -> Result<Ticket, Unclean> {
-        let appended = self.core.borrow_mut().append_copies(batch);
-        self.pump.ring();
-        appended.map_err(refused)
-    }
-
-    async fn until_durable(&self, ticket: Ticket) -> Result<(), ChainError> {
+    pub(super) async fn until_durable(&self, ticket: Ticket) -> Result<(), ChainError> {
         let durable = self.changed.until(|| {
             let core = self.core.borrow();
             if core.durable() >= ticket {
@@ -398,7 +238,7 @@ impl Inner {
     }
 }
 
-fn refused(error: AppendError) -> Unclean {
+pub(super) fn refused(error: AppendError) -> Unclean {
     match error {
         AppendError::Stopped(why) => Unclean::Stopped(why),
         // What releases and states took meanwhile, or a queue that is full: another time.

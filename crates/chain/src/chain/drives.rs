@@ -60,7 +60,7 @@ impl Chain {
     ///
     /// Records on it that are not released are moved to the other drives first.
     ///
-    /// Errors: `HoldsRecords` if some of them are damaged, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
+    /// Errors: `HoldsRecords` if some of them are damaged or their owner does not let them go, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
     /// answer, not the change.
     pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
         let chain = self.clone();
@@ -177,7 +177,7 @@ impl Chain {
         let drive = name.to_owned();
         match self.inner.clean_link(link).await? {
             Some(PassedBy::NoRoom) => Err(ChangeError::NoRoom { drive }),
-            Some(PassedBy::Damaged | PassedBy::NoGain) => {
+            Some(PassedBy::Damaged | PassedBy::NoGain | PassedBy::Kept) => {
                 let segments = self.inner.core.borrow_mut().closed_on(link).len() as u32;
                 Err(ChangeError::HoldsRecords { drive, segments })
             }

@@ -4,10 +4,12 @@ mod clean;
 mod drives;
 mod keeper;
 mod open;
+mod owned;
 mod rebuild;
 mod scrub;
 mod spill;
 mod stats;
+mod victim;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,12 +21,15 @@ use ithaca_env::sync::Notify;
 pub use scrub::Scrubbed;
 pub use stats::{LinkStats, Stats};
 
+use owned::Copied;
+
 use crate::cache::{FooterCache, ReadCounters, Share, TailCache};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
 use crate::membership::DriveId;
 use crate::options::Identity;
+use crate::owner::Owner;
 use crate::range_set::RangeSet;
 use crate::registry::Registry;
 use crate::sides::Sides;
@@ -77,6 +82,10 @@ pub(crate) struct Inner {
     /// Places of sides that were written again because they were harmed.
     pub(crate) repaired: Cell<u64>,
     pub(crate) scrubbed: Cell<Scrubbed>,
+    /// Whose records they are, if keys are versioned.
+    pub(crate) owner: Option<Rc<dyn Owner>>,
+    /// The batch of copies that is under way, and where its runs lie when they are durable.
+    copies: RefCell<Option<Copied>>,
     /// Stale sides are being rebuilt.
     is_rebuilding: Cell<bool>,
     /// Sides that failed while they were rebuilt; they are left alone until the next open.
@@ -109,6 +118,9 @@ impl Inner {
                 Effect::Cache(group) => {
                     let lowest = self.tail.borrow_mut().add(group, |evicted| self.spill(&evicted));
                     self.core.borrow_mut().catalog.cool(lowest.unwrap_or(u64::MAX));
+                }
+                Effect::Placed { segment, lap, blob, starts, batches } => {
+                    self.tell_owner(segment, lap, &blob, &starts, &batches);
                 }
                 Effect::Changed => self.changed.ring(),
             }

@@ -17,6 +17,7 @@ use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
 use crate::membership::DriveId;
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, planted};
+use crate::owner::{Keys, Owner};
 use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
@@ -35,7 +36,19 @@ impl Chain {
         options: ChainOptions,
     ) -> Result<Self, OpenError> {
         let Drives(links) = drives.into();
+        Self::create_with(env, links, identity, options, None).await
+    }
+
+    /// The same, for keys that are versioned if there is an owner.
+    pub(super) async fn create_with(
+        env: &Env,
+        links: Vec<Vec<Drive>>,
+        identity: Identity,
+        options: ChainOptions,
+        owner: Option<Rc<dyn Owner>>,
+    ) -> Result<Self, OpenError> {
         options.validate()?;
+        let keys = keys_of(owner.as_ref());
         check_counts(&links)?;
         let geometry = Geometry::new(options.segment_bytes);
         let mut drives = Vec::new();
@@ -47,7 +60,7 @@ impl Chain {
                 drives.push((drive, DriveId(env.random_u64()), link as u32));
             }
         }
-        let mut roster = Roster::new(drives, &identity, geometry).watched(env, &options);
+        let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options);
         let membership = roster.membership.clone();
         // A creation does without no side.
         let mut failed = Vec::new();
@@ -73,7 +86,7 @@ impl Chain {
             state: None,
         };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, registry, links, core);
+        let chain = Self::over(env, registry, links, core, owner);
         chain.inner.prepare_at_once().await?;
         chain.begin().await?;
         Ok(chain)
@@ -93,7 +106,18 @@ impl Chain {
         expect: Option<&Identity>,
         options: ChainOptions,
     ) -> Result<(Self, Recovered), OpenError> {
-        let roster = gather(&drives.into(), &options).await?;
+        Self::open_with(env, drives.into(), expect, options, None).await
+    }
+
+    /// The same, for keys that are versioned if there is an owner.
+    pub(super) async fn open_with(
+        env: &Env,
+        drives: Drives,
+        expect: Option<&Identity>,
+        options: ChainOptions,
+        owner: Option<Rc<dyn Owner>>,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let roster = gather(&drives, &options).await?;
         let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
@@ -103,6 +127,10 @@ impl Chain {
                 expected: expected.id,
                 expected_label: expected.label.to_string(),
             });
+        }
+        let keys = keys_of(owner.as_ref());
+        if roster.keys() != keys {
+            return Err(OpenError::WrongKeys { drive: roster.names(), found: roster.keys(), expected: keys });
         }
         let options = ChainOptions {
             segment_bytes: roster.segment_bytes(),
@@ -126,15 +154,23 @@ impl Chain {
             link.device.sync().await?;
         }
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, registry, links, core);
+        let chain = Self::over(env, registry, links, core, owner);
+        chain.inner.tell_owner_of_all().await?;
         chain.begin().await?;
         chain.inner.spawn_rebuild();
         Ok((chain, recovered))
     }
 
-    fn over(env: &Env, registry: Rc<Registry>, links: Links, core: Core) -> Self {
+    fn over(
+        env: &Env,
+        registry: Rc<Registry>,
+        links: Links,
+        mut core: Core,
+        owner: Option<Rc<dyn Owner>>,
+    ) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let identity = registry.roster().identity().clone();
+        core.keys = keys_of(owner.as_ref());
         let inner = Inner {
             env: env.clone(),
             identity,
@@ -154,6 +190,8 @@ impl Chain {
             cleaning_over: Notify::default(),
             repaired: Cell::new(0),
             scrubbed: Cell::default(),
+            owner,
+            copies: RefCell::default(),
             is_rebuilding: Cell::new(false),
             failed_sides: RefCell::default(),
             busy: Cell::new(0),
@@ -184,6 +222,11 @@ impl Chain {
             })
             .await
     }
+}
+
+/// Keys have versions if somebody knows which of them are needed.
+fn keys_of(owner: Option<&Rc<dyn Owner>>) -> Keys {
+    if owner.is_some() { Keys::Versioned } else { Keys::Once }
 }
 
 /// A creation needs a link, and each link a side.

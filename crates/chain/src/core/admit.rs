@@ -126,8 +126,8 @@ impl Core {
         self.queued_bytes += sizes.group_bytes();
         self.queued_cost += cost;
         self.queued_releases += batch.release.len();
-        self.queue.push_back(Queued { batch, sizes, cost });
         let ticket = Ticket(self.next_ticket);
+        self.queue.push_back(Queued { ticket, batch, sizes, cost });
         self.next_ticket += 1;
         Ok(ticket)
     }

@@ -19,6 +19,7 @@ use crate::format::RunHead;
 use crate::limits::{CLEAN_BATCH_MAX_BYTES, CLEAN_GAIN_MIN};
 use crate::links::link_of;
 use crate::options::planted;
+use crate::owner::Keys;
 use crate::run::Run;
 use crate::victims::{Candidate, Cleaning};
 
@@ -31,6 +32,8 @@ pub(crate) enum PassedBy {
     NoGain,
     /// What is left of it does not fit into what is free.
     NoRoom,
+    /// Its owner still needs records where they are.
+    Kept,
 }
 
 /// The segment that is being cleaned.
@@ -55,11 +58,19 @@ pub(crate) struct Cleaner {
     victim: Option<Victim>,
     /// By lap, with what has to become more before it is looked at again.
     passed: BTreeMap<u64, (PassedBy, u64)>,
+    /// Records of each segment that their owner does not need, by lap, if keys are versioned.
+    garbage: BTreeMap<u64, u64>,
 }
 
 impl Cleaner {
     pub(super) fn new() -> Self {
-        Self { is_due: true, is_short: false, victim: None, passed: BTreeMap::new() }
+        Self {
+            is_due: true,
+            is_short: false,
+            victim: None,
+            passed: BTreeMap::new(),
+            garbage: BTreeMap::new(),
+        }
     }
 
     /// Bytes that the present victim's records may still take at the tail.
@@ -152,6 +163,8 @@ impl Core {
         self.reclaim_if_short();
         let laps: BTreeSet<u64> = self.catalog.all_closed().map(|(_, closed)| closed.lap).collect();
         self.cleaner.passed.retain(|lap, _| laps.contains(lap));
+        let oldest_open = self.catalog.oldest_open_lap();
+        self.cleaner.garbage.retain(|lap, _| *lap >= oldest_open || laps.contains(lap));
         let chosen = self.options.victims.choose(self.candidates(), self.highest_lap());
         self.cleaner.is_due = chosen.is_some();
         chosen.map(|it| (it.segment, it.lap))
@@ -164,7 +177,7 @@ impl Core {
             let is_passed = match self.cleaner.passed.get(&closed.lap) {
                 None => false,
                 Some((PassedBy::Damaged, _)) => true,
-                Some((PassedBy::NoGain, before)) => dead <= *before,
+                Some((PassedBy::NoGain | PassedBy::Kept, before)) => dead <= *before,
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
@@ -175,6 +188,11 @@ impl Core {
     /// How many keys of a closed segment are not released, and how many are. Its ranges may span keys of others, so this is
     /// a guess until its footer is read.
     fn estimate(&self, closed: &ClosedSegment) -> (u64, u64) {
+        if self.keys == Keys::Versioned {
+            let garbage = self.cleaner.garbage.get(&closed.lap).copied().unwrap_or(0);
+            let dead = garbage.min(closed.record_count);
+            return (closed.record_count - dead, dead);
+        }
         let released = &self.catalog.released;
         let gone = |range: &Range<u64>| -> u64 {
             released.overlaps(range.clone()).map(|part| part.end - part.start).sum()
@@ -192,7 +210,7 @@ impl Core {
         };
         let measure = match why {
             PassedBy::Damaged => 0,
-            PassedBy::NoGain => self.estimate(closed).1,
+            PassedBy::NoGain | PassedBy::Kept => self.estimate(closed).1,
             PassedBy::NoRoom => self.free_bytes(),
         };
         self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)
@@ -201,6 +219,12 @@ impl Core {
     /// Leaves the victim as it is: it needs no cleaning any more, or the chain closes.
     pub(crate) fn give_up_cleaning(&mut self) {
         self.cleaner.victim = None;
+    }
+
+    /// A record in a segment, in the use with this lap, is not needed any more by its owner.
+    pub(crate) fn note_garbage(&mut self, lap: u64) {
+        *self.cleaner.garbage.entry(lap).or_insert(0) += 1;
+        self.cleaner.is_due = true;
     }
 
     /// Whether something of this closed segment is known to be harmed, so that it is not to be freed.

@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::links::link_of;
 use crate::options::planted;
+use crate::owner::Keys;
 use crate::run::Run;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -135,6 +136,10 @@ impl Core {
             offset: self.geometry.segment_start(cursor.segment) + u64::from(cursor.offset),
             bytes: encoded.image.clone(),
         });
+        let batches = match self.keys {
+            Keys::Once => Vec::new(),
+            Keys::Versioned => taken.iter().map(|it| (it.ticket, it.batch.runs.len())).collect(),
+        };
         self.flights.push_back(Flight {
             seq: identity.seq,
             last_ticket: self.formed_ticket,
@@ -147,6 +152,7 @@ impl Core {
             starts: encoded.starts,
             data_bytes,
             released: taken.into_iter().flat_map(|queued| queued.batch.release).collect(),
+            batches,
             vouches_for: identity.durable_seq,
             is_done: false,
         });

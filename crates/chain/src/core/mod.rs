@@ -36,6 +36,7 @@ use crate::format::GroupFlags;
 use crate::limits;
 use crate::links::link_of;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::owner::Keys;
 use crate::range_set::RangeSet;
 
 /// Which write an effect or a completion is about.
@@ -56,6 +57,8 @@ pub(crate) enum Effect {
     Write { io: Io, link: u32, offset: u64, bytes: Bytes },
     /// The group is durable: its image may serve reads.
     Cache(GroupImage),
+    /// Runs are durable of which their owner is to be told: so many of each ticket, in order.
+    Placed { segment: u32, lap: u64, blob: Bytes, starts: Vec<u32>, batches: Vec<(Ticket, usize)> },
     /// Tickets became durable, space came free, or the chain failed: wake whoever waits.
     Changed,
 }
@@ -84,6 +87,7 @@ struct Next {
 }
 
 struct Queued {
+    ticket: Ticket,
     batch: Batch,
     sizes: Sizes,
     cost: u64,
@@ -102,6 +106,8 @@ struct Flight {
     starts: Vec<u32>,
     data_bytes: u64,
     released: Vec<std::ops::Range<u64>>,
+    /// How many runs each of its batches has; empty if no owner is told of them.
+    batches: Vec<(Ticket, usize)>,
     /// What its head says of the groups before it.
     vouches_for: u64,
     is_done: bool,
@@ -148,6 +154,8 @@ pub(crate) struct Core {
     pub(crate) catalog: Catalog,
     pub(crate) counters: Counters,
     chain: ChainId,
+    /// Whether an owner is told where records lie.
+    pub(crate) keys: Keys,
     queue: VecDeque<Queued>,
     queued_bytes: u64,
     queued_cost: u64,
@@ -197,6 +205,7 @@ impl Core {
             catalog,
             counters: Counters::default(),
             chain,
+            keys: Keys::Once,
             queue: VecDeque::new(),
             queued_bytes: 0,
             queued_cost: 0,
@@ -282,6 +291,15 @@ impl Core {
         self.vouched_seq = self.vouched_seq.max(flight.vouches_for);
         self.reclaim_due |= !flight.released.is_empty();
         self.cleaner.is_due |= !flight.released.is_empty();
+        if !flight.batches.is_empty() {
+            out.push(Effect::Placed {
+                segment: flight.segment,
+                lap: flight.lap,
+                blob: flight.blob.clone(),
+                starts: flight.starts.clone(),
+                batches: flight.batches,
+            });
+        }
         self.catalog.publish(crate::catalog::Published {
             segment: flight.segment,
             seq: flight.seq,

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
+use crate::owner::Keys;
 use crate::run::{Run, RunKind, Table};
 
 const CHAIN: ChainId = ChainId(*b"0123456789abcdef");
@@ -50,6 +51,7 @@ fn superblock() -> Superblock {
         identity: Identity { id: CHAIN, label },
         sequence: 3,
         segment_bytes: 64 << 20,
+        keys: Keys::Versioned,
         drive: DriveId(0x1122_3344_5566_7788),
         segments: 16,
         membership: Membership {

@@ -195,6 +195,20 @@ impl RunHead {
         start..start + u64::from(self.data_bytes)
     }
 
+    /// The same where it lies.
+    pub(crate) fn view(&self) -> HeadView<'_> {
+        HeadView {
+            first_key: self.first_key,
+            version: self.version,
+            kind: self.kind,
+            aligned: self.aligned,
+            data_offset: self.data_offset,
+            data_bytes: self.data_bytes,
+            meta: &self.meta,
+            table: self.table.as_bytes(),
+        }
+    }
+
     /// The run, with its data.
     pub(crate) fn into_run(self, data: Bytes) -> Run {
         Run {

@@ -10,7 +10,10 @@ use crate::limits::{
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
+use crate::owner::Keys;
 
+/// Set if the chain's keys are versioned.
+const FLAG_VERSIONED: u16 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHS");
 
 /// What a superblock says. All copies are the same, byte for byte.
@@ -20,6 +23,7 @@ pub(crate) struct Superblock {
     /// Grows with every rewrite; the highest that has a quorum counts.
     pub(crate) sequence: u64,
     pub(crate) segment_bytes: u64,
+    pub(crate) keys: Keys,
     /// This drive.
     pub(crate) drive: DriveId,
     /// Segments that this drive had at least: one with fewer was cut short.
@@ -34,7 +38,10 @@ impl Superblock {
         out.put_u32_le(MAGIC);
         out.put_u32_le(0);
         out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        out.put_u16_le(match self.keys {
+            Keys::Once => 0,
+            Keys::Versioned => FLAG_VERSIONED,
+        });
         out.put_slice(&self.identity.id.0);
         out.put_u64_le(self.sequence);
         out.put_u64_le(self.segment_bytes);
@@ -57,9 +64,11 @@ impl Superblock {
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
         let mut decoder = open_record(block, "superblock", MAGIC)?;
         let flags = decoder.u16("superblock flags")?;
-        if flags != 0 {
-            return Err(invalid("superblock flags", u64::from(flags), "no flags"));
-        }
+        let keys = match flags {
+            0 => Keys::Once,
+            FLAG_VERSIONED => Keys::Versioned,
+            _ => return Err(invalid("superblock flags", u64::from(flags), "0 or 1")),
+        };
         let id = ChainId(array(&mut decoder, "chain id")?);
         let sequence = decoder.u64("superblock sequence")?;
         let segment_bytes = decoder.u64("segment bytes")?;
@@ -83,7 +92,8 @@ impl Superblock {
         let label = label.ok_or(invalid("label", 0, "UTF-8"))?;
         finish_zeros(decoder, "superblock")?;
         let membership = Membership { generation, members, earlier };
-        Ok(Self { identity: Identity { id, label }, sequence, segment_bytes, drive, segments, membership })
+        let identity = Identity { id, label };
+        Ok(Self { identity, sequence, segment_bytes, keys, drive, segments, membership })
     }
 }
 
@@ -154,6 +164,7 @@ mod tests {
         Superblock {
             identity: Identity { id: ChainId([7; 16]), label },
             sequence: 1,
+            keys: Keys::Versioned,
             segment_bytes: 64 << 20,
             drive: DriveId(11),
             segments: 20,

@@ -79,9 +79,9 @@ pub async fn dump(
 }
 
 fn superblock_lines(superblock: &Superblock, line: &mut impl FnMut(String)) {
-    let Superblock { identity, sequence, segment_bytes, drive, segments, membership } = superblock;
+    let Superblock { identity, sequence, segment_bytes, drive, segments, membership, keys } = superblock;
     line(format!(
-        "superblock chain={} label={} sequence={sequence} segment_bytes={segment_bytes} drive={drive} segments={segments}",
+        "superblock chain={} label={} sequence={sequence} segment_bytes={segment_bytes} keys={keys:?} drive={drive} segments={segments}",
         identity.id, identity.label
     ));
     let state = if membership.earlier.is_some() { " pending" } else { "" };

@@ -14,6 +14,7 @@
 //! * [`cache`]: a cache drive, to which anything may happen.
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
+//! * [`owned`]: keys with versions, whose owner is told where records lie.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
 mod cache;
@@ -24,6 +25,7 @@ mod damage;
 mod drives;
 mod mirrors;
 mod model;
+mod owned;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod ranges;

@@ -18,6 +18,7 @@ use crate::damage::{Tally, harm_and_look, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
 use crate::model::Rng;
+use crate::owned;
 use crate::space::fill_and_release;
 use crate::world::small_options;
 
@@ -231,4 +232,30 @@ fn a_cache_that_is_believed_without_a_checksum_is_found() {
 fn a_cache_that_serves_an_earlier_lap_is_found() {
     let options = ChainOptions { planted: Some(PlantedBug::CacheServesOldLap), ..small_options() };
     assert!(!cache::is_old_lap_a_miss(&options), "records of an earlier lap went unnoticed");
+}
+
+/// Whether a run with crashes of a chain whose keys are overwritten fails.
+fn is_found_by_owners(bug: PlantedBug) {
+    let options = ChainOptions { planted: Some(bug), capacity_bytes: 2 << 20, ..cleaning::eager() };
+    let found =
+        (0..40).find(|&seed| catch_unwind(AssertUnwindSafe(|| owned::lives(seed, &options))).is_err());
+    assert!(found.is_some(), "{bug:?} went unnoticed");
+    println!("{bug:?}: found at seed {found:?}");
+}
+
+#[test]
+fn a_tombstone_that_is_dropped_before_what_it_deletes_is_found() {
+    is_found_by_owners(PlantedBug::TombstoneDroppedEarly);
+}
+
+#[test]
+fn an_owner_that_is_not_told_where_its_records_went_is_found() {
+    is_found_by_owners(PlantedBug::OwnerNotToldOfMove);
+}
+
+#[test]
+fn a_place_that_is_read_in_a_later_use_of_its_segment_is_found() {
+    let planted = Some(PlantedBug::ReadAtForgetsLap);
+    let options = ChainOptions { planted, capacity_bytes: 1 << 20, ..cleaning::eager() };
+    assert!(owned::read_of_an_old_place(&options).is_ok(), "the place is refused for something else");
 }

@@ -1,0 +1,231 @@
+//! Chains whose keys are versioned: their owner is told where records lie, and reads them there.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_env::drive::DriveError;
+use ithaca_env::limits::BLOCK_BYTES;
+
+use super::{Chain, Inner};
+use crate::cache::{FooterPart, PartKey};
+use crate::catalog::{Located, SegmentState};
+use crate::core::Ticket;
+use crate::error::{OpenError, PlaceError, ReadError};
+use crate::format::{HeadView, RunHead};
+use crate::limits::SCAN_IO_BYTES;
+use crate::links::Drives;
+use crate::options::{ChainOptions, Identity, planted};
+use crate::owner::{Owner, Place, Placed};
+use crate::recover::Recovered;
+use crate::run::TABLE_ENTRY_BYTES;
+
+/// A batch of copies, and where its runs lie once they are durable.
+pub(super) struct Copied {
+    ticket: Ticket,
+    pub(super) runs: Vec<Located>,
+}
+
+impl Copied {
+    pub(super) fn new(ticket: Ticket) -> Self {
+        Self { ticket, runs: Vec::new() }
+    }
+}
+
+/// The records of a run, each with its place.
+pub(super) fn records_of(
+    head: &HeadView<'_>,
+    segment: u32,
+    lap: u64,
+) -> impl Iterator<Item = Placed> + use<> {
+    let (version, kind) = (head.version, head.kind);
+    let (mut key, mut offset) = (head.first_key, head.data_offset);
+    let number = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+    let entries: Vec<(u32, u32)> = head
+        .table
+        .chunks_exact(TABLE_ENTRY_BYTES)
+        .map(|entry| (number(&entry[..4]), number(&entry[4..])))
+        .collect();
+    entries.into_iter().map(move |(len, checksum)| {
+        let place = Place { segment, lap, offset, len, checksum };
+        let record = Placed { key, version, kind, place };
+        key += 1;
+        offset += len;
+        record
+    })
+}
+
+impl Chain {
+    /// As [`Chain::create`], of a chain whose keys are versioned; `owner` is told where records lie from now on.
+    pub async fn create_owned(
+        env: &Env,
+        drives: impl Into<Drives>,
+        identity: Identity,
+        options: ChainOptions,
+        owner: Rc<dyn Owner>,
+    ) -> Result<Self, OpenError> {
+        let Drives(links) = drives.into();
+        Self::create_with(env, links, identity, options, Some(owner)).await
+    }
+
+    /// As [`Chain::open`], of a chain whose keys are versioned. Before it returns, and before anything is cleaned, `owner` is
+    /// told of every record on the drives with its place. Reads all footers for that.
+    ///
+    /// Errors: as of [`Chain::open`]; `WrongKeys` if the chain's keys are written once.
+    pub async fn open_owned(
+        env: &Env,
+        drives: impl Into<Drives>,
+        expect: Option<&Identity>,
+        options: ChainOptions,
+        owner: Rc<dyn Owner>,
+    ) -> Result<(Self, Recovered), OpenError> {
+        Self::open_with(env, drives.into(), expect, options, Some(owner)).await
+    }
+
+    /// The data of the record at `place`, verified, without a look at any index. Of a junk record: nothing.
+    ///
+    /// Errors: `Moved` if the segment is in another use by now: its owner knows the new place, or needs it no more; `Damaged`;
+    /// `Drive`.
+    pub async fn read_at(&self, place: Place) -> Result<Bytes, PlaceError> {
+        let inner = &self.inner;
+        let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
+        let forgets_lap = planted!(inner.core.borrow().options, ReadAtForgetsLap);
+        let is_there = || forgets_lap || inner.core.borrow().catalog.is_lap(place.segment, place.lap);
+        let is_right = |data: &Bytes| crc32c::crc32c(data) == place.checksum || forgets_lap;
+        if !is_there() {
+            return Err(PlaceError::Moved { place });
+        }
+        if place.len == 0 {
+            return Ok(Bytes::new());
+        }
+        if let Some(data) = inner.tail.borrow().get(place.lap, start, end) {
+            return Ok(data);
+        }
+        let Some(device) = inner.device_of(place.segment) else { return Err(PlaceError::Moved { place }) };
+        let geometry = inner.core.borrow().geometry;
+        if end > geometry.segment_bytes {
+            return Err(PlaceError::Damaged { place });
+        }
+        let block = BLOCK_BYTES as u64;
+        let blocks = start / block * block..end.next_multiple_of(block);
+        let mut failed: Option<DriveError> = None;
+        for drive in device.in_turn() {
+            let offset = geometry.segment_start(place.segment) + blocks.start;
+            let read = drive.read(offset, (blocks.end - blocks.start) as usize).await;
+            // Whatever was read: in another use of the segment it is something else.
+            if !is_there() {
+                return Err(PlaceError::Moved { place });
+            }
+            match read {
+                Ok(bytes) => {
+                    let from = (start - blocks.start) as usize;
+                    let data = bytes.slice(from..from + place.len as usize);
+                    if is_right(&data) {
+                        return Ok(data);
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.map_or(PlaceError::Damaged { place }, PlaceError::Drive))
+    }
+}
+
+impl Inner {
+    /// Runs of these batches are durable.
+    pub(super) fn tell_owner(
+        &self,
+        segment: u32,
+        lap: u64,
+        blob: &Bytes,
+        starts: &[u32],
+        batches: &[(Ticket, usize)],
+    ) {
+        let Some(owner) = &self.owner else { return };
+        let mut copies = self.copies.borrow_mut();
+        let mut starts = starts.iter();
+        for &(ticket, runs) in batches {
+            let copied = copies.as_mut().filter(|copied| copied.ticket == ticket);
+            let heads = starts.by_ref().take(runs);
+            let heads = heads.map(|&at| RunHead::decode(blob, at as usize).expect("encoded here").0);
+            match copied {
+                Some(copied) => copied.runs.extend(heads.map(|run| Located { segment, lap, run })),
+                None => heads.for_each(|run| self.place(&**owner, &run.view(), segment, lap)),
+            }
+        }
+    }
+
+    fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
+        for record in records_of(head, segment, lap) {
+            if let Some(garbage) = owner.placed(record) {
+                self.core.borrow_mut().note_garbage(garbage.lap);
+            }
+        }
+    }
+
+    /// Tells the owner of every record on the drives.
+    pub(super) async fn tell_owner_of_all(&self) -> Result<(), OpenError> {
+        let Some(owner) = self.owner.clone() else { return Ok(()) };
+        let segments: Vec<(u32, u64)> = {
+            let core = self.core.borrow();
+            let lap = |state: &SegmentState| match state {
+                SegmentState::Open(open) => Some(open.lap),
+                SegmentState::Closed(closed) => Some(closed.lap),
+                SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => {
+                    None
+                }
+            };
+            core.catalog.space.iter().filter_map(|(segment, state)| Some((segment, lap(state)?))).collect()
+        };
+        for (segment, lap) in segments {
+            match self.tell_of_segment(&*owner, segment, lap).await {
+                Ok(()) => {}
+                Err(ReadError::Drive(error)) => return Err(error.into()),
+                Err(ReadError::Damaged { segment, offset, .. }) => {
+                    tracing::warn!(segment, offset, "the runs of a segment cannot be told");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell_of_segment(&self, owner: &dyn Owner, segment: u32, lap: u64) -> Result<(), ReadError> {
+        let mut next = 0;
+        loop {
+            if self.tell_from_memory(owner, segment, lap) {
+                return Ok(());
+            }
+            let parts = self.load_footer_part(PartKey { segment, lap, page: None }, 0).await?;
+            let Some((_, FooterPart::Directory(directory))) = parts.into_iter().next() else { continue };
+            while next < directory.pages.len() {
+                let key = PartKey { segment, lap, page: Some(next as u32) };
+                let parts = self.load_footer_part(key, SCAN_IO_BYTES).await?;
+                if parts.is_empty() {
+                    break;
+                }
+                for (key, part) in parts {
+                    let FooterPart::Page(page) = part else { continue };
+                    for run in 0..page.run_count() {
+                        let keys = page.keys(run).unwrap_or_default();
+                        self.place(owner, &page.part(run, keys).0, segment, lap);
+                    }
+                    next = key.page.map_or(next, |page| page as usize + 1);
+                }
+            }
+            if next == directory.pages.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells of a segment whose index is in memory: an open one, or one whose footer is harmed. Returns whether it is.
+    fn tell_from_memory(&self, owner: &dyn Owner, segment: u32, lap: u64) -> bool {
+        let heads: Vec<RunHead> = {
+            let core = self.core.borrow();
+            let Some(index) = core.catalog.index_of(segment, lap) else { return false };
+            index.runs().map(|(head, blob)| head.to_head(blob)).collect()
+        };
+        heads.iter().for_each(|head| self.place(owner, &head.view(), segment, lap));
+        true
+    }
+}

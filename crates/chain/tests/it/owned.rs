@@ -1,0 +1,440 @@
+//! Keys with versions: an owner that is told where records lie, cleaned all the time, crashed everywhere.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::{
+    AppendError, Batch, Chain, ChainError, ChainOptions, Keys, OpenError, Owner, Place, PlaceError, Placed,
+    RunKind, Ticket, check,
+};
+use ithaca_env::Env;
+use ithaca_env::sim::Death;
+
+use crate::cleaning::eager;
+use crate::drives::{THREE, tiny_drives};
+use crate::model::{Rng, junk, run_of};
+use crate::world::{World, identity, open_drives, small_options};
+
+/// Version, whether there is data, and where.
+type Entry = (u64, RunKind, Place);
+
+/// The map of a block address space.
+#[derive(Default)]
+pub struct Map {
+    entries: RefCell<BTreeMap<u64, Entry>>,
+    /// A key whose place the owner does not give up.
+    pinned: Cell<Option<u64>>,
+    dropped: Cell<u64>,
+}
+
+impl Owner for Map {
+    fn placed(&self, it: Placed) -> Option<Place> {
+        let mut entries = self.entries.borrow_mut();
+        match entries.get(&it.key) {
+            Some(&(version, _, _)) if version >= it.version => Some(it.place),
+            before => {
+                let garbage = before.map(|before| before.2);
+                entries.insert(it.key, (it.version, it.kind, it.place));
+                garbage
+            }
+        }
+    }
+
+    fn is_live(&self, it: Placed) -> bool {
+        self.entries.borrow().get(&it.key) == Some(&(it.version, it.kind, it.place))
+    }
+
+    fn moved(&self, it: Placed, to: Place) -> bool {
+        let takes = self.is_live(it) && self.pinned.get() != Some(it.key);
+        if takes {
+            self.entries.borrow_mut().insert(it.key, (it.version, it.kind, to));
+        }
+        takes
+    }
+
+    fn dropped(&self, it: Placed) -> bool {
+        let forgets = self.is_live(it);
+        if forgets {
+            self.entries.borrow_mut().remove(&it.key);
+            self.dropped.set(self.dropped.get() + 1);
+        }
+        forgets
+    }
+}
+
+/// What a batch does: keys with their new versions, and their data unless they are deleted.
+type Writes = Vec<(u64, u64, Option<u8>)>;
+
+/// Blocks after some batches: key -> version and byte.
+type Blocks = BTreeMap<u64, (u64, u8)>;
+
+#[derive(Default)]
+struct Model {
+    base: Blocks,
+    since: Vec<Writes>,
+    acked: usize,
+    version: u64,
+    total_acked: u64,
+}
+
+impl Model {
+    fn after(&self, batches: usize) -> Blocks {
+        let mut blocks = self.base.clone();
+        for &(key, version, byte) in self.since[..batches].iter().flatten() {
+            match byte {
+                Some(byte) => _ = blocks.insert(key, (version, byte)),
+                None => _ = blocks.remove(&key),
+            }
+        }
+        blocks
+    }
+}
+
+const BLOCKS: u64 = 60;
+
+fn batch_of(writes: &Writes) -> Batch {
+    let run = |&(key, version, byte): &(u64, u64, Option<u8>)| match byte {
+        Some(byte) => run_of(key, version, &[Bytes::from(vec![byte; 4096])]),
+        None => junk(key, 1, version),
+    };
+    Batch { runs: writes.iter().map(run).collect(), ..Batch::default() }
+}
+
+/// Everything that the owner knows, read at its places.
+async fn read_all(chain: &Chain, map: &Map) -> Blocks {
+    let mut blocks = Blocks::new();
+    let entries: Vec<(u64, Entry)> = map.entries.borrow().iter().map(|(&key, &entry)| (key, entry)).collect();
+    'keys: for (key, mut entry) in entries {
+        let data = loop {
+            match chain.read_at(entry.2).await {
+                Ok(data) => break data,
+                Err(error @ PlaceError::Moved { .. }) => {
+                    // The junk of a deleted block may be gone by now.
+                    let Some(now) = map.entries.borrow().get(&key).copied() else { continue 'keys };
+                    assert_ne!(now, entry, "key {key} has not moved: {error}");
+                    entry = now;
+                }
+                Err(other) => panic!("key {key}: {other}"),
+            }
+        };
+        if entry.1 == RunKind::Data {
+            assert!(data.iter().all(|byte| *byte == data[0]), "key {key}");
+            blocks.insert(key, (entry.0, data[0]));
+        }
+    }
+    blocks
+}
+
+struct Owned {
+    world: World,
+    model: Rc<RefCell<Model>>,
+    cleaned: Rc<Cell<u64>>,
+    dropped: Rc<Cell<u64>>,
+}
+
+impl Owned {
+    fn new(seed: u64, drives: &[&'static str]) -> Self {
+        let world = World::over(seed, drives);
+        Self { world, model: Rc::default(), cleaned: Rc::default(), dropped: Rc::default() }
+    }
+
+    /// One life: opens, checks that the map is that of a prefix, overwrites and deletes blocks. True if it came to its end.
+    fn live(&self, options: &ChainOptions, seed: u64, steps: usize) -> bool {
+        let world = &self.world;
+        if !world.sim.is_up(world.process) {
+            world.sim.restart(world.process);
+        }
+        let (env, names, options) = (world.sim.env(world.process), world.drives.clone(), options.clone());
+        let (model, done) = (Rc::clone(&self.model), Rc::new(Cell::new(false)));
+        let (over, cleaned, dropped) = (Rc::clone(&done), Rc::clone(&self.cleaned), Rc::clone(&self.dropped));
+        env.clone().spawn(async move {
+            let map = Rc::new(Map::default());
+            let chain = open(&env, &names, options, &map, &model).await;
+            settle(&chain, &map, &model).await;
+            work(&env, &chain, &map, &model, seed, steps).await;
+            cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
+            dropped.set(dropped.get() + map.dropped.get());
+            over.set(true);
+        });
+        let (process, seen) = (world.process, Rc::clone(&done));
+        let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
+        waited.expect("it ends or it is ended");
+        done.get()
+    }
+
+    fn audit(&self, options: &ChainOptions) {
+        let world = &self.world;
+        world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
+        for _ in 0..2 {
+            assert!(self.live(options, 0, 0), "nothing ends it");
+            world.sim.end(world.process, Death::PowerCut);
+        }
+    }
+}
+
+async fn open(
+    env: &Env,
+    names: &[&str],
+    options: ChainOptions,
+    map: &Rc<Map>,
+    model: &RefCell<Model>,
+) -> Chain {
+    let drives = open_drives(env, names).await;
+    let owner: Rc<dyn Owner> = Rc::clone(map) as Rc<dyn Owner>;
+    let opened =
+        Chain::open_owned(env, drives.clone(), Some(&identity()), options.clone(), Rc::clone(&owner)).await;
+    match opened {
+        Ok((chain, recovered)) => {
+            assert_eq!(recovered.damage, []);
+            chain
+        }
+        Err(OpenError::NotAChain { .. } | OpenError::SuperblockLost { .. } | OpenError::TooSmall { .. }) => {
+            assert_eq!(model.borrow().total_acked, 0, "an acknowledged chain is not lost");
+            Chain::create_owned(env, drives, identity(), options, owner).await.expect("it is created")
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// What the owner has after an open is what it had after some batches, all acknowledged ones among them.
+async fn settle(chain: &Chain, map: &Map, model: &RefCell<Model>) {
+    let found = read_all(chain, map).await;
+    let mut model = model.borrow_mut();
+    let fits = (model.acked..=model.since.len()).find(|&count| model.after(count) == found);
+    let Some(count) = fits else {
+        panic!("no prefix: {found:?}, acknowledged {:?}", model.after(model.acked));
+    };
+    model.base = model.after(count);
+    model.since.clear();
+    model.acked = 0;
+}
+
+async fn work(env: &Env, chain: &Chain, map: &Map, model: &RefCell<Model>, seed: u64, steps: usize) {
+    let mut rng = Rng(seed);
+    let mut tickets: Vec<Ticket> = Vec::new();
+    for _ in 0..steps {
+        let mut writes = Writes::new();
+        for _ in 0..1 + rng.below(3) {
+            let version = {
+                let mut model = model.borrow_mut();
+                model.version += 1;
+                model.version
+            };
+            // A few blocks are written all the time, the others seldom.
+            let key = if rng.below(3) == 0 { rng.below(BLOCKS) } else { rng.below(8) };
+            if writes.iter().all(|(other, _, _)| *other != key) {
+                writes.push((key, version, (rng.below(5) != 0).then_some(version as u8)));
+            }
+        }
+        match chain.append(batch_of(&writes)) {
+            Ok(ticket) => {
+                tickets.push(ticket);
+                model.borrow_mut().since.push(writes);
+            }
+            Err(AppendError::Overloaded { .. } | AppendError::Full { .. }) => {
+                env.sleep(Duration::from_micros(500)).await;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        if rng.below(3) == 0 {
+            chain.wait(*tickets.last().unwrap_or(&Ticket(0))).await.expect("no fault was planted");
+        }
+        if rng.below(10) == 0 {
+            // Reads at places that the cleaner may be about to give up.
+            let blocks = read_all(chain, map).await;
+            let (acked, all) = (note(chain, &tickets, model), model.borrow().since.len());
+            let oldest = model.borrow().after(acked.min(all));
+            assert!(blocks.len() + 3 * (all - acked + 40) >= oldest.len());
+        }
+        note(chain, &tickets, model);
+    }
+    match chain.wait(*tickets.last().unwrap_or(&Ticket(0))).await {
+        Ok(()) | Err(ChainError::Closed) => {}
+        Err(error) => panic!("{error}"),
+    }
+    note(chain, &tickets, model);
+    let found = read_all(chain, map).await;
+    let model = model.borrow();
+    assert_eq!(found, model.after(model.since.len()), "everything is durable now");
+}
+
+fn note(chain: &Chain, tickets: &[Ticket], model: &RefCell<Model>) -> usize {
+    let acked = tickets.partition_point(|ticket| *ticket <= chain.durable());
+    let mut model = model.borrow_mut();
+    model.total_acked += (acked - model.acked) as u64;
+    model.acked = acked;
+    acked
+}
+
+/// Two lives; the second is cut off at I/O point `point`.
+pub fn cut_at(point: u64, drives: &[&'static str], options: &ChainOptions) -> bool {
+    let owned = Owned::new(5, drives);
+    assert!(owned.live(options, 1, 80));
+    let sim = &owned.world.sim;
+    sim.end(owned.world.process, Death::PowerCut);
+    sim.restart(owned.world.process);
+    sim.end_at_io(owned.world.process, sim.io_points(owned.world.process) + point, Death::PowerCut);
+    let survived = owned.live(options, 2, 50);
+    sim.end(owned.world.process, Death::PowerCut);
+    owned.audit(options);
+    survived
+}
+
+#[test]
+fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
+    // A map that points at a segment that was freed, an older version that comes back, a deleted block too.
+    let mut points = 0;
+    while !cut_at(points + 1, &["chain"], &eager()) {
+        points += 1;
+    }
+    assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn nor_does_it_matter_on_several_drives() {
+    let options =
+        ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
+    let mut points = 0;
+    while !cut_at(points + 1, &THREE, &options) {
+        points += 3;
+    }
+    assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
+}
+
+/// Lives that are cut off somewhere. Returns how much was done.
+pub fn lives(seed: u64, options: &ChainOptions) -> (u64, u64, u64) {
+    let mut rng = Rng(seed);
+    let owned = Owned::new(seed, &["chain"]);
+    let sim = &owned.world.sim;
+    for life in 0..4 {
+        let death = rng.pick(&[Death::PowerCut, Death::Kill]);
+        // One life comes to its end.
+        let point =
+            if life == 2 { u64::MAX } else { sim.io_points(owned.world.process) + 1 + rng.below(700) };
+        sim.end_at_io(owned.world.process, point, death);
+        owned.live(options, rng.next(), 150);
+        sim.end(owned.world.process, death);
+    }
+    owned.audit(options);
+    let acked = owned.model.borrow().total_acked;
+    (acked, owned.cleaned.get(), owned.dropped.get())
+}
+
+#[test]
+fn many_lives_of_overwritten_blocks_keep_every_promise() {
+    let mut sum = (0, 0, 0);
+    for seed in 0..40 {
+        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, ..eager() });
+        sum = (sum.0 + done.0, sum.1 + done.1, sum.2 + done.2);
+    }
+    let (acked, cleaned, dropped) = sum;
+    assert!(
+        acked > 6_000 && cleaned > 200 && dropped > 100,
+        "{sum:?}: too little was done to mean something"
+    );
+}
+
+fn within(seed: u64, test: impl AsyncFnOnce(Env) + 'static) {
+    let world = World::new(seed);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move { test(env).await });
+}
+
+#[test]
+fn a_drive_is_overwritten_many_times_its_size_in_random_order() {
+    within(31, async |env| {
+        let map = Rc::new(Map::default());
+        let model = RefCell::new(Model::default());
+        let chain = open(&env, &["chain"], small_options(), &map, &model).await;
+        let mut rng = Rng(9);
+        // A third of what the drive holds, over and over.
+        for version in 1..3000 {
+            let writes = vec![(rng.below(250), version, Some(version as u8))];
+            loop {
+                match chain.append(batch_of(&writes)) {
+                    Ok(ticket) => break chain.wait(ticket).await.expect("no fault"),
+                    Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_micros(500)).await,
+                    Err(other) => panic!("{version}: {other}"),
+                }
+            }
+            model.borrow_mut().since.push(writes);
+        }
+        let found = read_all(&chain, &map).await;
+        assert_eq!(found, model.borrow().after(2999));
+        assert!(chain.stats().counters.segments_cleaned > 50);
+        chain.close().await.expect("no fault");
+        let report = check(open_drives(&env, &["chain"]).await).await.expect("it is well");
+        assert_eq!(report.damage, []);
+    });
+}
+
+#[test]
+fn a_segment_whose_place_the_owner_keeps_is_not_freed() {
+    within(32, async |env| {
+        let map = Rc::new(Map::default());
+        let model = RefCell::new(Model::default());
+        let chain = open(&env, &["chain"], eager(), &map, &model).await;
+        map.pinned.set(Some(0));
+        for version in 1..200 {
+            let writes = vec![(version % 7 * u64::from(version > 1), version, Some(version as u8))];
+            let writes = if version > 1 && writes[0].0 == 0 { vec![(8, version, Some(1))] } else { writes };
+            let ticket = chain.append(batch_of(&writes)).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        env.sleep(Duration::from_millis(100)).await;
+        assert!(chain.stats().counters.segments_cleaned > 5);
+        let (version, _, place) = map.entries.borrow()[&0];
+        assert_eq!(
+            (version, chain.read_at(place).await.map(|data| data[0])),
+            (1, Ok(1)),
+            "where it was at first"
+        );
+        map.pinned.set(None);
+        let segment = place.segment;
+        assert_eq!(segment, 0);
+    });
+}
+
+/// A place in a segment that was freed and used again. Returns what a read there says.
+pub fn read_of_an_old_place(options: &ChainOptions) -> Result<Bytes, PlaceError> {
+    let world = World::new(33);
+    let (env, options) = (world.sim.env(world.process), options.clone());
+    world.sim.block_on(world.process, async move {
+        let map = Rc::new(Map::default());
+        let model = RefCell::new(Model::default());
+        let options = ChainOptions { tail_cache_bytes: 0, ..options };
+        let chain = open(&env, &["chain"], options, &map, &model).await;
+        let mut first = None;
+        for version in 1..600 {
+            let ticket =
+                chain.append(batch_of(&vec![(version % 5, version, Some(version as u8))])).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+            first = first.or(map.entries.borrow().get(&1).map(|entry| entry.2));
+        }
+        chain.read_at(first.expect("it was written")).await
+    })
+}
+
+#[test]
+fn a_place_of_an_earlier_use_is_never_read_as_something_else() {
+    let read = read_of_an_old_place(&ChainOptions { capacity_bytes: 1 << 20, ..eager() });
+    assert!(matches!(read, Err(PlaceError::Moved { .. })), "{read:?}");
+}
+
+#[test]
+fn a_chain_of_one_kind_of_keys_is_not_opened_as_the_other() {
+    within(34, async |env| {
+        let map = Rc::new(Map::default());
+        let chain = open(&env, &["chain"], small_options(), &map, &RefCell::default()).await;
+        chain.close().await.expect("no fault");
+        let opened = Chain::open(&env, open_drives(&env, &["chain"]).await, None, small_options()).await;
+        assert!(
+            matches!(&opened, Err(OpenError::WrongKeys { found: Keys::Versioned, expected: Keys::Once, .. })),
+            "{:?}",
+            opened.err()
+        );
+    });
+}
