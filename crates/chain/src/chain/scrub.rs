@@ -14,12 +14,14 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
 use ithaca_env::limits::BLOCK_BYTES;
 
+use super::owned::records_of;
 use super::rebuild::{Interrupted, Place};
 use super::{Chain, Inner};
 use crate::catalog::Located;
 use crate::error::{ChainError, Damage, DamageKind};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
+use crate::owner::Placed;
 use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 
@@ -230,9 +232,23 @@ impl Inner {
                 let _ = self.mend_run(&Located { segment: place.segment, lap, run: run.clone() }).await;
             }
         }
-        for (keys, bytes) in &group.bad {
-            let kind = DamageKind::Data { keys: keys.clone() };
-            self.add_damage(place, Damage { kind, ..damage(place.segment, bytes.clone()) });
+        for run in &group.area.runs {
+            for record in records_of(&run.view(), place.segment, lap) {
+                let keys = record.key..record.key + 1;
+                let bytes = record.place.offset..record.place.offset + record.place.len;
+                if group.bad.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record) {
+                    let kind = DamageKind::Data { keys };
+                    self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
+                }
+            }
+        }
+    }
+
+    /// Whether anybody still needs a record that a segment holds.
+    fn is_needed(&self, record: Placed) -> bool {
+        match &self.owner {
+            Some(owner) => owner.is_live(record),
+            None => !self.core.borrow().catalog.released.contains(record.key),
         }
     }
 
@@ -286,15 +302,11 @@ impl Inner {
         }
     }
 
-    /// Names what is lost, unless nobody needs it or it is known.
+    /// Names what is lost, unless it is known.
     fn add_damage(&self, place: Place, damage: Damage) {
         let catalog = &mut self.core.borrow_mut().catalog;
-        let is_needed = match &damage.kind {
-            DamageKind::Data { keys } => catalog.released.gaps(keys.clone()).next().is_some(),
-            _ => true,
-        };
         let is_here = place.lap.is_some_and(|lap| catalog.is_lap(place.segment, lap));
-        if is_here && is_needed && !catalog.damage.contains(&damage) {
+        if is_here && !catalog.damage.contains(&damage) {
             tracing::error!(?damage, "scrubbing found something that is lost");
             catalog.damage.push(damage);
         }
