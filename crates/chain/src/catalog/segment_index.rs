@@ -26,8 +26,10 @@ impl RunRef {
     }
 }
 
-/// The most strands of one index.
-const STRANDS_MAX: usize = 4;
+/// A run goes into the middle of a strand if no more than so many runs behind it have to move.
+const MOVES_MAX: usize = 64;
+/// Runs in no order that are searched one by one.
+const LOOSE_MAX: usize = 256;
 
 /// Where a run stands in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +46,16 @@ impl RunAt {
 }
 
 /// The runs of one segment by key. In a chain whose keys are written once the ranges of two runs never overlap.
+///
+/// The log's own runs come in the order of their keys, and so do those that a cleaner moves here from an older segment: each kind
+/// makes a strand, and adding to it is cheap. Keys of no order are gathered, sorted together and merged with strands of about
+/// their length, so that a run is moved a few times and a search looks at a few strands however many runs there are.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentIndex {
-    /// Each sorted by key. The log's own runs come in the order of their keys, and so do those that a cleaner moves here
-    /// from an older segment: each kind makes a strand, and adding to it is cheap.
+    /// Each sorted by key.
     strands: Vec<Vec<RunRef>>,
+    /// In the order in which they came.
+    loose: Vec<RunRef>,
     /// The run heads of each group, as they were written.
     blobs: Vec<Bytes>,
 }
@@ -77,23 +84,41 @@ impl SegmentIndex {
 
     /// Nearly always at the end of a strand: only a few runs overtake each other.
     fn insert(&mut self, run: RunRef) {
-        let is_after =
-            |strand: &&mut Vec<RunRef>| strand.last().is_none_or(|last| last.first_key <= run.first_key);
-        let highest = |strand: &&mut Vec<RunRef>| strand.last().map(|last| last.first_key);
-        if let Some(strand) = self.strands.iter_mut().filter(is_after).max_by_key(highest) {
-            return strand.push(run);
+        let place = |strand: &[RunRef]| strand.partition_point(|other| other.first_key <= run.first_key);
+        let moves = |strand: &Vec<RunRef>| match strand.last() {
+            Some(last) if last.first_key > run.first_key => strand.len() - place(strand),
+            _ => 0,
+        };
+        let highest = |strand: &Vec<RunRef>| strand.last().map(|last| last.first_key);
+        let best = self.strands.iter_mut().min_by_key(|it| (moves(it), std::cmp::Reverse(highest(it))));
+        match best {
+            Some(strand) if moves(strand) <= MOVES_MAX => {
+                let at = strand.len() - moves(strand);
+                strand.insert(at, run);
+            }
+            None => self.strands.push(vec![run]),
+            Some(_) => self.add_loose(run),
         }
-        if self.strands.len() < STRANDS_MAX {
-            return self.strands.push(vec![run]);
+    }
+
+    fn add_loose(&mut self, run: RunRef) {
+        self.loose.push(run);
+        if self.loose.len() < LOOSE_MAX {
+            return;
         }
-        let shortest = self.strands.iter_mut().min_by_key(|strand| strand.len());
-        let shortest = shortest.expect("there are some");
-        let place = shortest.partition_point(|other| other.first_key <= run.first_key);
-        shortest.insert(place, run);
+        let mut strand = std::mem::take(&mut self.loose);
+        strand.sort_by_key(|run| run.first_key);
+        // Into one that is not much longer, so that each run is merged as often as the number of runs has binary digits.
+        while let Some(before) = self.strands.pop_if(|before| before.len() < 2 * strand.len()) {
+            strand.extend(before);
+            // Two sorted stretches: this merges them.
+            strand.sort_by_key(|run| run.first_key);
+        }
+        self.strands.push(strand);
     }
 
     fn get(&self, at: RunAt) -> Option<&RunRef> {
-        self.strands.get(at.strand)?.get(at.place)
+        self.strands.get(at.strand).unwrap_or(&self.loose).get(at.place)
     }
 
     /// The first run that has a key at or after `from`.
@@ -105,7 +130,12 @@ impl SegmentIndex {
             }
             runs.get(after).map(|run| (run.first_key, RunAt { strand, place: after }))
         };
+        let loose = |(place, run): (usize, &RunRef)| {
+            let at = RunAt { strand: self.strands.len(), place };
+            (run.end_key() > from).then(|| (run.first_key.max(from), at))
+        };
         let found = self.strands.iter().enumerate().filter_map(in_strand);
+        let found = found.chain(self.loose.iter().enumerate().filter_map(loose));
         found.min_by_key(|(key, _)| *key).map(|(_, at)| at)
     }
 
@@ -124,7 +154,7 @@ impl SegmentIndex {
 
     /// Every run, in no order that matters, with what its head lies in.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (HeadView<'_>, &Bytes)> {
-        self.strands.iter().flatten().map(|run| {
+        self.strands.iter().flatten().chain(&self.loose).map(|run| {
             let blob = &self.blobs[run.group as usize];
             (head_at(blob, run.at), blob)
         })
@@ -132,16 +162,11 @@ impl SegmentIndex {
 
     /// For the footer, sorted by key.
     pub(crate) fn footer_runs(&self) -> impl Iterator<Item = FooterRun<'_>> {
-        let mut places = vec![0; self.strands.len()];
-        std::iter::from_fn(move || {
-            let heads = self.strands.iter().enumerate();
-            let heads = heads.filter_map(|(strand, runs)| Some((runs.get(places[strand])?, strand)));
-            let (run, strand) = heads.min_by_key(|(run, _)| run.first_key)?;
-            places[strand] += 1;
-            Some(FooterRun {
-                keys: (run.first_key, run.end_key()),
-                blob: &self.blobs[run.group as usize][run.at as usize..(run.at + run.len) as usize],
-            })
+        let mut runs: Vec<&RunRef> = self.strands.iter().flatten().chain(&self.loose).collect();
+        runs.sort_by_key(|run| run.first_key);
+        runs.into_iter().map(|run| FooterRun {
+            keys: (run.first_key, run.end_key()),
+            blob: &self.blobs[run.group as usize][run.at as usize..(run.at + run.len) as usize],
         })
     }
 }
@@ -149,4 +174,55 @@ impl SegmentIndex {
 fn head_at(blob: &[u8], at: u32) -> HeadView<'_> {
     let (head, _) = HeadView::decode(&blob[at as usize..]).expect("encoded or checked here");
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::encode_run_head;
+    use crate::run::{Run, RunKind, Table};
+
+    /// Adds a run of `count` records.
+    fn add(index: &mut SegmentIndex, first_key: u64, count: usize) {
+        let table = Table::of_payloads(vec![[0_u8; 0]; count]);
+        let (meta, data) = (Bytes::new(), Bytes::new());
+        let run = Run { first_key, version: 1, kind: RunKind::Data, meta, table, data };
+        let mut blob = bytes::BytesMut::new();
+        encode_run_head(&mut blob, &run, false, 0);
+        index.add_group(blob.freeze(), &[0], |_| ());
+    }
+
+    fn check(index: &SegmentIndex, keys: &std::collections::BTreeMap<u64, u64>, from: u64) {
+        let containing = keys.range(..=from).next_back().filter(|(_, end)| **end > from);
+        let expected = containing.or_else(|| keys.range(from..).next()).map(|(start, end)| *start..*end);
+        assert_eq!(index.first_at(from).and_then(|at| index.keys(at)), expected, "from {from}");
+    }
+
+    #[test]
+    fn runs_are_found_in_whatever_order_they_came() {
+        let mut index = SegmentIndex::default();
+        let mut keys = std::collections::BTreeMap::new();
+        let mut random = 1_u64;
+        for step in 0..3000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The log's own, those of a cleaner, and keys of no order; now and then one that was overtaken.
+            let first = match step % 4 {
+                0 => 1_000_000 + step * 10,
+                1 => step * 10 - if step % 12 == 1 && step > 40 { 35 } else { 0 },
+                _ => 2_000_000 + random % 50_000 * 10,
+            };
+            if keys.contains_key(&first) {
+                continue;
+            }
+            let count = 1 + random % 5;
+            add(&mut index, first, count as usize);
+            keys.insert(first, first + count);
+            for from in [first, first + count - 1, first + count, random % 2_600_000] {
+                check(&index, &keys, from);
+            }
+        }
+        assert!(index.strands.len() < 16 && index.loose.len() < LOOSE_MAX, "{} strands", index.strands.len());
+        assert!(index.footer_runs().map(|run| run.keys).eq(keys.iter().map(|(start, end)| (*start, *end))));
+        assert_eq!(index.runs().count(), keys.len());
+    }
 }

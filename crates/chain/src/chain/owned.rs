@@ -33,20 +33,16 @@ impl Copied {
 }
 
 /// The records of a run, each with its place.
-pub(super) fn records_of(
-    head: &HeadView<'_>,
+pub(super) fn records_of<'a>(
+    head: &HeadView<'a>,
     segment: u32,
     lap: u64,
-) -> impl Iterator<Item = Placed> + use<> {
+) -> impl Iterator<Item = Placed> + use<'a> {
     let (version, kind) = (head.version, head.kind);
     let (mut key, mut offset) = (head.first_key, head.data_offset);
     let number = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-    let entries: Vec<(u32, u32)> = head
-        .table
-        .chunks_exact(TABLE_ENTRY_BYTES)
-        .map(|entry| (number(&entry[..4]), number(&entry[4..])))
-        .collect();
-    entries.into_iter().map(move |(len, checksum)| {
+    head.table.chunks_exact(TABLE_ENTRY_BYTES).map(move |entry| {
+        let (len, checksum) = (number(&entry[..4]), number(&entry[4..]));
         let place = Place { segment, lap, offset, len, checksum };
         let record = Placed { key, version, kind, place };
         key += 1;

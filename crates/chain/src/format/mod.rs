@@ -17,6 +17,8 @@ pub(crate) use group::{
     GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, encode_group, is_aligned,
     peek_group,
 };
+#[cfg(test)]
+pub(crate) use run_head::encode_run_head;
 pub(crate) use run_head::{HeadView, RUN_HEAD_BYTES, RunHead, run_blob_bytes};
 pub(crate) use segment::{SegmentHeader, SegmentKind, Trailer};
 pub(crate) use superblock::Superblock;

@@ -21,7 +21,7 @@ pub(crate) fn run_blob_bytes(run: &Run) -> usize {
     RUN_HEAD_BYTES + run.meta.len() + table
 }
 
-pub(super) fn encode_run_head(out: &mut BytesMut, run: &Run, aligned: bool, data_offset: u32) {
+pub(crate) fn encode_run_head(out: &mut BytesMut, run: &Run, aligned: bool, data_offset: u32) {
     out.put_u64_le(run.first_key);
     out.put_u64_le(run.version);
     out.put_u32_le(run.table.count() as u32);
