@@ -115,6 +115,8 @@ pub enum PlantedBug {
     CacheLineBelieved,
     /// A cached block of an earlier lap of its segment counts.
     CacheServesOldLap,
+    /// Victims are free before the body segment with the copies is closed.
+    BodyCountsEarly,
     /// The cleaner drops the junk of a deleted key although an older record of it is on a drive.
     TombstoneDroppedEarly,
     /// The owner is not told that a record has moved.

@@ -8,6 +8,9 @@ pub enum Cleaning {
     /// The records that are left of a segment are written again at the tail of the log (Gecko, section 3.1).
     #[default]
     MoveToTail,
+    /// They are collected in segments of their own in the body of the log, on another drive than the tail if one has room, so
+    /// that the log has the tail for itself (Gecko, section 3.3, compact-in-body). If the body has no room, at the tail.
+    CompactInBody,
 }
 
 /// Which segment is cleaned next.

@@ -136,6 +136,15 @@ impl Space {
         self.first(link, is_ready).or_else(|| self.first_raw(link))
     }
 
+    /// A segment for copies: on the link with the most free ones that is not the tail's, else on the tail's.
+    pub(crate) fn find_free_in_body(&self, tail: Option<u32>) -> Option<u32> {
+        let free = |link: u32| self.free_on(link).0 + self.free_on(link).1;
+        let links = self.order.iter().copied().filter(|&link| free(link) > 0);
+        let link = links.max_by_key(|&link| (Some(link) != tail, free(link)))?;
+        let is_ready = |state: &SegmentState| matches!(state, SegmentState::Ready);
+        self.first(link, is_ready).or_else(|| self.first_raw(link))
+    }
+
     /// A raw segment of a link.
     pub(crate) fn first_raw(&self, link: u32) -> Option<u32> {
         self.first(link, |state| matches!(state, SegmentState::Raw))

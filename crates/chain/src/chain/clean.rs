@@ -92,13 +92,19 @@ impl Inner {
         }
         let Some(_turn) = self.try_begin_cleaning() else { return false };
         let chosen = self.core.borrow_mut().choose_victim();
-        let Some((segment, lap)) = chosen else { return false };
-        self.clean(segment, lap, false).await.is_ok()
+        match chosen {
+            Some((segment, lap)) => self.clean(segment, lap, false).await.is_ok(),
+            // With one victim, closing the body segment gives as much room as it has taken.
+            None if self.core.borrow().waiting_victims() > 1 => self.finish_body().await.is_ok(),
+            None => false,
+        }
     }
 
     /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not.
     pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
         let _turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        // What is in a body segment that is not closed does not count, and may be on this link.
+        self.end_body().await?;
         let mut passed = None;
         let segments = self.core.borrow_mut().closed_on(link);
         for (segment, lap) in segments {
@@ -108,6 +114,19 @@ impl Inner {
             }
         }
         Ok(passed)
+    }
+
+    /// Closes the body segment, if one is open: it may be on a link that leaves.
+    pub(super) async fn settle_body(self: &Rc<Self>) -> Result<(), ChainError> {
+        let _turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        self.end_body().await
+    }
+
+    async fn end_body(self: &Rc<Self>) -> Result<(), ChainError> {
+        match self.finish_body().await {
+            Err(Unclean::Stopped(why)) => Err(why),
+            _ => Ok(()),
+        }
     }
 
     /// Files grow before the copies need it. No change of the drives but that of the caller is under way.
@@ -157,19 +176,52 @@ impl Inner {
         if self.core.borrow().is_harmed(segment) && !frees_damaged {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
-        let key = PartKey { segment, lap, page: None };
-        let parts = self.load_footer_part(key, 0).await?;
-        let Some((_, FooterPart::Directory(directory))) = parts.into_iter().next() else {
-            return Err(self.harmed_or_over(segment, lap));
-        };
-        let victim = Victim { segment, lap, directory, must_go };
+        let victim = self.victim(segment, lap, must_go).await?;
         let needed_bytes = self.measure(&victim).await?;
         let began = self.core.borrow_mut().begin_cleaning(segment, lap, needed_bytes, must_go);
         began.map_err(Unclean::PassedBy)?;
         self.move_records(&victim).await?;
-        self.make_certain().await?;
+        if self.core.borrow().has_body() && !planted!(self.core.borrow().options, BodyCountsEarly) {
+            self.core.borrow_mut().let_victim_wait();
+            return Ok(());
+        }
+        let needs_vouched = self.make_certain().await?;
         self.check_nobody_needs(&victim).await?;
-        self.give_back().await
+        self.give_back(segment, lap, needs_vouched).await?;
+        self.core.borrow_mut().give_up_cleaning();
+        Ok(())
+    }
+
+    /// Frees the victims whose copies were in the body segment that is closed now.
+    pub(super) async fn free_waiting(self: &Rc<Self>) -> Result<(), Unclean> {
+        let waiting = self.core.borrow_mut().take_waiting();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let needs_vouched = self.make_certain().await?;
+        for (segment, lap) in waiting {
+            match self.free_one(segment, lap, needs_vouched).await {
+                Err(Unclean::Stopped(why)) => return Err(Unclean::Stopped(why)),
+                // If it was not freed it may be cleaned again.
+                Ok(()) | Err(Unclean::PassedBy(_) | Unclean::Over) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn free_one(self: &Rc<Self>, segment: u32, lap: u64, needs_vouched: u64) -> Result<(), Unclean> {
+        let victim = self.victim(segment, lap, false).await?;
+        self.check_nobody_needs(&victim).await?;
+        Ok(self.give_back(segment, lap, needs_vouched).await?)
+    }
+
+    /// The victim, with the directory of its footer.
+    async fn victim(&self, segment: u32, lap: u64, must_go: bool) -> Result<Victim, Unclean> {
+        let key = PartKey { segment, lap, page: None };
+        match self.load_footer_part(key, 0).await?.into_iter().next() {
+            Some((_, FooterPart::Directory(directory))) => Ok(Victim { segment, lap, directory, must_go }),
+            _ => Err(self.harmed_or_over(segment, lap)),
+        }
     }
 
     /// A part of its footer is not there: it is in another use, or harmed.
@@ -192,30 +244,37 @@ impl Inner {
         durable.await
     }
 
-    /// Has a group written that vouches for the copies. On return it is durable.
-    async fn make_certain(self: &Rc<Self>) -> Result<(), Unclean> {
+    /// Has a group written that vouches for all copies at the tail. On return it is durable. Returns up to which group it had to.
+    async fn make_certain(self: &Rc<Self>) -> Result<u64, Unclean> {
         if planted!(self.core.borrow().options, VictimFreedUnvouched) {
-            return Ok(());
+            return Ok(0);
         }
         let vouched = self.core.borrow_mut().vouch_for_copies();
         self.pump.ring();
-        let ticket = vouched.map_err(refused)?;
-        if planted!(self.core.borrow().options, VictimFreedEarly) {
-            return Ok(());
+        let (ticket, needs_vouched) = vouched.map_err(refused)?;
+        if !planted!(self.core.borrow().options, VictimFreedEarly) {
+            self.until_durable(ticket).await?;
         }
-        Ok(self.until_durable(ticket).await?)
+        Ok(needs_vouched)
     }
 
-    /// Marks the victim as free. On return the drive says so, durably, and nothing is left by which an open could take it for
-    /// the segment that it was.
-    async fn give_back(self: &Rc<Self>) -> Result<(), Unclean> {
-        let (victim, lap) = {
+    /// Marks a cleaned segment as free. On return the drive says so, durably, and nothing is left by which an open could take it
+    /// for the segment that it was.
+    async fn give_back(
+        self: &Rc<Self>,
+        segment: u32,
+        lap: u64,
+        needs_vouched: u64,
+    ) -> Result<(), ChainError> {
+        let (victim, highest_lap) = {
             let mut core = self.core.borrow_mut();
-            (core.free_victim(), core.highest_lap())
+            (core.free_victim(segment, lap, needs_vouched), core.highest_lap())
         };
-        let Some(segment) = victim else { return Ok(()) };
-        if let Err(first) = self.wipe(segment, lap).await {
-            return Err(self.fail(first).into());
+        if victim.is_none() {
+            return Ok(());
+        }
+        if let Err(first) = self.wipe(segment, highest_lap).await {
+            return Err(self.fail(first));
         }
         let mut effects = Vec::new();
         self.core.borrow_mut().prepared(segment, &mut effects);

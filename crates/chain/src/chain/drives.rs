@@ -154,6 +154,7 @@ impl Chain {
         if !inner.core.borrow_mut().has_room_without_leaving() {
             return Err(ChangeError::NoRoom { drive: name.to_owned() });
         }
+        inner.settle_body().await?;
         // A group on another link that says that everything on this one was durable.
         let ticket = inner.core.borrow_mut().append(Batch::default()).map_err(ChangeError::Refused)?;
         inner.pump.ring();

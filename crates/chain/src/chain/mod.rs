@@ -1,5 +1,6 @@
 //! The handle: starts what the writer's core asks for, wakes who waits, keeps segments ready.
 
+mod body;
 mod clean;
 mod drives;
 mod keeper;
@@ -121,6 +122,9 @@ impl Inner {
                 }
                 Effect::Placed { segment, lap, blob, starts, batches } => {
                     self.tell_owner(segment, lap, &blob, &starts, &batches);
+                }
+                Effect::Copied { segment, lap, blob, starts } => {
+                    self.note_copies(segment, lap, &blob, &starts);
                 }
                 Effect::Changed => self.changed.ring(),
             }

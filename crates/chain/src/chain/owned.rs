@@ -151,6 +151,14 @@ impl Inner {
         }
     }
 
+    /// Copies are durable in a segment of the cleaner's.
+    pub(super) fn note_copies(&self, segment: u32, lap: u64, blob: &Bytes, starts: &[u32]) {
+        if let Some(copied) = self.copies.borrow_mut().as_mut() {
+            let heads = starts.iter().map(|&at| RunHead::decode(blob, at as usize).expect("encoded here").0);
+            copied.runs.extend(heads.map(|run| Located { segment, lap, run }));
+        }
+    }
+
     fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
         for record in records_of(head, segment, lap) {
             if let Some(garbage) = owner.placed(record) {

@@ -16,6 +16,7 @@ use crate::owner::{Owner, Placed};
 use crate::range_set::RangeSet;
 use crate::read::{FetchError, Plan};
 use crate::run::RunKind;
+use crate::victims::Cleaning;
 
 /// While groups are flying, the cleaner rests so many times as long as its last batch took.
 const BUSY_REST_FACTOR: u32 = 4;
@@ -180,11 +181,15 @@ impl Inner {
         }
         let data = self.fetch(&batch).await?;
         let runs = batch.iter().zip(data).map(|(located, data)| located.run.clone().into_run(data)).collect();
-        let ticket = self.append_copies(Batch { runs, ..Batch::default() })?;
-        if planted!(self.core.borrow().options, VictimFreedEarly) {
-            return Ok(());
+        let copies = Batch { runs, ..Batch::default() };
+        let is_for_body = self.core.borrow().options.cleaning == Cleaning::CompactInBody && !victim.must_go;
+        if !is_for_body || !self.write_to_body(&copies).await? {
+            let ticket = self.append_copies(copies)?;
+            if planted!(self.core.borrow().options, VictimFreedEarly) {
+                return Ok(());
+            }
+            self.until_durable(ticket).await?;
         }
-        self.until_durable(ticket).await?;
         self.tell_of_moves(&batch);
         let is_hurried = victim.must_go || self.core.borrow().is_cleaning_urgent();
         if !is_hurried {

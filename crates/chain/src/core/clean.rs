@@ -44,8 +44,6 @@ struct Victim {
     /// What its records may still take at the tail.
     left_bytes: u64,
     last_copy: Ticket,
-    /// It is free when a durable group says that the groups up to this one are durable.
-    needs_vouched: Option<u64>,
 }
 
 /// What the core knows of cleaning.
@@ -56,6 +54,8 @@ pub(crate) struct Cleaner {
     /// Fewer segments are free than should be.
     is_short: bool,
     victim: Option<Victim>,
+    /// Victims whose records are copied, some of them to the open body segment: free when that is closed. Number and lap.
+    waiting: Vec<(u32, u64)>,
     /// By lap, with what has to become more before it is looked at again.
     passed: BTreeMap<u64, (PassedBy, u64)>,
     /// Records of each segment that their owner does not need, by lap, if keys are versioned.
@@ -68,6 +68,7 @@ impl Cleaner {
             is_due: true,
             is_short: false,
             victim: None,
+            waiting: Vec::new(),
             passed: BTreeMap::new(),
             garbage: BTreeMap::new(),
         }
@@ -80,7 +81,7 @@ impl Cleaner {
 
     /// Whether room is on its way.
     pub(super) fn is_active(&self) -> bool {
-        self.victim.is_some() || (self.is_short && self.is_due)
+        self.victim.is_some() || self.waiting.len() > 1 || (self.is_short && self.is_due)
     }
 }
 
@@ -181,7 +182,13 @@ impl Core {
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
-            (!is_passed && !is_leaving).then_some(Candidate { segment, lap: closed.lap, live, dead })
+            let is_waiting = self.cleaner.waiting.contains(&(segment, closed.lap));
+            (!is_passed && !is_leaving && !is_waiting).then_some(Candidate {
+                segment,
+                lap: closed.lap,
+                live,
+                dead,
+            })
         })
     }
 
@@ -257,16 +264,14 @@ impl Core {
         if !must_go && needed_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
             return Err(PassedBy::NoGain);
         }
-        if needed_bytes > self.copies_room_bytes() {
+        let body_room_bytes = match self.options.cleaning {
+            Cleaning::CompactInBody if !must_go => self.body_room_bytes(),
+            _ => 0,
+        };
+        if needed_bytes > self.copies_room_bytes().max(body_room_bytes) {
             return Err(PassedBy::NoRoom);
         }
-        self.cleaner.victim = Some(Victim {
-            segment,
-            lap,
-            left_bytes: needed_bytes,
-            last_copy: Ticket(0),
-            needs_vouched: None,
-        });
+        self.cleaner.victim = Some(Victim { segment, lap, left_bytes: needed_bytes, last_copy: Ticket(0) });
         Ok(())
     }
 
@@ -298,34 +303,52 @@ impl Core {
     }
 
     /// Takes a batch of nothing: its group will say that every copy is durable. Until that is durable too, harm to the last
-    /// groups would look like a torn tail, and an open would cut the copies off.
-    pub(crate) fn vouch_for_copies(&mut self) -> Result<Ticket, AppendError> {
+    /// groups would look like a torn tail, and an open would cut the copies off. Returns also the group that it must vouch for.
+    pub(crate) fn vouch_for_copies(&mut self) -> Result<(Ticket, u64), AppendError> {
         let (durable, durable_seq) = (self.durable_ticket, self.durable_seq);
-        let ticket = self.take_in(Batch::default(), 0)?;
         let is_early = planted!(self.options, VictimFreedEarly);
-        let victim = self.cleaner.victim.as_mut().expect("a segment is being cleaned");
-        assert!(is_early || victim.last_copy.0 <= durable, "every copy is durable");
-        victim.needs_vouched = Some(durable_seq);
-        Ok(ticket)
+        let last_copy = self.cleaner.victim.as_ref().map_or(0, |victim| victim.last_copy.0);
+        assert!(is_early || last_copy <= durable, "every copy is durable");
+        Ok((self.take_in(Batch::default(), 0)?, durable_seq))
     }
 
-    /// Takes the victim out of use: on return no read looks at it any more, and nothing is written to it until
-    /// [`Core::prepared`]. `None` if it is free already, because all of it was released meanwhile.
-    pub(crate) fn free_victim(&mut self) -> Option<u32> {
-        let victim = self.cleaner.victim.take()?;
+    /// Sets the victim aside until the body segment is closed.
+    pub(crate) fn let_victim_wait(&mut self) {
+        if let Some(victim) = self.cleaner.victim.take() {
+            self.cleaner.waiting.push((victim.segment, victim.lap));
+        }
+    }
+
+    /// How many victims wait for the body segment to be closed.
+    pub(crate) fn waiting_victims(&self) -> usize {
+        self.cleaner.waiting.len()
+    }
+
+    /// The victims that waited for the body segment, when it is closed.
+    pub(crate) fn take_waiting(&mut self) -> Vec<(u32, u64)> {
+        assert!(self.body.is_none(), "what they wait for is closed");
+        std::mem::take(&mut self.cleaner.waiting)
+    }
+
+    /// Takes a cleaned segment out of use, all copies of which are vouched for if the groups up to `needs_vouched` are: on
+    /// return no read looks at it any more, and nothing is written to it until [`Core::prepared`]. `None` if it is free
+    /// already, because all of it was released meanwhile.
+    pub(crate) fn free_victim(&mut self, segment: u32, lap: u64, needs_vouched: u64) -> Option<u32> {
         let is_early = planted!(self.options, VictimFreedEarly);
         let is_planted = is_early | planted!(self.options, VictimFreedUnvouched);
-        let is_vouched = victim.needs_vouched.is_some_and(|needed| needed <= self.vouched_seq);
-        assert!(is_vouched || is_planted, "a durable group says that the copies are durable");
-        self.catalog.closed(victim.segment).filter(|closed| closed.lap == victim.lap)?;
         assert!(
-            !self.is_harmed(victim.segment) || planted!(self.options, CleanerFreesDamaged),
+            needs_vouched <= self.vouched_seq || is_planted,
+            "a durable group says that the copies are durable"
+        );
+        self.catalog.closed(segment).filter(|closed| closed.lap == lap)?;
+        assert!(
+            !self.is_harmed(segment) || planted!(self.options, CleanerFreesDamaged),
             "a harmed segment keeps its damage"
         );
-        self.catalog.forget(victim.segment, SegmentState::Preparing);
+        self.catalog.forget(segment, SegmentState::Preparing);
         self.counters.segments_cleaned += 1;
         self.cleaner.is_due = true;
-        Some(victim.segment)
+        Some(segment)
     }
 
     /// Closed segments of a link with their laps, oldest first.

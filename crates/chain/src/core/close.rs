@@ -47,7 +47,7 @@ impl Core {
             return;
         }
         let segment = closing.segment;
-        let (parts, closed) = self.encode_footer(segment);
+        let (parts, closed) = self.encode_footer(segment, false);
         if let Some(closing) = self.closing.front_mut() {
             closing.stage = Stage::Writing { parts, closed: Box::new(closed) };
         }
@@ -83,7 +83,11 @@ impl Core {
         self.write_next_part(out);
     }
 
-    fn encode_footer(&self, segment: u32) -> (VecDeque<(u64, Bytes)>, ClosedSegment) {
+    pub(super) fn encode_footer(
+        &self,
+        segment: u32,
+        is_body: bool,
+    ) -> (VecDeque<(u64, Bytes)>, ClosedSegment) {
         let open = self.catalog.open(segment);
         let segment_end = self.geometry.segment_bytes as u32;
         let trailer_offset = segment_end - BLOCK_BYTES as u32;
@@ -98,6 +102,7 @@ impl Core {
             chain: self.chain,
             segment,
             lap: open.lap,
+            is_body,
             first_seq: open.first_seq,
             last_seq: open.last_seq,
             incarnation: open.incarnation,

@@ -10,6 +10,7 @@
 //! one group; after the first failed write nothing more is written or acknowledged.
 
 mod admit;
+mod body;
 mod clean;
 mod close;
 mod form;
@@ -24,6 +25,7 @@ use ithaca_env::drive::DriveError;
 
 pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
+use body::Body;
 use clean::Cleaner;
 pub(crate) use clean::PassedBy;
 use close::Closing;
@@ -48,6 +50,8 @@ pub(crate) enum Io {
     Header(u32),
     /// A part of a footer, or a trailer.
     Footer(u32),
+    /// Whatever is written to the cleaner's own segment: one thing at a time.
+    Body(u32),
 }
 
 /// What the shell does, in order.
@@ -59,6 +63,8 @@ pub(crate) enum Effect {
     Cache(GroupImage),
     /// Runs are durable of which their owner is to be told: so many of each ticket, in order.
     Placed { segment: u32, lap: u64, blob: Bytes, starts: Vec<u32>, batches: Vec<(Ticket, usize)> },
+    /// Copies are durable in a segment of the cleaner's.
+    Copied { segment: u32, lap: u64, blob: Bytes, starts: Vec<u32> },
     /// Tickets became durable, space came free, or the chain failed: wake whoever waits.
     Changed,
 }
@@ -184,6 +190,8 @@ pub(crate) struct Core {
     /// Every group up to this one is durable, and a durable group says so.
     vouched_seq: u64,
     cleaner: Cleaner,
+    /// The cleaner's own segment.
+    body: Option<Body>,
     /// Links that cannot become larger.
     grown_out: BTreeSet<u32>,
     stopped: Option<ChainError>,
@@ -229,6 +237,7 @@ impl Core {
             reclaim_due: true,
             vouched_seq: 0,
             cleaner: Cleaner::new(),
+            body: None,
             grown_out: BTreeSet::new(),
             stopped: None,
         }
@@ -261,6 +270,7 @@ impl Core {
                 self.drop_leaving_next();
             }
             Io::Footer(segment) => self.footer_done(segment, out),
+            Io::Body(_) => self.body_done(out),
         }
         self.turn(out);
     }

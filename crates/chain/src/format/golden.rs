@@ -65,6 +65,7 @@ fn superblock() -> Superblock {
 /// Name and bytes of each record.
 fn records() -> Vec<(&'static str, Vec<u8>)> {
     let header = SegmentHeader { chain: CHAIN, segment: 2, kind: SegmentKind::Open, lap: 3 };
+    let body = SegmentHeader { kind: SegmentKind::Body, ..header };
     let identity = GroupIdentity {
         flags: GroupFlags::CHECKPOINT.with(GroupFlags::OPENED),
         segment: 2,
@@ -98,6 +99,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         chain: CHAIN,
         segment: 2,
         lap: 3,
+        is_body: false,
         first_seq: 7,
         last_seq: 12,
         incarnation: 4,
@@ -116,6 +118,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("superblock", superblock().encode().to_vec()),
         ("segment header", header.encode().to_vec()),
+        ("segment header of copies", body.encode().to_vec()),
         ("group", group.image.to_vec()),
         ("footer page", footer.bytes[..4096].to_vec()),
         ("footer directory", footer.bytes[4096..].to_vec()),
@@ -167,7 +170,7 @@ fn golden_records_decode() {
         let bytes = Bytes::from(bytes);
         let is_good = match name {
             "superblock" => Superblock::decode(&bytes).is_ok(),
-            "segment header" => SegmentHeader::decode(&bytes).is_ok(),
+            "segment header" | "segment header of copies" => SegmentHeader::decode(&bytes).is_ok(),
             "group" => peek_group(&bytes).is_ok_and(|head| head.decode_area(&bytes).is_ok()),
             "footer page" => PageView::decode(&bytes, 2, 3).is_ok(),
             "footer directory" => Directory::decode(&bytes, 2, 3).is_ok(),

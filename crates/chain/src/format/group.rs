@@ -38,6 +38,8 @@ impl GroupFlags {
     pub(crate) const OPENED: Self = Self(2);
     /// Last group before a clean close.
     pub(crate) const CLOSED: Self = Self(4);
+    /// Of a segment of the cleaner's: holds copies alone, and its number counts in its segment.
+    pub(crate) const BODY: Self = Self(8);
 
     pub(crate) fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)

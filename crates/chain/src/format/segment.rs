@@ -21,6 +21,8 @@ pub(crate) enum SegmentKind {
     Ready = 1,
     /// Holds groups, or will.
     Open = 2,
+    /// Is being filled with copies of records that are elsewhere still: an open frees it.
+    Body = 3,
 }
 
 /// The first block of a segment, durable before the first group.
@@ -54,11 +56,12 @@ impl SegmentHeader {
         let kind = match decoder.u16("segment kind")? {
             1 => SegmentKind::Ready,
             2 => SegmentKind::Open,
+            3 => SegmentKind::Body,
             found => {
                 return Err(DecodeError::Invalid {
                     field: "segment kind",
                     found: u64::from(found),
-                    expected: "1 or 2",
+                    expected: "1, 2 or 3",
                 });
             }
         };
@@ -76,6 +79,8 @@ pub(crate) struct Trailer {
     pub(crate) chain: ChainId,
     pub(crate) segment: u32,
     pub(crate) lap: u64,
+    /// Its groups are a cleaner's, with numbers of their own.
+    pub(crate) is_body: bool,
     pub(crate) first_seq: u64,
     /// Last group of the segment.
     pub(crate) last_seq: u64,
@@ -100,6 +105,8 @@ pub(crate) struct Trailer {
     pub(crate) keys: Option<Vec<Range<u64>>>,
 }
 
+/// The segment's groups are a cleaner's.
+const FLAG_BODY: u16 = 1;
 /// In place of the number of key ranges: they are in the directory.
 const RANGES_ELSEWHERE: u32 = u32::MAX;
 
@@ -109,7 +116,7 @@ impl Trailer {
         out.put_u32_le(TRAILER_MAGIC);
         out.put_u32_le(0);
         out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        out.put_u16_le(if self.is_body { FLAG_BODY } else { 0 });
         out.put_u32_le(self.segment);
         out.put_slice(&self.chain.0);
         out.put_u64_le(self.lap);
@@ -145,17 +152,18 @@ impl Trailer {
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
         let mut decoder = open_record(block, "segment trailer", TRAILER_MAGIC)?;
         let flags = decoder.u16("trailer flags")?;
-        if flags != 0 {
+        if flags & !FLAG_BODY != 0 {
             return Err(DecodeError::Invalid {
                 field: "trailer flags",
                 found: u64::from(flags),
-                expected: "no flags",
+                expected: "0 or 1",
             });
         }
         let mut trailer = Self {
             segment: decoder.u32("segment")?,
             chain: ChainId(array(&mut decoder, "chain id")?),
             lap: decoder.u64("lap")?,
+            is_body: flags == FLAG_BODY,
             first_seq: decoder.u64("first seq")?,
             last_seq: decoder.u64("last seq")?,
             incarnation: decoder.u64("incarnation")?,
@@ -216,6 +224,7 @@ mod tests {
             chain: ChainId([7; 16]),
             segment: 3,
             lap: 9,
+            is_body: true,
             first_seq: 100,
             last_seq: 120,
             incarnation: 2,

@@ -208,7 +208,8 @@ impl CheckReport {
     /// Reads the groups of a segment, and its footer if it has one.
     async fn segment(&mut self, frame: Frame, target: ScanTarget<'_>) -> Result<(), OpenError> {
         let lap = match &frame {
-            Frame::Blank | Frame::Ready { .. } => {
+            // What a cleaner has begun and not closed is freed by the next open.
+            Frame::Blank | Frame::Ready { .. } | Frame::Body { .. } => {
                 self.segments_free += 1;
                 return Ok(());
             }

@@ -53,6 +53,10 @@ pub async fn dump(
                 line(format!("segment {segment} ready laps_used={lap}"));
                 continue;
             }
+            Frame::Body { lap } => {
+                line(format!("segment {segment} body lap={lap}"));
+                Some(*lap)
+            }
             Frame::Open { lap } => {
                 let known = lap.map_or("unknown (its header is harmed)".into(), |lap| lap.to_string());
                 line(format!("segment {segment} open lap={known}"));
@@ -100,8 +104,9 @@ fn closed_line(trailer: &Trailer, is_header_bad: bool) -> String {
     let keys = trailer.keys.as_ref().map_or("in the directory".to_owned(), |keys| format!("{keys:?}"));
     let header = if is_header_bad { " header=harmed" } else { "" };
     format!(
-        "segment {} closed lap={} seqs={}..={} incarnation={} runs={} records={} data_bytes={} holes={} lost_below={} keys={keys}{header}",
+        "segment {} closed{} lap={} seqs={}..={} incarnation={} runs={} records={} data_bytes={} holes={} lost_below={} keys={keys}{header}",
         trailer.segment,
+        if trailer.is_body { " body" } else { "" },
         trailer.lap,
         trailer.first_seq,
         trailer.last_seq,
@@ -120,6 +125,7 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
         (GroupFlags::CHECKPOINT, " checkpoint"),
         (GroupFlags::OPENED, " opened"),
         (GroupFlags::CLOSED, " closed"),
+        (GroupFlags::BODY, " body"),
     ];
     let flags: String =
         names.iter().filter(|(flag, _)| identity.flags.has(*flag)).map(|(_, name)| *name).collect();

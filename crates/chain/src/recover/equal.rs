@@ -64,6 +64,7 @@ fn add_frame(segment: u32, frame: &Frame, chain: ChainId, geometry: Geometry, un
     let (kind, lap) = match frame {
         Frame::Blank | Frame::Open { lap: None } => return,
         Frame::Ready { lap } => (SegmentKind::Ready, *lap),
+        Frame::Body { lap } => (SegmentKind::Body, *lap),
         Frame::Open { lap: Some(lap) } => (SegmentKind::Open, *lap),
         Frame::Closed { trailer, .. } => {
             add(geometry.segment_bytes - BLOCK_BYTES as u64, &trailer.encode());

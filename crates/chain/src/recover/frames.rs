@@ -80,6 +80,10 @@ pub(crate) enum Frame {
     Open {
         lap: Option<u64>,
     },
+    /// A cleaner was filling it with copies: nothing depends on it.
+    Body {
+        lap: u64,
+    },
     Closed {
         trailer: Box<Trailer>,
         is_header_bad: bool,
@@ -90,7 +94,7 @@ impl Frame {
     pub(crate) fn highest_lap(&self) -> u64 {
         match self {
             Self::Blank => 0,
-            Self::Ready { lap } => *lap,
+            Self::Ready { lap } | Self::Body { lap } => *lap,
             Self::Open { lap } => lap.unwrap_or(0),
             Self::Closed { trailer, .. } => trailer.lap,
         }
@@ -102,7 +106,7 @@ impl Frame {
         let kind = match self {
             Self::Blank => 0,
             Self::Open { lap: None } => 1,
-            Self::Open { lap: Some(_) } => 2,
+            Self::Open { lap: Some(_) } | Self::Body { .. } => 2,
             Self::Closed { is_header_bad: true, .. } => 3,
             Self::Closed { is_header_bad: false, .. } => 4,
             Self::Ready { .. } => 5,
@@ -155,6 +159,7 @@ fn classify(segment: u32, chain: ChainId, header: &[u8], group: &[u8], trailer: 
     let group_lap = || first_group_lap(segment, chain, group);
     match (header, trailer) {
         (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), _) => Frame::Ready { lap },
+        (Some(SegmentHeader { kind: SegmentKind::Body, lap, .. }), _) => Frame::Body { lap },
         (Some(header), Some(trailer)) if trailer.lap == header.lap => {
             Frame::Closed { trailer: Box::new(trailer), is_header_bad: false }
         }

@@ -3,6 +3,7 @@
 //! Reads the superblock, the first and last block of every segment, and the groups of the segments without a footer.
 //! What it decides is always a prefix of what was written. Doing it twice gives the same.
 
+mod body;
 mod equal;
 mod frames;
 mod judge;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
+use body::{is_body, keep_body};
 use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
@@ -77,12 +79,21 @@ pub(crate) async fn recover(
     geometry: Geometry,
     options: &ChainOptions,
 ) -> Result<Reopened, OpenError> {
-    let Survey { mut catalog, mut recovered, closed_laps, scans, highest_lap, incarnation, mut unequal } =
-        survey(links, chain, geometry, options).await?;
+    let Survey {
+        mut catalog,
+        mut recovered,
+        closed_laps,
+        scans,
+        bodies,
+        highest_lap,
+        incarnation,
+        mut unequal,
+    } = survey(links, chain, geometry, options).await?;
     let judged = judge(scans, &closed_laps, options);
     // Where no group of any lap was found there is nothing to wipe.
     let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
-    let to_wipe = judged.segments.iter().filter(is_empty).map(|kept| kept.segment).collect();
+    let cut = judged.segments.iter().filter(is_empty).map(|kept| kept.segment);
+    let to_wipe = cut.chain(bodies).collect();
     add_lacking(links, &judged, &mut unequal);
     let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for range in catalog.released.ranges() {
@@ -106,6 +117,8 @@ struct Survey {
     closed_laps: ClosedLaps,
     /// In the order of their laps.
     scans: Vec<Scan>,
+    /// Segments that a cleaner was filling.
+    bodies: Vec<u32>,
     highest_lap: u64,
     incarnation: u64,
     /// What the live sides do not agree on.
@@ -129,7 +142,7 @@ async fn survey(
     look_through_if_empty(&mut frames);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
-    let mut scans = Vec::new();
+    let (mut scans, mut bodies) = (Vec::new(), Vec::new());
     let mut highest_lap = 0;
     let mut incarnation = 0;
     for (segment, frame) in frames {
@@ -140,6 +153,11 @@ async fn survey(
             Frame::Blank => continue,
             Frame::Ready { .. } => {
                 catalog.set(segment, SegmentState::Ready);
+                continue;
+            }
+            Frame::Body { .. } => {
+                catalog.set(segment, SegmentState::Ready);
+                bodies.push(segment);
                 continue;
             }
             Frame::Open { lap } => lap,
@@ -153,7 +171,9 @@ async fn survey(
                     keys.iter().for_each(|range| {
                         recovered.covered.insert(range.clone());
                     });
-                    closed_laps.insert(trailer.lap, trailer.last_seq);
+                    if !trailer.is_body {
+                        closed_laps.insert(trailer.lap, trailer.last_seq);
+                    }
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
                     continue;
                 }
@@ -162,7 +182,13 @@ async fn survey(
                 Some(trailer.lap)
             }
         };
-        scans.push(scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?);
+        let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
+        if is_body(&scan) {
+            highest_lap = highest_lap.max(scan.lap);
+            keep_body(scan, &mut catalog, &mut recovered);
+        } else {
+            scans.push(scan);
+        }
     }
     scans.sort_by_key(|scan| scan.lap);
     recovered.scanned_segments = scans.len() as u64;
@@ -174,7 +200,7 @@ async fn survey(
         let device = links.device_of(identity.segment).expect("it was scanned");
         check_sizes(&device.live_drives(), geometry, identity.segments)?;
     }
-    Ok(Survey { catalog, recovered, closed_laps, scans, highest_lap, incarnation, unequal })
+    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal })
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainOptions, ChangeError, Cleaning, OpenError, ReadError, Stats, Victims,
+    AppendError, Batch, Chain, ChainOptions, ChangeError, Cleaning, DumpOptions, OpenError, ReadError, Stats,
+    Victims, check, dump,
 };
 use ithaca_env::Env;
+use ithaca_env::drive::{Drive, Durability};
 use ithaca_env::sim::{Death, DriveFault};
 
 use crate::crashes;
@@ -18,6 +20,11 @@ use crate::world::{MACHINE, Workload, World, identity, open_drive, open_drives, 
 /// Cleans whatever gives room, always.
 pub fn eager() -> ChainOptions {
     ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..small_options() }
+}
+
+/// The same, in segments of the cleaner's own.
+pub fn in_body() -> ChainOptions {
+    ChainOptions { cleaning: Cleaning::CompactInBody, ..eager() }
 }
 
 fn is_kept(key: u64) -> bool {
@@ -101,6 +108,8 @@ fn a_log_of_which_a_tenth_is_kept_goes_on_for_ever() {
         assert!(keeps_a_tenth(&ChainOptions { victims, ..small_options() }), "{victims:?}");
         assert!(keeps_a_tenth(&ChainOptions { victims, ..eager() }), "{victims:?}, always");
     }
+    assert!(keeps_a_tenth(&ChainOptions { cleaning: Cleaning::CompactInBody, ..small_options() }));
+    assert!(keeps_a_tenth(&in_body()));
     // Without a cleaner each kept record keeps its segment.
     assert!(!keeps_a_tenth(&ChainOptions { cleaning: Cleaning::Off, ..small_options() }));
 }
@@ -195,6 +204,100 @@ fn many_lives_of_an_eager_cleaner_keep_every_promise() {
         });
     }
     assert!(acked > 4_000, "{acked} batches acknowledged: a chain that refuses everything passes too easily");
+}
+
+#[test]
+fn compaction_in_the_body_loses_nothing_wherever_the_power_is_cut() {
+    // A body segment that counts before it is closed, or one that is taken for a part of the log.
+    let mut points = 0;
+    while !cut_at(points + 1, Death::PowerCut, &["chain"], &in_body()) {
+        points += 1;
+    }
+    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
+    let options =
+        ChainOptions { capacity_bytes: tiny_drives().capacity_bytes, reserve_segments: 1, ..in_body() };
+    let mut points = 0;
+    while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
+        points += 2;
+    }
+    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
+fn many_lives_of_compaction_in_the_body_keep_every_promise() {
+    let mut acked = 0;
+    for seed in 100..140 {
+        acked += crashes::lives(seed, |options| {
+            options.clean_start_free_percent = 100;
+            options.clean_stop_free_percent = 100;
+            options.cleaning = Cleaning::CompactInBody;
+        });
+    }
+    assert!(acked > 2_500, "{acked} batches acknowledged: a chain that refuses everything passes too easily");
+}
+
+#[test]
+fn copies_in_the_body_stay_away_from_the_tail() {
+    within(28, async |env| {
+        let options = ChainOptions { capacity_bytes: 2 << 20, ..in_body() };
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives.clone(), identity(), options.clone()).await.expect("created");
+        for key in 0..500 {
+            append(&env, &chain, tenth(key)).await.expect("room");
+        }
+        let stats = settle(&env, &chain).await;
+        assert!(stats.counters.segments_cleaned > 20, "{stats:?}");
+        let body = stats.links.iter().filter(|link| !link.is_tail).map(|link| link.records).sum::<u64>();
+        assert!(body > 30, "kept records on the other drives: {stats:?}");
+        chain.close().await.expect("no fault");
+        let (bodies, all) = bodies_of(&drives).await;
+        assert!(bodies > 0 && all > bodies, "{bodies} of {all}");
+        let report = check(drives).await.expect("it is well");
+        assert_eq!(report.damage, []);
+    });
+}
+
+/// Closed segments of copies, and all closed ones.
+async fn bodies_of(drives: &[Drive]) -> (usize, usize) {
+    let mut lines = Vec::new();
+    for drive in drives {
+        dump(drive, DumpOptions::default(), |line| lines.push(line)).await.expect("it is well");
+    }
+    let closed = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+    (closed(" closed body "), closed(" closed "))
+}
+
+#[test]
+fn a_body_segment_whose_frame_is_harmed_is_read_by_its_groups() {
+    for harm in [0, 128 * 1024 - 4096] {
+        within(29, async move |env| {
+            let drive = open_drive(&env).await;
+            let chain = Chain::create(&env, drive.clone(), identity(), in_body()).await.expect("created");
+            for key in 0..500 {
+                append(&env, &chain, tenth(key)).await.expect("room");
+            }
+            settle(&env, &chain).await;
+            chain.close().await.expect("no fault");
+            let mut lines = Vec::new();
+            dump(&drive, DumpOptions::default(), |line| lines.push(line)).await.expect("it is well");
+            let bodies: Vec<u64> = lines
+                .iter()
+                .filter(|line| line.contains(" closed body "))
+                .map(|line| line.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("its number"))
+                .collect();
+            assert!(!bodies.is_empty());
+            for segment in bodies {
+                let offset = (64 << 10) + segment * (128 << 10) + harm;
+                let mut block = drive.read(offset, 4096).await.expect("no fault").to_vec();
+                block[20] ^= 1;
+                drive.write(offset, Bytes::from(block), Durability::Durable).await.expect("no fault");
+            }
+            let opened = Chain::open(&env, drive, None, in_body()).await;
+            let (chain, recovered) = opened.expect("every group is there");
+            assert!(!recovered.damage.is_empty(), "the harm is named");
+            all_kept_are_there(&chain, 0..500).await;
+        });
+    }
 }
 
 /// Fills a few segments, of which the first is mostly released, harms it at `harm`, and cleans. Returns what a read of

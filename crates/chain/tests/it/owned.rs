@@ -13,7 +13,7 @@ use ithaca_chain::{
 use ithaca_env::Env;
 use ithaca_env::sim::Death;
 
-use crate::cleaning::eager;
+use crate::cleaning::{eager, in_body};
 use crate::drives::{THREE, tiny_drives};
 use crate::model::{Rng, junk, run_of};
 use crate::world::{World, identity, open_drives, small_options};
@@ -294,6 +294,15 @@ fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
 }
 
 #[test]
+fn nor_if_it_is_compacted_in_the_body() {
+    let mut points = 0;
+    while !cut_at(points + 1, &["chain"], &in_body()) {
+        points += 1;
+    }
+    assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
+}
+
+#[test]
 fn nor_does_it_matter_on_several_drives() {
     let options =
         ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
@@ -327,7 +336,8 @@ pub fn lives(seed: u64, options: &ChainOptions) -> (u64, u64, u64) {
 fn many_lives_of_overwritten_blocks_keep_every_promise() {
     let mut sum = (0, 0, 0);
     for seed in 0..40 {
-        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, ..eager() });
+        let options = if seed % 2 == 0 { eager() } else { in_body() };
+        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, ..options });
         sum = (sum.0 + done.0, sum.1 + done.1, sum.2 + done.2);
     }
     let (acked, cleaned, dropped) = sum;

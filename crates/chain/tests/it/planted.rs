@@ -196,6 +196,14 @@ fn a_victim_that_is_freed_before_its_copies_are_durable_is_found() {
 }
 
 #[test]
+fn a_body_segment_that_counts_before_it_is_closed_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::BodyCountsEarly), ..cleaning::in_body() };
+    let run = |point| cleaning::cut_at(point, Death::PowerCut, &["chain"], &options);
+    let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
+    assert!((1..=200).any(is_found), "copies that an open frees went unnoticed");
+}
+
+#[test]
 fn a_cleaner_that_leaves_a_live_record_out_is_found() {
     is_found_by_cleaning(PlantedBug::CleanerDropsLive);
 }
