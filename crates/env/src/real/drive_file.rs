@@ -127,20 +127,22 @@ impl FileDrive {
             self.pool.submit(move || job(&open.file).map_err(|error| open.error(operation, offset, error)));
         match submitted {
             Ok(outcome) => Box::pin(outcome),
-            Err(_) => {
-                let path = self.name();
-                Box::pin(async move { Err(DriveError::Busy { path }) })
-            }
+            Err(_) => self.busy(),
         }
+    }
+
+    fn busy<T: 'static>(&self) -> DriveFuture<T> {
+        let path = self.name();
+        Box::pin(async move { Err(DriveError::Busy { path }) })
     }
 
     fn past_end<T: 'static>(&self, offset: u64, len: usize) -> Option<DriveFuture<T>> {
         let size = self.size_bytes();
-        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= size);
+        if offset.checked_add(len as u64).is_some_and(|end| end <= size) {
+            return None;
+        }
         let path = self.name();
-        (!fits).then(|| {
-            Box::pin(async move { Err(DriveError::PastEnd { path, offset, len, size }) }) as DriveFuture<T>
-        })
+        Some(Box::pin(async move { Err(DriveError::PastEnd { path, offset, len, size }) }))
     }
 }
 
@@ -158,14 +160,12 @@ impl Device for FileDrive {
             return error;
         }
         if let Some(ring) = &self.ring {
-            let reading = ring.read(Arc::clone(&self.open), offset, len);
-            let path = self.name();
-            return Box::pin(async move {
-                match reading {
-                    Some(reading) => reading.await.expect("the ring outlives its environment's tasks"),
-                    None => Err(DriveError::Busy { path }),
+            return match ring.read(Arc::clone(&self.open), offset, len) {
+                Some(reading) => {
+                    Box::pin(async { reading.await.expect("the ring outlives its environment's tasks") })
                 }
-            });
+                None => self.busy(),
+            };
         }
         self.submit("read", offset, move |file| {
             let mut buf = PageBuf::zeroed(len);

@@ -1,4 +1,8 @@
-//! Drive reads through io_uring: those of a turn are submitted by one system call, and complete without a thread.
+//! Drive reads through io_uring: many are submitted by one system call, and complete without a thread.
+//!
+//! A drive may give all answers at once: one behind a virtual machine monitor does when it has nothing left to do. So
+//! neither way waits for the whole turn: reads go out [`SUBMIT_COUNT`] at a time, and at most [`COMPLETE_COUNT`] answers
+//! are handed over in a turn. Then the drive works on what the first readers asked next, while the rest are answered.
 //!
 //! Where the system has no io_uring, or does not allow it, reads run on the pool instead. Writes always do: a durable write
 //! ends on a kernel thread of ordinary priority, and the pool's threads run before those ([`super::run_at_once`]).
@@ -22,6 +26,10 @@ use crate::sync::oneshot;
 
 /// Reads in the kernel at the same time; the rest wait here.
 const DEPTH: u32 = 1024;
+/// Reads that are queued before they are submitted without waiting for the end of the turn.
+const SUBMIT_COUNT: usize = 8;
+/// Answers that are handed over in one turn.
+const COMPLETE_COUNT: usize = 8;
 
 /// A read until it is whole.
 struct InFlight {
@@ -57,7 +65,7 @@ impl Ring {
         }))
     }
 
-    /// Begins a read with the next submission. `None` if too many wait.
+    /// Begins a read, with the next submission or by one of its own. `None` if too many wait.
     pub(super) fn read(
         &self,
         file: Arc<OpenFile>,
@@ -70,8 +78,15 @@ impl Ring {
         let (sender, receiver) = oneshot::channel();
         let read = InFlight { file, buf: PageBuf::with_capacity(len), offset, len, sender };
         let key = self.reads.borrow_mut().insert(read);
-        self.waiting.borrow_mut().push_back(key);
+        let waiting = {
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.push_back(key);
+            waiting.len()
+        };
         self.queued.set(true);
+        if waiting == SUBMIT_COUNT {
+            self.submit();
+        }
         Some(receiver)
     }
 
@@ -125,14 +140,15 @@ impl Ring {
         with(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
     }
 
-    /// Takes completions and answers.
+    /// Takes a part of the completions and answers. Those left over keep the loop from waiting.
     pub(super) fn complete(&self) {
         if self.in_kernel.get() == 0 {
             return;
         }
         let done: Vec<(usize, i32)> = {
             let mut ring = self.ring.borrow_mut();
-            ring.completion().map(|entry| (entry.user_data() as usize, entry.result())).collect()
+            let answers = ring.completion().take(COMPLETE_COUNT);
+            answers.map(|entry| (entry.user_data() as usize, entry.result())).collect()
         };
         for (key, result) in done {
             self.in_kernel.set(self.in_kernel.get() - 1);
