@@ -180,6 +180,8 @@ pub(crate) struct PageView {
     starts: Vec<u32>,
     /// Beside each other, so that a search touches few lines of memory.
     first_keys: Vec<u64>,
+    /// Of the records of each run.
+    counts: Vec<u32>,
 }
 
 impl PageView {
@@ -198,6 +200,7 @@ impl PageView {
         finish_zeros(decoder, "footer page")?;
         let blob = page.slice(blob_at..blob_at + blob_bytes);
         let (mut starts, mut first_keys) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut counts = Vec::with_capacity(count);
         let (mut at, mut last_key) = (0, 0);
         for _ in 0..count {
             expect(u64::from(list.u32("page runs")?), at as u64, "page runs")?;
@@ -213,10 +216,11 @@ impl PageView {
             last_key = run.first_key;
             starts.push(at as u32);
             first_keys.push(run.first_key);
+            counts.push(run.table.count() as u32);
             at += len;
         }
         expect(at as u64, blob_bytes as u64, "page bytes")?;
-        Ok(Self { blob, starts, first_keys })
+        Ok(Self { blob, starts, first_keys, counts })
     }
 
     pub(crate) fn run_count(&self) -> usize {
@@ -225,16 +229,16 @@ impl PageView {
 
     /// The keys of run `index`, if there are so many.
     pub(crate) fn keys(&self, index: usize) -> Option<Range<u64>> {
-        (index < self.starts.len()).then(|| self.head(index).keys())
+        let first_key = *self.first_keys.get(index)?;
+        Some(first_key..first_key + u64::from(self.counts[index]))
     }
 
     /// The first run that has a key at or after `from`.
     pub(crate) fn first_at(&self, from: u64) -> Option<usize> {
         let after = self.first_keys.partition_point(|&first_key| first_key <= from);
-        if after > 0 && self.head(after - 1).keys().end > from {
-            return Some(after - 1);
-        }
-        (after < self.starts.len()).then_some(after)
+        let before =
+            after.checked_sub(1).filter(|&index| self.keys(index).is_some_and(|keys| keys.end > from));
+        before.or((after < self.starts.len()).then_some(after))
     }
 
     /// The records of run `index` with keys in `keys`, which lie within it, and the heads that they lie in.
@@ -250,7 +254,7 @@ impl PageView {
 
     /// Bytes it takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.blob.len() + 12 * self.starts.len() + PAGE_HEAD_BYTES + BLOCK_BYTES / 2
+        self.blob.len() + 16 * self.starts.len() + PAGE_HEAD_BYTES + BLOCK_BYTES / 2
     }
 }
 
