@@ -57,6 +57,8 @@ pub const HOLES_MAX: usize = 1024;
 
 /// Bytes of one write of background work: footers and the pre-writing of segments.
 pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
+/// Free segments that are written over in advance at the most, unless the options ask for more.
+pub const SEGMENTS_READY_MAX: usize = 16;
 /// Bytes that a cleaner moves by one batch, at the most, unless one run is larger: so much of it is in flight.
 pub const CLEAN_BATCH_MAX_BYTES: u64 = 1 << 20;
 /// A segment is cleaned for room only if that gives one part of so many of it.

@@ -144,7 +144,8 @@ pub struct ChainOptions {
     /// With a cache drive ([`Chain::use_cache`](crate::Chain::use_cache), whose size is the drive's own): whether it also
     /// takes what is read from the drives that the log is not being written to.
     pub body_cache: bool,
-    /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate.
+    /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate. A log that was faster
+    /// than that has up to [`SEGMENTS_READY_MAX`](crate::limits::SEGMENTS_READY_MAX) of them until it is closed.
     pub segments_ready: usize,
     /// Segments that data leaves free. Junk may use half of them; the rest is for releases and states, so that a full drive
     /// can always be trimmed.

@@ -36,12 +36,17 @@ impl Inner {
                 if inner.core.borrow().stopped().is_some() {
                     inner.changed.ring();
                 }
-                if let Err(first) = kept {
-                    inner.fail(first);
-                    return;
-                }
+                let goes_on = match kept {
+                    Ok(goes_on) => goes_on,
+                    Err(first) => {
+                        inner.fail(first);
+                        return;
+                    }
+                };
                 drop(inner);
-                changed.after(ticket).await;
+                if !goes_on {
+                    changed.after(ticket).await;
+                }
             }
         });
     }
@@ -73,13 +78,15 @@ impl Inner {
         });
     }
 
-    async fn keep(self: &Rc<Self>) -> Result<(), DriveError> {
+    /// One round. Returns whether another may have something to do.
+    async fn keep(self: &Rc<Self>) -> Result<bool, DriveError> {
         self.grow_if_due().await?;
         let to_prepare = self.core.borrow_mut().take_raw_segment();
-        if let Some(segment) = to_prepare.filter(|_| !self.is_closing.get()) {
+        let to_prepare = to_prepare.filter(|_| !self.is_closing.get());
+        if let Some(segment) = to_prepare {
             self.prepare(segment).await?;
         }
-        Ok(())
+        Ok(to_prepare.is_some())
     }
 
     async fn grow_if_due(self: &Rc<Self>) -> Result<(), DriveError> {

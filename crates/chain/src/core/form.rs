@@ -10,6 +10,7 @@ use crate::catalog::{OpenSegment, SegmentState};
 use crate::format::{
     GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group, footer_bound_bytes,
 };
+use crate::limits::SEGMENTS_READY_MAX;
 use crate::links::link_of;
 use crate::options::planted;
 use crate::owner::Keys;
@@ -235,6 +236,10 @@ impl Core {
         self.reclaim_if_short();
         let space = &self.catalog.space;
         let Some(segment) = space.find_free(self.options.placement, self.tail_link()) else { return };
+        if matches!(space.get(segment), Some(SegmentState::Raw)) {
+            // The log is faster than the keeper: next time more is to be ready, for as long as this open lasts.
+            self.ready_wanted = (2 * self.ready_wanted).min(SEGMENTS_READY_MAX).max(self.ready_wanted);
+        }
         let lap = self.next_lap;
         self.next_lap += 1;
         self.catalog.set(segment, SegmentState::Next);

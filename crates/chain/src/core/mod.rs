@@ -187,6 +187,8 @@ pub(crate) struct Core {
     /// Every key of a record or a release in a formed group is below.
     formed_key_end: u64,
     reclaim_due: bool,
+    /// Segments to be kept ready: more once the log had to go on in a raw one.
+    ready_wanted: usize,
     /// Every group up to this one is durable, and a durable group says so.
     vouched_seq: u64,
     cleaner: Cleaner,
@@ -207,6 +209,7 @@ impl Core {
     ) -> Self {
         let formed_released = catalog.released.clone();
         let formed_key_end = catalog.highest_key.map_or(0, |highest| highest + 1).max(catalog.lost_below);
+        let ready_wanted = options.segments_ready;
         Self {
             options,
             geometry,
@@ -235,6 +238,7 @@ impl Core {
             formed_state: resume.state,
             formed_key_end,
             reclaim_due: true,
+            ready_wanted,
             vouched_seq: 0,
             cleaner: Cleaner::new(),
             body: None,
@@ -383,7 +387,11 @@ impl Core {
         }
         let space = &self.catalog.space;
         let link = self.links_ahead().find(|&link| space.free_on(link) != (0, 0))?;
-        if space.free_on(link).0 >= self.options.segments_ready {
+        let (ready, raw) = space.free_on(link);
+        // A segment that is being written over counts for nothing: where few are free, no more than asked for.
+        let wanted =
+            if ready + raw > self.plenty() { self.ready_wanted } else { self.options.segments_ready };
+        if ready >= wanted {
             return None;
         }
         let raw = space.first_raw(link)?;
@@ -418,7 +426,7 @@ impl Core {
         if self.stopped.is_some() {
             return None;
         }
-        let wanted = self.options.segments_ready + self.options.reserve_segments + 2;
+        let wanted = self.plenty();
         let mut free = 0;
         for link in self.links_ahead() {
             let (ready, raw) = self.catalog.space.free_on(link);
@@ -459,11 +467,15 @@ impl Core {
         self.catalog.space.links().iter().any(|&link| self.can_link_grow(link))
     }
 
+    /// With more free segments than this, nothing is done for having more.
+    fn plenty(&self) -> usize {
+        self.options.segments_ready + self.options.reserve_segments + 2
+    }
+
     /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives.
     fn reclaim_if_short(&mut self) {
         let (ready, raw) = self.catalog.space.free();
-        let plenty = self.options.segments_ready + self.options.reserve_segments + 2;
-        if !self.reclaim_due || ready + raw > plenty {
+        if !self.reclaim_due || ready + raw > self.plenty() {
             return;
         }
         self.reclaim_due = false;

@@ -127,6 +127,26 @@ fn recycles_too_early(options: ChainOptions) -> bool {
 }
 
 #[test]
+fn a_log_that_outruns_its_keeper_has_more_segments_ready_from_then_on() {
+    // Else every burst would write to blocks that the file system has yet to record as written.
+    let keep = |rig: &mut Rig| {
+        let prepared = std::iter::from_fn(|| {
+            let raw = rig.core.take_raw_segment()?;
+            rig.core.set_ready(raw);
+            Some(raw)
+        });
+        prepared.collect::<Vec<u32>>()
+    };
+    let mut rig = Rig::new(ChainOptions { segments_ready: 1, reserve_segments: 0, ..options() });
+    assert_eq!(keep(&mut rig), [1, 2], "the first one was raw");
+    while rig.core.cursor.is_none_or(|cursor| cursor.segment < 2) {
+        rig.append(None);
+        rig.answer(|_, _| true);
+    }
+    assert_eq!(keep(&mut rig), [4, 5, 6, 7], "the one after those that were ready was raw too");
+}
+
+#[test]
 fn a_segment_is_closed_only_when_the_checkpoint_behind_it_is_durable() {
     // Recovery reads releases from open segments only: if the last one is closed and nothing follows, they are lost.
     assert!(!closes_too_early(options()));

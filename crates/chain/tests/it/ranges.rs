@@ -116,7 +116,7 @@ fn what_was_just_written_is_shown_from_memory_in_segments_old_and_new() {
         let chain =
             Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("it is created");
         let mut model = crate::model::Model::default();
-        let mut workload = Workload { rng: Rng(5), steps: 0, close: false, heavy: true };
+        let mut workload = Workload { rng: Rng(7), steps: 0, close: false, heavy: true };
         for _ in 0..150 {
             let batch = workload.batch(&mut model);
             if let Ok(ticket) = chain.append(batch.clone()) {
