@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::bare::ServerProcess;
 use crate::measure::Figure;
@@ -26,6 +26,9 @@ const FOLDER: &str = "ithaca";
 const FILL: Duration = Duration::from_secs(6);
 /// Appends in flight meanwhile.
 const FILL_INFLIGHT: usize = 256;
+/// A server that writes nothing for so long has nothing left to do; one that goes on for longer than that is not waited for.
+const QUIET: Duration = Duration::from_millis(100);
+const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// Builds the program beside this one, so that what is measured is this tree.
 pub fn build() -> io::Result<()> {
@@ -86,11 +89,33 @@ impl Side for Ithaca {
             Operation::Read | Operation::ReadCold => "read",
             Operation::Replay => "replay",
         };
-        self.work(workload, self.bench.inflight, span, cold)
+        let figure = self.work(workload, self.bench.inflight, span, cold)?;
+        self.settle()?;
+        Ok(figure)
     }
 }
 
 impl Ithaca {
+    /// Waits until the server is idle: after many appends it prepares segments for the next ones, and meanwhile the drive
+    /// would not be the others' alone.
+    fn settle(&self) -> io::Result<()> {
+        let path = format!("/proc/{}/io", self.child.id());
+        let written = || std::fs::read_to_string(&path);
+        let deadline = Instant::now() + QUIET_MAX;
+        let mut before = written()?;
+        while Instant::now() < deadline {
+            std::thread::sleep(QUIET);
+            let now = written()?;
+            let bytes =
+                |text: &str| text.lines().find(|line| line.starts_with("write_bytes")).map(str::to_owned);
+            if bytes(&now) == bytes(&before) {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
     /// Runs `ithaca bench` and takes its figures.
     fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
         let Bench { size, clients, .. } = self.bench;
