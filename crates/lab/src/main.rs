@@ -7,6 +7,7 @@ mod measure;
 mod sim;
 mod soak;
 mod tidy;
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -10,6 +10,8 @@ mod calibration;
 mod chart;
 mod contention;
 mod load;
+mod tail_cache;
+mod tail_emulator;
 
 use std::fmt::Write as _;
 use std::io;
@@ -27,7 +29,12 @@ pub enum Name {
     Calibration,
     /// One random writer against sequential ones, on a striped array and on a log (Gecko, figure 2).
     Contention,
+    /// How many reads of the tail drive its caches answer (Gecko, figure 6).
+    TailCache,
 }
+
+/// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
+const TAIL_BLOCKS: u64 = 1 << 19;
 
 /// `cargo lab fig`.
 #[derive(Args)]
@@ -37,6 +44,10 @@ pub struct FigArguments {
     /// The folder that numbers and pictures are written to.
     #[arg(long, default_value = "results")]
     out: PathBuf,
+    /// A block trace to be played in `tail-cache` beside the generated ones: a `.csv` of the MSR Cambridge format, or a file of vscsiStats
+    /// records. Repeats.
+    #[arg(long = "trace", value_name = "FILE")]
+    traces: Vec<PathBuf>,
 }
 
 /// A figure that was measured.
@@ -122,6 +133,7 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
         let figure = match name {
             Name::Calibration => calibration::measure(1),
             Name::Contention => contention::measure(Duration::from_secs(1)),
+            Name::TailCache => tail_cache::measure(TAIL_BLOCKS, &arguments.traces)?,
         };
         figure.print();
         passed &= figure.judge();
