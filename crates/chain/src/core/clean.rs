@@ -327,6 +327,8 @@ impl Core {
     /// The victims that waited for the body segment, when it is closed.
     pub(crate) fn take_waiting(&mut self) -> Vec<(u32, u64)> {
         assert!(self.body.is_none(), "what they wait for is closed");
+        // Room is on its way until they are free.
+        self.cleaner.is_due |= !self.cleaner.waiting.is_empty();
         std::mem::take(&mut self.cleaner.waiting)
     }
 
