@@ -3,6 +3,7 @@
 //! * `kill`: SIGKILL under load, again and again, or with `--power` a power cut of the file system below; nothing
 //!   acknowledged may be missing, nothing may differ.
 //! * `restart`: how long a log of a given size takes to serve again after SIGKILL.
+//! * `recovery`: how long a chain by itself takes to open, with the metadata of very many records.
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
 //!
@@ -27,6 +28,7 @@ mod memory;
 mod power;
 mod process;
 mod random;
+mod recovery;
 mod restart;
 mod results;
 
@@ -52,6 +54,8 @@ enum Soak {
     Kill(kill::KillArguments),
     /// Measures how soon a log serves again after a kill.
     Restart(restart::RestartArguments),
+    /// Measures how long chains of many records, and of a large open segment, take to open.
+    Recovery(recovery::RecoveryArguments),
     /// Measures resident memory while a log grows and is read.
     Memory(memory::MemoryArguments),
     /// Damages stored files and checks that no read gives other bytes.
@@ -106,6 +110,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
     let (passed, failed) = match &arguments.soak {
         Soak::Kill(arguments) => kill::run(arguments),
         Soak::Restart(arguments) => restart::run(arguments),
+        Soak::Recovery(arguments) => recovery::run(arguments),
         Soak::Memory(arguments) => memory::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
     }?;
