@@ -63,6 +63,8 @@ pub const SEGMENTS_READY_MAX: usize = 16;
 pub const CLEAN_BATCH_MAX_BYTES: u64 = 1 << 20;
 /// A segment is cleaned for room only if that gives one part of so many of it.
 pub const CLEAN_GAIN_MIN: u64 = 8;
+/// A segment that gave too little room is looked at again when one more part of so many of its keys is garbage.
+pub const CLEAN_AGAIN_PART: u64 = 16;
 /// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
 pub const SCAN_IO_BYTES: usize = 1 << 20;
 /// Segment headers and trailers read at the same time at an open.

@@ -74,7 +74,8 @@ pub struct Placed {
 ///   still be on the drives.
 ///
 /// The chain calls it on its own thread: `placed` for records in the order in which they become durable, before their ticket is
-/// reported durable; and at an open for every record that is on the drives, before the open returns.
+/// reported durable; and at an open for every record that is on the drives, before the open returns. An open begins with what
+/// was written last: an owner that keeps the first place of equal versions keeps the copies, and the cleaner need not make others.
 pub trait Owner {
     /// A record is durable. Returns the place that is garbage by that: the one the owner had for the key, or the new one if it is
     /// an older version or a copy that it does not use. The cleaner goes by it when it chooses a segment.

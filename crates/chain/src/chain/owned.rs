@@ -170,7 +170,7 @@ impl Inner {
     /// Tells the owner of every record on the drives.
     pub(super) async fn tell_owner_of_all(&self) -> Result<(), OpenError> {
         let Some(owner) = self.owner.clone() else { return Ok(()) };
-        let segments: Vec<(u32, u64)> = {
+        let mut segments: Vec<(u32, u64)> = {
             let core = self.core.borrow();
             let lap = |state: &SegmentState| match state {
                 SegmentState::Open(open) => Some(open.lap),
@@ -181,6 +181,8 @@ impl Inner {
             };
             core.catalog.space.iter().filter_map(|(segment, state)| Some((segment, lap(state)?))).collect()
         };
+        // Copies before what they are of: an owner that keeps the first place of a version needs no second copy.
+        segments.sort_by_key(|(_, lap)| std::cmp::Reverse(*lap));
         for (segment, lap) in segments {
             match self.tell_of_segment(&*owner, segment, lap).await {
                 Ok(()) => {}

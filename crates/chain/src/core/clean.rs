@@ -16,7 +16,7 @@ use super::{Batch, Core, Sizes, Ticket};
 use crate::catalog::{ClosedSegment, SegmentState};
 use crate::error::{AppendError, DamageKind};
 use crate::format::RunHead;
-use crate::limits::{CLEAN_BATCH_MAX_BYTES, CLEAN_GAIN_MIN};
+use crate::limits::{CLEAN_AGAIN_PART, CLEAN_BATCH_MAX_BYTES, CLEAN_GAIN_MIN};
 use crate::links::link_of;
 use crate::options::planted;
 use crate::owner::Keys;
@@ -217,7 +217,11 @@ impl Core {
         };
         let measure = match why {
             PassedBy::Damaged => 0,
-            PassedBy::NoGain | PassedBy::Kept => self.estimate(closed).1,
+            // A measure of every record that goes would cost more than it gives.
+            PassedBy::NoGain | PassedBy::Kept => {
+                let (live, dead) = self.estimate(closed);
+                dead + (live + dead) / CLEAN_AGAIN_PART
+            }
             PassedBy::NoRoom => self.free_bytes(),
         };
         self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)

@@ -81,7 +81,7 @@ impl Changing {
         let world = &self.world;
         world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
         for _ in 0..2 {
-            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false };
+            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false };
             assert!(self.live(options, looks, None, true), "nothing ends it");
             world.sim.end(world.process, Death::PowerCut);
         }
@@ -143,7 +143,7 @@ async fn change(env: &Env, chain: &Chain, sets: &Sets, name: &'static str) -> bo
 }
 
 fn workload(seed: u64, steps: usize) -> Workload {
-    Workload { rng: Rng(seed), steps, close: false, heavy: true }
+    Workload { rng: Rng(seed), steps, close: false, heavy: true, sparse: false }
 }
 
 /// A life in which a drive is toggled, cut off at I/O point `point`; `setup` names drives that are added before.

@@ -12,10 +12,9 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, Durability};
 use ithaca_env::sim::{Death, DriveFault};
 
-use crate::crashes;
 use crate::drives::{THREE, tiny_drives, within};
-use crate::model::{Rng, run_of};
-use crate::world::{MACHINE, Workload, World, identity, open_drive, open_drives, small_options};
+use crate::model::run_of;
+use crate::world::{MACHINE, World, identity, open_drive, open_drives, small_options};
 
 /// Cleans whatever gives room, always.
 pub fn eager() -> ChainOptions {
@@ -32,14 +31,14 @@ fn is_kept(key: u64) -> bool {
 }
 
 /// A record of one block, and the release of the nine before it that are not to be kept.
-fn tenth(key: u64) -> Batch {
+pub fn tenth(key: u64) -> Batch {
     let run = run_of(key, key, &[Bytes::from(vec![key as u8; 4096])]);
     let releases = (key % 10 == 9).then(|| key - 8..key);
     Batch { runs: vec![run], release: releases.into_iter().collect(), ..Batch::default() }
 }
 
 /// Appends, waiting for room. Errors: the chain is full.
-async fn append(env: &Env, chain: &Chain, batch: Batch) -> Result<(), AppendError> {
+pub async fn append(env: &Env, chain: &Chain, batch: Batch) -> Result<(), AppendError> {
     loop {
         match chain.append(batch.clone()) {
             Ok(ticket) => return chain.wait(ticket).await.map_err(AppendError::Stopped),
@@ -155,85 +154,6 @@ pub fn leaves_little_garbage(options: &ChainOptions) -> bool {
 #[test]
 fn what_is_not_live_is_not_moved() {
     assert!(leaves_little_garbage(&eager()));
-}
-
-/// Two lives in which segments are cleaned all the time; the second is cut off at I/O point `point`.
-pub fn cut_at(point: u64, death: Death, drives: &[&'static str], options: &ChainOptions) -> bool {
-    let world = World::over(3, drives);
-    let work = |seed| Workload { rng: Rng(seed), steps: 70, close: seed == 2, heavy: true };
-    assert!(world.live(options, work(1)));
-    world.sim.end(world.process, death);
-    world.sim.restart(world.process);
-    let start = world.sim.io_points(world.process);
-    world.sim.end_at_io(world.process, start + point, death);
-    let survived = world.live(options, work(2));
-    world.sim.end(world.process, death);
-    world.audit(options);
-    survived
-}
-
-#[test]
-fn no_live_record_is_lost_wherever_the_power_is_cut_while_segments_are_cleaned() {
-    // A segment that is free before the copies are there, a copy that is cut as a torn tail, a record in two versions.
-    let mut points = 0;
-    while !cut_at(points + 1, Death::PowerCut, &["chain"], &eager()) {
-        points += 1;
-    }
-    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
-}
-
-#[test]
-fn nor_on_several_drives() {
-    let options =
-        ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
-    let mut points = 0;
-    while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
-        points += 2;
-    }
-    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
-}
-
-#[test]
-fn many_lives_of_an_eager_cleaner_keep_every_promise() {
-    let mut acked = 0;
-    for seed in 0..60 {
-        acked += crashes::lives(seed, |options| {
-            options.clean_start_free_percent = 100;
-            options.clean_stop_free_percent = 100;
-            options.victims = if seed % 2 == 0 { Victims::HeadOfLog } else { Victims::CostBenefit };
-        });
-    }
-    assert!(acked > 4_000, "{acked} batches acknowledged: a chain that refuses everything passes too easily");
-}
-
-#[test]
-fn compaction_in_the_body_loses_nothing_wherever_the_power_is_cut() {
-    // A body segment that counts before it is closed, or one that is taken for a part of the log.
-    let mut points = 0;
-    while !cut_at(points + 1, Death::PowerCut, &["chain"], &in_body()) {
-        points += 1;
-    }
-    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
-    let options =
-        ChainOptions { capacity_bytes: tiny_drives().capacity_bytes, reserve_segments: 1, ..in_body() };
-    let mut points = 0;
-    while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
-        points += 2;
-    }
-    assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
-}
-
-#[test]
-fn many_lives_of_compaction_in_the_body_keep_every_promise() {
-    let mut acked = 0;
-    for seed in 100..140 {
-        acked += crashes::lives(seed, |options| {
-            options.clean_start_free_percent = 100;
-            options.clean_stop_free_percent = 100;
-            options.cleaning = Cleaning::CompactInBody;
-        });
-    }
-    assert!(acked > 2_500, "{acked} batches acknowledged: a chain that refuses everything passes too easily");
 }
 
 #[test]
@@ -396,68 +316,6 @@ pub fn copies_are_vouched_for(options: &ChainOptions) -> bool {
 #[test]
 fn harm_to_fresh_copies_is_named_and_not_taken_for_a_torn_tail() {
     assert!(copies_are_vouched_for(&eager()));
-}
-
-/// Appends to three drives without releasing anything, and removes the first. Returns how often power can be cut on the way.
-fn remove_with_records(point: u64) -> bool {
-    let world = World::over(26, &THREE);
-    let env = world.sim.env(world.process);
-    let options = || ChainOptions { capacity_bytes: (64 << 10) + 8 * (128 << 10), ..tiny_drives() };
-    let keys = 0..60_u64;
-    let all = keys.clone();
-    let (id, names) = world.sim.block_on(world.process, async move {
-        let drives = open_drives(&env, &THREE).await;
-        let chain = Chain::create(&env, drives, identity(), options()).await.expect("created");
-        for key in all {
-            append(&env, &chain, Batch { release: Vec::new(), ..tenth(key) }).await.expect("room");
-        }
-        let id = chain.drive_ids()[0];
-        chain.close().await.expect("no fault");
-        (id, THREE)
-    });
-    let (env, start) = (world.sim.env(world.process), world.sim.io_points(world.process));
-    world.sim.end_at_io(world.process, start + point, Death::PowerCut);
-    let done = std::rc::Rc::new(std::cell::Cell::new(false));
-    let over = std::rc::Rc::clone(&done);
-    env.clone().spawn(async move {
-        let opened = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
-        let (chain, _) = opened.expect("it is well");
-        chain.remove_drive(id).await.expect("the others have room");
-        assert!(chain.stats().counters.records_moved > 20);
-        over.set(true);
-    });
-    let (process, seen) = (world.process, std::rc::Rc::clone(&done));
-    let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
-    waited.expect("it ends or it is ended");
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
-    world.sim.restart(world.process);
-    let env = world.sim.env(world.process);
-    let is_done = done.get();
-    world.sim.block_on(world.process, async move {
-        let all = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
-        let chain = match all {
-            Ok((chain, _)) if !is_done => chain,
-            _ => {
-                let rest = open_drives(&env, &names[1..]).await;
-                Chain::open(&env, rest, None, options()).await.expect("these are left").0
-            }
-        };
-        for key in keys {
-            let record = chain.read(key).await.expect("no damage");
-            assert_eq!(record.map(|record| record.version), Some(key), "cut at {point}");
-        }
-    });
-    is_done
-}
-
-#[test]
-fn the_records_of_a_drive_that_is_removed_are_moved_wherever_the_power_is_cut() {
-    let mut points = 0;
-    while !remove_with_records(points + 1) {
-        points += 1;
-    }
-    assert!(points > 60, "only {points} I/O points: the workload is too small to mean something");
 }
 
 #[test]

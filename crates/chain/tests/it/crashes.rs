@@ -7,7 +7,7 @@ use crate::model::Rng;
 use crate::world::{Workload, World, random_options, small_options};
 
 fn workload(seed: u64, steps: usize, close: bool) -> Workload {
-    Workload { rng: Rng(seed), steps, close, heavy: seed.is_multiple_of(3) }
+    Workload { rng: Rng(seed), steps, close, heavy: seed.is_multiple_of(3), sparse: false }
 }
 
 /// Two lives of a workload that rolls segments and recycles them; the second is cut off at I/O point `point`.
@@ -80,7 +80,10 @@ pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) -> u64 {
         let death = rng.pick(&[Death::PowerCut, Death::Kill]);
         let point = world.sim.io_points(world.process) + 1 + rng.below(400);
         world.sim.end_at_io(world.process, point, death);
-        world.live(&options, workload(rng.next(), 80, life % 2 == 1));
+        let work = workload(rng.next(), 80, life % 2 == 1);
+        // A cleaner that works all the time is given something to do.
+        let sparse = options.clean_start_free_percent == 100;
+        world.live(&options, Workload { sparse, ..work });
         world.sim.end(world.process, death);
         let next = random_options(&mut rng);
         options = ChainOptions { segment_bytes: options.segment_bytes, ..next };

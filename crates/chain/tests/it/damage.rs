@@ -22,8 +22,13 @@ pub struct Tally {
 
 /// A chain of a few segments with some recycled ones, closed cleanly.
 fn closed_world(options: &ChainOptions) -> (World, View) {
-    let lives =
-        [(5, 90), (6, 60)].map(|(seed, steps)| Workload { rng: Rng(seed), steps, close: true, heavy: false });
+    let lives = [(5, 90), (6, 60)].map(|(seed, steps)| Workload {
+        rng: Rng(seed),
+        steps,
+        close: true,
+        heavy: false,
+        sparse: false,
+    });
     World::new(11).after_lives(options, lives)
 }
 

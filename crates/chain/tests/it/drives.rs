@@ -124,12 +124,15 @@ fn drives_are_taken_in_any_order_and_a_check_tells_of_each() {
 fn cut_at(point: u64, death: Death, placement: Placement) -> bool {
     let world = World::over(3, &THREE);
     let options = ChainOptions { placement, ..tiny_drives() };
-    assert!(world.live(&options, Workload { rng: Rng(1), steps: 40, close: false, heavy: true }));
+    assert!(
+        world.live(&options, Workload { rng: Rng(1), steps: 40, close: false, heavy: true, sparse: false })
+    );
     world.sim.end(world.process, death);
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, death);
-    let survived = world.live(&options, Workload { rng: Rng(2), steps: 60, close: true, heavy: true });
+    let survived =
+        world.live(&options, Workload { rng: Rng(2), steps: 60, close: true, heavy: true, sparse: false });
     world.sim.end(world.process, death);
     world.audit(&options);
     survived
@@ -155,7 +158,10 @@ fn nothing_acknowledged_is_lost_when_a_creation_of_several_drives_is_cut_off() {
     for point in 1..60 {
         let world = World::over(point, &THREE);
         world.sim.end_at_io(world.process, point, Death::PowerCut);
-        world.live(&tiny_drives(), Workload { rng: Rng(point), steps: 20, close: false, heavy: true });
+        world.live(
+            &tiny_drives(),
+            Workload { rng: Rng(point), steps: 20, close: false, heavy: true, sparse: false },
+        );
         world.sim.end(world.process, Death::PowerCut);
         world.audit(&tiny_drives());
     }
@@ -315,7 +321,12 @@ fn a_file_that_has_grown_and_was_cut_short_is_refused() {
 #[test]
 fn one_copy_of_each_superblock_may_rot_and_is_written_again() {
     let world = World::over(8, &THREE);
-    assert!(world.live(&tiny_drives(), Workload { rng: Rng(3), steps: 40, close: true, heavy: true }));
+    assert!(
+        world.live(
+            &tiny_drives(),
+            Workload { rng: Rng(3), steps: 40, close: true, heavy: true, sparse: false }
+        )
+    );
     world.sim.end(world.process, Death::PowerCut);
     world.sim.restart(world.process);
     for (index, name) in THREE.iter().enumerate() {

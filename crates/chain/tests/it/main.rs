@@ -5,7 +5,8 @@
 //! * [`crashes`]: power cuts and kills at every I/O point, in recovery too; many lives with random knobs.
 //! * [`drives`]: several drives: placement, crashes, refused sets of drives.
 //! * [`changes`]: drives that come and go, with crashes at every point.
-//! * [`cleaning`]: segments of which something is left, cleaned; crashes at every point.
+//! * [`cleaning`]: segments of which something is left, cleaned, at the tail and in the body; damage is kept.
+//! * [`interrupted`]: cleaning with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`slow`]: sides that hang or are far slower than another.
 //! * [`scrub`]: harm that is found without being asked for.
@@ -23,6 +24,7 @@ mod cleaning;
 mod crashes;
 mod damage;
 mod drives;
+mod interrupted;
 mod mirrors;
 mod model;
 mod owned;

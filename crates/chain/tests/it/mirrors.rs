@@ -168,16 +168,21 @@ pub fn cut_at(point: u64, death: Death, alone: &'static str, options: &ChainOpti
         let chain = Chain::create(&env, sides, identity(), over).await.expect("created");
         chain.close().await.expect("no fault");
     });
-    assert!(world.live(options, Workload { rng: Rng(1), steps: 20, close: false, heavy: true }));
+    assert!(
+        world.live(options, Workload { rng: Rng(1), steps: 20, close: false, heavy: true, sparse: false })
+    );
     world.sim.end(world.process, death);
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, death);
-    let survived = world.live(options, Workload { rng: Rng(2), steps: 20, close: false, heavy: true });
+    let survived =
+        world.live(options, Workload { rng: Rng(2), steps: 20, close: false, heavy: true, sparse: false });
     world.sim.end(world.process, death);
     world.sim.end_at_io(world.process, u64::MAX, death);
     // Both recover what the crash left; what that shows must stay when one of them is lost.
-    assert!(world.live(options, Workload { rng: Rng(0), steps: 0, close: false, heavy: false }));
+    assert!(
+        world.live(options, Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false })
+    );
     world.sim.end(world.process, death);
     world.drives = vec![alone];
     world.audit(options);
@@ -212,7 +217,10 @@ fn nothing_acknowledged_is_lost_when_a_side_fails_as_the_chain_is_opened() {
             Death::PowerCut,
         );
         fault(&world.sim, failing, DriveFault::FailWrites { count: 1 + (seed % 3) as u32 });
-        world.live(&tiny_drives(), Workload { rng: Rng(seed), steps: 30, close: false, heavy: true });
+        world.live(
+            &tiny_drives(),
+            Workload { rng: Rng(seed), steps: 30, close: false, heavy: true, sparse: false },
+        );
         world.sim.end(world.process, Death::PowerCut);
         world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
         world.drives = vec![C, stays];
@@ -449,14 +457,18 @@ pub fn rebuild_cut_at(point: u64, options: &ChainOptions) -> bool {
     });
     for drives in [vec![A, B, C], vec![A, C]] {
         world.drives = drives;
-        assert!(world.live(options, Workload { rng: Rng(point), steps: 20, close: false, heavy: true }));
+        assert!(world.live(
+            options,
+            Workload { rng: Rng(point), steps: 20, close: false, heavy: true, sparse: false }
+        ));
         world.sim.end(world.process, Death::PowerCut);
     }
     world.drives = vec![A, B, C];
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, Death::PowerCut);
-    let survived = world.live(options, Workload { rng: Rng(2), steps: 30, close: false, heavy: true });
+    let survived =
+        world.live(options, Workload { rng: Rng(2), steps: 30, close: false, heavy: true, sparse: false });
     world.sim.end(world.process, Death::PowerCut);
     world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
     world.sim.restart(world.process);

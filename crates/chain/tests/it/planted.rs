@@ -16,6 +16,7 @@ use crate::cleaning;
 use crate::crashes::lives;
 use crate::damage::{Tally, harm_and_look, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
+use crate::interrupted;
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
 use crate::model::Rng;
 use crate::owned;
@@ -185,7 +186,7 @@ fn a_side_that_counts_before_it_is_rebuilt_is_found() {
 /// Whether a run with crashes while segments are cleaned fails.
 fn is_found_by_cleaning(bug: PlantedBug) {
     let options = ChainOptions { planted: Some(bug), ..cleaning::eager() };
-    let run = |point| cleaning::cut_at(point, Death::PowerCut, &["chain"], &options);
+    let run = |point| interrupted::cut_at(point, Death::PowerCut, &["chain"], &options);
     let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
     assert!((1..=200).any(is_found), "{bug:?} went unnoticed");
 }
@@ -198,7 +199,7 @@ fn a_victim_that_is_freed_before_its_copies_are_durable_is_found() {
 #[test]
 fn a_body_segment_that_counts_before_it_is_closed_is_found() {
     let options = ChainOptions { planted: Some(PlantedBug::BodyCountsEarly), ..cleaning::in_body() };
-    let run = |point| cleaning::cut_at(point, Death::PowerCut, &["chain"], &options);
+    let run = |point| interrupted::cut_at(point, Death::PowerCut, &["chain"], &options);
     let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
     assert!((1..=200).any(is_found), "copies that an open frees went unnoticed");
 }

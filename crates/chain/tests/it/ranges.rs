@@ -14,7 +14,7 @@ type Seen = Vec<(u64, u64, Bytes)>;
 
 /// A chain of many segments, some recycled and some reopened, that was closed cleanly; and what it holds.
 fn closed_world(options: &ChainOptions, heavy: bool) -> (World, View) {
-    let lives = [3, 4].map(|seed| Workload { rng: Rng(seed), steps: 120, close: true, heavy });
+    let lives = [3, 4].map(|seed| Workload { rng: Rng(seed), steps: 120, close: true, heavy, sparse: false });
     World::new(21).after_lives(options, lives)
 }
 
@@ -116,7 +116,7 @@ fn what_was_just_written_is_shown_from_memory_in_segments_old_and_new() {
         let chain =
             Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("it is created");
         let mut model = crate::model::Model::default();
-        let mut workload = Workload { rng: Rng(7), steps: 0, close: false, heavy: true };
+        let mut workload = Workload { rng: Rng(7), steps: 0, close: false, heavy: true, sparse: false };
         for _ in 0..150 {
             let batch = workload.batch(&mut model);
             if let Ok(ticket) = chain.append(batch.clone()) {

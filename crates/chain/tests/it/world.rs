@@ -130,6 +130,8 @@ pub struct Workload {
     pub close: bool,
     /// Large payloads, so that segments roll and are recycled all the time.
     pub heavy: bool,
+    /// Releases from the middle, here and there, so that segments are left with a few records.
+    pub sparse: bool,
 }
 
 impl Workload {
@@ -171,7 +173,12 @@ impl Workload {
                 batch.runs.push(junk(gap.start, 1, model.serial));
             }
         }
-        if rng.below(6) == 0 && next_key > 4 {
+        if self.sparse && rng.below(20) != 0 {
+            if next_key > 20 {
+                let start = rng.below(next_key - 10);
+                batch.release.push(start..start + 3 + rng.below(6));
+            }
+        } else if rng.below(6) == 0 && next_key > 4 {
             let upto = next_key.saturating_sub(rng.below(40));
             batch.release.push(0..upto);
         } else if rng.below(6) == 0 && next_key > 10 {
@@ -273,6 +280,8 @@ pub struct World {
     pub process: ProcessId,
     pub model: Rc<RefCell<Model>>,
     pub drives: Vec<&'static str>,
+    /// Segments that were cleaned in lives that came to their end.
+    pub cleaned: Rc<Cell<u64>>,
 }
 
 impl World {
@@ -286,7 +295,7 @@ impl World {
         let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("unit", MACHINE);
-        Self { sim, process, model: Rc::default(), drives: drives.to_vec() }
+        Self { sim, process, model: Rc::default(), drives: drives.to_vec(), cleaned: Rc::default() }
     }
 
     /// Itself after lives that end well, closed and started again, and what the chain holds.
@@ -311,11 +320,12 @@ impl World {
         let env = self.sim.env(self.process);
         let done = Rc::new(Cell::new(false));
         let (model, options, over) = (Rc::clone(&self.model), options.clone(), Rc::clone(&done));
-        let drives = self.drives.clone();
+        let (drives, cleaned) = (self.drives.clone(), Rc::clone(&self.cleaned));
         env.clone().spawn(async move {
             let chain = open_or_create(&env, &drives, options, &model).await;
             check_everything(&chain, &model).await;
-            workload.work(env, chain, model).await;
+            workload.work(env, chain.clone(), model).await;
+            cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
             over.set(true);
         });
         let (process, seen) = (self.process, Rc::clone(&done));
@@ -328,7 +338,7 @@ impl World {
     pub fn audit(&self, options: &ChainOptions) {
         self.sim.end_at_io(self.process, u64::MAX, Death::PowerCut);
         for _ in 0..2 {
-            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false };
+            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false };
             assert!(self.live(options, looks), "nothing ends it");
             self.sim.end(self.process, Death::PowerCut);
         }
