@@ -117,6 +117,8 @@ pub enum PlantedBug {
     CacheServesOldLap,
     /// Victims are free before the body segment with the copies is closed.
     BodyCountsEarly,
+    /// A record is not moved because a segment that is about to be freed has it too.
+    WaitingCountsAsCopy,
     /// The cleaner drops the junk of a deleted key although an older record of it is on a drive.
     TombstoneDroppedEarly,
     /// The owner is not told that a record has moved.

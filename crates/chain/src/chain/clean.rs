@@ -95,7 +95,7 @@ impl Inner {
         match chosen {
             Some((segment, lap)) => self.clean(segment, lap, false).await.is_ok(),
             // With one victim, closing the body segment gives as much room as it has taken.
-            None if self.core.borrow().waiting_victims() > 1 => self.finish_body().await.is_ok(),
+            None if self.core.borrow().waiting().len() > 1 => self.finish_body().await.is_ok(),
             None => false,
         }
     }

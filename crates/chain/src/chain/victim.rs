@@ -140,7 +140,12 @@ impl Inner {
     ) -> Result<RangeSet, Unclean> {
         let keys: RangeSet = live.iter().map(|(_, keys)| keys.clone()).collect();
         loop {
-            let mut plan = Plan::elsewhere(keys.ranges().collect(), victim.segment);
+            let mut going = vec![victim.segment];
+            if !planted!(self.core.borrow().options, WaitingCountsAsCopy) {
+                // Or each of two would be freed because of what the other has.
+                going.extend(self.core.borrow().waiting().map(|(segment, _)| segment));
+            }
+            let mut plan = Plan::elsewhere(keys.ranges().collect(), going);
             self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
             let is_same = |found: &Located, run: usize, keys: &Range<u64>| {
                 let (head, _) = page.part(run, keys.clone());

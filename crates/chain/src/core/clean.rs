@@ -323,9 +323,9 @@ impl Core {
         }
     }
 
-    /// How many victims wait for the body segment to be closed.
-    pub(crate) fn waiting_victims(&self) -> usize {
-        self.cleaner.waiting.len()
+    /// The victims that wait for the body segment to be closed, with their laps.
+    pub(crate) fn waiting(&self) -> impl ExactSizeIterator<Item = (u32, u64)> {
+        self.cleaner.waiting.iter().copied()
     }
 
     /// The victims that waited for the body segment, when it is closed.

@@ -20,19 +20,19 @@ pub(crate) struct Plan {
     goal: Goal,
     held: Held,
     /// See [`Walk::except`].
-    except: Option<u32>,
+    except: Vec<u32>,
 }
 
 impl Plan {
     /// A read of the records with these keys, of about `limit_bytes` of data and tables, but at least one record.
     pub(crate) fn new(ranges: Vec<Range<u64>>, limit_bytes: usize) -> Self {
         let goal = Goal::new(ranges.first().cloned().unwrap_or_default(), limit_bytes);
-        Self { found: Vec::new(), ends: Vec::new(), ranges, goal, held: Held::new(), except: None }
+        Self { found: Vec::new(), ends: Vec::new(), ranges, goal, held: Held::new(), except: Vec::new() }
     }
 
-    /// Where else than in this segment all records with these keys are.
-    pub(crate) fn elsewhere(ranges: Vec<Range<u64>>, segment: u32) -> Self {
-        Self { except: Some(segment), ..Self::new(ranges, usize::MAX) }
+    /// Where else than in these segments all records with these keys are.
+    pub(crate) fn elsewhere(ranges: Vec<Range<u64>>, segments: Vec<u32>) -> Self {
+        Self { except: segments, ..Self::new(ranges, usize::MAX) }
     }
 
     /// Goes on until all is found, or parts of footers are needed.
@@ -61,7 +61,7 @@ impl Plan {
     }
 
     fn run_range(&mut self, catalog: &Catalog, cache: &mut FooterCache) -> Result<(), Missing> {
-        let mut walk = Walk::new(catalog, &mut self.goal).except(self.except);
+        let mut walk = Walk::new(catalog, &mut self.goal).except(&self.except);
         while let Some(step) = walk.next(cache, &self.held)? {
             let run = step.head.to_head(step.blob);
             self.found.push(Located { segment: step.segment, lap: step.lap, run });
@@ -76,7 +76,7 @@ impl Plan {
         for keys in self.ranges.iter().skip(self.ends.len() + 1) {
             let mut goal = Goal::new(keys.clone(), 1);
             if let Err(Missing(part)) =
-                Walk::new(catalog, &mut goal).except(self.except).next(cache, &self.held)
+                Walk::new(catalog, &mut goal).except(&self.except).next(cache, &self.held)
                 && !parts.contains(&part)
             {
                 parts.push(part);

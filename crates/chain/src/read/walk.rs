@@ -108,18 +108,18 @@ pub(crate) struct Walk<'a, 'g> {
     catalog: &'a Catalog,
     goal: &'g mut Goal,
     source: Option<Source<'a>>,
-    /// A segment in which nothing is looked for.
-    except: Option<u32>,
+    /// Segments in which nothing is looked for.
+    except: &'a [u32],
 }
 
 impl<'a, 'g> Walk<'a, 'g> {
     pub(crate) fn new(catalog: &'a Catalog, goal: &'g mut Goal) -> Self {
-        Self { catalog, goal, source: None, except: None }
+        Self { catalog, goal, source: None, except: &[] }
     }
 
-    /// The same, but without what one segment holds.
-    pub(crate) fn except(self, segment: Option<u32>) -> Self {
-        Self { except: segment, ..self }
+    /// The same, but without what some segments hold.
+    pub(crate) fn except(self, segments: &'a [u32]) -> Self {
+        Self { except: segments, ..self }
     }
 
     /// The next records; `None` when there is nothing more to find: the goal then begins where the limit cut it off, or is
@@ -176,7 +176,7 @@ impl<'a, 'g> Walk<'a, 'g> {
         }
         let mut best: Option<(u64, Source<'a>)> = None;
         for (segment, lap, index) in self.catalog.in_memory() {
-            if self.except == Some(segment) {
+            if self.except.contains(&segment) {
                 continue;
             }
             let Some(at) = index.first_at(from) else { continue };
@@ -193,7 +193,7 @@ impl<'a, 'g> Walk<'a, 'g> {
             if best.as_ref().is_some_and(|(lowest, _)| *lowest <= key) {
                 break;
             }
-            if self.except == Some(segment) {
+            if self.except.contains(&segment) {
                 continue;
             }
             let Some(source) = self.search_footer(cache, held, segment)? else { continue };

@@ -34,7 +34,7 @@ fn no_live_record_is_lost_wherever_the_power_is_cut_while_segments_are_cleaned()
     // A segment that is free before the copies are there, a copy that is cut as a torn tail, a record in two versions.
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &["chain"], &eager()) {
-        points += 1;
+        points += 3;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
 }
@@ -45,13 +45,13 @@ fn nor_on_several_drives() {
         ChainOptions { clean_start_free_percent: 100, clean_stop_free_percent: 100, ..tiny_drives() };
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
-        points += 5;
+        points += 11;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
 }
 
 /// Two lives on a mirrored link in which segments are cleaned; the second is cut off. Then each side alone has everything.
-fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
+pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
     let mut world = World::over(4, &[A, B]);
     let (env, over) = (world.sim.env(world.process), options.clone());
     world.sim.block_on(world.process, async move {
@@ -84,7 +84,7 @@ fn each_side_of_a_link_is_cleaned_alike_wherever_the_power_is_cut() {
     for options in [eager(), in_body()] {
         let mut point = 1;
         while !mirrored_cut_at(point, &options) {
-            point += 11;
+            point += 22;
         }
         assert!(point > 200, "only {point} I/O points: the workload is too small to mean something");
     }
@@ -123,14 +123,14 @@ fn compaction_in_the_body_loses_nothing_wherever_the_power_is_cut() {
     // A body segment that counts before it is closed, or one that is taken for a part of the log.
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &["chain"], &in_body()) {
-        points += 1;
+        points += 3;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
     let options =
         ChainOptions { capacity_bytes: tiny_drives().capacity_bytes, reserve_segments: 1, ..in_body() };
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &THREE, &options) {
-        points += 5;
+        points += 11;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
 }
@@ -205,7 +205,7 @@ fn remove_with_records(point: u64) -> bool {
 fn the_records_of_a_drive_that_is_removed_are_moved_wherever_the_power_is_cut() {
     let mut points = 0;
     while !remove_with_records(points + 1) {
-        points += 1;
+        points += 3;
     }
     assert!(points > 60, "only {points} I/O points: the workload is too small to mean something");
 }

@@ -205,6 +205,14 @@ fn a_body_segment_that_counts_before_it_is_closed_is_found() {
 }
 
 #[test]
+fn two_victims_that_are_freed_because_of_each_other_are_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::WaitingCountsAsCopy), ..cleaning::in_body() };
+    let run = |point| interrupted::mirrored_cut_at(point, &options);
+    let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
+    assert!((1..=800).step_by(11).any(is_found), "a record that is in no segment any more went unnoticed");
+}
+
+#[test]
 fn a_cleaner_that_leaves_a_live_record_out_is_found() {
     is_found_by_cleaning(PlantedBug::CleanerDropsLive);
 }
