@@ -4,6 +4,7 @@
 //! again. So free segments are filled with zeros before they are used, gently: the log comes first.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::drive::{DriveError, Durability, PageBuf};
@@ -17,6 +18,9 @@ use crate::options::planted;
 
 /// While groups are flying, the keeper rests so many times as long as its last write took.
 const REST_FACTOR: u32 = 4;
+/// The longest rest: after a write that took long because the drive hung, the log may soon need room that only the keeper
+/// makes.
+const REST_MAX: Duration = Duration::from_millis(20);
 
 impl Inner {
     /// Starts the task. It ends with the chain.
@@ -163,7 +167,8 @@ impl Inner {
                 self.grow_if_due().await?;
             }
             if self.core.borrow().is_flying() {
-                self.env.sleep(self.env.now().since(began) * REST_FACTOR).await;
+                let rest = self.env.now().since(began) * REST_FACTOR;
+                self.env.sleep(rest.min(REST_MAX)).await;
             }
             at += len as u64;
         }
