@@ -27,9 +27,9 @@ use crate::sync::oneshot;
 /// Reads in the kernel at the same time; the rest wait here.
 const DEPTH: u32 = 1024;
 /// Reads that are queued before they are submitted without waiting for the end of the turn.
-const SUBMIT_COUNT: usize = 8;
+const SUBMIT_COUNT: usize = 16;
 /// Answers that are handed over in one turn.
-const COMPLETE_COUNT: usize = 8;
+const COMPLETE_COUNT: usize = 16;
 
 /// A read until it is whole.
 struct InFlight {
