@@ -6,10 +6,12 @@
     reason = "numbers and pictures are files for people, not drives of the system"
 )]
 
+mod cache_sizes;
 mod calibration;
 mod chart;
 mod contention;
 mod load;
+mod ssd_lifetime;
 mod tail_cache;
 mod tail_emulator;
 
@@ -31,6 +33,10 @@ pub enum Name {
     Contention,
     /// How many reads of the tail drive its caches answer (Gecko, figure 6).
     TailCache,
+    /// How that falls as the tail drive fills, for several sizes of the cache (Gecko, figure 7).
+    CacheSizes,
+    /// How much longer the cache drive lasts because memory coalesces overwrites (Gecko, figure 8).
+    SsdLifetime,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -133,6 +139,8 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
         let figure = match name {
             Name::Calibration => calibration::measure(1),
             Name::Contention => contention::measure(Duration::from_secs(1)),
+            Name::CacheSizes => cache_sizes::measure(TAIL_BLOCKS),
+            Name::SsdLifetime => ssd_lifetime::measure(TAIL_BLOCKS),
             Name::TailCache => tail_cache::measure(TAIL_BLOCKS, &arguments.traces)?,
         };
         figure.print();

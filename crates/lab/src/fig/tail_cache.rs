@@ -52,8 +52,9 @@ pub fn setting(tail_blocks: u64, has_files: bool) -> String {
     let files =
         if has_files { ", and those of files, whose tail drive is as large as what they write" } else { "" };
     format!(
-        "Scaled, substitute traces: nine generated ones stand for the SNIA traces of the text{files}; their skew and recency are our choice, so that mixes \
-         coalesce about as much in memory as those of the text (figure 8). The tail drive has {} MiB, a {}th of the text's; memory, SSD and working \
+        "Scaled, substitute traces: nine generated ones stand for the SNIA traces of the text{files}. Their skew was raised until every mix coalesces in \
+         memory at least as much as the text's least, a factor of 2 (figure 8): that bound is an input here, the rest follows from it. \
+         The tail drive has {} MiB, a {}th of the text's; memory, SSD and working \
          sets are scaled alike. The chain's own replacement code, with lines of 15 blocks.",
         tail_blocks >> 8,
         (512 << 10) / (tail_blocks >> 8).max(1)

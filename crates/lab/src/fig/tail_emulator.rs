@@ -186,10 +186,12 @@ pub fn fill(sizes: Sizes, volume_blocks: u64, requests: impl Iterator<Item = Req
     let mut filled = Filled::default();
     for request in requests {
         for block in request.block..request.block + request.blocks {
-            if emulator.next_place == sizes.tail_blocks {
+            let part = (emulator.next_place * PARTS as u64 / sizes.tail_blocks) as usize;
+            if part == PARTS && request.is_write {
                 return filled;
             }
-            let part = (emulator.next_place * PARTS as u64 / sizes.tail_blocks) as usize;
+            // Reads that follow the last write count as those before it.
+            let part = part.min(PARTS - 1);
             match request.is_write {
                 true => emulator.write(block as usize, &mut filled.parts[part]),
                 false => emulator.read(block as usize, &mut filled.parts[part]),

@@ -73,7 +73,7 @@ mod tests {
                     128166372003061729,prxy,1,Write,4095,2,10\r\n\
                     128166372003061729,prxy,1,Write,0,0,10\n";
         let expected = [
-            Request { at_ns: 0, is_write: false, block: 7_014_609_920 / 4096, blocks: 6 },
+            Request { at_ns: 0, is_write: false, block: 7_014_609_920 / 4096, blocks: 7 },
             Request { at_ns: 10_000, is_write: true, block: (1 << 40) / 4096, blocks: 2 },
         ];
         assert_eq!(parse(text.as_bytes()), Ok(expected.to_vec()));
