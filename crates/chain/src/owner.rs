@@ -82,7 +82,8 @@ pub trait Owner {
     fn placed(&self, record: Placed) -> Option<Place>;
 
     /// Whether this record, at this place, is needed: it is what the owner would read. Of a deleted key: whether the junk is the
-    /// newest version of it.
+    /// newest version of it. Also asked when a record leaves memory, to keep on a cache drive what will be read: there a "no" costs a
+    /// miss at the most.
     fn is_live(&self, record: Placed) -> bool;
 
     /// A copy of a record is durable at `to`. The owner takes it if the record is still live at `record.place`, and returns

@@ -16,7 +16,7 @@ pub struct Answered {
     pub missed: u64,
 }
 
-/// The same, by where the data lies. Runs without data are not counted.
+/// The same, by where the data lies. Runs without data are not counted; reads of the cleaner are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// On the drive that the log is being written to.

@@ -95,12 +95,18 @@ impl Chain {
             return Ok(Bytes::new());
         }
         if let Some(data) = inner.tail.borrow().get(place.lap, start, end) {
+            inner.reads.add(inner.is_on_tail(place.segment), |count| count.memory += 1);
             return Ok(data);
         }
         let Some(device) = inner.device_of(place.segment) else { return Err(PlaceError::Moved { place }) };
         let geometry = inner.core.borrow().geometry;
         if end > geometry.segment_bytes {
             return Err(PlaceError::Damaged { place });
+        }
+        if let Some(data) = inner.cached_place(place).await
+            && is_right(&data)
+        {
+            return if is_there() { Ok(data) } else { Err(PlaceError::Moved { place }) };
         }
         let block = BLOCK_BYTES as u64;
         let blocks = start / block * block..end.next_multiple_of(block);
@@ -117,6 +123,7 @@ impl Chain {
                     let from = (start - blocks.start) as usize;
                     let data = bytes.slice(from..from + place.len as usize);
                     if is_right(&data) {
+                        inner.place_missed(place, &bytes);
                         return Ok(data);
                     }
                 }

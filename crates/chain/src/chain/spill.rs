@@ -1,15 +1,18 @@
 //! What leaves memory goes to the cache drive, as far as anybody may still read it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use ithaca_env::limits::BLOCK_BYTES;
 
+use super::owned::records_of;
 use super::{Chain, Inner};
 use crate::cache::{CacheDrive, GroupImage, Share};
 use crate::catalog::SegmentState;
 use crate::core::Io;
-use crate::format::peek_group;
+use crate::format::{RunHead, peek_group};
 use crate::links::link_of;
+use crate::owner::Placed;
 
 impl Chain {
     /// Lets the chain keep on `cache` what leaves its memory, and what is read from its tail drive; with
@@ -29,21 +32,19 @@ impl Inner {
         self.core.borrow().tail_link() == Some(link_of(segment))
     }
 
-    /// Offers the cache drive the blocks of a group that hold records which are not released: what was released while it was
-    /// in memory never costs a write there.
+    /// Offers the cache drive the blocks of a group that hold records which are needed: what was released, or written again with a
+    /// newer version, while it was in memory never costs a write there.
     pub(super) fn spill(&self, group: &GroupImage) {
         let share = self.share.borrow();
         let Some(share) = share.as_ref() else { return };
-        let core = self.core.borrow();
-        if core.tail_link() != Some(link_of(group.segment)) && !core.options.body_cache {
+        if !self.is_on_tail(group.segment) && !self.core.borrow().options.body_cache {
             return;
         }
         let area = peek_group(&group.image).and_then(|head| head.decode_area(&group.image));
         let area = area.expect("it is what was written");
         let mut blocks = BTreeSet::new();
-        for run in area.runs {
-            let data = run.data_range();
-            if !data.is_empty() && core.catalog.released.gaps(run.keys()).next().is_some() {
+        for run in &area.runs {
+            for data in self.needed(run, group) {
                 blocks.extend(data.start / BLOCK_BYTES as u64..data.end.div_ceil(BLOCK_BYTES as u64));
             }
         }
@@ -52,6 +53,21 @@ impl Inner {
             let key = share.key(group.segment, group.lap, block as u32);
             share.offer(key, &group.image[at..at + BLOCK_BYTES]);
         }
+    }
+
+    /// The data of a run that somebody may still read, bytes of the segment; none of it is empty.
+    fn needed(&self, run: &RunHead, group: &GroupImage) -> Vec<Range<u64>> {
+        let Some(owner) = &self.owner else {
+            let is_needed = self.core.borrow().catalog.released.gaps(run.keys()).next().is_some();
+            let data = run.data_range();
+            return if is_needed && !data.is_empty() { vec![data] } else { Vec::new() };
+        };
+        let data = |record: Placed| {
+            let start = u64::from(record.place.offset);
+            start..start + u64::from(record.place.len)
+        };
+        let records = records_of(&run.view(), group.segment, group.lap);
+        records.filter(|record| record.place.len > 0 && owner.is_live(*record)).map(data).collect()
     }
 
     /// Offers the cache drive the part of a footer that is being written at `offset` of its link: else the first read of

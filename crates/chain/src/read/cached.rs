@@ -13,6 +13,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use crate::cache::{CacheRead, PartKey, ReadCounters, Share};
 use crate::chain::Inner;
 use crate::limits::CACHE_OFFER_MAX_BYTES;
+use crate::owner::Place;
 use crate::run::Table;
 use crate::sides::Sides;
 
@@ -83,6 +84,42 @@ impl Inner {
         }
         let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(start / BLOCK_BYTES as u32..);
         blocks.for_each(|(bytes, block)| share.offer(share.key(segment, lap, block), bytes));
+    }
+}
+
+impl Inner {
+    /// The data of a record, if the cache drive has it as it was written. The caller looks at its checksum, as always.
+    pub(crate) async fn cached_place(&self, place: Place) -> Option<Bytes> {
+        let lookup = self.lookup(place)?;
+        let blocks = lookup.blocks();
+        let cached = lookup.start(&blocks)?;
+        let bytes = lookup.finish(&blocks, cached).await?;
+        let from = place.offset as usize % BLOCK_BYTES;
+        Some(bytes.slice(from..from + place.len as usize))
+    }
+
+    /// A drive of the chain gave the blocks that a record lies in.
+    pub(crate) fn place_missed(&self, place: Place, bytes: &Bytes) {
+        match self.lookup(place) {
+            Some(lookup) => lookup.missed(&lookup.blocks(), bytes),
+            None => self.reads.add(self.is_on_tail(place.segment), |count| count.missed += 1),
+        }
+    }
+
+    /// `None` without a cache drive.
+    fn lookup(&self, place: Place) -> Option<Lookup> {
+        let share = self.share.borrow().clone()?;
+        let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
+        let block = BLOCK_BYTES as u64;
+        let bytes = start / block * block..end.next_multiple_of(block);
+        let entry = [place.len.to_le_bytes(), place.checksum.to_le_bytes()].concat();
+        let table = Table::from_bytes(entry.into()).expect("one whole entry");
+        let is_tail = self.is_on_tail(place.segment);
+        let is_kept = is_tail || self.core.borrow().options.body_cache;
+        let is_offered = is_kept && bytes.end - bytes.start <= CACHE_OFFER_MAX_BYTES;
+        let asked = Asked { segment: place.segment, lap: place.lap, bytes };
+        let wanted = vec![(start..end, table)];
+        Some(Lookup { share, asked, wanted, is_tail, is_offered, reads: Rc::clone(&self.reads) })
     }
 }
 

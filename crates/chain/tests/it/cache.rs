@@ -5,13 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, CacheDrive, CacheError, Chain, ChainId, ChainOptions, Identity, Reads};
+use ithaca_chain::{Batch, CacheDrive, CacheError, Chain, ChainId, ChainOptions, Identity, Owner, Reads};
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::{Death, DriveFault, Sim};
 use ithaca_env::{Env, Time};
 
 use crate::drives::append;
 use crate::model::{Rng, run_of};
+use crate::owned::Map;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drive, open_named, open_or_create,
     random_options, small_options,
@@ -125,6 +126,53 @@ fn what_is_released_while_it_is_in_memory_is_never_written_to_the_cache_drive() 
         let held = cache.stats();
         assert!(held.lines_written * 15 < 60, "at most the first records and footers: {held:?}");
     });
+}
+
+/// A volume of 300 blocks of which 8 are written again and again between the others, with a cache; all that is not in memory is on
+/// the cache drive. Gives what it wrote of each.
+async fn overwritten(env: &Env) -> (Chain, CacheDrive, Rc<Map>, Vec<u64>) {
+    let (map, drive) = (Rc::new(Map::default()), open_drive(env).await);
+    let over = ChainOptions { tail_cache_bytes: 128 << 10, ..options() };
+    let owner: Rc<dyn Owner> = Rc::clone(&map) as Rc<dyn Owner>;
+    let chain = Chain::create_owned(env, drive, identity(), over, owner).await.expect("created");
+    let cache = open_cache(env).await;
+    chain.use_cache(&cache);
+    let mut versions = vec![0; 300];
+    for version in 1..=600 {
+        let key = if version % 2 == 0 { version / 2 % 8 } else { version / 2 % 300 };
+        versions[key as usize] = version;
+        let run = run_of(key, version, &[Bytes::from(vec![version as u8; 4096])]);
+        let ticket = chain.append(Batch { runs: vec![run], ..Batch::default() }).expect("room");
+        chain.wait(ticket).await.expect("no fault");
+    }
+    env.sleep(Duration::from_millis(50)).await;
+    (chain, cache, map, versions)
+}
+
+#[test]
+fn what_is_written_again_while_it_is_in_memory_costs_the_cache_drive_one_write() {
+    let world = World::new(11);
+    let (env, drive) = (world.sim.env(world.process), world.sim.drive(MACHINE, "chain"));
+    let filled = world.sim.block_on(world.process, async move { overwritten(&env).await });
+    let reads = world.sim.drive_stats(drive).reads.ops;
+    world.sim.block_on(world.process, async move {
+        let (chain, cache, map, versions) = filled;
+        for (key, version) in versions.into_iter().enumerate() {
+            let place = map.place(key as u64).expect("it was written");
+            let data = chain.read_at(place).await.expect("no damage");
+            assert_eq!(data, vec![version as u8; 4096], "key {key}");
+        }
+        let (memory, cache_drive, missed) = sum(&chain.stats().reads);
+        assert_eq!((memory + cache_drive, missed), (300, 0));
+        let stats = cache.stats();
+        let blocks = stats.lines_written * 15 + stats.waiting_bytes / 4096;
+        let footers = chain.stats().counters.footer_bytes / 4096;
+        assert!(
+            cache_drive > 200 && blocks < 340 + footers,
+            "{cache_drive} found of {blocks} that were written"
+        );
+    });
+    assert_eq!(world.sim.drive_stats(drive).reads.ops, reads, "the tail drive was read");
 }
 
 /// Whether a flipped bit on the cache drive goes unnoticed by whoever reads.

@@ -30,6 +30,13 @@ pub struct Map {
     dropped: Cell<u64>,
 }
 
+impl Map {
+    /// Where the newest version of a key lies.
+    pub fn place(&self, key: u64) -> Option<Place> {
+        self.entries.borrow().get(&key).map(|(_, _, place)| *place)
+    }
+}
+
 impl Owner for Map {
     fn placed(&self, it: Placed) -> Option<Place> {
         let mut entries = self.entries.borrow_mut();
