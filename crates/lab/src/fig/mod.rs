@@ -13,6 +13,8 @@ mod contention;
 mod load;
 mod ssd_lifetime;
 mod tail_cache;
+#[cfg(test)]
+mod tail_chain;
 mod tail_emulator;
 
 use std::fmt::Write as _;
