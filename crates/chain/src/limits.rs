@@ -71,7 +71,7 @@ pub const SCAN_IO_BYTES: usize = 1 << 20;
 pub const OPEN_READS: usize = 32;
 /// Parts of footers that one read of several ranges loads at the same time.
 pub const FOOTER_LOADS_MAX: usize = 64;
-/// Two cold extents closer than this are read by one request, in bytes.
+/// Two cold extents closer than this are read by one request unless an option says otherwise, in bytes.
 pub const READ_COALESCE_BYTES: u64 = 64 << 10;
 
 /// Bytes of a line of a cache drive: a block that says what is in it, and blocks of data.

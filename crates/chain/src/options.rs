@@ -146,6 +146,9 @@ pub struct ChainOptions {
     /// With a cache drive ([`Chain::use_cache`](crate::Chain::use_cache), whose size is the drive's own): whether it also
     /// takes what is read from the drives that the log is not being written to.
     pub body_cache: bool,
+    /// Cold records closer to each other than this many bytes are read by one request, as long as at most half of what is
+    /// read was not asked for. It pays where an arm has to move; with 0 a request reads neighbours only.
+    pub read_gap_bytes: u64,
     /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate. A log that was faster
     /// than that has up to [`SEGMENTS_READY_MAX`](crate::limits::SEGMENTS_READY_MAX) of them until it is closed.
     pub segments_ready: usize,
@@ -179,6 +182,9 @@ pub struct ChainOptions {
     pub clean_start_free_percent: u32,
     /// It ends when so many of a hundred are free, or nothing is left that gives room.
     pub clean_stop_free_percent: u32,
+    /// Bytes that the cleaner moves at a time, about: it reads so much, and waits until the copies are durable. More is
+    /// faster, and holds appends up for longer.
+    pub clean_batch_bytes: u64,
     /// A deliberate fault.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -194,6 +200,7 @@ impl Default for ChainOptions {
             tail_cache_bytes: 64 << 20,
             index_cache_bytes: 32 << 20,
             body_cache: false,
+            read_gap_bytes: limits::READ_COALESCE_BYTES,
             segments_ready: 2,
             reserve_segments: 2,
             capacity_bytes: 16 << 30,
@@ -208,6 +215,7 @@ impl Default for ChainOptions {
             victims: Victims::CostBenefit,
             clean_start_free_percent: 10,
             clean_stop_free_percent: 15,
+            clean_batch_bytes: limits::CLEAN_BATCH_MAX_BYTES,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -256,6 +264,8 @@ impl ChainOptions {
         within("flights", self.flights as u64, 1, limits::FLIGHTS_MAX as u64)?;
         within("group_max_bytes", self.group_max_bytes as u64, 1, limits::GROUP_MAX_BYTES as u64)?;
         within("queue_max_bytes", self.queue_max_bytes as u64, 4096, 1 << 32)?;
+        within("clean_batch_bytes", self.clean_batch_bytes, 4096, limits::CLEAN_BATCH_MAX_BYTES)?;
+        within("read_gap_bytes", self.read_gap_bytes, 0, limits::SCAN_IO_BYTES as u64)?;
         let least = limits::SUPERBLOCK_ZONE_BYTES
             + (self.reserve_segments as u64 + MIN_DATA_SEGMENTS) * self.segment_bytes;
         let most = limits::SUPERBLOCK_ZONE_BYTES + limits::SEGMENTS_MAX * self.segment_bytes;

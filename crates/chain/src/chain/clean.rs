@@ -13,14 +13,14 @@ use super::Inner;
 use super::open::mark_free;
 use super::victim::Victim;
 use crate::cache::{FooterPart, PartKey};
-use crate::core::{PassedBy, Ticket};
+use crate::core::{Cause, PassedBy, Ticket};
 use crate::error::{AppendError, ChainError, ReadError};
 use crate::links::link_of;
 use crate::options::planted;
 use crate::read::FetchError;
 
 /// Who cleans. Dropping it lets the next one.
-struct Turn {
+pub(super) struct Turn {
     inner: Rc<Inner>,
 }
 
@@ -93,7 +93,7 @@ impl Inner {
         let Some(_turn) = self.try_begin_cleaning() else { return false };
         let chosen = self.core.borrow_mut().choose_victim();
         match chosen {
-            Some((segment, lap)) => self.clean(segment, lap, false).await.is_ok(),
+            Some((segment, lap)) => self.clean(segment, lap, Cause::Space).await.is_ok(),
             // With one victim, closing the body segment gives as much room as it has taken.
             None if self.core.borrow().waiting().len() > 1 => self.finish_body().await.is_ok(),
             None => false,
@@ -102,14 +102,14 @@ impl Inner {
 
     /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not.
     pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
-        let _turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        let _turn = self.begin_cleaning().await;
         // What is in a body segment that is not closed does not count, and may be on this link.
         self.end_body().await?;
         let mut passed = None;
         let segments = self.core.borrow_mut().closed_on(link);
         for (segment, lap) in segments {
             self.grow_for_copies().await?;
-            if let Some(why) = self.clean(segment, lap, true).await? {
+            if let Some(why) = self.clean(segment, lap, Cause::Leaving).await? {
                 passed = Some(why);
             }
         }
@@ -118,11 +118,11 @@ impl Inner {
 
     /// Closes the body segment, if one is open: it may be on a link that leaves.
     pub(super) async fn settle_body(self: &Rc<Self>) -> Result<(), ChainError> {
-        let _turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        let _turn = self.begin_cleaning().await;
         self.end_body().await
     }
 
-    async fn end_body(self: &Rc<Self>) -> Result<(), ChainError> {
+    pub(super) async fn end_body(self: &Rc<Self>) -> Result<(), ChainError> {
         match self.finish_body().await {
             Err(Unclean::Stopped(why)) => Err(why),
             _ => Ok(()),
@@ -140,18 +140,23 @@ impl Inner {
         }
     }
 
+    /// Waits until nobody else cleans.
+    pub(super) async fn begin_cleaning(self: &Rc<Self>) -> Turn {
+        self.cleaning_over.until(|| self.try_begin_cleaning()).await
+    }
+
     fn try_begin_cleaning(self: &Rc<Self>) -> Option<Turn> {
         (!self.is_cleaning.replace(true)).then(|| Turn { inner: Rc::clone(self) })
     }
 
     /// Cleans one closed segment. On return it is free; or it is as it was, and why is returned.
-    async fn clean(
+    pub(super) async fn clean(
         self: &Rc<Self>,
         segment: u32,
         lap: u64,
-        must_go: bool,
+        cause: Cause,
     ) -> Result<Option<PassedBy>, ChainError> {
-        let why = match self.move_and_free(segment, lap, must_go).await {
+        let why = match self.move_and_free(segment, lap, cause).await {
             Ok(()) => return Ok(None),
             Err(Unclean::Stopped(why)) => return Err(why),
             Err(Unclean::Over) => {
@@ -171,14 +176,14 @@ impl Inner {
         Ok(Some(why))
     }
 
-    async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, must_go: bool) -> Result<(), Unclean> {
+    async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, cause: Cause) -> Result<(), Unclean> {
         let frees_damaged = planted!(self.core.borrow().options, CleanerFreesDamaged);
         if self.core.borrow().is_harmed(segment) && !frees_damaged {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
-        let victim = self.victim(segment, lap, must_go).await?;
+        let victim = self.victim(segment, lap, cause).await?;
         let needed_bytes = self.measure(&victim).await?;
-        let began = self.core.borrow_mut().begin_cleaning(segment, lap, needed_bytes, must_go);
+        let began = self.core.borrow_mut().begin_cleaning(segment, lap, needed_bytes, cause);
         began.map_err(Unclean::PassedBy)?;
         self.move_records(&victim).await?;
         if self.core.borrow().has_body() && !planted!(self.core.borrow().options, BodyCountsEarly) {
@@ -210,16 +215,16 @@ impl Inner {
     }
 
     async fn free_one(self: &Rc<Self>, segment: u32, lap: u64, needs_vouched: u64) -> Result<(), Unclean> {
-        let victim = self.victim(segment, lap, false).await?;
+        let victim = self.victim(segment, lap, Cause::Space).await?;
         self.check_nobody_needs(&victim).await?;
         Ok(self.give_back(segment, lap, needs_vouched).await?)
     }
 
     /// The victim, with the directory of its footer.
-    async fn victim(&self, segment: u32, lap: u64, must_go: bool) -> Result<Victim, Unclean> {
+    async fn victim(&self, segment: u32, lap: u64, cause: Cause) -> Result<Victim, Unclean> {
         let key = PartKey { segment, lap, page: None };
         match self.load_footer_part(key, 0).await?.into_iter().next() {
-            Some((_, FooterPart::Directory(directory))) => Ok(Victim { segment, lap, directory, must_go }),
+            Some((_, FooterPart::Directory(directory))) => Ok(Victim { segment, lap, directory, cause }),
             _ => Err(self.harmed_or_over(segment, lap)),
         }
     }

@@ -2,6 +2,7 @@
 
 mod body;
 mod clean;
+mod clean_now;
 mod drives;
 mod keeper;
 mod open;

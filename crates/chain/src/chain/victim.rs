@@ -8,7 +8,7 @@ use super::clean::{Unclean, refused};
 use super::owned::{Copied, records_of};
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::Located;
-use crate::core::{Batch, PassedBy, Ticket};
+use crate::core::{Batch, Cause, PassedBy, Ticket};
 use crate::format::{Directory, PageView};
 use crate::limits::SCAN_IO_BYTES;
 use crate::options::planted;
@@ -26,18 +26,22 @@ pub(super) struct Victim {
     pub(super) segment: u32,
     pub(super) lap: u64,
     pub(super) directory: Rc<Directory>,
-    /// All of it goes, whether that gives room or not, and even while the chain closes.
-    pub(super) must_go: bool,
+    /// Why it is cleaned.
+    pub(super) cause: Cause,
 }
 
 /// Some records of one run of a page.
 type Part = (usize, Range<u64>);
 
 impl Inner {
-    /// A page of the victim's footer.
+    /// A page of the victim's footer. Those that follow are read along: all of them are needed.
     async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
         let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
-        match self.load_footer_part(key, 0).await?.into_iter().next() {
+        let cached = self.footers.borrow_mut().get(key);
+        if let Some(FooterPart::Page(page)) = cached {
+            return Ok(page);
+        }
+        match self.load_footer_part(key, SCAN_IO_BYTES).await?.into_iter().next() {
             Some((_, FooterPart::Page(page))) => Ok(page),
             _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
         }
@@ -176,7 +180,7 @@ impl Inner {
         if batch.is_empty() {
             return Ok(());
         }
-        if self.is_closing.get() && !victim.must_go {
+        if self.is_closing.get() && victim.cause != Cause::Leaving {
             return Err(Unclean::Over);
         }
         let began = self.env.now();
@@ -187,7 +191,8 @@ impl Inner {
         let data = self.fetch(&batch).await?;
         let runs = batch.iter().zip(data).map(|(located, data)| located.run.clone().into_run(data)).collect();
         let copies = Batch { runs, ..Batch::default() };
-        let is_for_body = self.core.borrow().options.cleaning == Cleaning::CompactInBody && !victim.must_go;
+        let is_compacting = self.core.borrow().options.cleaning == Cleaning::CompactInBody;
+        let is_for_body = is_compacting && victim.cause != Cause::Leaving;
         if !is_for_body || !self.write_to_body(&copies).await? {
             let ticket = self.append_copies(copies)?;
             if planted!(self.core.borrow().options, VictimFreedEarly) {
@@ -196,7 +201,7 @@ impl Inner {
             self.until_durable(ticket).await?;
         }
         self.tell_of_moves(&batch);
-        let is_hurried = victim.must_go || self.core.borrow().is_cleaning_urgent();
+        let is_hurried = victim.cause != Cause::Space || self.core.borrow().is_cleaning_urgent();
         if !is_hurried {
             let is_flying = self.core.borrow().is_flying();
             let took = self.env.now().since(began);

@@ -16,7 +16,7 @@ use super::{Batch, Core, Sizes, Ticket};
 use crate::catalog::{ClosedSegment, SegmentState};
 use crate::error::{AppendError, DamageKind};
 use crate::format::RunHead;
-use crate::limits::{CLEAN_AGAIN_PART, CLEAN_BATCH_MAX_BYTES, CLEAN_GAIN_MIN};
+use crate::limits::{CLEAN_AGAIN_PART, CLEAN_GAIN_MIN};
 use crate::links::link_of;
 use crate::options::planted;
 use crate::owner::Keys;
@@ -44,6 +44,17 @@ struct Victim {
     /// What its records may still take at the tail.
     left_bytes: u64,
     last_copy: Ticket,
+}
+
+/// Why a segment is cleaned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Few segments are free.
+    Space,
+    /// The owner asked for it: it need not give room, and does not rest.
+    Asked,
+    /// Its link leaves the chain: nothing may stay, the copies go to the tail, and a chain that closes waits for it.
+    Leaving,
 }
 
 /// What the core knows of cleaning.
@@ -248,12 +259,12 @@ impl Core {
 
     /// Adds up batches of runs that are moved.
     pub(crate) fn copies(&self) -> Copies {
-        let max_bytes = self.geometry.batch_max_bytes.min(CLEAN_BATCH_MAX_BYTES);
+        let max_bytes = self.geometry.batch_max_bytes.min(self.options.clean_batch_bytes);
         Copies { sizes: Sizes::default(), done_bytes: 0, max_bytes }
     }
 
-    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail. Unless it `must_go`, it is worth
-    /// it only if that leaves room.
+    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail. For
+    /// space it is worth it only if that leaves room.
     ///
     /// All of it fits, or nothing is begun: what was moved of a segment gives no room before the last record is.
     pub(crate) fn begin_cleaning(
@@ -261,15 +272,15 @@ impl Core {
         segment: u32,
         lap: u64,
         needed_bytes: u64,
-        must_go: bool,
+        cause: Cause,
     ) -> Result<(), PassedBy> {
         assert!(self.cleaner.victim.is_none(), "one segment at a time");
         let usable_bytes = self.geometry.usable_bytes;
-        if !must_go && needed_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
+        if cause == Cause::Space && needed_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
             return Err(PassedBy::NoGain);
         }
         let body_room_bytes = match self.options.cleaning {
-            Cleaning::CompactInBody if !must_go => self.body_room_bytes(),
+            Cleaning::CompactInBody if cause != Cause::Leaving => self.body_room_bytes(),
             _ => 0,
         };
         if needed_bytes > self.copies_room_bytes().max(body_room_bytes) {
@@ -359,8 +370,13 @@ impl Core {
 
     /// Closed segments of a link with their laps, oldest first.
     pub(crate) fn closed_on(&mut self, link: u32) -> Vec<(u32, u64)> {
+        self.closed_by_age().into_iter().filter(|(segment, _)| link_of(*segment) == link).collect()
+    }
+
+    /// Closed segments with their laps, oldest first.
+    pub(crate) fn closed_by_age(&mut self) -> Vec<(u32, u64)> {
         self.catalog.reclaim(None);
-        let closed = self.catalog.all_closed().filter(|(segment, _)| link_of(*segment) == link);
+        let closed = self.catalog.all_closed();
         let mut closed: Vec<(u32, u64)> = closed.map(|(segment, closed)| (segment, closed.lap)).collect();
         closed.sort_by_key(|(_, lap)| *lap);
         closed

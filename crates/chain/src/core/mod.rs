@@ -27,7 +27,7 @@ pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
 use body::Body;
 use clean::Cleaner;
-pub(crate) use clean::PassedBy;
+pub(crate) use clean::{Cause, PassedBy};
 use close::Closing;
 pub(crate) use links::Leaving;
 

@@ -11,7 +11,7 @@ use super::cached::Asked;
 use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
-use crate::limits::{READ_COALESCE_BYTES, SCAN_IO_BYTES};
+use crate::limits::SCAN_IO_BYTES;
 use crate::options::planted;
 use crate::sides::Sides;
 
@@ -41,7 +41,8 @@ impl Inner {
     pub(crate) async fn fetch(&self, found: &[Located]) -> Result<Vec<Bytes>, FetchError> {
         let cached = |located: &Located| self.cached(located.lap, located.run.data_range());
         let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
-        let extents = extents(found, &data);
+        let gap_bytes = self.core.borrow().options.read_gap_bytes;
+        let extents = extents(found, &data, gap_bytes);
         self.count_cached(found, &data);
         let reads: Vec<(Extent, Sides, DriveFuture<Bytes>)> = extents
             .into_iter()
@@ -112,8 +113,8 @@ impl Inner {
     }
 }
 
-/// What to read of the drive for the runs that have no data yet.
-fn extents(found: &[Located], data: &[Option<Bytes>]) -> Vec<Extent> {
+/// What to read of the drive for the runs that have no data yet, gaps of up to `gap_bytes` along with it.
+fn extents(found: &[Located], data: &[Option<Bytes>], gap_bytes: u64) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for (index, located) in found.iter().enumerate() {
         if data[index].is_some() {
@@ -124,7 +125,7 @@ fn extents(found: &[Located], data: &[Option<Bytes>]) -> Vec<Extent> {
         if let Some(last) = extents.last_mut()
             && last.segment == located.segment
             && blocks.start + BLOCK >= last.blocks.end
-            && blocks.start <= last.blocks.end + READ_COALESCE_BYTES.min(last.wanted_bytes)
+            && blocks.start <= last.blocks.end + gap_bytes.min(last.wanted_bytes)
             && blocks.end - last.blocks.start <= SCAN_IO_BYTES as u64
         {
             last.wanted_bytes += blocks.end.saturating_sub(blocks.start.max(last.blocks.end));
@@ -148,6 +149,7 @@ fn extents(found: &[Located], data: &[Option<Bytes>]) -> Vec<Extent> {
 mod tests {
     use super::*;
     use crate::format::RunHead;
+    use crate::limits::READ_COALESCE_BYTES;
     use crate::run::{RunKind, Table};
 
     fn located((block, blocks): (u32, u32)) -> Located {
@@ -165,10 +167,18 @@ mod tests {
     }
 
     fn check(runs: &[(u32, u32)], expected: &[Range<u64>]) {
+        check_gap(READ_COALESCE_BYTES, runs, expected);
+    }
+
+    fn check_gap(gap_bytes: u64, runs: &[(u32, u32)], expected: &[Range<u64>]) {
         let found: Vec<Located> = runs.iter().map(|&run| located(run)).collect();
         let data = vec![None; found.len()];
         let blocks = |extent: Extent| extent.blocks.start / BLOCK..extent.blocks.end / BLOCK;
-        assert_eq!(extents(&found, &data).into_iter().map(blocks).collect::<Vec<_>>(), expected, "{runs:?}");
+        assert_eq!(
+            extents(&found, &data, gap_bytes).into_iter().map(blocks).collect::<Vec<_>>(),
+            expected,
+            "{runs:?}"
+        );
     }
 
     #[test]
@@ -180,6 +190,7 @@ mod tests {
         check(&[(1, 1), (4, 1), (7, 1)], &[1..2, 4..5, 7..8]);
         // In no order: nothing is read along backwards.
         check(&[(9, 1), (1, 1), (2, 1)], &[9..10, 1..3]);
+        check_gap(0, &[(1, 4), (5, 1), (7, 1)], &[1..6, 7..8]);
         // Long runs are not joined past the size of one request.
         check(&[(0, 200), (200, 200)], &[0..200, 200..400]);
     }

@@ -18,6 +18,7 @@
 //! * [`owned`]: keys with versions, whose owner is told where records lie.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
+mod asked;
 mod cache;
 mod changes;
 mod cleaning;
