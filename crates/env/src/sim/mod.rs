@@ -45,8 +45,9 @@ mod trace;
 mod world;
 
 pub use drive::{
-    Access, Agenda, Atlas, Budget, Disk, DiskOptions, DriveFault, DriveId, DriveStats, Harm, HarmKind,
-    KindStats, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest, Ssd, SsdOptions,
+    Access, Agenda, Array, ArrayOptions, Atlas, Budget, Disk, DiskOptions, DriveFault, DriveId, DriveStats,
+    Harm, HarmKind, KindStats, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest,
+    Ssd, SsdOptions,
 };
 pub use driver::{Sim, Stopped};
 pub use handle::Handle;

@@ -36,8 +36,8 @@ pub(super) use device::open;
 pub use fault::{Budget, DriveFault};
 pub(super) use io::wake;
 pub use speed::{
-    Access, Agenda, Disk, DiskOptions, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel,
-    SpeedRequest, Ssd, SsdOptions,
+    Access, Agenda, Array, ArrayOptions, Disk, DiskOptions, Lanes, LanesOptions, MediaStats, RequestKey,
+    Speed, SpeedModel, SpeedRequest, Ssd, SsdOptions,
 };
 pub use stats::{DriveStats, KindStats};
 

@@ -11,6 +11,7 @@
 //! drive's faults, crashes and trace are the same under every model. Its numbers and their sources stand in
 //! docs/drives.md.
 
+mod array;
 mod disk;
 mod lanes;
 mod ssd;
@@ -19,6 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::Time;
 
+pub use array::{Array, ArrayOptions};
 pub use disk::{Disk, DiskOptions};
 pub use lanes::{Lanes, LanesOptions};
 pub use ssd::{Ssd, SsdOptions};

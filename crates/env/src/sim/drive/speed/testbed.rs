@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, BinaryHeap};
 use crate::Time;
 
 use super::{
-    Access, Agenda, Disk, DiskOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest, Ssd,
-    SsdOptions,
+    Access, Agenda, Array, ArrayOptions, Disk, DiskOptions, MediaStats, RequestKey, Speed, SpeedModel,
+    SpeedRequest, Ssd, SsdOptions,
 };
 
 /// A model, its time, and what it has decided.
@@ -150,6 +150,8 @@ fn every_request_of_any_mix_ends_once_under_every_model() {
         Box::new(Ssd::new(small)),
         Speed::Disk.model(),
         Box::new(Disk::new(options)),
+        Box::new(Array::new(ArrayOptions::stripe(3), || Speed::Disk.model())),
+        Box::new(Array::new(ArrayOptions::striped_pairs(2), move || Box::new(Disk::new(options)))),
     ];
     for (number, model) in models.into_iter().enumerate() {
         let mut testbed = Testbed::new(model, SIZE);
