@@ -376,7 +376,13 @@ pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) -> u64 {
         let mut options = ChainOptions { body_cache: rng.below(2) == 0, ..random_options(&mut rng) };
         options.tail_cache_bytes = rng.pick(&[0, 0, 16 << 10]);
         change(&mut options);
-        let workload = Workload { rng: rng.clone(), steps: 60, close: life == 1, heavy: rng.below(2) == 0 };
+        let workload = Workload {
+            rng: rng.clone(),
+            steps: 60,
+            close: life == 1,
+            heavy: rng.below(2) == 0,
+            sparse: false,
+        };
         if !world.sim.is_up(world.process) {
             world.sim.restart(world.process);
         }
