@@ -67,6 +67,8 @@ pub const CLEAN_GAIN_MIN: u64 = 8;
 pub const CLEAN_AGAIN_PART: u64 = 16;
 /// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
 pub const SCAN_IO_BYTES: usize = 1 << 20;
+/// Reads of a segment scan at the same time.
+pub const SCAN_READS: usize = 4;
 /// Segment headers and trailers read at the same time at an open.
 pub const OPEN_READS: usize = 32;
 /// Parts of footers that one read of several ranges loads at the same time.

@@ -45,6 +45,13 @@ impl RangeSet {
         added
     }
 
+    /// From the lowest of all members and `range` to the highest.
+    pub fn hull_with(&self, range: Range<u64>) -> Range<u64> {
+        let first = self.ends.first_key_value().map_or(range.start, |(&first, _)| first.min(range.start));
+        let end = self.ends.last_key_value().map_or(range.end, |(_, &end)| end.max(range.end));
+        first..end
+    }
+
     /// Removes `range`; returns how many members went.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {

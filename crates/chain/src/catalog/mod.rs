@@ -17,6 +17,7 @@ pub(crate) use space::Space;
 
 use crate::error::Damage;
 use crate::format::{Hole, RunHead};
+use crate::owner::Keys;
 use crate::range_set::RangeSet;
 
 /// A segment that holds groups and has no footer yet.
@@ -24,7 +25,7 @@ use crate::range_set::RangeSet;
 pub(crate) struct OpenSegment {
     pub(crate) lap: u64,
     pub(crate) index: SegmentIndex,
-    /// Exactly the keys of its records.
+    /// Exactly the keys of its records; where keys are versioned, from the lowest to the highest of them.
     pub(crate) keys: RangeSet,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
@@ -81,6 +82,8 @@ pub(crate) struct Located {
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) space: Space,
+    /// Whether an owner is told where records lie.
+    pub(crate) keys: Keys,
     /// Durably released keys.
     pub(crate) released: RangeSet,
     pub(crate) highest_key: Option<u64>,
@@ -97,6 +100,10 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
+    pub(crate) fn new(keys: Keys) -> Self {
+        Self { keys, ..Self::default() }
+    }
+
     /// Changes what a segment is used for.
     pub(crate) fn set(&mut self, segment: u32, state: SegmentState) -> SegmentState {
         self.space.set(segment, state)
@@ -133,9 +140,11 @@ impl Catalog {
         open.data_bytes += group.data_bytes;
         open.blob_bytes += group.blob.len() as u64;
         let OpenSegment { index, keys, record_count, .. } = &mut **open;
+        let is_versioned = self.keys == Keys::Versioned;
         index.add_group(group.blob, group.starts, |range| {
             *record_count += range.end - range.start;
-            keys.insert(range);
+            // Blocks that are written in no order would make a range each, and nobody looks for them here.
+            keys.insert(if is_versioned { keys.hull_with(range) } else { range });
         });
         self.highest_key = self.highest_key.max(keys.last());
         for range in group.released {

@@ -84,20 +84,21 @@ impl SegmentIndex {
 
     /// Nearly always at the end of a strand: only a few runs overtake each other.
     fn insert(&mut self, run: RunRef) {
-        let place = |strand: &[RunRef]| strand.partition_point(|other| other.first_key <= run.first_key);
-        let moves = |strand: &Vec<RunRef>| match strand.last() {
-            Some(last) if last.first_key > run.first_key => strand.len() - place(strand),
-            _ => 0,
+        // Runs at the end of a strand that come after it; none if they are too many to be moved.
+        let moves = |strand: &Vec<RunRef>| {
+            let near = &strand[strand.len().saturating_sub(MOVES_MAX)..];
+            let behind = near.len() - near.partition_point(|other| other.first_key <= run.first_key);
+            (behind < near.len() || near.len() < MOVES_MAX).then_some(behind)
         };
         let highest = |strand: &Vec<RunRef>| strand.last().map(|last| last.first_key);
-        let best = self.strands.iter_mut().min_by_key(|it| (moves(it), std::cmp::Reverse(highest(it))));
-        match best {
-            Some(strand) if moves(strand) <= MOVES_MAX => {
-                let at = strand.len() - moves(strand);
-                strand.insert(at, run);
+        let near = self.strands.iter().enumerate().filter_map(|(at, strand)| Some((moves(strand)?, at)));
+        match near.min_by_key(|(moves, at)| (*moves, std::cmp::Reverse(highest(&self.strands[*at])))) {
+            Some((moves, at)) => {
+                let strand = &mut self.strands[at];
+                strand.insert(strand.len() - moves, run);
             }
-            None => self.strands.push(vec![run]),
-            Some(_) => self.add_loose(run),
+            None if self.strands.is_empty() => self.strands.push(vec![run]),
+            None => self.add_loose(run),
         }
     }
 

@@ -73,7 +73,7 @@ impl Chain {
         }
         let registry = Registry::new(roster, options.clone());
         let links = registry.roster().links(&registry);
-        let mut catalog = Catalog::default();
+        let mut catalog = Catalog::new(keys);
         for link in links.iter() {
             catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         }
@@ -141,7 +141,7 @@ impl Chain {
         let geometry = Geometry::new(options.segment_bytes);
         let registry = Registry::new(roster.watched(env, &options), options.clone());
         let links = registry.roster().links(&registry);
-        let reopened = recover(&links, identity.id, geometry, &options).await?;
+        let reopened = recover(&links, identity.id, geometry, keys, &options).await?;
         let mut taken = registry.take().await;
         taken.settle().await?;
         taken.store();
@@ -165,12 +165,11 @@ impl Chain {
         env: &Env,
         registry: Rc<Registry>,
         links: Links,
-        mut core: Core,
+        core: Core,
         owner: Option<Rc<dyn Owner>>,
     ) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let identity = registry.roster().identity().clone();
-        core.keys = keys_of(owner.as_ref());
         let inner = Inner {
             env: env.clone(),
             identity,

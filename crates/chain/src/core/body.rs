@@ -226,7 +226,7 @@ impl Core {
         self.counters.data_bytes += group.data_bytes;
         self.counters.records_moved += group.records;
         self.counters.moved_bytes += group.data_bytes;
-        if self.keys == Keys::Versioned {
+        if self.catalog.keys == Keys::Versioned {
             let (blob, starts) = (group.blob.clone(), group.starts.clone());
             out.push(Effect::Copied { segment: body.segment, lap: body.lap, blob, starts });
         }

@@ -206,7 +206,7 @@ impl Core {
     /// How many keys of a closed segment are not released, and how many are. Its ranges may span keys of others, so this is
     /// a guess until its footer is read.
     fn estimate(&self, closed: &ClosedSegment) -> (u64, u64) {
-        if self.keys == Keys::Versioned {
+        if self.catalog.keys == Keys::Versioned {
             let garbage = self.cleaner.garbage.get(&closed.lap).copied().unwrap_or(0);
             let dead = garbage.min(closed.record_count);
             return (closed.record_count - dead, dead);

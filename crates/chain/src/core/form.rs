@@ -137,7 +137,7 @@ impl Core {
             offset: self.geometry.segment_start(cursor.segment) + u64::from(cursor.offset),
             bytes: encoded.image.clone(),
         });
-        let batches = match self.keys {
+        let batches = match self.catalog.keys {
             Keys::Once => Vec::new(),
             Keys::Versioned => taken.iter().map(|it| (it.ticket, it.batch.runs.len())).collect(),
         };

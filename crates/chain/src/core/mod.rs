@@ -38,7 +38,6 @@ use crate::format::GroupFlags;
 use crate::limits;
 use crate::links::link_of;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
-use crate::owner::Keys;
 use crate::range_set::RangeSet;
 
 /// Which write an effect or a completion is about.
@@ -160,8 +159,6 @@ pub(crate) struct Core {
     pub(crate) catalog: Catalog,
     pub(crate) counters: Counters,
     chain: ChainId,
-    /// Whether an owner is told where records lie.
-    pub(crate) keys: Keys,
     queue: VecDeque<Queued>,
     queued_bytes: u64,
     queued_cost: u64,
@@ -216,7 +213,6 @@ impl Core {
             catalog,
             counters: Counters::default(),
             chain,
-            keys: Keys::Once,
             queue: VecDeque::new(),
             queued_bytes: 0,
             queued_cost: 0,

@@ -93,7 +93,7 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let chain = roster.identity().id;
     let registry = Registry::new(roster.clone(), options.clone());
     let links = roster.links(&registry);
-    let reopened = recover(&links, chain, geometry, &options).await?;
+    let reopened = recover(&links, chain, geometry, roster.keys(), &options).await?;
     let recovered = reopened.recovered;
     let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
     let empty = CheckReport::empty(roster.identity(), geometry);

@@ -31,6 +31,7 @@ use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, Hole, Trailer};
 use crate::links::Links;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::owner::Keys;
 use crate::range_set::RangeSet;
 use crate::sides::Sides;
 
@@ -77,6 +78,7 @@ pub(crate) async fn recover(
     links: &Links,
     chain: ChainId,
     geometry: Geometry,
+    keys: Keys,
     options: &ChainOptions,
 ) -> Result<Reopened, OpenError> {
     let Survey {
@@ -88,7 +90,7 @@ pub(crate) async fn recover(
         highest_lap,
         incarnation,
         mut unequal,
-    } = survey(links, chain, geometry, options).await?;
+    } = survey(links, chain, geometry, keys, options).await?;
     let judged = judge(scans, &closed_laps, options);
     // Where no group of any lap was found there is nothing to wipe.
     let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
@@ -130,9 +132,10 @@ async fn survey(
     links: &Links,
     chain: ChainId,
     geometry: Geometry,
+    keys: Keys,
     options: &ChainOptions,
 ) -> Result<Survey, OpenError> {
-    let mut catalog = Catalog::default();
+    let mut catalog = Catalog::new(keys);
     let mut frames = Vec::new();
     let mut unequal = Vec::new();
     for link in links.iter() {
@@ -331,9 +334,6 @@ fn apply(
             } else if group.area.state.is_some() {
                 state.clone_from(&group.area.state);
             }
-            for run in &group.area.runs {
-                recovered.covered.insert(run.keys());
-            }
             let data_bytes = group.head.layout.packed_bytes + group.head.layout.aligned_bytes;
             catalog.publish(Published {
                 segment: kept.segment,
@@ -346,6 +346,9 @@ fn apply(
                 released: &group.area.released,
             });
         }
+        catalog.open(kept.segment).keys.ranges().for_each(|range| {
+            recovered.covered.insert(range);
+        });
         let open = catalog.open(kept.segment);
         unclosed.push((kept.segment, open.last_seq));
         cursor = Some(cursor_of(kept.segment, open));

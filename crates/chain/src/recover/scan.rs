@@ -1,14 +1,15 @@
 //! Reading the groups of a segment that has no footer, whatever state a crash has left it in.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::read_lenient;
+use super::lenient::{LenientRead, start_lenient};
 use crate::format::{GroupArea, GroupHead, peek_group};
-use crate::limits::SCAN_IO_BYTES;
+use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
 
 /// A group whose head verifies.
@@ -47,24 +48,55 @@ pub(crate) struct ScanTarget<'a> {
     pub(crate) options: &'a ChainOptions,
 }
 
-/// A part of the segment in memory, read on in large pieces.
+/// A part of the segment in memory, read on in large pieces, some of them in advance.
 struct Window<'a> {
     drive: &'a Drive,
     segment_start: u64,
     segment_bytes: u64,
     start: u64,
     bytes: Bytes,
+    /// Pieces behind it that are on their way, and where the one after them begins.
+    ahead: VecDeque<LenientRead>,
+    next: u64,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    fn new(target: &ScanTarget<'_>, drive: &'a Drive) -> Self {
+        Self {
+            drive,
+            segment_start: target.geometry.segment_start(target.segment),
+            segment_bytes: target.geometry.segment_bytes,
+            start: 0,
+            bytes: Bytes::new(),
+            ahead: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
     /// The bytes `[offset, offset + len)` of the segment; they lie within it.
     async fn get(&mut self, offset: u64, len: usize) -> Result<Bytes, DriveError> {
-        let end = offset + len as u64;
-        if offset < self.start || end > self.start + self.bytes.len() as u64 {
-            let wanted = (len.next_multiple_of(BLOCK_BYTES)).max(SCAN_IO_BYTES);
-            let wanted = wanted.min((self.segment_bytes - offset) as usize);
-            self.bytes = read_lenient(self.drive, self.segment_start + offset, wanted).await?;
-            self.start = offset;
+        if offset < self.start || offset > self.end() {
+            self.ahead.clear();
+            (self.start, self.bytes, self.next) = (offset, Bytes::new(), offset);
+        }
+        while self.end() < offset + len as u64 {
+            while self.ahead.len() < SCAN_READS && self.next < self.segment_bytes {
+                let piece = (self.segment_bytes - self.next).min(SCAN_IO_BYTES as u64);
+                self.ahead.push_back(start_lenient(
+                    self.drive,
+                    self.segment_start + self.next,
+                    piece as usize,
+                ));
+                self.next += piece;
+            }
+            let more = self.ahead.pop_front().expect("the segment goes on").finish().await?;
+            let kept = self.bytes.slice((offset - self.start).min(self.bytes.len() as u64) as usize..);
+            self.start = self.end() - kept.len() as u64;
+            self.bytes = if kept.is_empty() { more } else { [kept, more].concat().into() };
         }
         let from = (offset - self.start) as usize;
         Ok(self.bytes.slice(from..from + len))
@@ -74,14 +106,7 @@ impl Window<'_> {
 /// Reads every group of the segment that any of the sides has. Where there is none it looks on block by block: what
 /// follows tells whether that is the end or damage.
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
-    let window = |drive| Window {
-        drive,
-        segment_start: target.geometry.segment_start(target.segment),
-        segment_bytes: target.geometry.segment_bytes,
-        start: 0,
-        bytes: Bytes::new(),
-    };
-    let mut windows: Vec<Window<'_>> = target.sides.iter().map(window).collect();
+    let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
     let mut scan = Scan { segment: target.segment, lap: target.lap.unwrap_or(0), groups: Vec::new() };
     let mut at = BLOCK_BYTES as u64;
