@@ -14,7 +14,7 @@ use crate::world::{Workload, World, identity, open_drives};
 /// Two lives in which segments are cleaned all the time; the second is cut off at I/O point `point`.
 pub fn cut_at(point: u64, death: Death, drives: &[&'static str], options: &ChainOptions) -> bool {
     let world = World::over(3, drives);
-    let steps = |seed| if seed == 1 { 150 } else { 80 };
+    let steps = |seed| if seed == 1 { 150 } else { 70 };
     let work =
         |seed| Workload { rng: Rng(seed), steps: steps(seed), close: seed == 2, heavy: true, sparse: true };
     assert!(world.live(options, work(1)));
@@ -59,7 +59,7 @@ pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
         let chain = Chain::create(&env, sides, identity(), over).await.expect("created");
         chain.close().await.expect("no fault");
     });
-    let steps = |seed| if seed == 1 { 150 } else { 80 };
+    let steps = |seed| if seed == 1 { 150 } else { 70 };
     let work =
         |seed| Workload { rng: Rng(seed), steps: steps(seed), close: false, heavy: true, sparse: true };
     assert!(world.live(options, work(1)));

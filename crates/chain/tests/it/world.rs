@@ -246,6 +246,10 @@ impl Workload {
             }
             note_durable(&chain, &tickets, &model);
         }
+        if self.sparse {
+            // Time to clean.
+            env.sleep(std::time::Duration::from_millis(20)).await;
+        }
         if self.close {
             chain.clone().close().await.expect("no fault was planted");
         } else if let Some(last) = tickets.last() {
