@@ -1,6 +1,7 @@
 //! Closing full segments: the footer's pages, then the trailer that makes them count.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytes::Bytes;
 use ithaca_env::drive::PageBuf;
@@ -8,10 +9,11 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Core, Effect, Io};
 use crate::catalog::{ClosedSegment, coarse_ranges};
-use crate::format::{Footer, Trailer};
+use crate::format::{Footer, FooterRun, Trailer};
 use crate::limits::{BACKGROUND_IO_BYTES, TRAILER_RANGES_MAX};
 use crate::links::link_of;
 use crate::options::planted;
+use crate::owner::Keys;
 
 /// A full segment on its way to be closed.
 pub(super) struct Closing {
@@ -91,7 +93,11 @@ impl Core {
         let open = self.catalog.open(segment);
         let segment_end = self.geometry.segment_bytes as u32;
         let trailer_offset = segment_end - BLOCK_BYTES as u32;
-        let keys: Vec<_> = open.keys.ranges().collect();
+        let keys: Vec<_> = match self.catalog.keys {
+            Keys::Once => open.keys.ranges().collect(),
+            // Blocks that were written in no order would make a range each.
+            Keys::Versioned => coarse_ranges(&joined(open.index.footer_runs())).into_vec(),
+        };
         let ranges = coarse_ranges(&keys);
         let inline_keys = (keys.len() <= TRAILER_RANGES_MAX).then(|| keys.clone());
         let runs = open.index.footer_runs();
@@ -141,6 +147,18 @@ impl Core {
         };
         (parts, closed)
     }
+}
+
+/// The keys of runs that come in the order of their keys.
+fn joined<'a>(runs: impl Iterator<Item = FooterRun<'a>>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for FooterRun { keys: (start, end), .. } in runs {
+        match ranges.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
 }
 
 /// A copy on block boundaries in memory, as drives want it.
