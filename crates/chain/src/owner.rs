@@ -73,6 +73,8 @@ pub struct Placed {
 /// * It MUST remember that a key is deleted, with the version, until it is told that the junk is gone: an older record may
 ///   still be on the drives.
 ///
+/// Released keys are never used again, and it is told nothing of them at an open.
+///
 /// The chain calls it on its own thread: `placed` for records in the order in which they become durable, before their ticket is
 /// reported durable; and at an open for every record that is on the drives, before the open returns. An open begins with what
 /// was written last: an owner that keeps the first place of equal versions keeps the copies, and the cleaner need not make others.

@@ -168,6 +168,10 @@ impl Inner {
 
     fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
         for record in records_of(head, segment, lap) {
+            // It was in a segment that came back, or will go with the next one.
+            if self.core.borrow().catalog.released.contains(record.key) {
+                continue;
+            }
             if let Some(garbage) = owner.placed(record) {
                 self.core.borrow_mut().note_garbage(garbage.lap);
             }

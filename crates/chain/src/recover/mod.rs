@@ -136,18 +136,12 @@ async fn survey(
     options: &ChainOptions,
 ) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::new(keys);
-    let mut frames = Vec::new();
     let mut unequal = Vec::new();
-    for link in links.iter() {
-        catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
-        frames.extend(agreed_frames(link, geometry, chain, &mut unequal).await?);
-    }
-    look_through_if_empty(&mut frames);
+    let frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal).await?;
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let (mut scans, mut bodies) = (Vec::new(), Vec::new());
-    let mut highest_lap = 0;
-    let mut incarnation = 0;
+    let (mut highest_lap, mut incarnation) = (0, 0);
     for (segment, frame) in frames {
         let device = links.device_of(segment).expect("its frame was read");
         let sides = &device.live_drives()[..];
@@ -196,14 +190,30 @@ async fn survey(
     scans.sort_by_key(|scan| scan.lap);
     recovered.scanned_segments = scans.len() as u64;
     recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
-    for group in scans.iter().flat_map(|scan| &scan.groups) {
-        highest_lap = highest_lap.max(group.head.identity.lap);
-        incarnation = incarnation.max(group.head.identity.incarnation);
-        let identity = &group.head.identity;
+    for identity in scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity) {
+        highest_lap = highest_lap.max(identity.lap);
+        incarnation = incarnation.max(identity.incarnation);
         let device = links.device_of(identity.segment).expect("it was scanned");
         check_sizes(&device.live_drives(), geometry, identity.segments)?;
     }
     Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal })
+}
+
+/// The frames of all segments, as they count. Tells the catalog how many each link has.
+async fn all_frames(
+    links: &Links,
+    chain: ChainId,
+    geometry: Geometry,
+    catalog: &mut Catalog,
+    unequal: &mut Vec<Unequal>,
+) -> Result<Vec<(u32, Frame)>, OpenError> {
+    let mut frames = Vec::new();
+    for link in links.iter() {
+        catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
+        frames.extend(agreed_frames(link, geometry, chain, unequal).await?);
+    }
+    look_through_if_empty(&mut frames);
+    Ok(frames)
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
