@@ -2,6 +2,7 @@
 
 use ithaca_env::drive::Drive;
 
+use super::cache::dump_cache;
 use crate::error::OpenError;
 use crate::format::{GroupFlags, PageView, Superblock, Trailer};
 use crate::options::{ChainOptions, Geometry};
@@ -20,7 +21,7 @@ pub struct DumpOptions {
     pub runs: bool,
 }
 
-/// Gives a line at a time to `line`: what one drive of a chain holds, well or harmed. Writes nothing. Lines are `what key=value …`,
+/// Gives a line at a time to `line`: what one drive of a chain, or a cache drive, holds, well or harmed. Writes nothing. Lines are `what key=value …`,
 /// for people; they are not a stable format.
 ///
 /// Errors: the superblock cannot be read, or the drive fails.
@@ -29,6 +30,9 @@ pub async fn dump(
     options: DumpOptions,
     mut line: impl FnMut(String),
 ) -> Result<(), OpenError> {
+    if dump_cache(drive, options.runs, &mut line).await? {
+        return Ok(());
+    }
     let (superblock, _) = read_superblock(drive).await?;
     let chain = superblock.identity.id;
     let geometry = Geometry::new(superblock.segment_bytes);

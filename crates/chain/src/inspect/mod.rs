@@ -1,5 +1,6 @@
 //! Looking at a chain without changing it: the check of every checksum, and a readable dump.
 
+mod cache;
 mod check;
 mod dump;
 

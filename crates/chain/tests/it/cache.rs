@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, CacheDrive, CacheError, Chain, ChainId, ChainOptions, Identity, Owner, Reads};
+use ithaca_chain::{
+    Batch, CacheDrive, CacheError, Chain, ChainId, ChainOptions, DumpOptions, Identity, Owner, Reads, dump,
+};
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::{Death, DriveFault, Sim};
 use ithaca_env::{Env, Time};
@@ -326,6 +328,29 @@ fn the_body_is_cached_only_if_that_is_asked_for() {
             assert_eq!((body.cache_drive, body.missed), expected);
         });
     }
+}
+
+#[test]
+fn a_dump_tells_what_each_line_of_a_cache_drive_holds() {
+    meddle(
+        async move |env| filled(&env, options(), 200).await,
+        |sim| fault(sim, DriveFault::BitRot { offset: FIRST_DATA + 77, bit: 3 }),
+        async move |env, (chain, cache)| {
+            chain.close().await.expect("no fault");
+            drop(cache);
+            env.sleep(Duration::from_millis(5)).await;
+            let mut lines = Vec::new();
+            let open = OpenDrive { path: CACHE.into(), create_bytes: None, read_only: true };
+            let drive = env.open_drive(open).await.expect("it is there");
+            let all = DumpOptions { segment: None, groups: true, runs: true };
+            dump(&drive, all, |line| lines.push(line)).await.expect("a cache drive");
+            assert!(lines[0].starts_with("cache session=") && lines[0].ends_with(" lines=63"), "{lines:?}");
+            assert_eq!(lines[1], "line 0 present blocks=15 good=14");
+            let first = format!("  block chain={} segment=0 lap=1 offset=", identity().id);
+            assert!(lines[2].starts_with(&first) && lines[2].ends_with(" harmed"), "{}", lines[2]);
+            assert!(lines.iter().filter(|line| line.ends_with("present blocks=15 good=15")).count() > 10);
+        },
+    );
 }
 
 #[test]
