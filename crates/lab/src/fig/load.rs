@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, Durability, OpenDrive};
-use ithaca_env::sim::{DriveId, DriveStats, ProcessId, Sim, SimOptions, Speed};
+use ithaca_env::sim::{DriveId, DriveStats, ProcessId, Sim, SimOptions, Speed, SpeedModel};
 use ithaca_env::{Env, Time};
 
 /// What every request of a load asks for.
@@ -111,6 +111,13 @@ impl Bench {
         let opened = self.sim.block_on(self.node, async move { env.open_drive(open).await });
         let id = self.sim.drive(self.machine, name);
         (id, opened.expect("a simulated drive that no fault meets opens"))
+    }
+
+    /// A new drive with a speed of its own.
+    pub fn drive_of(&self, name: &str, size_bytes: u64, speed: Box<dyn SpeedModel>) -> (DriveId, Drive) {
+        let (id, drive) = self.drive(name, size_bytes);
+        self.sim.set_drive_speed(id, speed);
+        (id, drive)
     }
 
     /// Runs a load whose `n`th request goes to the byte `place(n)`.

@@ -6,11 +6,17 @@
     reason = "numbers and pictures are files for people, not drives of the system"
 )]
 
+mod blocks;
 mod cache_sizes;
 mod calibration;
 mod chart;
+mod cleaning;
+mod compaction;
 mod contention;
+mod length;
 mod load;
+mod mix;
+mod mixed;
 mod ssd_lifetime;
 mod tail_cache;
 #[cfg(test)]
@@ -39,6 +45,14 @@ pub enum Name {
     CacheSizes,
     /// How much longer the cache drive lasts because memory coalesces overwrites (Gecko, figure 8).
     SsdLifetime,
+    /// Writes while the log is cleaned, on a chain and on a striped array (Gecko, figure 4).
+    Cleaning,
+    /// Writes while the log is cleaned to its tail or within its body (Gecko, figure 5).
+    Compaction,
+    /// Reads and writes together on mirrored drives, cleaned and not (Gecko, figure 9).
+    Mixed,
+    /// Reads and writes on chains and on striped arrays of two to seven disks (Gecko, figure 10).
+    Length,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -144,6 +158,31 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::CacheSizes => cache_sizes::measure(TAIL_BLOCKS),
             Name::SsdLifetime => ssd_lifetime::measure(TAIL_BLOCKS),
             Name::TailCache => tail_cache::measure(TAIL_BLOCKS, &arguments.traces)?,
+            Name::Compaction => compaction::measure(cleaning::Extent {
+                disk_segments: 12,
+                segment_bytes: 128 << 20,
+                segments: 1,
+                around: Duration::from_millis(1000),
+                most: Duration::from_secs(4),
+                ahead: 1,
+            }),
+            Name::Mixed => mixed::measure(cleaning::Extent {
+                disk_segments: 8,
+                segment_bytes: 64 << 20,
+                segments: 2,
+                around: Duration::from_millis(1500),
+                most: Duration::from_secs(5),
+                ahead: 0,
+            }),
+            Name::Length => length::measure(&[2, 3, 4, 5, 6, 7], 8, Duration::from_secs(2)),
+            Name::Cleaning => cleaning::measure(cleaning::Extent {
+                disk_segments: 10,
+                segment_bytes: 128 << 20,
+                segments: 1,
+                around: Duration::from_millis(700),
+                most: Duration::from_secs(20),
+                ahead: 0,
+            }),
         };
         figure.print();
         passed &= figure.judge();
