@@ -70,7 +70,7 @@ impl Layout {
     pub fn name(self) -> &'static str {
         match self {
             Self::Chain => "chain",
-            Self::Array => "RAID",
+            Self::Array => "log on RAID-0",
         }
     }
 }

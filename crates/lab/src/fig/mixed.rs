@@ -1,8 +1,6 @@
 //! Reads and writes together, with and without cleaning: Gecko, figure 9. A chain of three mirrored links against the same
 //! log over RAID-10, both of six disks.
 
-use std::time::Duration;
-
 use super::Figure;
 use super::blocks::{Layout, Shape};
 use super::chart::{Chart, Line, Scale};
@@ -117,8 +115,8 @@ fn setting(extent: Extent) -> String {
          of blocks written not long ago, as in the paper's figure 6, the others of any block. The paper replays traces, whose \
          mix, sizes and places its text does not give. Then the oldest {} MiB are cleaned as Gecko cleans, {TRIMS} % trimmed, for \
          {} s at the most.",
-        extent.disk_segments * extent.segment_bytes >> 20,
-        extent.segments as u64 * extent.segment_bytes >> 20,
+        (extent.disk_segments * extent.segment_bytes) >> 20,
+        (extent.segments as u64 * extent.segment_bytes) >> 20,
         extent.most.as_secs_f64()
     )
 }
@@ -144,6 +142,8 @@ fn checks(cases: &[Case]) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
