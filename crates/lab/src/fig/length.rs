@@ -107,7 +107,7 @@ pub fn measure(disks: &[usize], disk_segments: u64, span: Duration) -> Figure {
             "Disks of {} MiB, one zone of 120 MB/s, all but one of them full; no cleaning. {CLIENTS} clients with a request each, half \
              reads and half writes of 4 KiB; of the reads {HIGHLY_CACHEABLE} % are of the last 1024 blocks written, which are in \
              memory (the paper: 2 GB of RAM and 32 GB of SSD for a tail of 512 GB), the others of any block. {} ms each. Misses: on two \
-             disks, of which one is the body, the array is a little ahead, because both its arms read; and from five disks on a longer chain gives \
+             disks, of which one is the body, the array is a little ahead, because both its arms read; and from four disks on a longer chain gives \
              no more, because the tail's arm is called away for blocks that are no longer in memory.",
             disk_segments << 6,
             span.as_millis()
