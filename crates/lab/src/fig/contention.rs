@@ -135,7 +135,7 @@ fn stripes(bench: &Bench) -> (Vec<DriveId>, Volume) {
 fn a_log(bench: &Bench) -> (Vec<DriveId>, Volume) {
     let (id, drive) = bench.drive("tail", 1 << 30);
     let identity = Identity { id: ChainId([7; 16]), label: Label::new("figure").expect("a short label") };
-    let options = ChainOptions { segments_ready: 16, capacity_bytes: 1 << 30, ..ChainOptions::default() };
+    let options = ChainOptions { segments_ready: 16, ..ChainOptions::default() };
     let env = bench.env();
     let created = bench.block_on(async move { Chain::create(&env, drive, identity, options).await });
     (vec![id], Volume::Log(created.expect("the drive is empty"), Rc::new(Cell::new(0))))
