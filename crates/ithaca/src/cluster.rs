@@ -114,6 +114,8 @@ pub struct DriveState {
     pub link: u64,
     /// It has not everything: nothing is read from it.
     pub is_stale: bool,
+    /// It is left alone: another side of its link serves all reads.
+    pub is_asleep: bool,
 }
 
 /// What a node counts under this name; `None` if it does not.
@@ -134,6 +136,7 @@ pub fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
             is_tail: value("tail") != 0,
             link: value("link"),
             is_stale: value("stale") != 0,
+            is_asleep: value("asleep") != 0,
         }
     })
 }
@@ -148,14 +151,18 @@ pub fn drive_json(drive: DriveState) -> String {
         .boolean("tail", drive.is_tail)
         .number("link", drive.link)
         .boolean("stale", drive.is_stale)
+        .boolean("asleep", drive.is_asleep)
         .finish()
 }
 
 fn drive_line(drive: &DriveState) -> String {
     let tail = if drive.is_tail { ", the log is written here" } else { "" };
     let stale = if drive.is_stale { ", stale: missing or being rebuilt" } else { "" };
+    let asleep = if drive.is_asleep { ", asleep" } else { "" };
     let DriveState { place, link, segments, free, live, .. } = drive;
-    format!("\n  drive {place}: link {link}, {segments} segments, {live} live, {free} free{tail}{stale}")
+    format!(
+        "\n  drive {place}: link {link}, {segments} segments, {live} live, {free} free{tail}{stale}{asleep}"
+    )
 }
 
 fn range_json(range: &RangeMap) -> String {

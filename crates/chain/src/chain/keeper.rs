@@ -20,7 +20,7 @@ use crate::options::planted;
 const REST_FACTOR: u32 = 4;
 /// The longest rest: after a write that took long because the drive hung, the log may soon need room that only the keeper
 /// makes.
-const REST_MAX: Duration = Duration::from_millis(20);
+const REST_MAX: Duration = Duration::from_millis(200);
 
 impl Inner {
     /// Starts the task. It ends with the chain.

@@ -101,6 +101,11 @@ const COUNTED: &[(&str, &str, &str)] = &[
         "Runs on other drives, read from the cache drive.",
     ),
     ("body_reads_missed", "ithaca_chain_body_reads_missed_total", "Runs that were read from other drives."),
+    ("is_cleaning", "ithaca_chain_cleaning", "1 while a segment is being cleaned."),
+    ("segments_cleaned", "ithaca_chain_cleaned_segments_total", "Segments that were cleaned."),
+    ("moved_bytes", "ithaca_chain_moved_bytes_total", "Bytes of entries that cleaning wrote again."),
+    ("segments_scrubbed", "ithaca_chain_scrubbed_segments_total", "Segments that were read to find harm."),
+    ("repaired_places", "ithaca_chain_repaired_places_total", "Harmed places that were written again."),
     ("damaged_places", "ithaca_chain_damaged_places", "Places on the drive that are known to be damaged."),
 ];
 

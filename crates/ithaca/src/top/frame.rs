@@ -51,6 +51,12 @@ pub struct ChainFrame {
     pub footer_cache_bytes: u64,
     /// Places on the drives that are known to be damaged.
     pub damaged_places: u64,
+    /// Whether a segment is being cleaned.
+    pub is_cleaning: bool,
+    /// Segments that were cleaned since the node started.
+    pub segments_cleaned: u64,
+    /// Bytes of entries that this wrote again.
+    pub moved_bytes: u64,
 }
 
 impl ChainFrame {
@@ -65,6 +71,9 @@ impl ChainFrame {
             tail_cache_bytes: count("tail_cache_bytes"),
             footer_cache_bytes: count("footer_cache_bytes"),
             damaged_places: count("damaged_places"),
+            is_cleaning: count("is_cleaning") != 0,
+            segments_cleaned: count("segments_cleaned"),
+            moved_bytes: count("moved_bytes"),
         })
     }
 }
@@ -120,6 +129,9 @@ pub mod tests {
             ("tail_cache_bytes", 16 << 20),
             ("footer_cache_bytes", 1 << 20),
             ("damaged_places", 2),
+            ("is_cleaning", 1),
+            ("segments_cleaned", 7),
+            ("moved_bytes", 3 << 20),
             ("drives", 2),
             ("drive_1_segments", 32),
             ("drive_1_free", 0),

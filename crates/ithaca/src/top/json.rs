@@ -59,6 +59,9 @@ fn chain_json(chain: &ChainFrame, status: &NodeStatus) -> String {
         .number("tail_cache_bytes", chain.tail_cache_bytes)
         .number("footer_cache_bytes", chain.footer_cache_bytes)
         .number("damaged_places", chain.damaged_places)
+        .boolean("cleaning", chain.is_cleaning)
+        .number("segments_cleaned", chain.segments_cleaned)
+        .number("moved_bytes", chain.moved_bytes)
         .raw("drives", &array(drives(status).map(drive_json)))
         .finish()
 }

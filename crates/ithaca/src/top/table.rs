@@ -5,7 +5,7 @@ use std::fmt::Write;
 use ithaca_log::wire::NodeStatus;
 
 use super::frame::{ChainFrame, Frame, NodeFrame};
-use crate::cluster::drives;
+use crate::cluster::{DriveState, drives};
 use crate::quantity::{short_bytes, short_count};
 
 /// What stands where nothing was measured.
@@ -26,7 +26,7 @@ const NODE_HEADS: [&str; 12] = [
     "queue",
 ];
 
-const CHAIN_HEADS: [&str; 10] = [
+const CHAIN_HEADS: [&str; 11] = [
     "chain",
     "",
     "segments",
@@ -36,6 +36,7 @@ const CHAIN_HEADS: [&str; 10] = [
     "closed",
     "free space",
     "caches: tail + footers",
+    "cleaned",
     "damaged places",
 ];
 
@@ -91,14 +92,19 @@ fn node_row(node: &NodeFrame) -> [String; 12] {
     ]
 }
 
-fn chain_rows(node: &NodeFrame) -> Vec<[String; 10]> {
+fn chain_rows(node: &NodeFrame) -> Vec<[String; 11]> {
     let answer = node.answer.as_ref().ok();
     let rows = answer.and_then(|(status, _)| Some((status, ChainFrame::of(status)?)));
     let Some((status, chain)) = rows else { return Vec::new() };
     let mut rows = vec![chain_row(node.id.0, &chain, status)];
     rows.extend(drives(status).map(|drive| {
-        let place = if drive.is_tail { "tail" } else { "" };
-        let mut row = [const { String::new() }; 10];
+        let place = match &drive {
+            DriveState { is_stale: true, .. } => "stale",
+            DriveState { is_asleep: true, .. } => "asleep",
+            DriveState { is_tail: true, .. } => "tail",
+            _ => "body",
+        };
+        let mut row = [const { String::new() }; 11];
         row[..5].clone_from_slice(&[
             format!("  drive {}", drive.place),
             place.to_owned(),
@@ -111,7 +117,7 @@ fn chain_rows(node: &NodeFrame) -> Vec<[String; 10]> {
     rows
 }
 
-fn chain_row(node: u64, chain: &ChainFrame, status: &NodeStatus) -> [String; 10] {
+fn chain_row(node: u64, chain: &ChainFrame, status: &NodeStatus) -> [String; 11] {
     let (mut segments, mut free, mut live) = (0, 0, 0);
     for drive in drives(status) {
         segments += drive.segments;
@@ -120,7 +126,7 @@ fn chain_row(node: u64, chain: &ChainFrame, status: &NodeStatus) -> [String; 10]
     }
     [
         format!("node {node}"),
-        String::new(),
+        if chain.is_cleaning { "cleaning" } else { "" }.to_owned(),
         segments.to_string(),
         free.to_string(),
         live.to_string(),
@@ -128,6 +134,7 @@ fn chain_row(node: u64, chain: &ChainFrame, status: &NodeStatus) -> [String; 10]
         chain.segments_closed.to_string(),
         short_bytes(chain.free_bytes),
         format!("{} + {}", short_bytes(chain.tail_cache_bytes), short_bytes(chain.footer_cache_bytes)),
+        format!("{}, {} moved", chain.segments_cleaned, short_bytes(chain.moved_bytes)),
         chain.damaged_places.to_string(),
     ]
 }

@@ -122,6 +122,10 @@ impl UnitShell {
             ("body_reads_memory", stats.reads.body.memory),
             ("body_reads_cache", stats.reads.body.cache_drive),
             ("body_reads_missed", stats.reads.body.missed),
+            ("is_cleaning", u64::from(stats.is_cleaning)),
+            ("segments_cleaned", stats.counters.segments_cleaned),
+            ("moved_bytes", stats.counters.moved_bytes),
+            ("segments_scrubbed", stats.scrubbed.segments),
             ("damaged_places", stats.damage.len() as u64),
             ("repaired_places", stats.repaired),
             ("drives", stats.links.len().min(DRIVES_TOLD) as u64),
@@ -134,6 +138,7 @@ impl UnitShell {
                 ("tail", u64::from(link.is_tail)),
                 ("link", u64::from(link.link)),
                 ("stale", u64::from(link.state == SideState::Stale)),
+                ("asleep", u64::from(link.is_asleep)),
             ];
             values.map(|(what, value)| (format!("drive_{}_{what}", index + 1), value))
         });
