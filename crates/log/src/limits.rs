@@ -56,7 +56,7 @@ pub const FRAME_MAX_BYTES: usize = BODY_MAX_BYTES + DATA_MAX_BYTES;
 pub const CREDIT_MAX_BYTES: u64 = 1 << 30;
 
 /// Counters in one status reply.
-pub const COUNTERS_MAX_COUNT: usize = 256;
+pub const COUNTERS_MAX_COUNT: usize = 512;
 
 /// Bytes of a counter's name.
 pub const NAME_MAX_BYTES: usize = 64;

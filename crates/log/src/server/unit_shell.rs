@@ -29,6 +29,10 @@ use traffic::Traffic;
 
 /// Drives of a unit that it tells of: more would not fit into one answer.
 const DRIVES_TOLD: usize = 32;
+/// What it tells of each; and of the node and the unit as wholes at the most.
+const DRIVE_COUNTERS: usize = 7;
+const WHOLE_COUNTERS: usize = 64;
+const _: () = assert!(DRIVES_TOLD * DRIVE_COUNTERS + WHOLE_COUNTERS <= crate::limits::COUNTERS_MAX_COUNT);
 
 /// Who is told what became of a request.
 pub(super) enum Route {
@@ -131,7 +135,7 @@ impl UnitShell {
             ("drives", stats.links.len().min(DRIVES_TOLD) as u64),
         ];
         let each = stats.links.iter().take(DRIVES_TOLD).enumerate().flat_map(|(index, link)| {
-            let values = [
+            let values: [_; DRIVE_COUNTERS] = [
                 ("segments", link.segments),
                 ("free", link.segments_free),
                 ("live", link.segments_live),

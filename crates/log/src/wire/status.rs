@@ -151,7 +151,7 @@ fn decode_durability(number: u8) -> Result<Durability, DecodeError> {
 
 fn decode_counters(decoder: &mut Decoder<'_>) -> Result<Vec<(String, u64)>, DecodeError> {
     let count = decoder.u32("counter count")? as usize;
-    at_most("counter count", count, limits::COUNTERS_MAX_COUNT, "at most 256 counters")?;
+    at_most("counter count", count, limits::COUNTERS_MAX_COUNT, "at most 512 counters")?;
     let mut counters = Vec::with_capacity(count.min(decoder.left() / 12));
     for _ in 0..count {
         let name = decoder.counted("counter name", limits::NAME_MAX_BYTES)?;
