@@ -223,8 +223,7 @@ impl Inner {
                 for (key, part) in parts {
                     let FooterPart::Page(page) = part else { continue };
                     for run in 0..page.run_count() {
-                        let keys = page.keys(run).unwrap_or_default();
-                        self.place(owner, &page.part(run, keys).0, segment, lap);
+                        self.place(owner, &page.head(run), segment, lap);
                     }
                     next = key.page.map_or(next, |page| page as usize + 1);
                 }

@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::run_head::{HeadView, RunHead};
+use super::run_head::HeadView;
 use super::{finish_zeros, open_record, seal_record};
 use crate::limits::{FOOTER_PAGE_BYTES, FORMAT_VERSION, HOLES_MAX};
 
@@ -204,7 +204,7 @@ impl PageView {
         let (mut at, mut last_key) = (0, 0);
         for _ in 0..count {
             expect(u64::from(list.u32("page runs")?), at as u64, "page runs")?;
-            let (run, len) = RunHead::decode(&blob, at)?;
+            let (run, len) = HeadView::decode(blob.get(at..).unwrap_or(&[]))?;
             run.check()?;
             if run.first_key < last_key {
                 return Err(DecodeError::Invalid {
@@ -216,7 +216,7 @@ impl PageView {
             last_key = run.first_key;
             starts.push(at as u32);
             first_keys.push(run.first_key);
-            counts.push(run.table.count() as u32);
+            counts.push((run.keys().end - run.first_key) as u32);
             at += len;
         }
         expect(at as u64, blob_bytes as u64, "page bytes")?;
@@ -246,7 +246,8 @@ impl PageView {
         (self.head(index).part(keys, 0), &self.blob)
     }
 
-    fn head(&self, index: usize) -> HeadView<'_> {
+    /// The whole head of run `index`. Panics if there is no such run.
+    pub(crate) fn head(&self, index: usize) -> HeadView<'_> {
         let (head, _) =
             HeadView::decode(&self.blob[self.starts[index] as usize..]).expect("checked when it was decoded");
         head

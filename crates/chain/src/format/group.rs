@@ -297,7 +297,7 @@ impl GroupHead {
             (packed_at + self.layout.packed_bytes, aligned_at + self.layout.aligned_bytes);
         for _ in 0..self.run_count {
             let (run, len) = RunHead::decode(blob, at)?;
-            run.check()?;
+            run.view().check()?;
             let place = if run.aligned { &mut aligned_at } else { &mut packed_at };
             if run.data_offset as usize != *place {
                 return Err(DecodeError::Invalid {

@@ -53,7 +53,7 @@ pub(crate) struct HeadView<'a> {
 
 impl<'a> HeadView<'a> {
     /// The head at the front of `bytes`, and the number of bytes it takes. The lengths in the table are not added up
-    /// here: [`RunHead::check`] does that once, when the head comes from the drive.
+    /// here: [`HeadView::check`] does that once, when the head comes from the drive.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
         let mut decoder = Decoder::new(bytes);
         let first_key = decoder.u64("first key")?;
@@ -90,6 +90,15 @@ impl<'a> HeadView<'a> {
         let aligned = flags & FLAG_ALIGNED != 0;
         let head = Self { first_key, version, kind, aligned, data_offset, data_bytes, meta, table };
         Ok((head, bytes.len() - decoder.left()))
+    }
+
+    /// Whether the lengths in the table add up to the data.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        let found = listed_bytes(self.table);
+        if found == u64::from(self.data_bytes) {
+            return Ok(());
+        }
+        Err(DecodeError::Invalid { field: "table", found, expected: "lengths that add up to the run's data" })
     }
 
     pub(crate) fn keys(&self) -> Range<u64> {
@@ -174,15 +183,6 @@ impl RunHead {
     pub(crate) fn decode(blob: &Bytes, at: usize) -> Result<(Self, usize), DecodeError> {
         let (head, len) = HeadView::decode(blob.get(at..).unwrap_or(&[]))?;
         Ok((head.to_head(blob), len))
-    }
-
-    /// Whether the lengths in the table add up to the data.
-    pub(crate) fn check(&self) -> Result<(), DecodeError> {
-        let found = self.table.data_bytes();
-        if found == u64::from(self.data_bytes) {
-            return Ok(());
-        }
-        Err(DecodeError::Invalid { field: "table", found, expected: "lengths that add up to the run's data" })
     }
 
     pub(crate) fn keys(&self) -> Range<u64> {
