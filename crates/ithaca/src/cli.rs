@@ -49,6 +49,26 @@ pub enum CacheKeeps {
     All,
 }
 
+/// Which drive the log goes on on when a segment is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// A drive is filled before the next one is begun.
+    Fill,
+    /// The next drive, each time.
+    RoundRobin,
+}
+
+/// Where entries go that are left of a segment in which others were trimmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cleaning {
+    /// To the end of the log.
+    Tail,
+    /// Into segments of their own, on another drive than the log's end.
+    Body,
+    /// Nowhere: a segment is free when all of it is trimmed.
+    Off,
+}
+
 /// How much is told on stderr while a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
@@ -189,6 +209,18 @@ pub struct ServeArgs {
     /// What the cache keeps
     #[arg(long, value_name = "WHAT", value_enum)]
     pub cache_keeps: CacheKeeps,
+    /// Which drive the log goes on on when a segment is full
+    #[arg(long, value_name = "ORDER", value_enum)]
+    pub placement: Placement,
+    /// Where entries go that are left of a segment in which others were trimmed
+    #[arg(long, value_name = "WHERE", value_enum)]
+    pub cleaning: Cleaning,
+    /// Bytes a second of each drive that are read to find harm; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub scrub_rate: u64,
+    /// Time without writes after which all sides of a mirrored drive but one are left alone; 0s for never
+    #[arg(long, value_name = "SPAN", value_parser = quantity::duration)]
+    pub sleep_after: std::time::Duration,
 }
 
 /// `ithaca cluster`.

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainOptions, OpenError};
+use ithaca_chain::{ChainOptions, Cleaning, OpenError, Placement};
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::server::{CacheOptions, LocalCluster, LocalOptions, StartError};
 use ithaca_log::wire::NodeStatus;
 
-use crate::cli::{CacheKeeps, ServeArgs};
+use crate::cli::{self, CacheKeeps, ServeArgs};
 use crate::failure::Failure;
 use crate::http;
 use crate::json::{Object, array, quoted};
@@ -121,8 +121,21 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         return Err(Failure::usage(line));
     }
     let cache = arguments.cache.clone().map(|path| CacheOptions { path, size_bytes: arguments.cache_size });
-    let chain =
-        ChainOptions { body_cache: arguments.cache_keeps == CacheKeeps::All, ..ChainOptions::default() };
+    let chain = ChainOptions {
+        body_cache: arguments.cache_keeps == CacheKeeps::All,
+        placement: match arguments.placement {
+            cli::Placement::Fill => Placement::Fill,
+            cli::Placement::RoundRobin => Placement::RoundRobin,
+        },
+        cleaning: match arguments.cleaning {
+            cli::Cleaning::Tail => Cleaning::MoveToTail,
+            cli::Cleaning::Body => Cleaning::CompactInBody,
+            cli::Cleaning::Off => Cleaning::Off,
+        },
+        scrub_bytes_per_second: arguments.scrub_rate,
+        sleep_after: arguments.sleep_after,
+        ..ChainOptions::default()
+    };
     Ok(LocalOptions {
         units,
         cache,

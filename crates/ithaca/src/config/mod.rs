@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::cli::{CacheKeeps, Format, LogLevel};
+use crate::cli::{CacheKeeps, Cleaning, Format, LogLevel, Placement};
 use crate::failure::Failure;
 use crate::quantity;
 
@@ -151,6 +151,38 @@ pub const SETTINGS: &[Setting] = &[
         list: false,
         check: |text| CacheKeeps::from_str(text, false).map(drop),
         help: "What the cache keeps: tail, the drive that is being written; or all, what is read from others too.",
+    },
+    Setting {
+        key: "placement",
+        env: "ITHACA_PLACEMENT",
+        default: Some("fill"),
+        list: false,
+        check: |text| Placement::from_str(text, false).map(drop),
+        help: "Which drive the log goes on on when a segment is full: fill, one after the other is filled; or round-robin.",
+    },
+    Setting {
+        key: "cleaning",
+        env: "ITHACA_CLEANING",
+        default: Some("tail"),
+        list: false,
+        check: |text| Cleaning::from_str(text, false).map(drop),
+        help: "Where entries go that are left of a segment in which others were trimmed: tail, body or off.",
+    },
+    Setting {
+        key: "scrub-rate",
+        env: "ITHACA_SCRUB_RATE",
+        default: Some("4M"),
+        list: false,
+        check: |text| said(quantity::size_bytes(text)),
+        help: "Bytes a second of each drive that are read to find harm, once a day; 0 for none.",
+    },
+    Setting {
+        key: "sleep-after",
+        env: "ITHACA_SLEEP_AFTER",
+        default: Some("0s"),
+        list: false,
+        check: |text| said(quantity::duration(text)),
+        help: "Time without writes after which all sides of a mirrored drive but one are left alone; 0s for never.",
     },
 ];
 
