@@ -37,6 +37,19 @@ pub struct TableEntry {
     pub checksum: u32,
 }
 
+impl TableEntry {
+    /// The entry that these 8 bytes are. Panics if there are fewer.
+    fn decode(bytes: &[u8]) -> Self {
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Self { len: number(0), checksum: number(4) }
+    }
+}
+
+/// The entries of an encoded table, in order.
+pub(crate) fn listed(table: &[u8]) -> impl Iterator<Item = TableEntry> + '_ {
+    table.chunks_exact(TABLE_ENTRY_BYTES).map(TableEntry::decode)
+}
+
 /// Length and checksum of each record of a run: 8 bytes a record, little-endian, as on disk and on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -76,17 +89,12 @@ impl Table {
     /// The record at `index`. Panics past the end.
     pub fn get(&self, index: usize) -> TableEntry {
         let at = index * TABLE_ENTRY_BYTES;
-        let field = |at: usize| {
-            let mut four = [0; 4];
-            four.copy_from_slice(&self.bytes[at..at + 4]);
-            u32::from_le_bytes(four)
-        };
-        TableEntry { len: field(at), checksum: field(at + 4) }
+        TableEntry::decode(&self.bytes[at..at + TABLE_ENTRY_BYTES])
     }
 
     /// The records in order.
     pub fn entries(&self) -> impl Iterator<Item = TableEntry> + '_ {
-        (0..self.count()).map(|index| self.get(index))
+        listed(&self.bytes)
     }
 
     /// The records `[start, end)`; shares the bytes.
@@ -129,8 +137,7 @@ impl Table {
 
 /// Bytes of data that the encoded entries of a table add up to.
 pub(crate) fn listed_bytes(table: &[u8]) -> u64 {
-    let lens = table.chunks_exact(TABLE_ENTRY_BYTES);
-    lens.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).sum()
+    listed(table).map(|entry| u64::from(entry.len)).sum()
 }
 
 /// A run, or some of its records, where it lies in memory: for one who only passes it on. Only its data is shared.

@@ -6,14 +6,11 @@
 
 use std::rc::Rc;
 
-use ithaca_env::drive::{DriveError, Durability, PageBuf};
-use ithaca_env::limits::BLOCK_BYTES;
-
 use super::Inner;
-use super::open::mark_free;
+use super::open::wipe_segment;
 use super::victim::Victim;
 use crate::cache::{FooterPart, PartKey};
-use crate::core::{Cause, PassedBy, Ticket};
+use crate::core::{Cause, PassedBy};
 use crate::error::{AppendError, ChainError, ReadError};
 use crate::links::link_of;
 use crate::options::planted;
@@ -238,17 +235,6 @@ impl Inner {
         }
     }
 
-    pub(super) async fn until_durable(&self, ticket: Ticket) -> Result<(), ChainError> {
-        let durable = self.changed.until(|| {
-            let core = self.core.borrow();
-            if core.durable() >= ticket {
-                return Some(Ok(()));
-            }
-            core.stopped().map(|why| Err(why.clone()))
-        });
-        durable.await
-    }
-
     /// Has a group written that vouches for all copies at the tail. On return it is durable. Returns up to which group it had to.
     async fn make_certain(self: &Rc<Self>) -> Result<u64, Unclean> {
         if planted!(self.core.borrow().options, VictimFreedUnvouched) {
@@ -258,7 +244,7 @@ impl Inner {
         self.pump.ring();
         let (ticket, needs_vouched) = vouched.map_err(refused)?;
         if !planted!(self.core.borrow().options, VictimFreedEarly) {
-            self.until_durable(ticket).await?;
+            self.durable_from(ticket).await?;
         }
         Ok(needs_vouched)
     }
@@ -278,26 +264,13 @@ impl Inner {
         if victim.is_none() {
             return Ok(());
         }
-        if let Err(first) = self.wipe(segment, highest_lap).await {
-            return Err(self.fail(first));
-        }
+        let (geometry, device) = (self.core.borrow().geometry, self.device(link_of(segment)));
+        let wiped = wipe_segment(&device, self.identity.id, geometry, segment, highest_lap).await;
+        wiped.map_err(|first| self.fail(first))?;
         let mut effects = Vec::new();
         self.core.borrow_mut().prepared(segment, &mut effects);
         self.start(effects);
         self.changed.ring();
-        Ok(())
-    }
-
-    /// The header first: from then on the segment is free, whatever else is in it.
-    async fn wipe(&self, segment: u32, lap: u64) -> Result<(), DriveError> {
-        let geometry = self.core.borrow().geometry;
-        let device = self.device(link_of(segment));
-        mark_free(&device, self.identity.id, geometry, segment, lap).await?;
-        let start = geometry.segment_start(segment);
-        let block = PageBuf::zeroed(BLOCK_BYTES).freeze();
-        for offset in [start + BLOCK_BYTES as u64, start + geometry.segment_bytes - BLOCK_BYTES as u64] {
-            device.write(offset, block.clone(), Durability::Durable).await?;
-        }
         Ok(())
     }
 }

@@ -5,11 +5,11 @@
 
 use std::rc::Rc;
 
-use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::oneshot;
 
-use super::open::{grow_to_least, mark_free};
+use super::open::{grow_to_least, wipe_segment};
 use super::{Chain, Inner};
 use crate::core::{Batch, Effect, Leaving, PassedBy};
 use crate::error::{ChainError, ChangeError, OpenError};
@@ -261,12 +261,7 @@ impl Inner {
                 is_blank &= block.iter().all(|&byte| byte == 0);
             }
             if !is_blank {
-                mark_free(&Sides::single(drive), self.identity.id, geometry, segment, lap).await?;
-                // The header is zeroed when the segment is prepared for its first use. By either of these an open would then take
-                // the segment for one in use.
-                for offset in [first_group, trailer] {
-                    drive.write(offset, PageBuf::zeroed(BLOCK_BYTES).freeze(), Durability::Durable).await?;
-                }
+                wipe_segment(&Sides::single(drive), self.identity.id, geometry, segment, lap).await?;
             }
         }
         drive.sync().await

@@ -16,9 +16,9 @@ mod victim;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use ithaca_env::Env;
 use ithaca_env::drive::Durability;
 use ithaca_env::sync::Notify;
+use ithaca_env::{Env, Time};
 
 pub use scrub::Scrubbed;
 pub use stats::{LinkStats, Stats};
@@ -36,6 +36,9 @@ use crate::range_set::RangeSet;
 use crate::registry::Registry;
 use crate::sides::Sides;
 
+/// While groups are being written, work in the background rests so many times as long as its last step took.
+const BUSY_REST_FACTOR: u32 = 4;
+
 /// A chain on one or several drives: runs of records with consecutive keys, appended in atomic batches.
 ///
 /// ```text
@@ -44,7 +47,7 @@ use crate::sides::Sides;
 /// ```
 ///
 /// * A batch is there as a whole after a crash, or not at all; what is there is a prefix in the order of tickets.
-/// * Keys are written once: the owner must see to it, the chain does not check.
+/// * Keys are written once: the owner must see to it, the chain does not check. A chain with an [`Owner`] takes versions.
 /// * Only durable records can be read.
 /// * After the first failed write the chain has stopped: nothing is tried again, every append and wait ends with the
 ///   first error. Reads of what was durable go on.
@@ -142,6 +145,26 @@ impl Inner {
         self.links.borrow().device_of(segment).cloned()
     }
 
+    /// Waits until the batch of this ticket is durable. Returns up to which ticket all are. Errors: the chain has stopped.
+    pub(crate) async fn durable_from(&self, ticket: Ticket) -> Result<Ticket, ChainError> {
+        let durable = self.changed.until(|| {
+            let core = self.core.borrow();
+            let durable = core.durable();
+            if durable >= ticket {
+                return Some(Ok(durable));
+            }
+            core.stopped().map(|why| Err(why.clone()))
+        });
+        durable.await
+    }
+
+    /// Rests as long as the work took that began at `began`, and so many times as long while groups are being written: the log
+    /// comes first.
+    pub(crate) async fn rest(&self, began: Time) {
+        let factor = if self.core.borrow().is_flying() { BUSY_REST_FACTOR } else { 1 };
+        self.env.sleep(self.env.now().since(began) * factor).await;
+    }
+
     /// Lets the core do what it can, and starts it.
     pub(crate) fn turn(self: &Rc<Self>) {
         let mut effects = Vec::new();
@@ -193,26 +216,13 @@ impl Chain {
 
     /// Waits until [`Chain::durable`] is above `after` and returns it. Errors: the chain has stopped.
     pub async fn changed(&self, after: Ticket) -> Result<Ticket, ChainError> {
-        self.inner
-            .changed
-            .until(|| {
-                let core = self.inner.core.borrow();
-                let durable = core.durable();
-                if durable > after {
-                    return Some(Ok(durable));
-                }
-                core.stopped().map(|why| Err(why.clone()))
-            })
-            .await
+        self.inner.durable_from(Ticket(after.0.saturating_add(1))).await
     }
 
     /// Waits until the batch of this ticket is durable. Errors: the chain has stopped; then the batch may be on the
     /// drive or not.
     pub async fn wait(&self, ticket: Ticket) -> Result<(), ChainError> {
-        if ticket == Ticket(0) {
-            return Ok(());
-        }
-        self.changed(Ticket(ticket.0 - 1)).await.map(|_| ())
+        self.inner.durable_from(ticket).await.map(drop)
     }
 
     /// Why the chain has stopped, if it has.

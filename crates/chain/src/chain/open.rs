@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveFuture, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, PageBuf};
+use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::Notify;
 
 use super::{Chain, Inner};
@@ -337,6 +338,25 @@ async fn wipe(
         .collect();
     for write in writes {
         write.await?;
+    }
+    Ok(())
+}
+
+/// Marks a segment as free that held something; laps up to `lap` have been used. On return the device says so, durably, and
+/// nothing is left by which an open could take it for what it was, even if its header is lost later.
+pub(super) async fn wipe_segment(
+    device: &Sides,
+    chain: ChainId,
+    geometry: Geometry,
+    segment: u32,
+    lap: u64,
+) -> Result<(), DriveError> {
+    // The header first: from then on the segment is free, whatever else is in it.
+    mark_free(device, chain, geometry, segment, lap).await?;
+    let start = geometry.segment_start(segment);
+    let block = PageBuf::zeroed(BLOCK_BYTES).freeze();
+    for offset in [start + BLOCK_BYTES as u64, start + geometry.segment_bytes - BLOCK_BYTES as u64] {
+        device.write(offset, block.clone(), Durability::Durable).await?;
     }
     Ok(())
 }

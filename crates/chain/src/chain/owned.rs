@@ -18,7 +18,7 @@ use crate::links::Drives;
 use crate::options::{ChainOptions, Identity, planted};
 use crate::owner::{Owner, Place, Placed};
 use crate::recover::Recovered;
-use crate::run::TABLE_ENTRY_BYTES;
+use crate::run::{TableEntry, listed};
 
 /// A batch of copies, and where its runs lie once they are durable.
 pub(super) struct Copied {
@@ -40,9 +40,7 @@ pub(super) fn records_of<'a>(
 ) -> impl Iterator<Item = Placed> + use<'a> {
     let (version, kind) = (head.version, head.kind);
     let (mut key, mut offset) = (head.first_key, head.data_offset);
-    let number = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-    head.table.chunks_exact(TABLE_ENTRY_BYTES).map(move |entry| {
-        let (len, checksum) = (number(&entry[..4]), number(&entry[4..]));
+    listed(head.table).map(move |TableEntry { len, checksum }| {
         let place = Place { segment, lap, offset, len, checksum };
         let record = Placed { key, version, kind, place };
         key += 1;

@@ -22,9 +22,6 @@ use crate::options::planted;
 use crate::recover::{ScanTarget, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 
-/// A rebuild rests as long as its last step took, and so many times as long while groups are flying.
-const BUSY_REST_FACTOR: u32 = 4;
-
 /// A copy that did not come to its end.
 pub(super) enum Interrupted {
     /// The side or the last of the live ones failed.
@@ -289,9 +286,7 @@ impl Inner {
                 side.drive.write(at, right, Durability::Durable).await?;
             }
             drop(claim);
-            let took = self.env.now().since(began);
-            let is_flying = self.core.borrow().is_flying();
-            self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
+            self.rest(began).await;
             at += len as u64;
         }
         Ok(has_differed)

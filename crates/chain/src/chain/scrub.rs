@@ -39,6 +39,25 @@ pub struct Scrubbed {
     pub segments: u64,
 }
 
+/// Work on the drives that a close waits for, until it is dropped.
+struct Busy<'a>(&'a Inner);
+
+impl<'a> Busy<'a> {
+    fn begin(inner: &'a Inner) -> Self {
+        inner.busy.set(inner.busy.get() + 1);
+        Self(inner)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
+        if self.0.is_closing.get() {
+            self.0.changed.ring();
+        }
+    }
+}
+
 /// A drive that is read no faster than it should be. Nothing else is asked of it.
 struct Paced {
     drive: Drive,
@@ -125,12 +144,7 @@ impl Inner {
                     if inner.check_running().is_err() {
                         return;
                     }
-                    inner.busy.set(inner.busy.get() + 1);
                     inner.scrub_segment(segment, lap).await;
-                    inner.busy.set(inner.busy.get() - 1);
-                    if inner.is_closing.get() {
-                        inner.changed.ring();
-                    }
                 }
                 let Some(inner) = weak.upgrade() else { return };
                 inner.note_pass();
@@ -156,6 +170,7 @@ impl Inner {
     /// what is on it.
     async fn scrub_segment(&self, segment: u32, lap: u64) {
         let place = Place { segment, lap: Some(lap) };
+        let _busy = Busy::begin(self);
         match self.scrub_groups(place, lap).await {
             Ok(()) => {
                 let mut scrubbed = self.scrubbed.get();

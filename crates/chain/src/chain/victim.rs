@@ -18,9 +18,6 @@ use crate::read::{FetchError, Plan};
 use crate::run::RunKind;
 use crate::victims::Cleaning;
 
-/// While groups are flying, the cleaner rests so many times as long as its last batch took.
-const BUSY_REST_FACTOR: u32 = 4;
-
 /// See the module.
 pub(super) struct Victim {
     pub(super) segment: u32,
@@ -198,14 +195,12 @@ impl Inner {
             if planted!(self.core.borrow().options, VictimFreedEarly) {
                 return Ok(());
             }
-            self.until_durable(ticket).await?;
+            self.durable_from(ticket).await?;
         }
         self.tell_of_moves(&batch);
         let is_hurried = victim.cause != Cause::Space || self.core.borrow().is_cleaning_urgent();
         if !is_hurried {
-            let is_flying = self.core.borrow().is_flying();
-            let took = self.env.now().since(began);
-            self.env.sleep(took * if is_flying { BUSY_REST_FACTOR } else { 1 }).await;
+            self.rest(began).await;
         }
         Ok(())
     }
