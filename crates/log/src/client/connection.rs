@@ -34,6 +34,9 @@ pub enum CallError {
     /// No reply came in time: what was asked may have been done, or may yet be.
     #[error("no reply in time")]
     TimedOut,
+    /// A newer layout came first: what was asked may have been done, or may yet be.
+    #[error("the cluster went on to a newer layout before the reply")]
+    Superseded,
     /// The node sent what is not a frame.
     #[error("not this protocol: {0}")]
     Frame(#[from] FrameError),
@@ -181,6 +184,26 @@ impl Connection {
         self.inner.waiting.borrow_mut().remove(&id);
     }
 
+    /// The id that the next request will have: those under way have lower ones.
+    pub(super) fn next_request(&self) -> RequestId {
+        RequestId(self.inner.next_request.get())
+    }
+
+    /// The oldest request without its reply; subscriptions are none.
+    pub(super) fn oldest_call(&self) -> Option<RequestId> {
+        let waiting = self.inner.waiting.borrow();
+        waiting.iter().find(|(_, waiter)| matches!(waiter, Waiter::Reply(_))).map(|(&id, _)| id)
+    }
+
+    /// Ends every request and subscription below `before` with [`CallError::Superseded`].
+    pub(super) fn abandon(&self, before: RequestId) {
+        let mut waiting = self.inner.waiting.borrow_mut();
+        let later = waiting.split_off(&before);
+        let given_up = std::mem::replace(&mut *waiting, later);
+        drop(waiting);
+        drop(given_up);
+    }
+
     /// Bytes that the system has not taken yet.
     pub fn queued_bytes(&self) -> usize {
         self.inner.writer.queued_bytes()
@@ -231,7 +254,7 @@ impl Inner {
             let Ok(answered) = env.timeout_at(deadline, reply).await else { return Err(CallError::TimedOut) };
             let Ok(frame) = answered else {
                 let ended = pending.inner.ended.borrow().clone();
-                return Err(ended.unwrap_or(CallError::TimedOut));
+                return Err(ended.unwrap_or(CallError::Superseded));
             };
             open_reply(frame)
         }

@@ -9,6 +9,7 @@ mod connection;
 mod error;
 mod follow;
 mod forward;
+mod learn;
 mod observer;
 mod read;
 mod resolve;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::sync::Notify;
+use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
 
 pub use append::Append;
@@ -36,6 +38,7 @@ pub use read::{Entry, EntryKind};
 pub use space::Bounds;
 
 use append::Appender;
+use learn::Learning;
 use view::View;
 
 use crate::layout::Layout;
@@ -121,6 +124,9 @@ struct Inner {
     settled: Notify,
     /// Nodes that are being connected to.
     connecting: RefCell<Vec<NodeId>>,
+    learning: RefCell<Learning>,
+    /// Whether calls are being looked after.
+    watching: Cell<bool>,
     known_tail: Cell<LogPos>,
     /// An epoch, and a position below which its sequencer will grant none any more.
     granted: Cell<(Epoch, LogPos)>,
@@ -134,12 +140,14 @@ impl Client {
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
         let inner = Inner::new(env, options)?;
         let deadline = inner.deadline();
-        let view = inner.view_by(deadline).await?;
         // An append asks for its token on an open connection, so that appends keep their order from the first on.
-        inner.connection(&view, view.layout.sequencer, deadline).await?;
-        for unit in view.units() {
-            inner.connection(&view, unit, deadline).await?;
-        }
+        let reach = async |inner: &Rc<Inner>, view: &View| {
+            inner.connection(view, view.layout.sequencer, deadline).await.map(|_| view.clone())
+        };
+        let view = inner.retrying(Phase::Connect, deadline, reach).await?;
+        let units = view.units().into_iter().map(|unit| inner.connection(&view, unit, deadline));
+        // A unit that cannot be reached may be on its way out of the layout: whoever needs it finds out.
+        gather(units.collect(), |_| false).await;
         Ok(Self { inner })
     }
 
@@ -250,6 +258,8 @@ impl Inner {
             connections: RefCell::default(),
             settled: Notify::default(),
             connecting: RefCell::default(),
+            learning: RefCell::default(),
+            watching: Cell::default(),
             known_tail: Cell::default(),
             granted: Cell::default(),
             write_limits: Cell::default(),

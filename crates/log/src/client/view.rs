@@ -1,5 +1,6 @@
 //! What a client knows of the cluster: the newest layout, and connections to its nodes.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::AsyncFn;
 use std::rc::Rc;
@@ -7,16 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Time;
+use ithaca_env::net::NetError;
+use ithaca_env::task::{Ended, race};
 
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::{ClientOptions, Inner};
 use crate::layout::{Layout, Node};
-use crate::pos::{Addr, AddrRange, ClusterId, Epoch, LogPos, NodeId};
-use crate::wire::{Advice, GetLayout, LayoutRecord, Message, Roles};
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::wire::{Advice, Message, Roles};
 
 /// The wait before a call that failed is tried again with a newer view.
 const RETRY_WAIT: Duration = Duration::from_millis(5);
+
+/// How long a node may take to accept a connection before another attempt is made.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A layout, and what follows from it.
 #[derive(Clone)]
@@ -27,7 +33,7 @@ pub(super) struct View {
 }
 
 impl View {
-    fn new(layout: Layout) -> Option<Self> {
+    pub(super) fn new(layout: Layout) -> Option<Self> {
         let addr = |node: &Node| Some((node.id, node.address.parse().ok()?));
         let addrs = layout.nodes.iter().map(addr).collect::<Option<Vec<_>>>()?;
         Some(Self { layout: Rc::new(layout), addrs: Rc::new(addrs) })
@@ -41,10 +47,11 @@ impl View {
         Ok((*unit, location.addr))
     }
 
-    /// Every unit, in the order of their ids.
+    /// Every unit that holds positions, in the order of their ids.
     pub(super) fn units(&self) -> Vec<NodeId> {
-        let has_role = |node: &&Node| node.roles.has(Roles::UNIT);
-        self.layout.nodes.iter().filter(has_role).map(|node| node.id).collect()
+        let stripes = self.layout.ranges.iter().flat_map(|range| &range.stripes);
+        let units: BTreeSet<NodeId> = stripes.flat_map(|stripe| stripe.replicas.iter().copied()).collect();
+        units.into_iter().collect()
     }
 
     /// Every node, in the order of their ids.
@@ -106,23 +113,6 @@ impl Inner {
         }
     }
 
-    /// The view, learned anew if there is none, by `deadline`.
-    pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
-        let mut last = None;
-        loop {
-            if let Some(view) = self.view() {
-                return Ok(view);
-            }
-            for addr in self.known_addrs() {
-                match self.learn_from(addr, deadline).await {
-                    Ok(view) => return Ok(view),
-                    Err(error) => last = Some(error),
-                }
-            }
-            self.pause(Phase::Layout, deadline, last.clone()).await?;
-        }
-    }
-
     /// The view of `epoch`, or a newer one. A writer that was granted tokens in `epoch` uses it only to find the units.
     pub(super) async fn view_of(self: &Rc<Self>, epoch: Epoch, deadline: Time) -> Result<View, ClientError> {
         loop {
@@ -154,48 +144,9 @@ impl Inner {
         if epoch == view.layout.epoch { pos.max(view.layout.tail()) } else { view.layout.tail() }
     }
 
-    /// Endpoints first, then the nodes of the last layout that a connection is open to.
-    fn known_addrs(&self) -> Vec<SocketAddr> {
-        self.options.endpoints.clone()
-    }
-
-    /// Asks one node for the newest layout and takes it if it is newer.
-    pub(super) async fn learn_from(
-        self: &Rc<Self>,
-        addr: SocketAddr,
-        deadline: Time,
-    ) -> Result<View, ClientError> {
-        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
-        let who = Identity { client: self.id, node: NodeId(0), cluster: ClusterId::UNKNOWN };
-        let opened = Connection::open(&self.env, addr, who, deadline).await;
-        let connection = opened.map_err(|error| failed(Phase::Connect, error))?;
-        let asked = GetLayout { epoch: None };
-        let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
-        let (record, _, _) = answered.map_err(|error| failed(Phase::Layout, error))?;
-        let layout =
-            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
-        let epoch = layout.epoch;
-        let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;
-        Ok(self.adopt(view, connection))
-    }
-
-    /// Takes `view` if it is the newest, keeps the connection for the node that it leads to, and returns the newest.
-    fn adopt(&self, view: View, connection: Connection) -> View {
-        let node = connection.hello().node;
-        self.write_limits.set(self.write_limits.get().and(connection.hello()));
-        let mut connections = self.connections.borrow_mut();
-        if !connections.get(&node).is_some_and(Connection::is_open) {
-            connections.insert(node, connection);
-        }
-        let mut newest = self.view.borrow_mut();
-        match &*newest {
-            Some(newer) if newer.layout.epoch >= view.layout.epoch => newer.clone(),
-            _ => newest.insert(view).clone(),
-        }
-    }
-
     /// The connection to `node` if one is open.
-    pub(super) fn open_connection(&self, node: NodeId) -> Option<Connection> {
+    pub(super) fn open_connection(self: &Rc<Self>, node: NodeId) -> Option<Connection> {
+        self.watch();
         self.connections.borrow().get(&node).filter(|connection| connection.is_open()).cloned()
     }
 
@@ -222,12 +173,8 @@ impl Inner {
         let attempt = Attempt { inner: self, node };
         let addr = view.addr(node);
         let who = Identity { client: self.id, node, cluster: view.layout.cluster };
-        let opened = Connection::open(&self.env, addr, who, deadline).await;
-        let result = opened.map_err(|error| ClientError::Node {
-            addr,
-            epoch: view.layout.epoch,
-            phase: Phase::Connect,
-            error,
+        let result = self.open(addr, who, view.layout.epoch, deadline).await.map_err(|error| {
+            ClientError::Node { addr, epoch: view.layout.epoch, phase: Phase::Connect, error }
         });
         if let Ok(connection) = &result {
             self.write_limits.set(self.write_limits.get().and(connection.hello()));
@@ -235,6 +182,27 @@ impl Inner {
         }
         drop(attempt);
         result
+    }
+
+    /// One attempt to connect, given up as soon as a layout newer than that of `epoch` is known, and after a while: the node
+    /// may be back, or another may have taken its place.
+    async fn open(
+        self: &Rc<Self>,
+        addr: SocketAddr,
+        who: Identity,
+        epoch: Epoch,
+        deadline: Time,
+    ) -> Result<Connection, CallError> {
+        let patience = deadline.min(self.env.now() + CONNECT_PATIENCE);
+        let newer = self.settled.until(|| (self.known_epoch() > epoch).then_some(()));
+        match race(Connection::open(&self.env, addr, who, patience), newer).await {
+            Ended::First(Err(CallError::TimedOut)) if patience < deadline => {
+                let message = format!("no answer in {CONNECT_PATIENCE:?}");
+                Err(CallError::Lost(NetError::Io { addr, operation: "connect", message }))
+            }
+            Ended::First(opened) => opened,
+            Ended::Second(()) => Err(CallError::Superseded),
+        }
     }
 
     /// One call to a node of `view`, connecting first if need be.
@@ -277,14 +245,14 @@ impl Inner {
             ClientError::Node { error: CallError::Refused(refusal), .. } => {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
             }
-            ClientError::Node { error: CallError::Lost(_), .. } => true,
+            ClientError::Node { error: CallError::Lost(_) | CallError::Superseded, .. } => true,
             _ => false,
         };
         transient && self.env.now() < deadline
     }
 
     /// Waits a little before another attempt; an error once `deadline` is near.
-    async fn pause(
+    pub(super) async fn pause(
         &self,
         phase: Phase,
         deadline: Time,

@@ -1,0 +1,197 @@
+//! Learning the layout, and noticing that a call will not be answered.
+//!
+//! Every node knows the latest layout that it was told of, so all that the client has heard of are asked at the same time and
+//! the first answer counts; a newer one that comes later takes its place. A call that has stood for a while makes the client
+//! ask again: if the cluster has gone on without the node that was called, the call ends with
+//! [`Superseded`](CallError::Superseded) and is tried in the new layout, long before its deadline.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Time;
+
+use super::Inner;
+use super::connection::{Connection, Identity};
+use super::error::{ClientError, Phase};
+use super::view::View;
+use crate::layout::Layout;
+use crate::pos::{ClusterId, Epoch, NodeId, RequestId};
+use crate::wire::{GetLayout, LayoutRecord};
+
+/// How long a node may take to tell its layout before it is asked again.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// A call that stands for so long makes the client ask for a newer layout, and again each time that it has passed.
+const STALL: Duration = Duration::from_millis(100);
+/// Calls of an old epoch have so long to be answered once a newer layout is known.
+const GRACE: Duration = Duration::from_millis(30);
+
+/// What is known of the cluster besides its layout.
+#[derive(Default)]
+pub(super) struct Learning {
+    /// Nodes of the newest layout that was seen, whether it is in use or forgotten.
+    nodes: Vec<(NodeId, SocketAddr)>,
+    /// The epoch of that layout.
+    epoch: Epoch,
+    /// Who is being asked.
+    asked: Vec<SocketAddr>,
+    /// What went wrong last.
+    failed: Option<ClientError>,
+}
+
+impl Inner {
+    /// The view, learned anew if there is none, by `deadline`.
+    pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
+        loop {
+            let ticket = self.settled.ticket();
+            if let Some(view) = self.view() {
+                return Ok(view);
+            }
+            self.learn();
+            let answered = self.env.timeout_at(deadline, self.settled.after(ticket)).await;
+            let (last, is_idle) = {
+                let learning = self.learning.borrow();
+                (learning.failed.clone(), learning.asked.is_empty())
+            };
+            if answered.is_err() || (is_idle && self.view().is_none()) {
+                self.pause(Phase::Layout, deadline, last).await?;
+            }
+        }
+    }
+
+    /// The epoch of the newest layout that was seen.
+    pub(super) fn known_epoch(&self) -> Epoch {
+        self.learning.borrow().epoch
+    }
+
+    /// Asks every node that the client has heard of for its layout, but those that are being asked already. Each answer
+    /// rings `settled`.
+    pub(super) fn learn(self: &Rc<Self>) {
+        let known: Vec<SocketAddr> = {
+            let learning = self.learning.borrow();
+            let nodes = learning.nodes.iter().map(|&(_, addr)| addr);
+            self.options.endpoints.iter().copied().chain(nodes).collect()
+        };
+        for addr in known {
+            if self.learning.borrow().asked.contains(&addr) {
+                continue;
+            }
+            self.learning.borrow_mut().asked.push(addr);
+            self.spawn_scoped(|weak| async move {
+                let Some(inner) = weak.upgrade() else { return };
+                let learned = inner.learn_from(addr, inner.env.now() + PATIENCE).await;
+                let mut learning = inner.learning.borrow_mut();
+                learning.asked.retain(|&asked| asked != addr);
+                learning.failed = learned.err();
+                drop(learning);
+                inner.settled.ring();
+            });
+        }
+    }
+
+    /// Asks one node for the newest layout and takes it if it is newer.
+    pub(super) async fn learn_from(
+        self: &Rc<Self>,
+        addr: SocketAddr,
+        deadline: Time,
+    ) -> Result<View, ClientError> {
+        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
+        let node = self.learning.borrow().nodes.iter().find(|(_, at)| *at == addr).map(|&(node, _)| node);
+        let open = node.and_then(|node| self.connections.borrow().get(&node).cloned());
+        let connection = match open.filter(Connection::is_open) {
+            Some(connection) => connection,
+            None => {
+                let who = Identity { client: self.id, node: NodeId(0), cluster: ClusterId::UNKNOWN };
+                let opened = Connection::open(&self.env, addr, who, deadline).await;
+                opened.map_err(|error| failed(Phase::Connect, error))?
+            }
+        };
+        let asked = GetLayout { epoch: None };
+        let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
+        let (record, _, _) = answered.map_err(|error| failed(Phase::Layout, error))?;
+        let layout =
+            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
+        let epoch = layout.epoch;
+        let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;
+        Ok(self.adopt(view, connection))
+    }
+
+    /// Takes `view` if it is the newest, keeps the connection for the node that it leads to, and returns the newest.
+    fn adopt(self: &Rc<Self>, view: View, connection: Connection) -> View {
+        let node = connection.hello().node;
+        self.write_limits.set(self.write_limits.get().and(connection.hello()));
+        let mut connections = self.connections.borrow_mut();
+        if !connections.get(&node).is_some_and(Connection::is_open) {
+            connections.insert(node, connection);
+        }
+        drop(connections);
+        let mut learning = self.learning.borrow_mut();
+        if view.layout.epoch > learning.epoch {
+            let is_first = learning.epoch == Epoch(0);
+            learning.epoch = view.layout.epoch;
+            learning.nodes = view.nodes().collect();
+            if !is_first {
+                self.abandon_old_calls();
+            }
+        }
+        drop(learning);
+        let mut newest = self.view.borrow_mut();
+        match &*newest {
+            Some(newer) if newer.layout.epoch >= view.layout.epoch => newer.clone(),
+            _ => newest.insert(view).clone(),
+        }
+    }
+
+    /// A newer layout is known: what was asked before is given a little time and then ends.
+    fn abandon_old_calls(self: &Rc<Self>) {
+        let connections: Vec<(Connection, RequestId)> = {
+            let all = self.connections.borrow();
+            all.values().map(|connection| (connection.clone(), connection.next_request())).collect()
+        };
+        let env = self.env.clone();
+        self.env.spawn(async move {
+            env.sleep(GRACE).await;
+            for (connection, before) in connections {
+                connection.abandon(before);
+            }
+        });
+    }
+
+    /// Looks after calls: while one stands for long, the client asks for a newer layout. Costs nothing while none is under
+    /// way.
+    pub(super) fn watch(self: &Rc<Self>) {
+        if self.watching.replace(true) {
+            return;
+        }
+        self.spawn_scoped(|weak| async move {
+            let mut before = BTreeMap::new();
+            while let Some(inner) = weak.upgrade() {
+                let env = inner.env.clone();
+                let waiting = inner.oldest_calls();
+                if waiting.is_empty() {
+                    inner.watching.set(false);
+                    return;
+                }
+                if waiting.iter().any(|(node, oldest)| before.get(node) == Some(oldest)) {
+                    inner.learn();
+                }
+                before = waiting;
+                drop(inner);
+                env.sleep(STALL).await;
+            }
+        });
+    }
+
+    /// For each node that owes something the oldest call; the number 0 for one that is being connected to.
+    fn oldest_calls(&self) -> BTreeMap<NodeId, RequestId> {
+        let connecting = self.connecting.borrow();
+        let mut waiting: BTreeMap<_, _> = connecting.iter().map(|&node| (node, RequestId(0))).collect();
+        for (&node, connection) in self.connections.borrow().iter() {
+            if let Some(oldest) = connection.oldest_call() {
+                waiting.entry(node).or_insert(oldest);
+            }
+        }
+        waiting
+    }
+}
