@@ -3,6 +3,7 @@
 //! * [`wire`]: frames and messages, small enough to write again in another language in a day (docs/protocol.md).
 //! * [`unit`]: the log unit, write-once addresses that survive crashes.
 //! * [`layout`]: which positions lie where in each epoch, and how an epoch follows another.
+//! * [`detector`]: which nodes seem to be gone.
 //! * [`sequencer`]: hands out positions, for one epoch.
 //! * [`pos`] and [`entry`]: positions, epochs and identities, each with its own type.
 //!
@@ -12,6 +13,7 @@
 //! The cores do no input or output: they take an input and return effects, which a shell carries out in order.
 
 pub mod client;
+pub mod detector;
 pub mod entry;
 pub mod join;
 pub mod layout;

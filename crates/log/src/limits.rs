@@ -101,6 +101,8 @@ const _: () = assert!(RANGES_MAX_COUNT <= UNIT_RANGES_MAX_COUNT);
 /// Nodes in a layout.
 pub const NODES_MAX_COUNT: usize = 1024;
 
+const _: () = assert!(NODES_MAX_COUNT * 8 + 64 <= BODY_MAX_BYTES, "a beat may suspect every node");
+
 /// Ranges of positions in a layout.
 pub const LAYOUT_RANGES_MAX_COUNT: usize = 256;
 

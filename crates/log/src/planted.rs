@@ -50,6 +50,8 @@ pub enum PlantedBug {
     FirstPartAnswers,
     /// An append counts as written although a unit has not written its part.
     RefusedPartCounts,
+    /// A node that hears no majority of the cluster takes others out.
+    CutOffNodeEjects,
     /// The acceptor takes a second layout for the same epoch.
     TwoLayoutsAnEpoch,
     /// The acceptor answers before its decision is durable.

@@ -12,6 +12,7 @@
 //! byte, for other languages.
 
 mod append;
+mod beat;
 mod frame;
 mod hello;
 mod layout;
@@ -29,6 +30,7 @@ mod write;
 mod tests;
 
 pub use append::{Append, Appended, BatchHead, encode_append_head};
+pub use beat::{Account, Beat, Beaten, NodeState};
 pub use frame::{FLAG_END, FLAG_PUSH, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord, Propose};
@@ -139,6 +141,7 @@ messages! {
     Unsubscribe = 0x000d,
     GetStatus = 0x000e,
     Append = 0x000f,
+    Beat = 0x0014,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -150,6 +153,7 @@ messages! {
     LayoutRecord = 0x8009,
     NodeStatus = 0x800e,
     Appended = 0x800f,
+    Beaten = 0x8014,
     Refusal = 0xffff,
 }
 
@@ -198,13 +202,13 @@ macro_rules! direction {
 direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Propose, Subscribe, Credit, Unsubscribe,
-    GetStatus, Append
+    GetStatus, Append, Beat
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Refusal
+    Beaten, Refusal
 }
 
 /// Refuses data beside a message that has none.

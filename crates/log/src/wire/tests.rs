@@ -38,6 +38,10 @@ fn head() -> Head {
     Head::new(RequestId(5), Epoch(3))
 }
 
+fn account(state: NodeState) -> Account {
+    Account { node: NodeId(2), state, write_us: 900, suspects: vec![NodeId(1), NodeId(3)] }
+}
+
 fn requests() -> Vec<Sample> {
     let hello = Hello {
         version_min: 1,
@@ -88,6 +92,7 @@ fn requests() -> Vec<Sample> {
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
         sample("unsubscribe", head(), Unsubscribe, &[]),
         sample("get_status", head(), GetStatus, &[]),
+        sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
     ]
 }
@@ -161,6 +166,7 @@ fn replies() -> Vec<Sample> {
         sample("sealed_empty", head(), Sealed { epoch: Epoch(3), highest: None }, &[]),
         sample("layout_record", head(), LayoutRecord { record: Bytes::from_static(b"a layout record") }, &[]),
         sample("node_status", head(), status, &[]),
+        sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),
         sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
         sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),

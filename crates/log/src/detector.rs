@@ -1,0 +1,356 @@
+//! Which nodes of a cluster seem to be gone, and whether the cluster should go on without them. A pure core.
+//!
+//! Every node beats to every other. A node is suspected when it has not answered for a while, or when nobody listens at its
+//! address any more. Whoever suspects a node may propose a layout without it, so that a wrong suspicion costs time and never
+//! data; what is here keeps such layouts few:
+//!
+//! * A node is lost when most of the nodes that can be heard suspect it. If only a few do, a link is broken and not a node:
+//!   then it is lost after [`Timing::one_sided_after`], and only for nodes with a lower id than its own, so that two that
+//!   cannot hear each other do not take each other out.
+//! * A node that writes ten times slower than the median of the others, for two seconds, is lost as well, at most one in ten
+//!   seconds.
+//! * Nodes propose one after the other, in the order of their ids, so that nearly always one does.
+//! * A node that was taken out comes back by itself once it has heard most of the others without a break for
+//!   [`Timing::return_after`]; after each time that it was taken out it waits twice as long, up to a bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ithaca_env::Time;
+
+use crate::planted::{Planted, PlantedBug};
+use crate::pos::NodeId;
+use crate::wire::{Account, NodeState};
+
+/// How long things take until they count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// From one beat to the next.
+    pub beat: Duration,
+    /// A node that has not answered for so long is suspected.
+    pub silent_after: Duration,
+    /// Beats in a row that found nobody listening, after which a node is suspected.
+    pub refusals: u32,
+    /// A node that only a few suspect is lost after this.
+    pub one_sided_after: Duration,
+    /// Each node waits so long for every node with a lower id before it proposes itself.
+    pub turn: Duration,
+    /// A node is slow if its writes take so many times the median of the others'.
+    pub slow_factor: u32,
+    /// And for so long.
+    pub slow_after: Duration,
+    /// Time between two nodes that are taken out for being slow.
+    pub slow_rest: Duration,
+    /// A node that was out has to hear the others for so long before it comes back.
+    pub return_after: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            beat: Duration::from_millis(100),
+            silent_after: Duration::from_millis(350),
+            refusals: 2,
+            one_sided_after: Duration::from_secs(2),
+            turn: Duration::from_millis(60),
+            slow_factor: 10,
+            slow_after: Duration::from_secs(2),
+            slow_rest: Duration::from_secs(10),
+            return_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Writes that take less than this are never slow, whatever the others' take.
+const SLOW_FLOOR_US: u32 = 5_000;
+
+/// What a node knows of another.
+#[derive(Clone, Debug)]
+struct Peer {
+    /// When it answered last, or when it was first heard of.
+    heard: Time,
+    /// Beats since then that found nobody listening.
+    refusals: u32,
+    /// Since when it has been suspected.
+    suspected: Option<Time>,
+    /// What it said last.
+    account: Account,
+    /// Since when it has been slow.
+    slow: Option<Time>,
+}
+
+/// Watches the other nodes of a cluster.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    me: NodeId,
+    timing: Timing,
+    peers: BTreeMap<NodeId, Peer>,
+    /// When most of the others began to be heard without a break.
+    steady: Option<Time>,
+    last_slow: Option<Time>,
+    planted: Planted,
+}
+
+impl Detector {
+    /// A detector for the node `me`, which knows nobody yet.
+    pub fn new(me: NodeId, timing: Timing, planted: Planted) -> Self {
+        Self { me, timing, peers: BTreeMap::new(), steady: None, last_slow: None, planted }
+    }
+
+    /// These are the cluster's nodes from now on.
+    pub fn watch(&mut self, now: Time, nodes: impl Iterator<Item = NodeId>) {
+        let nodes: BTreeSet<NodeId> = nodes.filter(|&node| node != self.me).collect();
+        self.peers.retain(|node, _| nodes.contains(node));
+        for node in nodes {
+            self.peers.entry(node).or_insert_with(|| Peer {
+                heard: now,
+                refusals: 0,
+                suspected: None,
+                account: Account { node, ..Account::default() },
+                slow: None,
+            });
+        }
+    }
+
+    /// A node has answered a beat.
+    pub fn answered(&mut self, now: Time, account: Account) {
+        if let Some(peer) = self.peers.get_mut(&account.node) {
+            peer.heard = now;
+            peer.refusals = 0;
+            peer.suspected = None;
+            peer.account = account;
+        }
+    }
+
+    /// Nobody listens at a node's address.
+    pub fn refused(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.refusals = peer.refusals.saturating_add(1);
+        }
+    }
+
+    /// Time has passed: decides anew who is suspected, and who is slow.
+    pub fn tick(&mut self, now: Time) {
+        let Timing { silent_after, refusals, slow_factor, .. } = self.timing;
+        let medians: BTreeMap<NodeId, Option<u32>> =
+            self.peers.keys().map(|&node| (node, self.median_write_us(node))).collect();
+        for (node, peer) in &mut self.peers {
+            let is_silent = now.since(peer.heard) >= silent_after || peer.refusals >= refusals;
+            peer.suspected = if is_silent { peer.suspected.or(Some(now)) } else { None };
+            let own = peer.account.write_us;
+            let is_slow = medians[node]
+                .is_some_and(|median| own >= SLOW_FLOOR_US && own / slow_factor.max(1) >= median.max(1));
+            peer.slow = if is_slow && !is_silent { peer.slow.or(Some(now)) } else { None };
+        }
+        let heard = self.peers.values().filter(|peer| peer.suspected.is_none()).count();
+        let is_majority = 2 * (heard + 1) > self.peers.len() + 1;
+        self.steady = if is_majority { self.steady.or(Some(now)) } else { None };
+    }
+
+    /// The median of what the nodes other than `node` say of their writes; `None` if fewer than two of them write.
+    fn median_write_us(&self, node: NodeId) -> Option<u32> {
+        let others = self.peers.iter().filter(|(other, peer)| **other != node && peer.suspected.is_none());
+        let mut times: Vec<u32> =
+            others.map(|(_, peer)| peer.account.write_us).filter(|&us| us > 0).collect();
+        times.sort_unstable();
+        (!times.is_empty()).then(|| times[(times.len() - 1) / 2])
+    }
+
+    /// Nodes that this one does not hear, in order: what it tells the others.
+    pub fn suspects(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.suspected.is_some()).map(|(&node, _)| node).collect()
+    }
+
+    /// Since when most of the cluster has been heard without a break; `None` if it is not.
+    pub fn steady_since(&self) -> Option<Time> {
+        self.steady
+    }
+
+    /// Of `in_use`, the nodes that the cluster should go on without, as far as it is this node's turn to say so. Empty if
+    /// this node does not hear a majority of the cluster: it is itself that is cut off then.
+    pub fn lost(&self, now: Time, in_use: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        if self.steady.is_none() && !self.planted.is(PlantedBug::CutOffNodeEjects) {
+            return Vec::new();
+        }
+        let mut lost = Vec::new();
+        for (&node, peer) in self.peers.iter().filter(|(node, _)| in_use.contains(node)) {
+            let since = match peer.suspected {
+                Some(since) if self.most_suspect(node) => Some(since),
+                Some(since) if node > self.me && now.since(since) >= self.timing.one_sided_after => {
+                    Some(since)
+                }
+                Some(_) => None,
+                None if peer.account.state != NodeState::Serving => Some(peer.heard),
+                None => peer.slow.filter(|&since| {
+                    now.since(since) >= self.timing.slow_after
+                        && self.last_slow.is_none_or(|last| now.since(last) >= self.timing.slow_rest)
+                }),
+            };
+            let turn = self.timing.turn * self.turns_before(in_use);
+            if since.is_some_and(|since| now.since(since) >= turn) {
+                lost.push(node);
+            }
+        }
+        // One slow node at a time.
+        let is_slow = |node: &NodeId| self.peers.get(node).is_some_and(|peer| peer.slow.is_some());
+        if let Some(first) = lost.iter().position(is_slow) {
+            let first = lost[first];
+            lost.retain(|node| !is_slow(node) || *node == first);
+        }
+        lost
+    }
+
+    /// A layout without these nodes was decided.
+    pub fn taken_out(&mut self, now: Time, nodes: &[NodeId]) {
+        for node in nodes {
+            if let Some(peer) = self.peers.get_mut(node)
+                && peer.slow.take().is_some()
+            {
+                self.last_slow = Some(now);
+            }
+        }
+    }
+
+    /// Whether most of the nodes that this one hears, itself among them, do not hear `node`.
+    fn most_suspect(&self, node: NodeId) -> bool {
+        let heard = self.peers.iter().filter(|(other, peer)| **other != node && peer.suspected.is_none());
+        let (mut voters, mut votes) = (1, 1);
+        for (_, peer) in heard {
+            voters += 1;
+            votes += usize::from(peer.account.suspects.contains(&node));
+        }
+        2 * votes > voters
+    }
+
+    /// Nodes in use with a lower id that are heard: they go first.
+    fn turns_before(&self, in_use: &BTreeSet<NodeId>) -> u32 {
+        let lower = self.peers.range(..self.me);
+        lower.filter(|(node, peer)| in_use.contains(node) && peer.suspected.is_none()).count() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    fn account(node: u64, suspects: &[u64]) -> Account {
+        Account {
+            node: NodeId(node),
+            suspects: suspects.iter().map(|&node| NodeId(node)).collect(),
+            ..Account::default()
+        }
+    }
+
+    fn watching(me: u64, count: u64) -> (Detector, BTreeSet<NodeId>) {
+        let mut detector = Detector::new(NodeId(me), Timing::default(), Planted::NONE);
+        let nodes: BTreeSet<NodeId> = (1..=count).map(NodeId).collect();
+        detector.watch(at(0), nodes.iter().copied());
+        (detector, nodes)
+    }
+
+    /// Answers of `nodes` at `ms`, each with its suspects, and then a tick.
+    fn beat(detector: &mut Detector, ms: u64, answers: &[(u64, &[u64])]) {
+        for &(node, suspects) in answers {
+            detector.answered(at(ms), account(node, suspects));
+        }
+        detector.tick(at(ms));
+    }
+
+    #[test]
+    fn a_silent_node_is_lost_when_most_of_those_heard_suspect_it() {
+        let (mut detector, nodes) = watching(1, 3);
+        for ms in (0..400).step_by(100) {
+            beat(&mut detector, ms, &[(2, &[])]);
+            let expected: &[NodeId] = if ms < 350 { &[] } else { &[NodeId(3)] };
+            assert_eq!(detector.suspects(), expected, "{ms}");
+        }
+        beat(&mut detector, 400, &[(2, &[])]);
+        assert_eq!(detector.lost(at(400), &nodes), [], "node 2 still hears it");
+        beat(&mut detector, 500, &[(2, &[3])]);
+        assert_eq!(detector.lost(at(500), &nodes), [NodeId(3)]);
+        assert_eq!(detector.lost(at(500), &[NodeId(2)].into()), [], "it is out already");
+    }
+
+    #[test]
+    fn a_node_that_nobody_listens_for_is_suspected_at_once_and_forgiven_when_it_answers() {
+        let (mut detector, _) = watching(2, 3);
+        detector.refused(NodeId(1));
+        beat(&mut detector, 10, &[(3, &[])]);
+        assert_eq!(detector.suspects(), []);
+        detector.refused(NodeId(1));
+        beat(&mut detector, 20, &[(3, &[])]);
+        assert_eq!(detector.suspects(), [NodeId(1)]);
+        beat(&mut detector, 30, &[(1, &[]), (3, &[])]);
+        assert_eq!(detector.suspects(), []);
+    }
+
+    #[test]
+    fn who_hears_no_majority_takes_nobody_out() {
+        let (mut detector, nodes) = watching(1, 3);
+        for ms in (0..3000).step_by(100) {
+            beat(&mut detector, ms, &[]);
+            assert_eq!(detector.lost(at(ms), &nodes), []);
+        }
+        assert_eq!(detector.steady_since(), None);
+        let mut planted = Detector { planted: Planted::bug(PlantedBug::CutOffNodeEjects), ..detector };
+        planted.tick(at(3100));
+        assert_ne!(planted.lost(at(3100), &nodes), []);
+    }
+
+    #[test]
+    fn a_broken_link_takes_out_the_higher_of_its_two_ends_and_late() {
+        let (mut low, nodes) = watching(1, 3);
+        let (mut high, _) = watching(2, 3);
+        for ms in (0..=2300).step_by(100) {
+            beat(&mut low, ms, &[(3, &[])]);
+            beat(&mut high, ms, &[(3, &[])]);
+            assert_eq!(low.lost(at(ms), &nodes), [], "{ms}");
+        }
+        beat(&mut low, 2400, &[(3, &[])]);
+        beat(&mut high, 9000, &[(3, &[])]);
+        assert_eq!(low.lost(at(2400), &nodes), [NodeId(2)]);
+        assert_eq!(high.lost(at(9000), &nodes), [], "the lower one goes first, and it is enough");
+    }
+
+    #[test]
+    fn the_lowest_that_is_heard_proposes_first() {
+        let (mut detector, nodes) = watching(3, 4);
+        for ms in (0..=400).step_by(100) {
+            beat(&mut detector, ms, &[(1, &[4]), (2, &[4])]);
+        }
+        // Suspected at 400 (silent for 350 ms), and two nodes go first.
+        assert_eq!(detector.lost(at(500), &nodes), []);
+        assert_eq!(detector.lost(at(520), &nodes), [NodeId(4)]);
+    }
+
+    #[test]
+    fn a_slow_node_is_lost_after_two_seconds_and_only_one_of_them() {
+        let (mut detector, nodes) = watching(1, 5);
+        let mut beat = |ms| {
+            for (node, write_us) in [(2, 1_000), (3, 900), (4, 100_000), (5, 90_000)] {
+                detector.answered(at(ms), Account { write_us, ..account(node, &[]) });
+            }
+            detector.tick(at(ms));
+            let lost = detector.lost(at(ms), &nodes);
+            detector.taken_out(at(ms), &lost);
+            lost
+        };
+        let lost: Vec<(u64, Vec<NodeId>)> = (0..14_000).step_by(100).map(|ms| (ms, beat(ms))).collect();
+        let lost: Vec<_> = lost.into_iter().filter(|(_, lost)| !lost.is_empty()).collect();
+        assert_eq!(lost.len(), 2, "{lost:?}");
+        assert_eq!((lost[0].0, &lost[0].1[..]), (2_000, &[NodeId(4)][..]));
+        assert!(lost[1].0 >= 12_000, "{lost:?}");
+    }
+
+    #[test]
+    fn a_node_that_leaves_is_lost_at_once() {
+        let (mut detector, nodes) = watching(1, 3);
+        detector.answered(at(0), Account { state: NodeState::Leaving, ..account(3, &[]) });
+        beat(&mut detector, 0, &[(2, &[])]);
+        assert_eq!(detector.lost(at(0), &nodes), [NodeId(3)]);
+    }
+}
