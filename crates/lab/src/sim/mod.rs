@@ -244,6 +244,18 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_ran_out_of_time_does_not_raise_where_an_entry_is_said_to_be() {
+        // The sequencer had forgotten the batch; the client gave up while it searched below, and then said that its entry
+        // could only stand above.
+        let plan = "seed 2640\nset link.loss_ppm 20000\nset link.split_ppm 500000\nset sequencer.remembered 4\n\
+                    set topology.clients 3\nset topology.followers 1\nset topology.units 3\n\
+                    set workload.burst_max 1\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
+                    set workload.operations 100\nstep 2 at 316683us reset client-1 node";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Log, &plan).failure, None);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

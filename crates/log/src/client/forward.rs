@@ -119,12 +119,14 @@ impl Sending {
         let inner = self.batch.inner.clone();
         if let CallError::Refused(Refusal::Forgotten { from }) = error {
             inner.note_granted(self.view.layout.epoch, from);
-            let searched = std::mem::replace(&mut self.after, from)..from;
             // A copy stands below, or never will anywhere: what was forgotten is refused for ever.
-            return match self.is_unsure {
-                true => self.search(searched, error).await,
-                false => Ok(Next::Send),
+            let next = match self.is_unsure {
+                true => self.search(self.after..from, error).await?,
+                false => Next::Send,
             };
+            // Not before: a search that failed has found nothing out about what lies below.
+            self.after = from;
+            return Ok(next);
         }
         let error = self.batch.failed(&self.view, Phase::Append, error);
         if !inner.worth_retrying(&error, self.batch.deadline()) {
