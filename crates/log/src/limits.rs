@@ -109,6 +109,14 @@ pub const LAYOUT_RANGES_MAX_COUNT: usize = 256;
 /// Stripes in a range of a layout.
 pub const STRIPES_MAX_COUNT: usize = 256;
 
+/// Extents that one seal asks about: a unit may be in every stripe of a range.
+pub const SEAL_EXTENTS_MAX_COUNT: usize = STRIPES_MAX_COUNT;
+
+const _: () = assert!(SEAL_EXTENTS_MAX_COUNT <= RANGES_MAX_COUNT);
+
+/// Addresses of an open range's stripe: blocks of so many keep the stripes of one unit apart.
+pub const STRIPE_ADDRESSES: u64 = 1 << 44;
+
 /// Replicas of a stripe.
 pub const REPLICAS_MAX_COUNT: usize = 8;
 

@@ -8,6 +8,7 @@ use ithaca_env::Time;
 use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
+use crate::layout::RangeMap;
 use crate::limits;
 use crate::pos::{AddrRange, LogPos, NodeId};
 use crate::wire::{Check, Fill, Filled, Refusal, Roles, Tail, Taken, Trim, Trimmed};
@@ -29,7 +30,7 @@ impl Inner {
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
                 let sequencer = view.layout.sequencer;
                 let (tail, _, _) =
-                    inner.call::<_, Tail>(view, sequencer, Phase::Check, &Check, deadline).await?;
+                    inner.call::<_, Tail>(view, sequencer, Phase::Check, &Check::default(), deadline).await?;
                 // A node that is being started serves before its sequencer does.
                 let tail = tail.tail.ok_or_else(|| ClientError::Node {
                     addr: view.addr(sequencer),
@@ -50,17 +51,35 @@ impl Inner {
         let deadline = self.deadline();
         let first = self
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
-                let mut first = tail;
-                for unit in view.units() {
-                    let (answer, _, _) =
-                        inner.call::<_, Tail>(view, unit, Phase::Check, &Check, deadline).await?;
-                    let lowest = answer.first.and_then(|addr| view.position(unit, addr));
-                    first = first.min(lowest.unwrap_or(tail));
+                for range in &view.layout.ranges {
+                    let first = inner.first_of(view, range, deadline).await?;
+                    if let Some(first) = first.filter(|&first| first < tail) {
+                        return Ok(first);
+                    }
                 }
-                Ok(first)
+                Ok(tail)
             })
             .await?;
         Ok(Bounds { tail, first })
+    }
+
+    /// The lowest position of `range` that is not trimmed, as the last replicas of its stripes have it.
+    async fn first_of(
+        self: &Rc<Self>,
+        view: &View,
+        range: &RangeMap,
+        deadline: Time,
+    ) -> Result<Option<LogPos>, ClientError> {
+        let mut first = None;
+        for (at, stripe) in range.stripes.iter().enumerate() {
+            let (Some(&unit), Some(extent)) = (stripe.replicas.last(), range.addresses(at)) else { continue };
+            let check = Check { extents: vec![extent] };
+            let (answer, _, _) = self.call::<_, Tail>(view, unit, Phase::Check, &check, deadline).await?;
+            let lowest = answer.extents.first().map(|bounds| bounds.first).filter(|&addr| addr < extent.end);
+            let lowest = lowest.and_then(|addr| view.position(unit, addr));
+            first = [first, lowest].into_iter().flatten().min();
+        }
+        Ok(first)
     }
 
     pub(super) async fn fill(self: &Rc<Self>, pos: LogPos) -> Result<EntryKind, ClientError> {

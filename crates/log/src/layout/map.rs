@@ -1,6 +1,7 @@
 //! Where a position lies, and what position an address is.
 
 use super::{Layout, RangeMap};
+use crate::limits;
 use crate::pos::{Addr, AddrRange, LogPos, NodeId};
 
 /// Where a position lies.
@@ -40,13 +41,13 @@ impl RangeMap {
         count / stripes + u64::from(count % stripes > stripe as u64)
     }
 
-    /// The addresses of a stripe; `None` if there are not as many as positions.
-    pub(super) fn addresses(&self, stripe: usize) -> Option<AddrRange> {
+    /// The addresses of a stripe, which are its extent on each replica; `None` if there are not as many as positions.
+    pub fn addresses(&self, stripe: usize) -> Option<AddrRange> {
         let base = self.stripes[stripe].base;
         let count = self.share(stripe, self.end.0 - self.start.0);
-        // An open range on one stripe may well have its base above 0: positions do not reach its end.
+        // Positions do not reach the end of an open range; its stripes on one unit are a block apart.
         let end = match self.end == super::OPEN_END {
-            true => base.0.saturating_add(count),
+            true => base.0.saturating_add(count.min(limits::STRIPE_ADDRESSES)),
             false => base.0.checked_add(count)?,
         };
         Some(AddrRange::new(base, Addr(end)))

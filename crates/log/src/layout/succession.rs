@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::{DecidedTail, Layout};
 use crate::limits;
-use crate::pos::{Epoch, LogPos, NodeId};
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
 use crate::wire::Sealed;
 
 /// Why the tail of an epoch cannot be told from the units' answers.
@@ -28,10 +28,21 @@ pub enum TailError {
         /// The layout's epoch.
         expected: Epoch,
     },
+    /// A unit told of other extents than it has.
+    #[error("node {node} told of {found} extents, it is in {expected} stripes of the active range")]
+    Extents {
+        /// Which unit.
+        node: NodeId,
+        /// Extents that it told of.
+        found: usize,
+        /// Stripes that it is in.
+        expected: usize,
+    },
 }
 
 impl Layout {
-    /// The tail of this epoch, from the answers of sealed units: one past the highest position that any of them holds.
+    /// The tail of this epoch, from the answers of units that were asked about their
+    /// [`active_extents`](Self::active_extents): one past the highest position that any of them holds.
     /// Every acknowledged position is on every replica, so one answer for each stripe is enough; a position that is on some
     /// replicas only is counted too, and resolved by whoever reads it. Whoever calls this proposes the result and then uses
     /// what was decided, which may be another's.
@@ -44,21 +55,39 @@ impl Layout {
         let mut tail = self.tail();
         let Some(active) = self.ranges.last() else { return Ok(tail) };
         let stripes = active.stripes.len() as u64;
-        for (at, stripe) in active.stripes.iter().enumerate() {
-            let mut answered = stripe.replicas.iter().filter_map(|node| answers.get(node)).peekable();
-            if answered.peek().is_none() {
-                return Err(TailError::NotSealed { stripe: at });
+        // A unit has told of its extents in the order of their stripes.
+        let mut told: BTreeMap<NodeId, std::slice::Iter<'_, Option<Addr>>> = BTreeMap::new();
+        for (&node, sealed) in answers {
+            let (found, expected) = (sealed.highest.len(), self.active_extents(node).len());
+            if found != expected {
+                return Err(TailError::Extents { node, found, expected });
             }
-            // Addresses below the base belong to earlier ranges.
-            let highest =
-                answered.filter_map(|sealed| sealed.highest).filter(|&addr| addr >= stripe.base).max();
-            if let Some(addr) = highest {
-                let relative = (addr.0 - stripe.base.0).saturating_mul(stripes).saturating_add(at as u64);
-                let pos = active.start.0.saturating_add(relative);
-                tail = tail.max(LogPos(pos.saturating_add(1)));
+            told.insert(node, sealed.highest.iter());
+        }
+        for (at, stripe) in active.stripes.iter().enumerate() {
+            let mut is_sealed = false;
+            for node in &stripe.replicas {
+                let Some(highest) = told.get_mut(node).and_then(Iterator::next) else { continue };
+                is_sealed = true;
+                if let Some(addr) = highest.filter(|&addr| addr >= stripe.base) {
+                    let relative = (addr.0 - stripe.base.0).saturating_mul(stripes).saturating_add(at as u64);
+                    let pos = active.start.0.saturating_add(relative);
+                    tail = tail.max(LogPos(pos.saturating_add(1)));
+                }
+            }
+            if !is_sealed {
+                return Err(TailError::NotSealed { stripe: at });
             }
         }
         Ok(tail)
+    }
+
+    /// The addresses of `node` in the active range, which its seal is asked about: an extent for each stripe that it is in, in the
+    /// order of the stripes.
+    pub fn active_extents(&self, node: NodeId) -> Vec<AddrRange> {
+        let Some(active) = self.ranges.last() else { return Vec::new() };
+        let is_in = |at: &usize| active.stripes[*at].replicas.contains(&node);
+        (0..active.stripes.len()).filter(is_in).filter_map(|at| active.addresses(at)).collect()
     }
 
     /// The layout to propose for the next epoch: the same nodes and places, with the tail of this one. Panics if `tail` lies

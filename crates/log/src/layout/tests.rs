@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::acceptor::{Effect, Input};
 use super::*;
 use crate::planted::{Planted, PlantedBug};
+use crate::pos::AddrRange;
 use crate::unit::ReplyTo;
 use crate::wire::{Refusal, Sealed};
 
@@ -134,7 +135,7 @@ fn a_layout_that_uses_an_address_twice_or_names_a_stranger_is_refused() {
 #[test]
 fn the_tail_is_past_the_highest_position_on_any_stripe_and_needs_all_stripes() {
     let layout = layout(&[(40, OPEN_END.0, &[(&[0, 1], 10), (&[2, 3], 0)])]);
-    let sealed = |highest: Option<u64>| Sealed { epoch: Epoch(1), highest: highest.map(Addr) };
+    let sealed = |highest: Option<u64>| Sealed { epoch: Epoch(1), highest: vec![highest.map(Addr)] };
     let mut answers = BTreeMap::from([(NodeId(1), sealed(Some(12)))]);
     assert_eq!(layout.find_tail(&answers), Err(TailError::NotSealed { stripe: 1 }));
     answers.insert(NodeId(4), sealed(None));
@@ -145,8 +146,29 @@ fn the_tail_is_past_the_highest_position_on_any_stripe_and_needs_all_stripes() {
     assert_eq!(layout.find_tail(&answers), Ok(LogPos(46)), "address 9 is below the base");
     let next = layout.next_epoch(LogPos(46));
     assert_eq!((next.epoch, next.tail(), next.validate()), (Epoch(2), LogPos(46), Ok(())));
-    answers.insert(NodeId(1), Sealed { epoch: Epoch(2), highest: None });
+    answers.insert(NodeId(1), Sealed { epoch: Epoch(2), highest: vec![None] });
     assert!(matches!(layout.find_tail(&answers), Err(TailError::WrongEpoch { .. })));
+}
+
+#[test]
+fn the_tail_is_found_where_a_unit_is_in_several_stripes() {
+    const BLOCK: u64 = crate::limits::STRIPE_ADDRESSES;
+    let layout = layout(&[(0, OPEN_END.0, &[(&[0, 1], 0), (&[1, 2], BLOCK), (&[2, 0], 2 * BLOCK)])]);
+    assert_eq!(layout.validate(), Ok(()));
+    let extent = |at| AddrRange::from(at * BLOCK..(at + 1) * BLOCK);
+    assert_eq!(layout.active_extents(NodeId(2)), [extent(0), extent(1)]);
+    assert_eq!(layout.active_extents(NodeId(3)), [extent(1), extent(2)]);
+    let sealed = |highest: &[Option<u64>]| Sealed {
+        epoch: Epoch(1),
+        highest: highest.iter().map(|at| at.map(Addr)).collect(),
+    };
+    // Unit F1 alone is in two stripes; F2 in the third.
+    let mut answers = BTreeMap::from([(NodeId(2), sealed(&[Some(4), Some(BLOCK + 5)]))]);
+    assert_eq!(layout.find_tail(&answers), Err(TailError::NotSealed { stripe: 2 }));
+    answers.insert(NodeId(3), sealed(&[None, Some(2 * BLOCK + 3)]));
+    assert_eq!(layout.find_tail(&answers), Ok(LogPos(17)), "address 5 of stripe 1 is position 16");
+    answers.insert(NodeId(3), sealed(&[None]));
+    assert!(matches!(layout.find_tail(&answers), Err(TailError::Extents { found: 1, expected: 2, .. })));
 }
 
 #[test]

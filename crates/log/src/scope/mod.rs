@@ -95,6 +95,16 @@ const SCENARIOS: &[Scenario] = &[
         failures: 0,
     },
     Scenario {
+        name: "a coordinator asks the seal about another extent, late",
+        scripts: &[
+            &[Op::WriteAt(1, 0, 1), Op::WriteAt(1, 1, 1)],
+            &[Op::Seal(1), Op::Install, Op::Token(2, 1), Op::Write],
+            &[Op::SealPart(1, 0, 1), Op::SealPart(1, 1, 9), Op::SealPart(1, 0, 1)],
+        ],
+        crashes: 1,
+        failures: 0,
+    },
+    Scenario {
         name: "a restarted unit is asked in its old epoch",
         scripts: &[&[Op::WriteAt(1, 0, 1), Op::WriteAt(1, 1, 1), Op::Read(1, 0)]],
         crashes: 2,

@@ -28,8 +28,8 @@ pub(super) struct Oracle {
     known: BTreeMap<u64, Held>,
     /// Addresses that were shown to be trimmed.
     trimmed: RangeSet,
-    /// Answers to seals.
-    sealed: BTreeMap<Epoch, Option<Addr>>,
+    /// Answers to seals, of each extent.
+    sealed: BTreeMap<(Epoch, AddrRange), Option<Addr>>,
     granted: BTreeSet<(u64, u64)>,
     /// The newest epoch that the unit had changed anything in, durably, when it restarted last.
     fenced: u64,
@@ -42,7 +42,7 @@ fn check(holds: bool, rule: u8, what: impl FnOnce() -> String) -> Result<(), Bro
 impl Oracle {
     /// The unit wants to store `batch` because of a request in `epoch`.
     pub(super) fn changes(&self, epoch: u64, runs: &[Run], batch: &Batch, disk: &Disk) -> Result<(), Broken> {
-        let sealed = self.sealed.keys().next_back().copied().unwrap_or_default();
+        let sealed = self.sealed.keys().next_back().map(|(epoch, _)| *epoch).unwrap_or_default();
         check(epoch > sealed.0, 25, || format!("a change in epoch {epoch} after the seal of {sealed}"))?;
         check(epoch > self.fenced, 25, || format!("a change in epoch {epoch}, served before a restart"))?;
         for run in runs {
@@ -130,10 +130,18 @@ impl Oracle {
     }
 
     /// A seal was answered.
-    pub(super) fn sealed(&mut self, sealed: Sealed, disk: &Disk) -> Result<(), Broken> {
-        let Sealed { epoch, highest } = sealed;
-        let first = *self.sealed.entry(epoch).or_insert(highest);
-        check(first == highest, 19, || format!("sealing {epoch} gave {first:?} and then {highest:?}"))?;
+    pub(super) fn sealed(
+        &mut self,
+        extents: &[AddrRange],
+        sealed: &Sealed,
+        disk: &Disk,
+    ) -> Result<(), Broken> {
+        let epoch = sealed.epoch;
+        check(sealed.highest.len() == extents.len(), 19, || format!("{extents:?} and {sealed:?}"))?;
+        for (&extent, &highest) in extents.iter().zip(&sealed.highest) {
+            let first = *self.sealed.entry((epoch, extent)).or_insert(highest);
+            check(first == highest, 19, || format!("sealing {epoch} gave {first:?} and then {highest:?}"))?;
+        }
         check(disk.state.sealed >= epoch, 19, || format!("the seal of {epoch} is not on the drive"))?;
         self.check_sealed(disk)
     }
@@ -142,8 +150,9 @@ impl Oracle {
     fn check_sealed(&self, disk: &Disk) -> Result<(), Broken> {
         let under_way = disk.under_way.iter().flat_map(|batch| &batch.cells);
         for (&addr, &(version, _)) in disk.cells.iter().chain(under_way) {
-            for (epoch, highest) in &self.sealed {
-                let below = version > epoch.0 || highest.is_some_and(|highest| addr <= highest.0);
+            for ((epoch, extent), highest) in &self.sealed {
+                let is_in = version <= epoch.0 && extent.numbers().contains(&addr);
+                let below = !is_in || highest.is_some_and(|highest| addr <= highest.0);
                 check(below, 19, || format!("{addr} was written in epoch {version}, sealed at {highest:?}"))?;
             }
         }

@@ -14,6 +14,9 @@ use crate::sequencer::Sequencer;
 use crate::unit::{Answer, Effect, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState};
 use crate::wire::{Roles, Sealed};
 
+/// The one unit.
+const UNIT: NodeId = NodeId(1);
+
 /// What a client does next. The first number is the epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
@@ -35,6 +38,8 @@ pub(super) enum Op {
     Check(u64),
     /// Seal an epoch.
     Seal(u64),
+    /// Seal an epoch and ask about the addresses `[start, end)` alone.
+    SealPart(u64, u64, u64),
     /// Decide the next layout from the answer to the last seal, and start its sequencer.
     Install,
 }
@@ -101,7 +106,9 @@ impl Disk {
         let batch = self.under_way.pop_front()?;
         self.cells.extend(batch.cells);
         batch.release.into_iter().for_each(|range| _ = self.released.insert(range));
-        self.state = batch.state.unwrap_or(self.state);
+        if let Some(state) = batch.state {
+            self.state = state;
+        }
         Some(batch.ticket)
     }
 
@@ -118,8 +125,7 @@ impl World {
         planted: Planted,
     ) -> Self {
         let roles = Roles::SEQUENCER.with(Roles::UNIT);
-        let layout =
-            Layout::single(ClusterId(1), Node { id: NodeId(1), roles, address: "unit:1".to_owned() });
+        let layout = Layout::single(ClusterId(1), Node { id: UNIT, roles, address: "unit:1".to_owned() });
         let client =
             |script: &&'static [Op]| Client { script, at: 0, waiting: false, grant: None, sealed: None };
         let first = Sequencer::start_planted(Epoch(1), layout.tail(), planted);
@@ -188,7 +194,7 @@ impl World {
         (0..survive).for_each(|_| _ = self.disk.complete());
         self.disk.under_way.clear();
         let recovered = Recovered {
-            state: self.disk.state,
+            state: self.disk.state.clone(),
             covered: self.disk.covered(),
             released: self.disk.released.clone(),
         };
@@ -231,7 +237,13 @@ impl World {
                 let input = Input::Trim { to, epoch: Epoch(epoch), ranges: range(start, end) };
                 self.step(input, Some(epoch))
             }
-            Op::Seal(epoch) => self.step(Input::Seal { to, epoch: Epoch(epoch) }, None),
+            Op::Seal(epoch) => {
+                let extents = self.layout.active_extents(UNIT);
+                self.step(Input::Seal { to, epoch: Epoch(epoch), extents }, None)
+            }
+            Op::SealPart(epoch, start, end) => {
+                self.step(Input::Seal { to, epoch: Epoch(epoch), extents: range(start, end) }, None)
+            }
         }
     }
 
@@ -272,10 +284,11 @@ impl World {
 
     /// The next layout is decided: once, by whoever comes first.
     fn install(&mut self, at: usize) -> Result<usize, Broken> {
-        let Some(sealed) = self.clients[at].sealed.filter(|sealed| sealed.epoch == self.layout.epoch) else {
+        let sealed = self.clients[at].sealed.clone();
+        let Some(sealed) = sealed.filter(|sealed| sealed.epoch == self.layout.epoch) else {
             return self.finish(at, 0);
         };
-        let tail = self.layout.find_tail(&BTreeMap::from([(NodeId(1), sealed)])).expect("all are sealed");
+        let tail = self.layout.find_tail(&BTreeMap::from([(UNIT, sealed)])).expect("all are sealed");
         self.layout = self.layout.next_epoch(tail);
         let (epoch, tail): (Epoch, LogPos) = (self.layout.epoch, self.layout.tail());
         self.sequencers.insert(epoch.0, Sequencer::start_planted(epoch, tail, self.planted));
@@ -322,8 +335,11 @@ impl World {
             }
             (Op::Trim(_, start, end), Answer::Trimmed) => self.oracle.trimmed(start..end, &self.disk)?,
             (Op::Seal(_), Answer::Sealed(sealed)) => {
-                self.oracle.sealed(sealed, &self.disk)?;
+                self.oracle.sealed(&self.layout.active_extents(UNIT), &sealed, &self.disk)?;
                 self.clients[at].sealed = Some(sealed);
+            }
+            (Op::SealPart(_, start, end), Answer::Sealed(sealed)) => {
+                self.oracle.sealed(&[(start..end).into()], &sealed, &self.disk)?;
             }
             (op, answer) => panic!("{answer:?} does not answer {op:?}"),
         }

@@ -81,7 +81,8 @@ async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Sh
             return refusal;
         }
         let (advanced, credited) = (unit.advanced().ticket(), shared.credited.ticket());
-        let ready = shared.follower.borrow().ready(unit.watermark());
+        let watermark = unit.watermark(shared.follower.borrow().next());
+        let ready = shared.follower.borrow().ready(watermark);
         let Some(range) = ready else {
             race(unit.advanced().after(advanced), shared.credited.after(credited)).await;
             continue;

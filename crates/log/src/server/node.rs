@@ -18,7 +18,7 @@ use super::layouts::LayoutKeeper;
 use super::reply::{ReplyRoute, UnderWay};
 use super::unit_shell::{Route, UnitShell};
 use crate::limits;
-use crate::pos::{ClusterId, Epoch, Incarnation, NodeId, RequestId};
+use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId};
 use crate::sequencer::Sequencer;
 use crate::wire::{
     self, Check, Credit, Durability, Frame, GetLayout, GetStatus, Head, Hello, HelloOk, Kind, Message,
@@ -128,7 +128,7 @@ impl Node {
             rss_bytes: if self.counts_process { self.env.resident_bytes() } else { 0 },
             uptime_ms: self.env.now().since(self.started).as_millis() as u64,
             tail: sequencer.as_ref().and_then(|sequencer| sequencer.tail(sequencer.epoch()).ok()),
-            watermark: self.unit.as_ref().map(|unit| unit.watermark()),
+            watermark: self.unit.as_ref().map(|unit| unit.watermark(Addr(0))),
             counters,
         }
     }
@@ -318,7 +318,7 @@ impl Session {
     fn serve(&mut self, head: Head, request: Request) {
         match request {
             Request::Token(token) => self.grant(head, token),
-            Request::Check(Check) => self.check(head),
+            Request::Check(check) => self.check(head, &check),
             Request::GetStatus(GetStatus) => self.route(head).send_in(self.node.epoch(), &self.node.status()),
             Request::GetLayout(GetLayout { epoch }) => match &self.node.layouts {
                 Some(layouts) => layouts.get(self.route(head), epoch),
@@ -378,9 +378,11 @@ impl Session {
         }
     }
 
-    fn check(&self, head: Head) {
+    fn check(&self, head: Head, check: &Check) {
         let route = self.route(head);
-        let mut tail = self.node.unit.as_ref().map_or_else(Tail::default, |unit| unit.bounds());
+        let unit = self.node.unit.as_ref();
+        let extents = unit.map(|unit| unit.bounds(&check.extents)).unwrap_or_default();
+        let mut tail = Tail { tail: None, extents };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
             Some(Ok(next)) => tail.tail = Some(next),
             // Whoever asks the tail in an old epoch must learn that it is over.

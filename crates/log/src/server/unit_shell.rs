@@ -23,7 +23,7 @@ use crate::record::RecordError;
 use crate::unit::{
     Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
 };
-use crate::wire::{Filled, Outcome, Refusal, Seal, Tail, Taken, Trimmed, Written};
+use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Written};
 
 use traffic::Traffic;
 
@@ -155,9 +155,9 @@ impl UnitShell {
         &self.advanced
     }
 
-    /// Every address below is resolved and durable.
-    pub(super) fn watermark(&self) -> Addr {
-        self.core.borrow().watermark()
+    /// Every address from `from` up to here is resolved and durable.
+    pub(super) fn watermark(&self, from: Addr) -> Addr {
+        self.core.borrow().watermark(from)
     }
 
     /// Refuses an epoch that is over.
@@ -171,10 +171,9 @@ impl UnitShell {
     }
 
     /// The unit's part of a check.
-    pub(super) fn bounds(&self) -> Tail {
+    pub(super) fn bounds(&self, extents: &[AddrRange]) -> Vec<ExtentBounds> {
         let core = self.core.borrow();
-        let (first, watermark, end) = (core.first(), core.watermark(), core.end());
-        Tail { tail: None, first: Some(first), watermark: Some(watermark), end: Some(end) }
+        extents.iter().map(|&extent| core.bounds(extent)).collect()
     }
 
     /// Writes a run; the reply goes to `route`.
@@ -199,7 +198,8 @@ impl UnitShell {
 
     /// Seals an epoch.
     pub(super) fn seal(self: &Rc<Self>, route: ReplyRoute, seal: Seal) {
-        self.submit(Route::Reply(route), |to| Input::Seal { to, epoch: seal.epoch });
+        let Seal { epoch, extents } = seal;
+        self.submit(Route::Reply(route), |to| Input::Seal { to, epoch, extents });
     }
 
     fn submit(self: &Rc<Self>, route: Route, input: impl FnOnce(ReplyTo) -> Input) {

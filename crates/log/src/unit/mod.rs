@@ -32,7 +32,7 @@ mod tests;
 
 pub use follow::Follower;
 pub use found::Found;
-pub use state::UnitState;
+pub use state::{SealedExtent, UnitState};
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -43,7 +43,7 @@ use ithaca_chain::{RangeSet, Run};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{Addr, AddrRange, Epoch};
-use crate::wire::{Refusal, Sealed};
+use crate::wire::{ExtentBounds, Refusal, Sealed};
 use pending::Pending;
 
 /// Where a reply goes: the shell's own name for a request, opaque here.
@@ -89,6 +89,8 @@ pub enum Input {
         to: ReplyTo,
         /// The epoch to end.
         epoch: Epoch,
+        /// Where it is to be told what is the highest address; within the limits of the wire.
+        extents: Vec<AddrRange>,
     },
     /// Every ticket up to this one is durable.
     Persisted {
@@ -306,24 +308,24 @@ impl Unit {
         push(next..range.end, Holding::Unwritten);
     }
 
-    /// Every address below is resolved and durable: a follower may be served up to here.
-    pub fn watermark(&self) -> Addr {
-        Addr(self.durable.first_gap(0))
+    /// Every address from `from` up to here is resolved and durable: a follower that has come to `from` may be served them.
+    pub fn watermark(&self, from: Addr) -> Addr {
+        Addr(self.durable.first_gap(from.0))
     }
 
-    /// The lowest address that is not trimmed.
-    pub fn first(&self) -> Addr {
-        Addr(self.trimmed.first_gap(0))
-    }
-
-    /// One past the highest durable address; 0 if there is none.
-    pub fn end(&self) -> Addr {
-        Addr(self.durable.last().map_or(0, |last| last + 1))
+    /// Where what it holds of `extent` begins and ends.
+    pub fn bounds(&self, extent: AddrRange) -> ExtentBounds {
+        let AddrRange { start, end } = extent;
+        ExtentBounds {
+            first: Addr(self.trimmed.first_gap(start.0)).min(end),
+            watermark: self.watermark(start).min(end),
+            end: last_in(&self.durable, extent).map_or(start, |last| Addr(last.0 + 1)),
+        }
     }
 
     /// Its own state, as it is or is about to be stored.
-    pub fn state(&self) -> UnitState {
-        self.state
+    pub fn state(&self) -> &UnitState {
+        &self.state
     }
 
     /// Requests in this epoch and below are refused.
@@ -345,4 +347,14 @@ impl Unit {
     fn highest(&self) -> Option<Addr> {
         self.durable.last().max(self.claimed.last()).map(Addr)
     }
+
+    /// The highest address of `extent` that holds something, or will.
+    fn highest_in(&self, extent: AddrRange) -> Option<Addr> {
+        last_in(&self.durable, extent).max(last_in(&self.claimed, extent))
+    }
+}
+
+/// The highest member of `set` in `extent`.
+fn last_in(set: &RangeSet, extent: AddrRange) -> Option<Addr> {
+    set.overlaps(extent.numbers()).last().map(|range| Addr(range.end - 1))
 }

@@ -1,9 +1,10 @@
-//! What a log unit stores about itself, beside its entries: which epochs are over.
+//! What a log unit stores about itself, beside its entries: which epochs are over, and what its seal has told.
 
 use bytes::{BufMut, Bytes};
-use ithaca_env::codec::Decoder;
+use ithaca_env::codec::{DecodeError, Decoder};
 
-use crate::pos::{Addr, Epoch};
+use crate::limits;
+use crate::pos::{Addr, AddrRange, Epoch};
 use crate::record::{self, RecordError};
 
 /// The magic of the stored record.
@@ -15,16 +16,26 @@ const VERSION: u16 = 1;
 /// An address that is none, stored.
 const NONE: u64 = u64::MAX;
 
-/// A unit's own state. Body of its record, 24 bytes: `sealed u64`, `sealed_highest u64` (2^64 - 1 for none), `served
-/// u64`; the envelope is that of [`crate::record`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A unit's own state. Body of its record: `sealed u64`, `served u64`, `count u32` (at most
+/// [`limits::SEAL_EXTENTS_MAX_COUNT`]), then for each extent `start u64`, `end u64`, `highest u64` (2^64 - 1 for none); the
+/// envelope is that of [`crate::record`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitState {
     /// The last epoch that is sealed.
     pub sealed: Epoch,
-    /// The highest address that held anything when it was sealed.
-    pub sealed_highest: Option<Addr>,
+    /// What the seal of that epoch has told, so that it tells the same again.
+    pub sealed_extents: Vec<SealedExtent>,
     /// The newest epoch in which the unit has changed anything. After a restart this epoch is over for the unit.
     pub served: Epoch,
+}
+
+/// What was found in an extent when the unit was sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedExtent {
+    /// The addresses that were asked about.
+    pub extent: AddrRange,
+    /// The highest of them that held anything.
+    pub highest: Option<Addr>,
 }
 
 impl UnitState {
@@ -32,8 +43,13 @@ impl UnitState {
     pub fn encode(&self) -> Bytes {
         record::encode(MAGIC, VERSION, |out| {
             out.put_u64_le(self.sealed.0);
-            out.put_u64_le(self.sealed_highest.map_or(NONE, |addr| addr.0));
             out.put_u64_le(self.served.0);
+            out.put_u32_le(self.sealed_extents.len() as u32);
+            for SealedExtent { extent, highest } in &self.sealed_extents {
+                out.put_u64_le(extent.start.0);
+                out.put_u64_le(extent.end.0);
+                out.put_u64_le(highest.map_or(NONE, |addr| addr.0));
+            }
         })
     }
 
@@ -41,13 +57,27 @@ impl UnitState {
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let (_, body) = record::decode(MAGIC, VERSION, bytes)?;
         let mut decoder = Decoder::new(body);
-        let state = Self {
-            sealed: Epoch(decoder.u64("sealed epoch")?),
-            sealed_highest: Some(decoder.u64("highest address")?).filter(|&addr| addr != NONE).map(Addr),
-            served: Epoch(decoder.u64("served epoch")?),
-        };
+        let sealed = Epoch(decoder.u64("sealed epoch")?);
+        let served = Epoch(decoder.u64("served epoch")?);
+        let count = decoder.u32("extent count")? as usize;
+        if count > limits::SEAL_EXTENTS_MAX_COUNT {
+            let found = count as u64;
+            let expected = "at most 256 extents";
+            return Err(DecodeError::Invalid { field: "extent count", found, expected }.into());
+        }
+        let mut sealed_extents = Vec::with_capacity(count.min(decoder.left() / 24));
+        for _ in 0..count {
+            let (start, end) = (decoder.u64("extent start")?, decoder.u64("extent end")?);
+            let highest = Some(decoder.u64("highest address")?).filter(|&addr| addr != NONE).map(Addr);
+            sealed_extents.push(SealedExtent { extent: AddrRange::new(Addr(start), Addr(end)), highest });
+        }
         decoder.finish()?;
-        Ok(state)
+        Ok(Self { sealed, sealed_extents, served })
+    }
+
+    /// What the seal has told of `extent`, if it was asked.
+    pub(super) fn sealed_extent(&self, extent: AddrRange) -> Option<&SealedExtent> {
+        self.sealed_extents.iter().find(|told| told.extent == extent)
     }
 }
 
@@ -57,9 +87,19 @@ mod tests {
 
     #[test]
     fn the_state_survives_storing() {
-        let state = UnitState { sealed: Epoch(4), sealed_highest: None, served: Epoch(5) };
+        let mut state = UnitState { sealed: Epoch(4), sealed_extents: Vec::new(), served: Epoch(5) };
+        assert_eq!(UnitState::decode(&state.encode()), Ok(state.clone()));
+        for (base, highest) in [(0, None), (1 << 44, Some(Addr(1 << 44)))] {
+            state.sealed_extents.push(SealedExtent { extent: (base..base + 9).into(), highest });
+        }
         assert_eq!(UnitState::decode(&state.encode()), Ok(state));
-        let state = UnitState { sealed_highest: Some(Addr(9)), ..state };
-        assert_eq!(UnitState::decode(&state.encode()), Ok(state));
+    }
+
+    #[test]
+    fn a_state_with_more_extents_than_any_layout_gives_a_unit_is_refused() {
+        let told = SealedExtent { extent: (0..1).into(), highest: None };
+        let sealed_extents = vec![told; limits::SEAL_EXTENTS_MAX_COUNT + 1];
+        let state = UnitState { sealed_extents, ..UnitState::default() };
+        assert!(UnitState::decode(&state.encode()).is_err());
     }
 }

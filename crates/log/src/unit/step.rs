@@ -7,7 +7,7 @@ use ithaca_chain::{RangeSet, Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
 use super::conflict::Sorted;
 use super::pending::{Claims, Pending, Waiting};
-use super::{Answer, Effect, Holding, Input, ReplyTo, Ticket, Unit};
+use super::{Answer, Effect, Holding, Input, ReplyTo, SealedExtent, Ticket, Unit, last_in};
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch};
@@ -33,7 +33,7 @@ impl Unit {
             Input::Write { to, run } => (to, self.write(to, run, effects)),
             Input::Fill { to, epoch, ranges } => (to, self.fill(to, epoch, &ranges, effects)),
             Input::Trim { to, epoch, ranges } => (to, self.trim(to, epoch, &ranges, effects)),
-            Input::Seal { to, epoch } => (to, self.seal(to, epoch, effects)),
+            Input::Seal { to, epoch, extents } => (to, self.seal(to, epoch, &extents, effects)),
             Input::Persisted { up_to } => return self.persisted(up_to, effects),
             Input::NotTaken { ticket, refusal } => return self.not_taken(ticket, refusal, effects),
             Input::Failed => return self.fail(effects),
@@ -131,7 +131,13 @@ impl Unit {
         Ok(())
     }
 
-    fn seal(&mut self, to: ReplyTo, epoch: Epoch, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+    fn seal(
+        &mut self,
+        to: ReplyTo,
+        epoch: Epoch,
+        extents: &[AddrRange],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
         if self.failed {
             return Err(Refusal::Failed);
         }
@@ -139,21 +145,19 @@ impl Unit {
         if !repeated && (epoch < self.state.sealed || epoch < self.state.served) {
             return Err(Refusal::Sealed { sealed: self.floor });
         }
-        let undo = self.state;
-        if !repeated {
-            // What is under way counts: it is durable before this seal is, because tickets become durable in order.
-            self.state.sealed_highest = self.highest();
-            if self.options.planted.is(PlantedBug::SealForgetsPending) {
-                self.state.sealed_highest = self.durable.last().map(Addr);
-            }
+        let told = if repeated { self.state.sealed_extents.clone() } else { Vec::new() };
+        let sealed_extents = self.tell_extents(epoch, told, extents)?;
+        if !repeated || sealed_extents != self.state.sealed_extents {
+            self.state.sealed_extents = sealed_extents;
             self.state.sealed = epoch;
             self.floor = self.floor.max(epoch);
             self.sealed_by = None;
         }
-        let mut sealed = Sealed { epoch, highest: self.state.sealed_highest };
-        if self.options.planted.is(PlantedBug::RepeatedSealMoves) {
-            sealed.highest = self.highest();
-        }
+        let highest = |&extent| match self.options.planted.is(PlantedBug::RepeatedSealMoves) {
+            true => self.highest_in(extent),
+            false => self.state.sealed_extent(extent).and_then(|told| told.highest),
+        };
+        let sealed = Sealed { epoch, highest: extents.iter().map(highest).collect() };
         if self.options.planted.is(PlantedBug::SealWithoutPersist) {
             effects.push(Effect::Reply { to, answer: Answer::Sealed(sealed) });
             return Ok(());
@@ -163,12 +167,41 @@ impl Unit {
             Some(ticket) if ticket <= self.durable_ticket => self.reply(to, answer, effects),
             Some(ticket) => self.wait(self.last_ticket.max(ticket), to, answer),
             None => {
-                let ticket =
-                    self.persist(Change::default(), Some(self.state), to, answer, Some(undo), effects);
+                let state = Some(self.state.clone());
+                let ticket = self.persist(Change::default(), state, to, answer, None, effects);
                 self.sealed_by = Some(ticket);
             }
         }
         Ok(())
+    }
+
+    /// What the seal of `epoch` tells, with what it has `told` before. An extent that it is asked about for the first time is
+    /// looked up now, which is as good as then while nothing newer has changed anything: what is under way counts, because it
+    /// is durable before this answer is. Later it cannot be told any more, and the epoch that came after is decided.
+    fn tell_extents(
+        &self,
+        epoch: Epoch,
+        mut told: Vec<SealedExtent>,
+        extents: &[AddrRange],
+    ) -> Result<Vec<SealedExtent>, Refusal> {
+        for &extent in extents {
+            if told.iter().any(|told| told.extent == extent) {
+                continue;
+            }
+            if self.state.served > epoch {
+                return Err(Refusal::Sealed { sealed: self.floor });
+            }
+            let highest = match self.options.planted.is(PlantedBug::SealForgetsPending) {
+                true => last_in(&self.durable, extent),
+                false => self.highest_in(extent),
+            };
+            told.push(SealedExtent { extent, highest });
+        }
+        let (found, limit) = (told.len() as u64, limits::SEAL_EXTENTS_MAX_COUNT as u64);
+        if found > limit {
+            return Err(Refusal::TooLarge { found, limit });
+        }
+        Ok(told)
     }
 
     /// Refuses entries that would be refused now wherever they went: `bytes` of them in `epoch`. Changes nothing.
@@ -210,15 +243,15 @@ impl Unit {
             }
             return;
         }
-        let undo = self.state;
-        let mut state = None;
+        let (mut state, mut undo) = (None, None);
         if epoch > self.state.served {
+            undo = Some(self.state.clone());
             self.state.served = epoch;
             // An older epoch is over as soon as a newer one is seen: layouts are decided one after the other.
             self.floor = self.floor.max(Epoch(epoch.0 - 1));
-            state = Some(self.state);
+            state = Some(self.state.clone());
         }
-        self.persist(change, state, to, answer, state.map(|_| undo), effects);
+        self.persist(change, state, to, answer, undo, effects);
     }
 
     fn persist(
@@ -305,7 +338,11 @@ impl Unit {
         match pending.answer {
             // The epoch stays over in memory, which is on the safe side; asking again stores it.
             Waiting::Sealed(_) => self.sealed_by = None,
-            _ => self.state = pending.undo.unwrap_or(self.state),
+            _ => {
+                if let Some(undo) = pending.undo {
+                    self.state = undo;
+                }
+            }
         }
         effects.extend(pending.to.map(|to| Effect::Reply { to, answer: Answer::Refused(refusal) }));
     }

@@ -8,6 +8,9 @@ use super::*;
 use crate::wire::Refusal;
 use ithaca_chain::{RunKind, Table};
 
+/// The extent that a seal asks about and that is shown, where the script names none.
+const EXTENT: &str = "0..1000";
+
 /// A unit, and what its drive would have after a restart.
 struct Bench {
     unit: Unit,
@@ -63,12 +66,15 @@ impl Bench {
             }
             "fill" => Input::Fill { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
             "trim" => Input::Trim { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
-            "seal" => Input::Seal { to: ReplyTo(number(1)), epoch: Epoch(number(2)) },
+            "seal" => {
+                let extents = if words.len() > 3 { ranges(3) } else { vec![parse_range(EXTENT)] };
+                Input::Seal { to: ReplyTo(number(1)), epoch: Epoch(number(2)), extents }
+            }
             "persisted" => {
                 for (covered, released, state) in self.batches.drain(..number(1) as usize) {
                     covered.ranges().for_each(|range| _ = self.stored.covered.insert(range));
                     released.ranges().for_each(|range| _ = self.stored.released.insert(range));
-                    self.stored.state = state.unwrap_or(self.stored.state);
+                    self.stored.state = state.unwrap_or_else(|| self.stored.state.clone());
                 }
                 let under_way = self.batches.len() as u64;
                 Input::Persisted { up_to: Ticket(self.unit.last_ticket.0 - under_way) }
@@ -98,7 +104,7 @@ impl Bench {
                     }
                     release.iter().for_each(|range| _ = write!(line, " release {range:?}"));
                     let state = state.map(|state| UnitState::decode(&state).expect("just encoded"));
-                    if let Some(state) = state {
+                    if let Some(state) = &state {
                         _ = write!(line, " state {}", show_state(state));
                     }
                     let covered = runs.iter().map(Run::keys).collect();
@@ -110,10 +116,11 @@ impl Bench {
                         Answer::Written { taken } => format!("written{}", listed(&taken)),
                         Answer::Filled { taken } => format!("filled{}", listed(&taken)),
                         Answer::Trimmed => "trimmed".to_owned(),
-                        Answer::Sealed(sealed) => match sealed.highest {
-                            Some(highest) => format!("sealed {}, highest {highest}", sealed.epoch),
-                            None => format!("sealed {}, empty", sealed.epoch),
-                        },
+                        Answer::Sealed(sealed) => {
+                            let highest: Vec<String> =
+                                sealed.highest.iter().map(|&at| show_highest(at)).collect();
+                            format!("sealed {}, highest {}", sealed.epoch, highest.join(", "))
+                        }
                         Answer::Refused(refusal) => format!("refused: {refusal}"),
                     };
                     _ = writeln!(out, "q{}: {answer}", to.0);
@@ -125,7 +132,7 @@ impl Bench {
 
     fn show(&self) -> String {
         let unit = &self.unit;
-        let (first, watermark, end) = (unit.first(), unit.watermark(), unit.end());
+        let ExtentBounds { first, watermark, end } = unit.bounds(parse_range(EXTENT));
         format!(
             "first {first}, watermark {watermark}, end {end}, refuses up to {}, {} wait; {}\n",
             unit.floor(),
@@ -140,9 +147,20 @@ fn parse_range(text: &str) -> AddrRange {
     (start.parse::<u64>().expect("a number")..end.parse::<u64>().expect("a number")).into()
 }
 
-fn show_state(state: UnitState) -> String {
-    let highest = state.sealed_highest.map_or("none".to_owned(), |addr| addr.to_string());
-    format!("sealed {} at {highest}, served {}", state.sealed, state.served)
+fn show_state(state: &UnitState) -> String {
+    let told = |told: &SealedExtent| {
+        let extent = match told.extent == parse_range(EXTENT) {
+            true => String::new(),
+            false => format!(" of {:?}", told.extent.numbers()),
+        };
+        format!(" at {}{extent}", show_highest(told.highest))
+    };
+    let told: String = state.sealed_extents.iter().map(told).collect::<Vec<_>>().join(",");
+    format!("sealed {}{told}, served {}", state.sealed, state.served)
+}
+
+fn show_highest(highest: Option<Addr>) -> String {
+    highest.map_or("none".to_owned(), |addr| addr.to_string())
 }
 
 fn describe(parts: &[(AddrRange, Holding)]) -> String {

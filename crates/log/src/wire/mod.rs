@@ -41,7 +41,7 @@ pub use runs::{ReceivedRuns, RunRef, RunsBody, StateRef, entries_within, table_e
 pub use seal::{Seal, Sealed};
 pub use space::{Fill, Filled, Trim, Trimmed};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
-pub use token::{Check, Grant, Tail, Token};
+pub use token::{Check, ExtentBounds, Grant, Tail, Token};
 pub use write::{Write, Written, encode_write_head};
 
 use bytes::{Bytes, BytesMut};

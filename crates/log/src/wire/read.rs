@@ -279,7 +279,7 @@ pub(super) fn decode_ranges_only(body: &[u8], data_len: usize) -> Result<Vec<Add
     Ok(ranges)
 }
 
-fn decode_ranges(decoder: &mut Decoder<'_>) -> Result<Vec<AddrRange>, DecodeError> {
+pub(super) fn decode_ranges(decoder: &mut Decoder<'_>) -> Result<Vec<AddrRange>, DecodeError> {
     let count = decoder.u32("range count")? as usize;
     at_most("range count", count, limits::RANGES_MAX_COUNT, "at most 1024 ranges")?;
     let mut ranges = Vec::with_capacity(count.min(decoder.left() / 16));

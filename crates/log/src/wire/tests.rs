@@ -84,8 +84,19 @@ fn requests() -> Vec<Sample> {
         sample("read", head(), Read { limit_bytes: 65_536, ranges: vec![range(40, 43), range(90, 91)] }, &[]),
         sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
         sample("trim", head(), Trim { ranges: vec![range(0, 40)] }, &[]),
-        sample("check", head(), Check, &[]),
-        sample("seal", head(), Seal { epoch: Epoch(3) }, &[]),
+        sample("check", head(), Check::default(), &[]),
+        sample(
+            "check_extents",
+            head(),
+            Check { extents: vec![range(0, 1 << 44), range(1 << 44, 2 << 44)] },
+            &[],
+        ),
+        sample(
+            "seal",
+            head(),
+            Seal { epoch: Epoch(3), extents: vec![range(0, 1 << 44), range(1 << 44, 2 << 44)] },
+            &[],
+        ),
         sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
         sample("propose", head(), Propose { record: Bytes::from_static(b"a layout record") }, &[]),
         sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
@@ -144,12 +155,8 @@ fn replies() -> Vec<Sample> {
         watermark: Some(Addr(43)),
         counters: vec![("appends".to_owned(), 45)],
     };
-    let tail = Tail {
-        tail: Some(LogPos(45)),
-        first: Some(Addr(38)),
-        watermark: Some(Addr(43)),
-        end: Some(Addr(45)),
-    };
+    let bounds = ExtentBounds { first: Addr(38), watermark: Addr(43), end: Addr(45) };
+    let tail = Tail { tail: Some(LogPos(45)), extents: vec![bounds] };
     let push = Head { flags: FLAG_PUSH, ..head() };
     vec![
         sample("hello_ok", Head::new(RequestId(1), Epoch(3)), hello_ok, &[]),
@@ -162,8 +169,7 @@ fn replies() -> Vec<Sample> {
         sample("filled", head(), Filled { taken }, &[]),
         sample("trimmed", head(), Trimmed, &[]),
         sample("tail", head(), tail, &[]),
-        sample("sealed", head(), Sealed { epoch: Epoch(3), highest: Some(Addr(44)) }, &[]),
-        sample("sealed_empty", head(), Sealed { epoch: Epoch(3), highest: None }, &[]),
+        sample("sealed", head(), Sealed { epoch: Epoch(3), highest: vec![Some(Addr(44)), None] }, &[]),
         sample("layout_record", head(), LayoutRecord { record: Bytes::from_static(b"a layout record") }, &[]),
         sample("node_status", head(), status, &[]),
         sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),

@@ -3,9 +3,10 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
-use super::{Kind, Message, from_optional, no_data, optional};
+use super::read::{decode_ranges_only, encode_ranges};
+use super::{Kind, Message, at_most, from_optional, no_data, optional};
 use crate::limits;
-use crate::pos::{Addr, LogPos};
+use crate::pos::{Addr, AddrRange, LogPos};
 
 /// Asks for the next `count` positions, at most [`limits::GRANT_MAX_COUNT`], for appends that are queued already. The
 /// head's epoch must be the sequencer's. Body, 4 bytes: `count u32`.
@@ -25,22 +26,33 @@ pub struct Grant {
     pub count: u32,
 }
 
-/// Asks where the log ends and begins. Each role of a node answers its part. Body: empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Check;
+/// Asks where the log ends, of a sequencer, and where extents begin and end, of a log unit. Each role of a node answers its
+/// part. Body: ranges, as in [`super::Read`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    /// Addresses of the unit that are asked about, none empty; at most [`limits::RANGES_MAX_COUNT`].
+    pub extents: Vec<AddrRange>,
+}
 
-/// Where the log, or the part of it that the node holds, ends and begins. Body, 32 bytes: `tail u64`, `first u64`,
-/// `watermark u64`, `end u64`; 2^64 - 1 where the node does not have the role.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where the log, and the parts of it that the node holds, end and begin. Body: `tail u64` (2^64 - 1 if the node is no
+/// sequencer), `count u32`, then for each extent, 24 bytes: `first u64`, `watermark u64`, `end u64`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// From a sequencer: the next position that it will grant.
     pub tail: Option<LogPos>,
-    /// From a log unit: its lowest address that is not trimmed.
-    pub first: Option<Addr>,
-    /// From a log unit: every address below is resolved and durable.
-    pub watermark: Option<Addr>,
-    /// From a log unit: one past the highest durable address; 0 if there is none.
-    pub end: Option<Addr>,
+    /// From a log unit: each extent, in the order of the request. None if the node is no unit.
+    pub extents: Vec<ExtentBounds>,
+}
+
+/// Where what a unit holds of an extent begins and ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentBounds {
+    /// The lowest address that is not trimmed; the extent's end if all are.
+    pub first: Addr,
+    /// Every address of the extent below is resolved and durable.
+    pub watermark: Addr,
+    /// One past the highest durable address; the extent's start if there is none.
+    pub end: Addr,
 }
 
 impl Message for Token {
@@ -90,12 +102,12 @@ impl Message for Grant {
 impl Message for Check {
     const KIND: Kind = Kind::Check;
 
-    fn encode_body(&self, _out: &mut BytesMut) {}
+    fn encode_body(&self, out: &mut BytesMut) {
+        encode_ranges(&self.extents, out);
+    }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        Decoder::new(body).finish()?;
-        no_data(data_len)?;
-        Ok(Self)
+        decode_ranges_only(body, data_len).map(|extents| Self { extents })
     }
 }
 
@@ -104,22 +116,29 @@ impl Message for Tail {
 
     fn encode_body(&self, out: &mut BytesMut) {
         out.put_u64_le(optional(self.tail.map(|pos| pos.0)));
-        for addr in [self.first, self.watermark, self.end] {
-            out.put_u64_le(optional(addr.map(|addr| addr.0)));
+        assert!(self.extents.len() <= limits::RANGES_MAX_COUNT, "{} extents", self.extents.len());
+        out.put_u32_le(self.extents.len() as u32);
+        for bounds in &self.extents {
+            [bounds.first, bounds.watermark, bounds.end].iter().for_each(|addr| out.put_u64_le(addr.0));
         }
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
-        let tail = Self {
-            tail: from_optional(decoder.u64("tail")?).map(LogPos),
-            first: from_optional(decoder.u64("first address")?).map(Addr),
-            watermark: from_optional(decoder.u64("watermark")?).map(Addr),
-            end: from_optional(decoder.u64("end address")?).map(Addr),
-        };
+        let tail = from_optional(decoder.u64("tail")?).map(LogPos);
+        let count = decoder.u32("extent count")? as usize;
+        at_most("extent count", count, limits::RANGES_MAX_COUNT, "at most 1024 extents")?;
+        let mut extents = Vec::with_capacity(count.min(decoder.left() / 24));
+        for _ in 0..count {
+            extents.push(ExtentBounds {
+                first: Addr(decoder.u64("first address")?),
+                watermark: Addr(decoder.u64("watermark")?),
+                end: Addr(decoder.u64("end address")?),
+            });
+        }
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(tail)
+        Ok(Self { tail, extents })
     }
 }
 
