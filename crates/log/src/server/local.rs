@@ -1,6 +1,6 @@
 //! A cluster in one environment: every node has its own socket, and they talk to each other as any cluster does.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
 use super::register::{REGISTER_BYTES, Register, RegisterError};
-use super::unit_drives::open_unit;
+use super::unit_drives::{UnitDrives, open_unit, sides};
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
 use crate::limits;
@@ -88,11 +88,15 @@ impl LocalOptions {
             self.drives.iter().skip(unit * each).take(each).map(|path| sides(path)).collect();
         if own.is_empty() { vec![vec![self.data.join(format!("unit-{}.chain", unit + 1))]] } else { own }
     }
-}
 
-/// The sides that `A+B` names. A path that is not text is one side.
-fn sides(path: &Path) -> Vec<PathBuf> {
-    path.to_str().map_or_else(|| vec![path.to_owned()], |text| text.split('+').map(PathBuf::from).collect())
+    fn drives_of(&self, unit: usize) -> UnitDrives {
+        UnitDrives {
+            links: self.unit_drives(unit),
+            create_bytes: self.create_bytes,
+            chain: self.chain.clone(),
+            unit: self.unit,
+        }
+    }
 }
 
 /// Why a local cluster does not start.
@@ -220,17 +224,18 @@ impl LocalCluster {
             None => None,
         };
         for (unit, listener) in listeners.into_iter().enumerate() {
-            let (shell, answering) = open_unit(env, &options, unit, cluster, decided.is_some()).await?;
+            let node_id = NodeId(unit as u64 + 1);
+            let (shell, answering) = open_unit(env, &options.drives_of(unit), node_id, cluster, decided.is_some()).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
             started.serving.borrow_mut().push(answering);
             let node = Rc::new(Node {
                 env: env.clone(),
-                id: NodeId(unit as u64 + 1),
-                cluster,
+                id: node_id,
+                cluster: Cell::new(cluster),
                 incarnation: Incarnation(env.wall_clock_ms()),
-                unit: Some(shell),
+                unit: OnceCell::from(shell),
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
                 layouts: keeper.take(),
@@ -245,7 +250,7 @@ impl LocalCluster {
         let sequencer =
             Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted)
                 .remembering(options.remembered_max);
-        let unit = |node: &Rc<Node>| Some((node.id, Rc::clone(node.unit.as_ref()?)));
+        let unit = |node: &Rc<Node>| Some((node.id, Rc::clone(node.unit.get()?)));
         let units = started.nodes.iter().filter_map(unit).collect();
         let forwarder = Forwarder::new(started.layout.clone(), units, options.planted);
         started.nodes[0].forwarder.replace(forwarder);
@@ -271,7 +276,7 @@ impl LocalCluster {
     /// Waits until a unit's chain has stopped and returns why. Nothing more can be written to that unit until the cluster
     /// is started again.
     pub async fn failed(&self) -> ChainError {
-        let units = self.nodes.iter().filter_map(|node| node.unit.as_ref());
+        let units = self.nodes.iter().filter_map(|node| node.unit.get());
         let stopped = |chain: Chain| async move { chain.changed(Ticket(u64::MAX)).await };
         let waits = units.map(|unit| stopped(unit.chain().clone())).collect();
         let ended = gather(waits, Result::is_err).await;
@@ -286,7 +291,7 @@ impl LocalCluster {
     pub async fn stop(self) {
         self.serving.borrow_mut().drain(..).for_each(|task| task.abort());
         for node in &self.nodes {
-            if let Some(unit) = &node.unit {
+            if let Some(unit) = node.unit.get() {
                 // A chain that has stopped has nothing left to write, and has said so.
                 let _ = unit.chain().clone().close().await;
             }

@@ -3,7 +3,7 @@
 //! A connection is read as fast as it is answered: while too many of its requests are under way, or too much of what it
 //! was sent stands unread, nothing more is taken from it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -17,7 +17,9 @@ use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
 use super::reply::{ReplyRoute, UnderWay};
 use super::unit_shell::{Route, UnitShell};
+use crate::layout::Layout;
 use crate::limits;
+use crate::planted::Planted;
 use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId};
 use crate::sequencer::Sequencer;
 use crate::wire::{
@@ -36,9 +38,11 @@ const FOLLOWING_MAX: usize = 1024;
 pub(super) struct Node {
     pub(super) env: Env,
     pub(super) id: NodeId,
-    pub(super) cluster: ClusterId,
+    /// Its cluster; unknown until it is told of one.
+    pub(super) cluster: Cell<ClusterId>,
     pub(super) incarnation: Incarnation,
-    pub(super) unit: Option<Rc<UnitShell>>,
+    /// Set once, as soon as it belongs to a cluster.
+    pub(super) unit: OnceCell<Rc<UnitShell>>,
     pub(super) sequencer: RefCell<Option<Sequencer>>,
     /// Where appends that are sent whole go; with a sequencer only.
     pub(super) forwarder: RefCell<Option<Forwarder>>,
@@ -71,7 +75,7 @@ impl Node {
         if self.sequencer.borrow().is_some() {
             roles = roles.with(Roles::SEQUENCER);
         }
-        if self.unit.is_some() {
+        if self.unit.get().is_some() {
             roles = roles.with(Roles::UNIT);
         }
         if self.forwarder.borrow().is_some() {
@@ -85,6 +89,40 @@ impl Node {
         let sequencer = self.sequencer.borrow().as_ref().map(Sequencer::epoch);
         let layout = self.layouts.as_ref().and_then(|layouts| layouts.epoch());
         sequencer.max(layout).unwrap_or_default()
+    }
+
+    /// Takes over what `layout` gives this node to do; `may_grant` says that no earlier life of it may have granted positions
+    /// in that epoch.
+    pub(super) fn go_on(&self, layout: &Layout, may_grant: bool, remembered_max: usize, planted: Planted) {
+        let is_sequencer = may_grant && layout.sequencer == self.id;
+        self.forwarder.replace(None);
+        if !is_sequencer {
+            self.sequencer.replace(None);
+            return;
+        }
+        let sequencer = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
+        self.sequencer.replace(Some(sequencer.remembering(remembered_max)));
+        let units = self.unit.get().map(|unit| (self.id, Rc::clone(unit))).into_iter().collect();
+        self.forwarder.replace(Forwarder::new(layout.clone(), units, planted));
+    }
+
+    /// Grants nothing of `epoch` and before any more, and does not say where its log ends.
+    fn stop_granting(&self, epoch: Epoch) {
+        let is_over = self.sequencer.borrow().as_ref().is_some_and(|sequencer| sequencer.epoch() <= epoch);
+        if is_over {
+            self.sequencer.replace(None);
+            self.forwarder.replace(None);
+        }
+    }
+
+    /// Whether its unit stores nothing any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.unit.get().is_some_and(|unit| unit.has_failed())
+    }
+
+    /// How long its unit takes to store a write, of late, in microseconds; 0 if it has stored none.
+    pub(super) fn write_us(&self) -> u32 {
+        self.unit.get().map_or(0, |unit| unit.write_us())
     }
 
     /// Serves `listener` until the task is aborted.
@@ -115,7 +153,7 @@ impl Node {
         ];
         let mut counters: Vec<(String, u64)> =
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
-        if let Some(unit) = &self.unit {
+        if let Some(unit) = self.unit.get() {
             counters.extend(unit.counters());
         }
         let sequencer = self.sequencer.borrow();
@@ -128,7 +166,7 @@ impl Node {
             rss_bytes: if self.counts_process { self.env.resident_bytes() } else { 0 },
             uptime_ms: self.env.now().since(self.started).as_millis() as u64,
             tail: sequencer.as_ref().and_then(|sequencer| sequencer.tail(sequencer.epoch()).ok()),
-            watermark: self.unit.as_ref().map(|unit| unit.watermark(Addr(0))),
+            watermark: self.unit.get().map(|unit| unit.watermark(Addr(0))),
             counters,
         }
     }
@@ -255,8 +293,8 @@ impl Session {
         let route = self.route(head);
         let refusal = if !(hello.version_min..=hello.version_max).contains(&PROTOCOL_VERSION) {
             Some(Refusal::UnsupportedVersion { version_min: PROTOCOL_VERSION, version_max: PROTOCOL_VERSION })
-        } else if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster {
-            Some(Refusal::WrongCluster { cluster: node.cluster })
+        } else if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster.get() {
+            Some(Refusal::WrongCluster { cluster: node.cluster.get() })
         } else if hello.node != NodeId(0) && hello.node != node.id {
             Some(Refusal::WrongNode { node: node.id })
         } else {
@@ -268,10 +306,10 @@ impl Session {
         }
         self.greeted = true;
         let whole = (limits::WRITE_MAX_BYTES, limits::RUN_MAX_COUNT);
-        let (write_max_bytes, run_max_count) = node.unit.as_ref().map_or(whole, |unit| unit.write_limits());
+        let (write_max_bytes, run_max_count) = node.unit.get().map_or(whole, |unit| unit.write_limits());
         let ok = HelloOk {
             version: PROTOCOL_VERSION,
-            cluster: node.cluster,
+            cluster: node.cluster.get(),
             node: node.id,
             incarnation: node.incarnation,
             entry_max_bytes: limits::ENTRY_MAX_BYTES.min(write_max_bytes) as u32,
@@ -286,7 +324,7 @@ impl Session {
 
     fn write(&mut self, frame: Frame) {
         let route = self.route(frame.head);
-        let Some(unit) = &self.node.unit else {
+        let Some(unit) = self.node.unit.get() else {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
         };
         match wire::Write::decode_body(&frame.body, frame.data.len()) {
@@ -338,14 +376,17 @@ impl Session {
     }
 
     fn serve_unit(&mut self, head: Head, request: Request) {
-        let Some(unit) = self.node.unit.clone() else {
+        let Some(unit) = self.node.unit.get().cloned() else {
             return self.route(head).refuse(Refusal::NotServing { roles: Roles::UNIT });
         };
         match request {
             Request::Read(read) => unit.read(self.route(head), read),
             Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
-            Request::Seal(seal) => unit.seal(self.route(head), seal),
+            Request::Seal(seal) => {
+                self.node.stop_granting(seal.epoch);
+                unit.seal(self.route(head), seal);
+            }
             Request::Subscribe(subscribe) => {
                 self.following.retain(|_, following| following.is_open());
                 if self.following.len() >= FOLLOWING_MAX {
@@ -380,7 +421,7 @@ impl Session {
 
     fn check(&self, head: Head, check: &Check) {
         let route = self.route(head);
-        let unit = self.node.unit.as_ref();
+        let unit = self.node.unit.get();
         let extents = unit.map(|unit| unit.bounds(&check.extents)).unwrap_or_default();
         let mut tail = Tail { tail: None, extents };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {

@@ -3,14 +3,32 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ithaca_chain::{Chain, ChainId, Identity, Label, LinkStats, OpenError, Recovered, identify};
+use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, LinkStats, OpenError, Recovered, identify};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;
 
-use super::local::{LocalOptions, StartError};
+use super::local::StartError;
 use super::unit_shell::UnitShell;
 use crate::pos::{ClusterId, NodeId};
+use crate::unit::UnitOptions;
+
+/// What a unit stands on.
+pub(super) struct UnitDrives {
+    /// Its drives, in the order of its chain: each inner list is a link, with its sides.
+    pub(super) links: Vec<Vec<PathBuf>>,
+    /// Bytes that a new drive is created with.
+    pub(super) create_bytes: u64,
+    /// How its chain is set up.
+    pub(super) chain: ChainOptions,
+    /// How the unit is set up.
+    pub(super) unit: UnitOptions,
+}
+
+/// The sides that `A+B` names. A path that is not text is one side.
+pub(super) fn sides(path: &Path) -> Vec<PathBuf> {
+    path.to_str().map_or_else(|| vec![path.to_owned()], |text| text.split('+').map(PathBuf::from).collect())
+}
 
 /// Opens a unit's chain, or creates it when the cluster is new.
 ///
@@ -18,44 +36,41 @@ use crate::pos::{ClusterId, NodeId};
 /// otherwise one of them is lost.
 pub(super) async fn open_unit(
     env: &Env,
-    options: &LocalOptions,
-    unit: usize,
+    drives: &UnitDrives,
+    node: NodeId,
     cluster: ClusterId,
     formed: bool,
 ) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
-    let links = options.unit_drives(unit);
-    let node = NodeId(unit as u64 + 1);
     let label = Label::new(&format!("unit {}", node.0)).expect("a short label");
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
     let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
     let (chain, recovered) = if formed {
-        open_formed(env, options, &links, node, &identity).await?
+        open_formed(env, drives, node, &identity).await?
     } else {
-        create_or_open(env, options, &links, &identity).await?
+        create_or_open(env, drives, &identity).await?
     };
-    UnitShell::start(env, chain, recovered, options.unit)
-        .map_err(|error| StartError::UnitState { path: names(&links), error })
+    UnitShell::start(env, chain, recovered, drives.unit)
+        .map_err(|error| StartError::UnitState { path: names(&drives.links), error })
 }
 
 async fn create_or_open(
     env: &Env,
-    options: &LocalOptions,
-    links: &[Vec<PathBuf>],
+    drives: &UnitDrives,
     identity: &Identity,
 ) -> Result<(Chain, Recovered), StartError> {
-    let mut drives = Vec::new();
-    for link in links {
+    let mut links = Vec::new();
+    for link in &drives.links {
         let mut sides = Vec::new();
         for path in link {
-            sides.push(open_drive(env, path, Some(options.create_bytes)).await.map_err(OpenError::Drive)?);
+            sides.push(open_drive(env, path, Some(drives.create_bytes)).await.map_err(OpenError::Drive)?);
         }
-        drives.push(sides);
+        links.push(sides);
     }
-    let chain_options = options.chain.clone();
+    let chain_options = drives.chain.clone();
     // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
-    match Chain::create(env, drives.clone(), identity.clone(), chain_options.clone()).await {
+    match Chain::create(env, links.clone(), identity.clone(), chain_options.clone()).await {
         Err(OpenError::AlreadyThere { .. }) => {
-            Ok(Chain::open(env, drives, Some(identity), chain_options).await?)
+            Ok(Chain::open(env, links, Some(identity), chain_options).await?)
         }
         created => Ok((created?, Recovered::default())),
     }
@@ -63,14 +78,13 @@ async fn create_or_open(
 
 async fn open_formed(
     env: &Env,
-    options: &LocalOptions,
-    links: &[Vec<PathBuf>],
+    drives: &UnitDrives,
     unit: NodeId,
     identity: &Identity,
 ) -> Result<(Chain, Recovered), StartError> {
     let mut members = Vec::new();
     let mut new: Vec<New<'_>> = Vec::new();
-    for (link, path) in links.iter().flat_map(|link| link.iter().map(move |path| (link, path))) {
+    for (link, path) in drives.links.iter().flat_map(|link| link.iter().map(move |path| (link, path))) {
         match open_drive(env, path, None).await {
             Err(DriveError::NotFound { .. }) => new.push(New { path, link, drive: None }),
             Err(error) => return Err(OpenError::Drive(error).into()),
@@ -86,7 +100,7 @@ async fn open_formed(
     let opened = match (members.is_empty(), &absent, blank) {
         (true, None, Some(drive)) => Err(OpenError::NotAChain { drive }),
         (true, ..) => Err(OpenError::NoDrives),
-        (false, ..) => Chain::open(env, members, Some(identity), options.chain.clone()).await,
+        (false, ..) => Chain::open(env, members, Some(identity), drives.chain.clone()).await,
     };
     let (chain, recovered) = match (opened, absent) {
         (Err(OpenError::NoDrives | OpenError::DriveMissing { .. }), Some(path)) => {
@@ -95,7 +109,7 @@ async fn open_formed(
         (opened, _) => opened?,
     };
     for it in new {
-        add(env, options, &chain, it).await?;
+        add(env, drives.create_bytes, &chain, it).await?;
     }
     Ok((chain, recovered))
 }
@@ -110,10 +124,10 @@ struct New<'a> {
 }
 
 /// Adds a drive as a side of the link that another one it was given with is of, or as a link of its own.
-async fn add(env: &Env, options: &LocalOptions, chain: &Chain, new: New<'_>) -> Result<(), StartError> {
+async fn add(env: &Env, create_bytes: u64, chain: &Chain, new: New<'_>) -> Result<(), StartError> {
     let drive = match new.drive {
         Some(drive) => drive,
-        None => open_drive(env, new.path, Some(options.create_bytes)).await.map_err(OpenError::Drive)?,
+        None => open_drive(env, new.path, Some(create_bytes)).await.map_err(OpenError::Drive)?,
     };
     let is_given_with = |it: &&LinkStats| new.link.iter().any(|path| path.display().to_string() == it.drive);
     let beside = chain.stats().links.iter().find(is_given_with).map(|it| it.id);

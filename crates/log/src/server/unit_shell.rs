@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind, SideState};
-use ithaca_env::Env;
+use ithaca_env::{Env, Time};
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use slab::Slab;
@@ -25,7 +25,7 @@ use crate::unit::{
 };
 use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Written};
 
-use traffic::Traffic;
+use traffic::{Traffic, WriteTimes};
 
 /// Drives of a unit that it tells of: more would not fit into one answer.
 const DRIVES_TOLD: usize = 32;
@@ -42,6 +42,14 @@ pub(super) enum Route {
     Part(Rc<Joining>),
 }
 
+/// A ticket of the core and what stores it.
+struct Stored {
+    ticket: Ticket,
+    by: ithaca_chain::Ticket,
+    /// When it was handed to the chain.
+    since: Time,
+}
+
 /// A unit and its chain.
 pub(super) struct UnitShell {
     env: Env,
@@ -49,7 +57,7 @@ pub(super) struct UnitShell {
     core: RefCell<Unit>,
     routes: RefCell<Slab<Route>>,
     /// The core's tickets and the chain's tickets that store them, both in order.
-    tickets: RefCell<VecDeque<(Ticket, ithaca_chain::Ticket)>>,
+    tickets: RefCell<VecDeque<Stored>>,
     /// Rings when the watermark may have moved, or the unit failed.
     advanced: Notify,
     /// Kept between steps, so that a step need not allocate.
@@ -57,6 +65,7 @@ pub(super) struct UnitShell {
     /// Kept between reads, for the same reason.
     found: Cell<Found>,
     traffic: Traffic,
+    write_times: WriteTimes,
     planted: Planted,
 }
 
@@ -85,6 +94,7 @@ impl UnitShell {
             effects: Cell::default(),
             found: Cell::default(),
             traffic: Traffic::default(),
+            write_times: WriteTimes::default(),
             planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
@@ -148,6 +158,19 @@ impl UnitShell {
         });
         let whole = self.traffic.counters().into_iter().chain(whole);
         whole.map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
+    }
+
+    /// Whether its drive has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.core.borrow().has_failed()
+    }
+
+    /// How long it took of late to store a write, the median, in microseconds; 0 if none was stored of late.
+    pub(super) fn write_us(&self) -> u32 {
+        let now = self.env.now();
+        // A drive that hangs has finished nothing of late.
+        let waiting = self.tickets.borrow().front().map_or(0, |stored| now.since(stored.since).as_micros());
+        self.write_times.median_us(now).max(u32::try_from(waiting).unwrap_or(u32::MAX))
     }
 
     /// Rings when the watermark may have moved.
@@ -232,7 +255,10 @@ impl UnitShell {
             }
             Effect::Persist { ticket, runs, release, state } => {
                 match self.chain.append(Batch { runs, release, state }) {
-                    Ok(stored_by) => self.tickets.borrow_mut().push_back((ticket, stored_by)),
+                    Ok(by) => {
+                        let since = self.env.now();
+                        self.tickets.borrow_mut().push_back(Stored { ticket, by, since });
+                    }
                     Err(error) => {
                         let refusal = refusal_of(&error);
                         let mut effects = Vec::new();
@@ -372,7 +398,7 @@ fn refusal_of(error: &AppendError) -> Refusal {
 /// Tells the core what has become durable, or that nothing will any more.
 async fn release_answers(shell: Rc<UnitShell>) {
     loop {
-        let first = shell.tickets.borrow().front().map(|&(_, stored_by)| stored_by);
+        let first = shell.tickets.borrow().front().map(|stored| stored.by);
         let durable = shell.chain.durable();
         match first {
             Some(stored_by) if stored_by <= durable => shell.release_up_to(durable),
@@ -392,14 +418,15 @@ impl UnitShell {
     fn release_up_to(self: &Rc<Self>, durable: ithaca_chain::Ticket) {
         let mut up_to = None;
         let mut tickets = self.tickets.borrow_mut();
-        while let Some(&(ticket, stored_by)) = tickets.front() {
-            if stored_by > durable {
-                break;
-            }
-            up_to = Some(ticket);
-            tickets.pop_front();
+        let mut oldest = None;
+        while let Some(stored) = tickets.pop_front_if(|stored| stored.by <= durable) {
+            oldest = oldest.or(Some(stored.since));
+            up_to = Some(stored.ticket);
         }
         drop(tickets);
+        if let Some(since) = oldest {
+            self.write_times.note(since, self.env.now());
+        }
         if let Some(up_to) = up_to {
             self.step(Input::Persisted { up_to });
             self.advanced.ring();

@@ -3,9 +3,12 @@
 //! Counted where the unit takes a request, not where a connection brings it: a part of an append that was sent whole to
 //! another node counts at the unit that stores it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use ithaca_chain::Run;
+use ithaca_env::Time;
 
 use crate::unit::Found;
 
@@ -67,5 +70,38 @@ impl Traffic {
             ("fills", self.fills.get()),
             ("trims", self.trims.get()),
         ]
+    }
+}
+
+/// Times that are remembered.
+const TIMES_MAX: usize = 128;
+/// For how long.
+const TIMES_SPAN: Duration = Duration::from_secs(2);
+
+/// How long writes took of late, from being handed to the chain to being durable.
+#[derive(Default)]
+pub(super) struct WriteTimes {
+    /// When each was done, and what it took in microseconds.
+    latest: RefCell<VecDeque<(Time, u32)>>,
+}
+
+impl WriteTimes {
+    /// Something that was begun at `since` is done.
+    pub(super) fn note(&self, since: Time, now: Time) {
+        let mut latest = self.latest.borrow_mut();
+        if latest.len() == TIMES_MAX {
+            latest.pop_front();
+        }
+        let took = now.since(since).as_micros().min(u128::from(u32::MAX)) as u32;
+        latest.push_back((now, took.max(1)));
+    }
+
+    /// The median of the last two seconds, in microseconds; 0 if there was nothing.
+    pub(super) fn median_us(&self, now: Time) -> u32 {
+        let latest = self.latest.borrow();
+        let recent = latest.iter().filter(|(done, _)| now.since(*done) <= TIMES_SPAN);
+        let mut times: Vec<u32> = recent.map(|&(_, took)| took).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or(0)
     }
 }
