@@ -7,28 +7,25 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BufMut;
-use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
 use ithaca_chain::{CacheError, Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
-use ithaca_env::codec::Decoder;
-use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::net::{Listener, NetError};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache};
+use super::forming::{self, Formed, Opened, open_register};
 use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
-use super::register::{REGISTER_BYTES, Register, RegisterError};
+use super::register::{Register, RegisterError};
 use super::unit_drives::{UnitDrives, open_unit, sides};
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
-use crate::record::{self, RecordError};
+use crate::record::RecordError;
 use crate::sequencer::Sequencer;
 use crate::unit::UnitOptions;
 use crate::wire::{LayoutRecord, NodeStatus, Propose, Roles, Seal, Sealed};
@@ -213,7 +210,7 @@ impl LocalCluster {
             listeners.push(env.listen(SocketAddr::new(options.listen.ip(), 0))?);
         }
         let addrs: Vec<SocketAddr> = listeners.iter().map(Listener::local_addr).collect();
-        let Opened { register, acceptor, cluster } = open_register(env, &options).await?;
+        let Known { register, acceptor, cluster } = open_cluster(env, &options).await?;
         let decided = acceptor.latest().cloned();
         let layout = Layout::single(cluster, first_node());
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
@@ -225,7 +222,8 @@ impl LocalCluster {
         };
         for (unit, listener) in listeners.into_iter().enumerate() {
             let node_id = NodeId(unit as u64 + 1);
-            let (shell, answering) = open_unit(env, &options.drives_of(unit), node_id, cluster, decided.is_some()).await?;
+            let (shell, answering) =
+                open_unit(env, &options.drives_of(unit), node_id, cluster, decided.is_some()).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
@@ -383,68 +381,26 @@ fn first_node() -> crate::layout::Node {
 }
 
 /// What the register knows of the cluster.
-struct Opened {
+struct Known {
     register: Register,
     acceptor: Acceptor,
     cluster: ClusterId,
 }
 
-/// Opens the register. A new cluster's id is stored before its drives are created, so that a start that was interrupted
-/// is taken up again, and drives that belong to another cluster, or to this one whose register was lost, are refused.
-async fn open_register(env: &Env, options: &LocalOptions) -> Result<Opened, StartError> {
-    let path = options.data.join("layout.register");
-    let open = OpenDrive { path: path.clone(), create_bytes: Some(REGISTER_BYTES), read_only: false };
-    let (mut register, value) = Register::open(env, open).await?;
-    let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
-    if let Some(value) = &value
-        && value.first_chunk() != Some(&FORMING_MAGIC)
-    {
-        let acceptor = Acceptor::recover(value, options.planted).map_err(damaged)?;
-        let cluster = acceptor.latest().map_or(ClusterId::UNKNOWN, |layout| layout.cluster);
-        return Ok(Opened { register, acceptor, cluster });
-    }
-    let cluster = match value {
-        Some(value) => decode_forming(&value).map_err(damaged)?,
-        None => {
-            check_drives_are_new(env, options, &path).await?;
+/// Opens the register; a new cluster's id is drawn and stored.
+async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
+    let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten();
+    let Opened { mut register, acceptor, formed } =
+        open_register(env, &options.data, drives, options.planted).await?;
+    let cluster = match formed {
+        Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
+        Formed::Not => {
             let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
-            let forming = record::encode(FORMING_MAGIC, 1, |out| out.put_u128_le(cluster.0));
-            register.write(&forming).await.map_err(RegisterError::Drive)?;
+            register.write(&forming::encode(cluster)).await.map_err(RegisterError::Drive)?;
             cluster
         }
     };
-    Ok(Opened { register, acceptor: Acceptor::new(options.planted), cluster })
-}
-
-/// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
-async fn check_drives_are_new(env: &Env, options: &LocalOptions, register: &Path) -> Result<(), StartError> {
-    for path in (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten() {
-        let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
-        let start = match env.open_drive(open).await {
-            Err(DriveError::NotFound { .. }) => continue,
-            Err(error) => return Err(StartError::Chain(error.into())),
-            Ok(drive) => {
-                let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
-                drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?
-            }
-        };
-        if start.iter().any(|&byte| byte != 0) {
-            let (register, drive) = (register.display().to_string(), path.display().to_string());
-            return Err(StartError::RegisterLost { register, drive });
-        }
-    }
-    Ok(())
-}
-
-/// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
-const FORMING_MAGIC: [u8; 4] = *b"ITcf";
-
-fn decode_forming(value: &[u8]) -> Result<ClusterId, RecordError> {
-    let (_, body) = record::decode(FORMING_MAGIC, 1, value)?;
-    let mut decoder = Decoder::new(body);
-    let (low, high) = (decoder.u64("cluster")?, decoder.u64("cluster")?);
-    decoder.finish()?;
-    Ok(ClusterId(u128::from(high) << 64 | u128::from(low)))
+    Ok(Known { register, acceptor, cluster })
 }
 
 fn check_units(decided: Option<&Layout>, asked: usize) -> Result<(), StartError> {

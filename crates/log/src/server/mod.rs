@@ -12,6 +12,7 @@
 
 mod caches;
 mod follower;
+mod forming;
 mod forward;
 mod layouts;
 mod local;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, LinkStats, OpenError, Recovered, identify};
+use ithaca_chain::{
+    Chain, ChainId, ChainOptions, Identity, Label, LinkStats, OpenError, Recovered, identify,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind, SideState};
-use ithaca_env::{Env, Time};
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
+use ithaca_env::{Env, Time};
 use slab::Slab;
 
 use super::forward::Joining;

@@ -1,0 +1,101 @@
+//! How a node comes to belong to a cluster, and how it knows that it does after a restart.
+//!
+//! The cluster's id is stored before the unit's drives are created, so that a formation that was interrupted is taken up
+//! again, and drives that belong to another cluster, or to this one whose register was lost, are refused.
+
+use std::path::{Path, PathBuf};
+
+use bytes::{BufMut, Bytes};
+use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
+use ithaca_env::Env;
+use ithaca_env::codec::Decoder;
+use ithaca_env::drive::{DriveError, OpenDrive};
+
+use super::local::StartError;
+use super::register::{REGISTER_BYTES, Register};
+use crate::layout::Acceptor;
+use crate::planted::Planted;
+use crate::pos::ClusterId;
+use crate::record::{self, RecordError};
+
+/// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
+const FORMING_MAGIC: [u8; 4] = *b"ITcf";
+
+/// What a register says of its node.
+pub(super) enum Formed {
+    /// It belongs to no cluster.
+    Not,
+    /// It was about to belong to this one: its drives may or may not be there.
+    Begun(ClusterId),
+    /// It knows the cluster's layouts.
+    Done(ClusterId),
+}
+
+/// An open register and what it says.
+pub(super) struct Opened {
+    pub(super) register: Register,
+    pub(super) acceptor: Acceptor,
+    pub(super) formed: Formed,
+}
+
+/// Opens the register in `data`, made if it is not there. An empty one beside drives in use is the register of a cluster that
+/// was lost: an error. Nothing is written.
+pub(super) async fn open_register(
+    env: &Env,
+    data: &Path,
+    drives: impl Iterator<Item = PathBuf>,
+    planted: Planted,
+) -> Result<Opened, StartError> {
+    let path = data.join("layout.register");
+    let open = OpenDrive { path: path.clone(), create_bytes: Some(REGISTER_BYTES), read_only: false };
+    let (register, value) = Register::open(env, open).await?;
+    let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
+    let Some(value) = value else {
+        check_drives_are_new(env, drives, &path).await?;
+        return Ok(Opened { register, acceptor: Acceptor::new(planted), formed: Formed::Not });
+    };
+    if value.first_chunk() == Some(&FORMING_MAGIC) {
+        let cluster = decode(&value).map_err(damaged)?;
+        return Ok(Opened { register, acceptor: Acceptor::new(planted), formed: Formed::Begun(cluster) });
+    }
+    let acceptor = Acceptor::recover(&value, planted).map_err(damaged)?;
+    let cluster = acceptor.latest().map_or(ClusterId::UNKNOWN, |layout| layout.cluster);
+    Ok(Opened { register, acceptor, formed: Formed::Done(cluster) })
+}
+
+/// What a register holds while its node comes to belong to `cluster`.
+pub(super) fn encode(cluster: ClusterId) -> Bytes {
+    record::encode(FORMING_MAGIC, 1, |out| out.put_u128_le(cluster.0))
+}
+
+fn decode(value: &[u8]) -> Result<ClusterId, RecordError> {
+    let (_, body) = record::decode(FORMING_MAGIC, 1, value)?;
+    let mut decoder = Decoder::new(body);
+    let (low, high) = (decoder.u64("cluster")?, decoder.u64("cluster")?);
+    decoder.finish()?;
+    Ok(ClusterId(u128::from(high) << 64 | u128::from(low)))
+}
+
+/// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
+async fn check_drives_are_new(
+    env: &Env,
+    drives: impl Iterator<Item = PathBuf>,
+    register: &Path,
+) -> Result<(), StartError> {
+    for path in drives {
+        let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
+        let start = match env.open_drive(open).await {
+            Err(DriveError::NotFound { .. }) => continue,
+            Err(error) => return Err(StartError::Chain(error.into())),
+            Ok(drive) => {
+                let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
+                drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?
+            }
+        };
+        if start.iter().any(|&byte| byte != 0) {
+            let (register, drive) = (register.display().to_string(), path.display().to_string());
+            return Err(StartError::RegisterLost { register, drive });
+        }
+    }
+    Ok(())
+}
