@@ -109,11 +109,6 @@ fn make_data_dir(dir: &Path) -> Result<(), Failure> {
 }
 
 fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
-    if arguments.replicas != 1 {
-        let line =
-            format!("{} copies of each entry were asked for; this version keeps one", arguments.replicas);
-        return Err(Failure::usage(line));
-    }
     let units = arguments.units as usize;
     let drives = arguments.drive.len();
     if drives > units && !drives.is_multiple_of(units) {
@@ -138,6 +133,7 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
     };
     Ok(LocalOptions {
         units,
+        replicas: arguments.replicas as usize,
         cache,
         chain,
         drives: arguments.drive.clone(),
@@ -160,6 +156,8 @@ fn failed(error: StartError) -> Failure {
         ) => Failure::usage(line),
         StartError::Cache(_)
         | StartError::Units { .. }
+        | StartError::Replicas { .. }
+        | StartError::ReplicasChanged { .. }
         | StartError::Layout(_)
         | StartError::DriveMissing { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),

@@ -52,6 +52,14 @@ pub enum PlantedBug {
     RefusedPartCounts,
     /// A node that hears no majority of the cluster takes others out.
     CutOffNodeEjects,
+    /// The client writes to every replica of a stripe at once.
+    ReplicasWrittenTogether,
+    /// The client takes a write for done when the first replica has it.
+    AckAfterFirstReplica,
+    /// A fill makes junk of what is free on each replica, whatever the first one holds.
+    FillSkipsCopy,
+    /// A fill begins with the last replica.
+    FilledFromLast,
     /// The acceptor takes a second layout for the same epoch.
     TwoLayoutsAnEpoch,
     /// The acceptor answers before its decision is durable.

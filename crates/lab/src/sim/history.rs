@@ -99,6 +99,8 @@ pub struct History {
     pub checks: RefCell<Vec<Checked>>,
     /// Data that is nobody's, and reads that failed as damaged.
     pub wrong: RefCell<Vec<String>>,
+    /// What replicas hold against the order in which they are written.
+    pub differences: RefCell<Vec<String>>,
     /// Positions that were called damaged.
     pub damaged: RefCell<Vec<u64>>,
 }

@@ -41,6 +41,7 @@ pub struct LogScenario {
 
 const SETTINGS: &[Setting] = &[
     Setting { name: "topology.units", choices: &[1, 1, 1, 2, 3] },
+    Setting { name: "topology.replicas", choices: &[1, 1, 2, 2, 3] },
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
     Setting { name: "topology.followers", choices: &[0, 1] },
     Setting { name: "workload.operations", choices: &[40, 100, 200] },
@@ -151,6 +152,7 @@ impl World {
                 1 => Forwarded::Everybodys,
                 _ => Forwarded::Odd,
             },
+            planted: planted.of_clients(),
             done: Cell::new(0),
         });
         let ended = Rc::new(Ended::default());
@@ -203,6 +205,9 @@ impl World {
         if harmed {
             // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done.
             return Ok(());
+        }
+        if let Some(difference) = self.shared.history.differences.borrow().first() {
+            return Err(difference.clone());
         }
         if let Some(pos) = self.shared.history.damaged.borrow().first() {
             return Err(format!("position {pos} is damaged although no drive was harmed"));
@@ -321,10 +326,12 @@ fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOption
         placement: if number("chain.in_turn", 0) == 1 { Placement::RoundRobin } else { Placement::Fill },
         ..ChainOptions::default()
     };
-    let units = number("topology.units", 1);
+    let replicas = number("topology.replicas", 1);
+    let units = number("topology.units", 1).max(replicas);
     let drives = (1..=units).flat_map(|unit| unit_drives(unit, number("unit.drives", 1)));
     let mut options = LocalOptions {
         units: units as usize,
+        replicas: replicas as usize,
         drives: drives.map(PathBuf::from).collect(),
         remembered_max: number("sequencer.remembered", 65_536) as usize,
         create_bytes: (64 << 10) + 4 * segment_bytes,

@@ -7,6 +7,7 @@ mod history;
 mod log;
 mod oracle;
 mod planted;
+mod replicas;
 mod scenario;
 mod shrink;
 mod value;

@@ -1,5 +1,6 @@
 //! Faults put into the system on purpose: the tests of the tests.
 
+use ithaca_log::planted::Planted;
 use ithaca_log::server::LocalOptions;
 
 /// A fault of the system, or none.
@@ -25,12 +26,23 @@ impl Fault {
             }
             #[cfg(feature = "planted-bugs")]
             Fault::Log(bug) => {
-                let planted = ithaca_log::planted::Planted::bug(bug);
+                let planted = Planted::bug(bug);
                 options.planted = planted;
                 options.unit.planted = planted;
             }
             #[cfg(feature = "planted-bugs")]
             Fault::Chain(bug) => options.chain.planted = Some(bug),
+        }
+    }
+}
+
+impl Fault {
+    /// The same fault for the clients.
+    pub fn of_clients(self) -> Planted {
+        match self {
+            #[cfg(feature = "planted-bugs")]
+            Fault::Log(bug) => Planted::bug(bug),
+            _ => Planted::NONE,
         }
     }
 }
@@ -70,6 +82,10 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::ForgottenIsNew,
         LogBug::FirstPartAnswers,
         LogBug::RefusedPartCounts,
+        LogBug::ReplicasWrittenTogether,
+        LogBug::AckAfterFirstReplica,
+        LogBug::FillSkipsCopy,
+        LogBug::FilledFromLast,
     ];
     let chain = [
         ChainBug::AckBeforeDurable,

@@ -9,10 +9,12 @@ use std::time::Duration;
 use ithaca_env::Env;
 use ithaca_env::sim::{Dice, Domain};
 use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind};
+use ithaca_log::planted::Planted;
 use ithaca_log::pos::LogPos;
 use ithaca_log::wire::Refusal;
 
 use super::history::{Checked, Fate, History, Moment, Seen};
+use super::replicas;
 use super::value::{VALUE_MIN_BYTES, Value};
 
 /// Appends that the audit tries; it trims after the first.
@@ -41,6 +43,8 @@ pub struct Shared {
     pub burst_max: u64,
     /// Whose appends go whole to the sequencer.
     pub forwarded: Forwarded,
+    /// A fault of the clients to put in force.
+    pub planted: Planted,
     /// Clients that have done all their operations.
     pub done: Cell<u32>,
 }
@@ -58,6 +62,7 @@ impl Shared {
                 Forwarded::Everybodys => true,
                 Forwarded::Odd => number % 2 == 1,
             },
+            planted: self.planted,
         }
     }
 
@@ -284,7 +289,8 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
         trim_all(&client, &history, bounds.tail).await?;
         read_all(&client, &history, bounds.tail).await?;
     }
-    append_or_make_room(&env, &client, &history, bounds.tail).await
+    append_or_make_room(&env, &client, &history, bounds.tail).await?;
+    replicas::compare(&env, &client, &history, bounds.tail).await
 }
 
 async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {

@@ -1,8 +1,9 @@
 //! Following the log: units push what becomes readable, and the follower puts it in order.
 //!
-//! Each unit pushes its addresses in order up to its watermark; the follower merges the units by position. A unit whose
-//! next address stays unwritten although the log's tail has passed it has a hole: the follower waits `hole_wait`, then
-//! fills it, and the unit goes on. What a unit may push ahead is bounded by its credit.
+//! The last replica of each stripe pushes its addresses in order up to its watermark; the follower merges the stripes by
+//! position, one range of the layout after the other. A stripe whose next address stays unwritten although the log's tail has
+//! passed it has a hole: the follower waits `hole_wait`, then fills it, and the stripe goes on. What a unit may push ahead is
+//! bounded by its credit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use super::connection::{CallError, Connection, open_reply};
 use super::error::{ClientError, Phase};
 use super::read::{Entry, Origin, UnitRuns};
 use super::view::View;
-use crate::pos::{LogPos, NodeId, RequestId};
+use crate::pos::{Addr, AddrRange, LogPos, NodeId, RequestId};
 use crate::wire::{Credit, Frame, Subscribe, Unsubscribe};
 
 /// Bytes that a unit may push ahead of the follower.
@@ -33,12 +34,18 @@ pub struct Tailing {
     inner: Rc<Inner>,
     next: LogPos,
     view: Option<View>,
-    units: BTreeMap<NodeId, Subscription>,
+    /// The range that `next` is in, as an index into the view's layout, once it is subscribed to.
+    range: Option<usize>,
+    /// By the number of the stripe.
+    stripes: BTreeMap<u64, Subscription>,
     /// When the follower lost its subscriptions and has not been shown anything since.
     lost_since: Option<Time>,
 }
 
 struct Subscription {
+    unit: NodeId,
+    /// The stripe's addresses on the unit.
+    extent: AddrRange,
     connection: Connection,
     id: RequestId,
     frames: queue::Receiver<Frame>,
@@ -62,7 +69,7 @@ enum Woken {
 
 impl Tailing {
     pub(super) fn new(inner: Rc<Inner>, from: LogPos) -> Self {
-        Self { inner, next: from, view: None, units: BTreeMap::new(), lost_since: None }
+        Self { inner, next: from, view: None, range: None, stripes: BTreeMap::new(), lost_since: None }
     }
 
     /// The position that comes next.
@@ -101,39 +108,53 @@ impl Tailing {
         }
     }
 
-    /// Subscribes to every unit, if it is not done.
+    /// Subscribes to every stripe of the range that comes next, if it is not done.
     async fn subscribe(&mut self) -> Result<(), ClientError> {
-        if self.view.is_some() {
-            return Ok(());
-        }
         let deadline = self.inner.deadline();
-        let view = self.inner.view_by(deadline).await?;
+        let view = match &self.view {
+            Some(view) if self.range == view.layout.range_index(self.next) => return Ok(()),
+            Some(view) => view.clone(),
+            None => self.inner.view_by(deadline).await?,
+        };
+        self.stripes.clear();
         // Kept from here on: if a unit cannot be reached, `lost` gives this view up and the next try learns a newer one.
         self.view = Some(view.clone());
-        // One position a stripe is enough to find where each unit begins.
-        let ahead = LogPos(self.next.0 + view.units().len() as u64);
-        for (unit, range) in view.split(self.next, ahead) {
+        self.range = None;
+        let Some(index) = view.layout.range_index(self.next) else { return Ok(()) };
+        let range = &view.layout.ranges[index];
+        // One position a stripe is enough to find where each begins.
+        let count = range.stripes.len() as u64;
+        let ahead = LogPos(self.next.0.saturating_add(count)).min(range.end);
+        for piece in view.layout.pieces(self.next, ahead) {
+            let number = (piece.first.0 - range.start.0) % count;
+            let unit = *piece.replicas.last().expect("a stripe has replicas");
             let connection = self.inner.connection(&view, unit, deadline).await?;
-            let subscribe = Subscribe { addr: range.start, credit_bytes: CREDIT_BYTES };
+            let subscribe = Subscribe { addr: piece.addrs.start, credit_bytes: CREDIT_BYTES };
             let (id, frames) = connection.subscribe(view.layout.epoch, &subscribe);
-            let ready = VecDeque::new();
-            let subscription = Subscription { connection, id, frames, ready, view: view.clone() };
-            self.units.insert(unit, subscription);
+            let extent = range.addresses(number as usize).unwrap_or_default();
+            let (ready, view) = (VecDeque::new(), view.clone());
+            self.stripes.insert(number, Subscription { unit, extent, connection, id, frames, ready, view });
         }
+        self.range = Some(index);
         Ok(())
+    }
+
+    /// The number of the stripe that the next position lies on, if its range is subscribed to.
+    fn stripe(&self) -> Option<u64> {
+        let view = self.view.as_ref()?;
+        let range = &view.layout.ranges[self.range?];
+        let is_in = range.start <= self.next && self.next < range.end;
+        is_in.then(|| (self.next.0 - range.start.0) % range.stripes.len() as u64)
     }
 
     /// Entries that come next and are here.
     fn take_ready(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
-        let Some(view) = &self.view else { return entries };
         while entries.len() < PIECE_MAX_COUNT {
-            let Some(subscription) =
-                view.place(self.next).ok().and_then(|(unit, _)| self.units.get_mut(&unit))
-            else {
+            let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
                 break;
             };
-            // With one unit everything that is ready is next.
+            // With one stripe everything that is ready is next.
             let before = entries.len();
             while let Some(entry) = subscription.ready.pop_front_if(|entry| entry.pos == self.next) {
                 self.next.0 += 1;
@@ -151,9 +172,7 @@ impl Tailing {
 
     /// Waits for the unit that holds the next position.
     async fn wait(&mut self, stalled: bool) -> Woken {
-        let Some(view) = &self.view else { return Woken::Ended };
-        let Some(subscription) = view.place(self.next).ok().and_then(|(unit, _)| self.units.get_mut(&unit))
-        else {
+        let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
             return Woken::Ended;
         };
         let span =
@@ -166,25 +185,30 @@ impl Tailing {
     }
 
     fn accept(&mut self, frame: Frame) -> Result<(), ClientError> {
-        let Some(view) = self.view.clone() else { return Ok(()) };
-        let (unit, _) = view.place(self.next)?;
+        let Some((number, range)) = self.stripe().zip(self.range) else { return Ok(()) };
+        let Some(subscription) = self.stripes.get_mut(&number) else { return Ok(()) };
+        let Subscription { unit, extent, ref view, .. } = *subscription;
+        let range = &view.layout.ranges[range];
+        let (start, stride) = (range.start.0 + number, range.stripes.len() as u64);
+        // A unit that pushes past the stripe's addresses has come to those of another.
+        let position = |addr: Addr| {
+            let is_in = extent.start <= addr && addr < extent.end;
+            is_in.then(|| LogPos(start.saturating_add((addr.0 - extent.start.0).saturating_mul(stride))))
+        };
         let bytes = (frame.body.len() + frame.data.len()) as u64;
-        let origin = Origin { addr: view.addr(unit), epoch: view.layout.epoch, phase: Phase::Follow };
+        let epoch = view.layout.epoch;
+        let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Follow };
         let (runs, data, _) = open_reply(frame).map_err(|error| origin.failed(error))?;
-        let subscription = self.units.get_mut(&unit).ok_or(ClientError::Closed)?;
         let next = self.next;
         let ready = &mut subscription.ready;
         UnitRuns { origin, runs, data }.each(|run| {
-            run.take(
-                |addr| view.position(unit, addr),
-                |entry| {
-                    if entry.pos >= next {
-                        ready.push_back(entry);
-                    }
-                },
-            )
+            run.take(position, |entry| {
+                if entry.pos >= next {
+                    ready.push_back(entry);
+                }
+            })
         })?;
-        subscription.connection.tell(subscription.id, view.layout.epoch, &Credit { credit_bytes: bytes });
+        subscription.connection.tell(subscription.id, epoch, &Credit { credit_bytes: bytes });
         Ok(())
     }
 
@@ -207,7 +231,8 @@ impl Tailing {
         if !self.inner.worth_retrying(&error, deadline) {
             return Err(error);
         }
-        self.units.clear();
+        self.stripes.clear();
+        self.range = None;
         self.inner.forget_view(&self.view.take());
         self.inner.env.sleep(RESUME_WAIT).await;
         Ok(())
@@ -226,15 +251,13 @@ impl Tailing {
         }
         let Some(view) = self.view.clone() else { return Ok(false) };
         let to = tail.min(LogPos(self.next.0.saturating_add(PIECE_MAX_COUNT as u64)));
-        let (_, holes) = match self.inner.scan(&view, self.next, to).await {
-            Ok(scanned) => scanned,
-            Err(error) => {
-                self.lost(error).await?;
-                return Ok(false);
-            }
+        let filled = match self.inner.scan(&view, self.next, to).await {
+            Ok((_, holes)) => self.inner.fill_holes(&view, &holes, self.inner.deadline()).await,
+            Err(error) => Err(error),
         };
-        for (unit, ranges) in holes {
-            self.inner.fill_ranges(unit, &ranges).await?;
+        if let Err(error) = filled {
+            self.lost(error).await?;
+            return Ok(false);
         }
         Ok(true)
     }

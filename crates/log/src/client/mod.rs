@@ -6,6 +6,7 @@
 
 mod append;
 mod connection;
+mod decide;
 mod error;
 mod follow;
 mod forward;
@@ -43,6 +44,7 @@ use view::View;
 
 use crate::layout::Layout;
 use crate::limits;
+use crate::planted::Planted;
 use crate::pos::{ClientId, Epoch, LogPos, NodeId};
 use crate::wire::HelloOk;
 
@@ -63,6 +65,8 @@ pub struct ClientOptions {
     /// Whether batches of appends go whole to a sequencer that forwards them. Off, the client asks for positions and writes
     /// to the units itself, as it does where the sequencer forwards nothing.
     pub forward_appends: bool,
+    /// A fault of the client to put in force.
+    pub planted: Planted,
 }
 
 impl Default for ClientOptions {
@@ -74,6 +78,7 @@ impl Default for ClientOptions {
             max_in_flight_bytes: 16 << 20,
             retry_appends: true,
             forward_appends: true,
+            planted: Planted::NONE,
         }
     }
 }

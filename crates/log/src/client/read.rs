@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_env::Time;
 
+use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, Inner};
@@ -238,24 +240,40 @@ impl Inner {
         let deadline = self.deadline();
         let mut waited = false;
         loop {
-            let (entries, holes) = self
+            let (entries, has_holes) = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
-                    inner.scan(view, from, to).await
+                    let (entries, holes) = inner.scan(view, from, to).await?;
+                    // What stands before the first hole is a piece; only a hole at the very start is waited for.
+                    if waited && entries.is_empty() {
+                        inner.fill_holes(view, &holes, deadline).await?;
+                    }
+                    Ok((entries, !holes.is_empty()))
                 })
                 .await?;
-            // What stands before the first hole is a piece; only a hole at the very start is waited for.
-            if !entries.is_empty() || holes.is_empty() {
+            if !entries.is_empty() || !has_holes {
                 return Ok(entries);
             }
-            if waited {
-                for (unit, ranges) in holes {
-                    self.fill_ranges(unit, &ranges).await?;
-                }
-            } else {
+            if !waited {
                 self.env.sleep(self.options.hole_wait).await;
                 waited = true;
+            } else if self.env.now() >= deadline {
+                return Err(ClientError::Slow { phase: Phase::Fill, waited: self.options.timeout });
             }
         }
+    }
+
+    /// Decides holes that a scan with the same view has seen.
+    pub(super) async fn fill_holes(
+        self: &Rc<Self>,
+        view: &View,
+        holes: &[Hole],
+        deadline: Time,
+    ) -> Result<(), ClientError> {
+        let deciding = Deciding { inner: self, view, phase: Phase::Fill, deadline };
+        for hole in holes {
+            deciding.decide(&hole.replicas, hole.addrs).await?;
+        }
+        Ok(())
     }
 
     /// The entries of `[from, to)` up to the first hole or the end of what the units gave, and the holes that were seen.
@@ -264,37 +282,41 @@ impl Inner {
         view: &View,
         from: LogPos,
         to: LogPos,
-    ) -> Result<(Vec<Entry>, Vec<(NodeId, Vec<AddrRange>)>), ClientError> {
+    ) -> Result<(Vec<Entry>, Vec<Hole>), ClientError> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut holes = Vec::new();
         // Nothing at or past this position is known for sure.
         let mut end = to;
         let mut answers = Vec::new();
-        for (unit, range) in view.split(from, to) {
-            answers.push((unit, range, self.begin_read(view, unit, vec![range], PIECE_BYTES).await?));
+        for piece in view.layout.pieces(from, to) {
+            let unit = *piece.replicas.last().expect("a stripe has replicas");
+            let answer = self.begin_read(view, unit, vec![piece.addrs], PIECE_BYTES).await?;
+            answers.push((piece, answer));
         }
-        for (unit, range, answer) in answers {
-            let mut unit_holes = Vec::new();
-            let mut next = range.start;
+        for (piece, answer) in answers {
+            let mut next = piece.addrs.start;
             answer.await?.each(|run| {
                 next = run.run.range().end;
                 if run.is_unwritten() {
-                    let hole = run.run.range();
-                    end = end.min(view.position(unit, hole.start).unwrap_or(end));
-                    unit_holes.push(hole);
+                    let addrs = run.run.range();
+                    end = end.min(piece.find(addrs.start).unwrap_or(end));
+                    holes.push(Hole { replicas: piece.replicas.to_vec(), addrs });
                     return Ok(());
                 }
-                run.take(|addr| view.position(unit, addr), |entry| entries.push(entry))
+                run.take(|addr| piece.find(addr), |entry| entries.push(entry))
             })?;
-            if next < range.end {
-                end = end.min(view.position(unit, next).unwrap_or(end));
-            }
-            if !unit_holes.is_empty() {
-                holes.push((unit, unit_holes));
+            if next < piece.addrs.end {
+                end = end.min(piece.find(next).unwrap_or(end));
             }
         }
         entries.sort_by_key(|entry| entry.pos);
         entries.retain(|entry| entry.pos >= from && entry.pos < end);
         Ok((entries, holes))
     }
+}
+
+/// Addresses of a stripe that its last replica holds nothing at.
+pub(super) struct Hole {
+    replicas: Vec<NodeId>,
+    addrs: AddrRange,
 }

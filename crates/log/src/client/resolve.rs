@@ -8,12 +8,12 @@ use ithaca_env::Time;
 
 use super::append::Queued;
 use super::connection::CallError;
+use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::write::is_own;
 use super::{Inner, View};
-use crate::limits;
 use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
-use crate::wire::{Advice, Fill, Filled, Outcome, Refusal, Taken};
+use crate::wire::{Advice, Outcome, Refusal, Taken};
 
 impl Inner {
     /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position.
@@ -64,10 +64,11 @@ impl Inner {
             if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
                 return Ok(None);
             }
-            let (unit, addr) = view.place(pos)?;
-            let fill = Fill { ranges: vec![(addr.0..addr.0 + 1).into()] };
-            let (filled, _, _) = inner.call::<_, Filled>(view, unit, Phase::Fill, &fill, deadline).await?;
-            Ok(filled.taken.first().map(|&outcome| (outcome, addr)))
+            let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
+            let addr = location.addr;
+            let deciding = Deciding { inner, view, phase: Phase::Fill, deadline };
+            let taken = deciding.decide(location.replicas, (addr.0..addr.0 + 1).into()).await?;
+            Ok(taken.first().map(|&outcome| (outcome, addr)))
         })
         .await
     }
@@ -83,17 +84,10 @@ impl Inner {
     ) -> Result<Search, ClientError> {
         self.retrying(Phase::Resolve, deadline, async |inner: &Rc<Inner>, view: &View| {
             let mut search = Search::default();
-            for (unit, range) in view.split(positions.start, positions.end) {
-                let mut numbers = range.numbers();
-                while !numbers.is_empty() {
-                    let end = numbers.end.min(numbers.start + limits::FILL_MAX_COUNT);
-                    let fill = Fill { ranges: vec![(numbers.start..end).into()] };
-                    let (filled, _, _) =
-                        inner.call::<_, Filled>(view, unit, Phase::Resolve, &fill, deadline).await?;
-                    for outcome in &filled.taken {
-                        search.note(inner.id, &requests, outcome, |addr| view.position(unit, addr));
-                    }
-                    numbers.start = end;
+            let deciding = Deciding { inner, view, phase: Phase::Resolve, deadline };
+            for piece in view.layout.pieces(positions.start, positions.end) {
+                for outcome in &deciding.decide(piece.replicas, piece.addrs).await? {
+                    search.note(inner.id, &requests, outcome, |addr| piece.find(addr));
                 }
             }
             Ok(search)

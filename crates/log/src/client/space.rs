@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use ithaca_env::Time;
 
+use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::layout::RangeMap;
-use crate::limits;
-use crate::pos::{AddrRange, LogPos, NodeId};
-use crate::wire::{Check, Fill, Filled, Refusal, Roles, Tail, Taken, Trim, Trimmed};
+use crate::pos::LogPos;
+use crate::wire::{Check, Refusal, Roles, Tail, Taken};
 
 /// Where the log ends and begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,30 +91,8 @@ impl Inner {
         })
     }
 
-    /// Fills every hole of `ranges` of one unit.
-    pub(super) async fn fill_ranges(
-        self: &Rc<Self>,
-        unit: NodeId,
-        ranges: &[AddrRange],
-    ) -> Result<(), ClientError> {
-        let deadline = self.deadline();
-        // Cut into pieces within a request's limit of addresses, one range each: holes are rare.
-        for range in ranges {
-            let mut numbers = range.numbers();
-            while !numbers.is_empty() {
-                let end = numbers.end.min(numbers.start + limits::FILL_MAX_COUNT);
-                let fill = Fill { ranges: vec![(numbers.start..end).into()] };
-                self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view| {
-                    inner.call::<_, Filled>(view, unit, Phase::Fill, &fill, deadline).await
-                })
-                .await?;
-                numbers.start = end;
-            }
-        }
-        Ok(())
-    }
-
-    /// Trims positions. Holes among them, below the tail, are filled first: a unit gives up only what is decided.
+    /// Trims positions, on each replica in order. A trim that got no further than some of them is completed by whoever trims
+    /// or fills there again.
     pub(super) async fn trim(self: &Rc<Self>, positions: Range<LogPos>) -> Result<(), ClientError> {
         let tail = self.tail().await?;
         if positions.end > tail {
@@ -122,35 +100,12 @@ impl Inner {
         }
         let deadline = self.deadline();
         self.retrying(Phase::Trim, deadline, async |inner: &Rc<Inner>, view| {
-            for (unit, range) in view.split(positions.start, positions.end) {
-                match inner.trim_unit(view, unit, range, deadline).await {
-                    Err(ClientError::Node {
-                        error: CallError::Refused(Refusal::Unwritten { addr }), ..
-                    }) => {
-                        let holes = AddrRange::new(addr, range.end);
-                        // What is decided goes first: on a full drive that makes the room to decide the rest.
-                        if range.start < addr {
-                            inner.trim_unit(view, unit, AddrRange::new(range.start, addr), deadline).await?;
-                        }
-                        inner.fill_ranges(unit, &[holes]).await?;
-                        inner.trim_unit(view, unit, holes, deadline).await?;
-                    }
-                    trimmed => trimmed?,
-                }
+            let deciding = Deciding { inner, view, phase: Phase::Trim, deadline };
+            for piece in view.layout.pieces(positions.start, positions.end) {
+                deciding.trim(piece.replicas, piece.addrs).await?;
             }
             Ok(())
         })
         .await
-    }
-
-    async fn trim_unit(
-        self: &Rc<Self>,
-        view: &View,
-        unit: NodeId,
-        range: AddrRange,
-        deadline: Time,
-    ) -> Result<(), ClientError> {
-        let trim = Trim { ranges: vec![range] };
-        self.call::<_, Trimmed>(view, unit, Phase::Trim, &trim, deadline).await.map(|_| ())
     }
 }

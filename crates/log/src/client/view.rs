@@ -15,7 +15,7 @@ use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::{ClientOptions, Inner};
 use crate::layout::{Layout, Node};
-use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::pos::{Addr, Epoch, LogPos, NodeId};
 use crate::wire::{Advice, Message, Roles};
 
 /// The wait before a call that failed is tried again with a newer view.
@@ -81,12 +81,6 @@ impl View {
     pub(super) fn decided_tail(&self, epoch: Epoch) -> Option<LogPos> {
         let decided = self.layout.tails.iter().find(|decided| decided.epoch == epoch);
         decided.map(|decided| decided.tail)
-    }
-
-    /// The positions `[from, to)` as addresses of each unit, where they are read.
-    pub(super) fn split(&self, from: LogPos, to: LogPos) -> Vec<(NodeId, AddrRange)> {
-        let pieces = self.layout.pieces(from, to).into_iter();
-        pieces.map(|piece| (*piece.replicas.last().expect("a stripe has replicas"), piece.addrs)).collect()
     }
 
     /// The position that a unit's address stands for.

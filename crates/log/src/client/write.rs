@@ -1,7 +1,16 @@
 //! Writing a batch at the positions that it was granted, and what became of each entry.
+//!
+//! The replicas of a stripe are written in chain order: the first one decides whose a position is, and each later one is written to after
+//! the one before has the entry on stable storage. When the last one has it, all have. (Wei 3.3.4)
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
+
+use ithaca_env::task::gather;
 
 use super::append::{Batch, Queued};
 use super::connection::CallError;
@@ -9,6 +18,7 @@ use super::error::{ClientError, Phase};
 use super::{Inner, View};
 use crate::entry::EntryMeta;
 use crate::layout::Piece;
+use crate::planted::PlantedBug;
 use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
 use crate::wire::{self, Head, Outcome, Taken, Written};
 
@@ -21,9 +31,9 @@ pub(super) enum Earlier {
     MayBe,
 }
 
-/// Entries of a batch whose positions lie on one unit, as indexes into the batch.
+/// Entries of a batch whose positions lie on one stripe, as indexes into the batch.
 struct Part {
-    unit: NodeId,
+    replicas: Vec<NodeId>,
     addr: Addr,
     first: usize,
     step: usize,
@@ -34,6 +44,25 @@ impl Part {
     fn index(&self, nth: usize) -> usize {
         self.first + nth * self.step
     }
+
+    fn addr(&self, nth: usize) -> Addr {
+        Addr(self.addr.0 + nth as u64)
+    }
+}
+
+/// The answer to a write that was sent.
+type Answer = Pin<Box<dyn Future<Output = Result<Written, ClientError>>>>;
+
+/// A batch that is being written.
+struct Writing<'a> {
+    inner: Rc<Inner>,
+    view: &'a View,
+    first: LogPos,
+    earlier: Earlier,
+    /// Those that are not settled.
+    entries: RefCell<Vec<Option<Queued>>>,
+    /// Those that are to take another position.
+    again: RefCell<Vec<Queued>>,
 }
 
 impl Batch {
@@ -45,61 +74,153 @@ impl Batch {
             self.inner.appender.changed().ring();
         }
         let parts = split(view, first, self.entries.len());
-        for part in &parts {
+        for unit in parts.iter().flat_map(|part| &part.replicas) {
             // A unit that cannot be reached is found out by the write itself, whose outcome is then resolved.
-            let _ = self.inner.connection(view, part.unit, self.entries[0].deadline).await;
+            let _ = self.inner.connection(view, *unit, self.entries[0].deadline).await;
         }
-        let mut entries: Vec<Option<Queued>> = self.entries.drain(..).map(Some).collect();
-        // Every write is sent before any answer is waited for.
-        let writes: Vec<_> = parts.iter().map(|part| self.send(view, part, &entries)).collect();
-        let mut again = Vec::new();
-        for (part, write) in parts.iter().zip(writes) {
-            let answered = write.await;
-            for nth in 0..part.count {
-                let index = part.index(nth);
-                let pos = LogPos(first.0 + index as u64);
-                let Some(queued) = entries[index].take() else { unreachable!("each entry is in one part") };
-                let settled = match &answered {
-                    Ok(written) => {
-                        let addr = Addr(part.addr.0 + nth as u64);
-                        settle(&self.inner, written, addr, &queued, pos, earlier)
-                    }
-                    Err(error) => self.inner.resolve(view.layout.epoch, pos, &queued, error).await,
-                };
-                match settled {
-                    Err(ClientError::Overtaken { .. }) if self.inner.may_retry(&queued) => again.push(queued),
-                    result => self.inner.appender.finish(queued, result),
-                }
+        let entries = RefCell::new(self.entries.drain(..).map(Some).collect());
+        let inner = Rc::clone(&self.inner);
+        let writing = Writing { inner, view, first, earlier, entries, again: RefCell::default() };
+        // Every stripe's first write is sent before any answer is waited for.
+        let sent: Vec<Answer> =
+            parts.iter().map(|part| writing.send(part, part.replicas[0], 0..part.count)).collect();
+        let carried = parts.iter().zip(sent).map(|(part, answer)| writing.carry(part, answer)).collect();
+        gather(carried, |()| false).await;
+        self.inner.appender.put_back(writing.again.into_inner());
+    }
+}
+
+impl Writing<'_> {
+    /// Settles a part whose write was sent to the first replica: each later one is written to after the one before has
+    /// answered, as far as that has the entries.
+    async fn carry(&self, part: &Part, answer: Answer) {
+        let together = self.inner.options.planted.is(PlantedBug::ReplicasWrittenTogether);
+        let mut sent: VecDeque<Answer> = match together {
+            true => part.replicas[1..].iter().map(|&unit| self.send(part, unit, 0..part.count)).collect(),
+            false => VecDeque::new(),
+        };
+        let mut own = self.first_answered(part, answer.await).await;
+        let rest = match self.inner.options.planted.is(PlantedBug::AckAfterFirstReplica) {
+            true => &[],
+            false => &part.replicas[1..],
+        };
+        for &unit in rest {
+            let answers: Vec<(Range<usize>, Answer)> = match sent.pop_front() {
+                Some(answer) => vec![(0..part.count, answer)],
+                None => own.into_iter().map(|nths| (nths.clone(), self.send(part, unit, nths))).collect(),
+            };
+            own = Vec::new();
+            for (nths, answer) in answers {
+                own.extend(self.next_answered(part, nths, answer.await).await);
             }
         }
-        self.inner.appender.put_back(again);
+        for nth in own.into_iter().flatten() {
+            self.settle(part, nth, Ok(()));
+        }
     }
 
-    /// Sends the write of `part`.
-    fn send(
+    /// The first replica answered: it decides whose the positions are. Returns those that are the client's.
+    async fn first_answered(&self, part: &Part, answered: Result<Written, ClientError>) -> Vec<Range<usize>> {
+        let mut own = Vec::new();
+        match answered {
+            Ok(written) if written.taken.is_empty() => own.push(0..part.count),
+            Ok(written) => {
+                for nth in 0..part.count {
+                    match self.verdict(part, nth, &written) {
+                        Ok(()) => add(&mut own, nth),
+                        refused => self.settle(part, nth, refused),
+                    }
+                }
+            }
+            Err(error) => self.resolve(part, 0..part.count, &error).await,
+        }
+        own
+    }
+
+    /// A later replica answered a write of what the one before has. Returns what it has now.
+    async fn next_answered(
         &self,
-        view: &View,
         part: &Part,
-        entries: &[Option<Queued>],
-    ) -> Pin<Box<dyn Future<Output = Result<Written, ClientError>>>> {
+        nths: Range<usize>,
+        answered: Result<Written, ClientError>,
+    ) -> Vec<Range<usize>> {
+        let mut own = Vec::new();
+        match answered {
+            Ok(written) if written.taken.is_empty() => own.push(nths),
+            Ok(written) => {
+                for nth in nths {
+                    match self.verdict(part, nth, &written) {
+                        Ok(()) => add(&mut own, nth),
+                        // The first replica took it, so it stood there; a trim has come between.
+                        Err(cause) => {
+                            let (pos, cause) = (self.pos(part, nth), Box::new(cause));
+                            self.settle(part, nth, Err(ClientError::OutcomeUnknown { pos, cause }));
+                        }
+                    }
+                }
+            }
+            Err(error) => self.resolve(part, nths, &error).await,
+        }
+        own
+    }
+
+    fn pos(&self, part: &Part, nth: usize) -> LogPos {
+        LogPos(self.first.0 + part.index(nth) as u64)
+    }
+
+    /// Whether a write that was answered is the client's own at an address.
+    fn verdict(&self, part: &Part, nth: usize, written: &Written) -> Result<(), ClientError> {
+        let entries = self.entries.borrow();
+        // With a planted fault some are settled before every replica has answered.
+        let Some(queued) = &entries[part.index(nth)] else { return Ok(()) };
+        verdict(&self.inner, written, part.addr(nth), queued, self.pos(part, nth), self.earlier)
+    }
+
+    /// Finds out what became of entries whose write got no answer, and settles them.
+    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError) {
+        for nth in nths {
+            let Some(queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
+            let pos = self.pos(part, nth);
+            let found = self.inner.resolve(self.view.layout.epoch, pos, &queued, error).await;
+            self.finish(queued, found);
+        }
+    }
+
+    fn settle(&self, part: &Part, nth: usize, result: Result<(), ClientError>) {
+        let queued = self.entries.borrow_mut()[part.index(nth)].take();
+        if let Some(queued) = queued {
+            self.finish(queued, result.map(|()| self.pos(part, nth)));
+        }
+    }
+
+    fn finish(&self, queued: Queued, result: Result<LogPos, ClientError>) {
+        match result {
+            Err(ClientError::Overtaken { .. }) if self.inner.may_retry(&queued) => {
+                self.again.borrow_mut().push(queued);
+            }
+            result => self.inner.appender.finish(queued, result),
+        }
+    }
+
+    /// Sends entries of `part` to one of its replicas.
+    fn send(&self, part: &Part, unit: NodeId, nths: Range<usize>) -> Answer {
+        let entries = self.entries.borrow();
         let queued = |nth| entries[part.index(nth)].as_ref().expect("not settled yet");
-        let deadline = queued(0).deadline;
-        let meta = EntryMeta {
-            stride: part.step as u16,
-            ..EntryMeta::new(self.inner.id, part.addr, queued(0).request)
-        };
-        let consecutive =
-            (0..part.count).all(|nth| meta.request_at(Addr(part.addr.0 + nth as u64)) == queued(nth).request);
+        let first = queued(nths.start);
+        let (deadline, start) = (first.deadline, part.addr(nths.start));
+        let meta =
+            EntryMeta { stride: part.step as u16, ..EntryMeta::new(self.inner.id, start, first.request) };
+        let consecutive = nths.clone().all(|nth| meta.request_at(part.addr(nth)) == queued(nth).request);
         assert!(consecutive, "a batch is appends in a row");
-        let epoch = view.layout.epoch;
-        let (addr, unit) = (view.addr(part.unit), part.unit);
+        let epoch = self.view.layout.epoch;
+        let addr = self.view.addr(unit);
         let call = self.inner.open_connection(unit).map(|connection| {
-            let tables = (0..part.count).map(|nth| queued(nth).table);
-            let data = (0..part.count).map(|nth| queued(nth).entry.clone());
+            let tables = nths.clone().map(|nth| queued(nth).table);
+            let data = nths.clone().map(|nth| queued(nth).entry.clone());
             connection.call_with::<Written>(
                 &self.inner.env,
                 |id, out| {
-                    wire::encode_write_head(out, Head::new(id, epoch), part.addr, &meta, tables);
+                    wire::encode_write_head(out, Head::new(id, epoch), start, &meta, tables);
                 },
                 data,
                 deadline,
@@ -121,11 +242,19 @@ impl Batch {
     }
 }
 
+/// Adds the next number to ranges of numbers.
+fn add(ranges: &mut Vec<Range<usize>>, nth: usize) {
+    match ranges.last_mut() {
+        Some(last) if last.end == nth => last.end = nth + 1,
+        _ => ranges.push(nth..nth + 1),
+    }
+}
+
 /// The parts of `count` positions from `first` on: one a stripe.
 fn split(view: &View, first: LogPos, count: usize) -> Vec<Part> {
     let pieces = view.layout.pieces(first, LogPos(first.0 + count as u64));
     let part = |piece: &Piece<'_>| Part {
-        unit: *piece.replicas.last().expect("a stripe has replicas"),
+        replicas: piece.replicas.to_vec(),
         addr: piece.addrs.start,
         first: (piece.first.0 - first.0) as usize,
         step: piece.stride as usize,
@@ -135,17 +264,17 @@ fn split(view: &View, first: LogPos, count: usize) -> Vec<Part> {
 }
 
 /// What became of one entry of a write that was answered.
-fn settle(
+fn verdict(
     inner: &Inner,
     written: &Written,
     addr: Addr,
     queued: &Queued,
     pos: LogPos,
     earlier: Earlier,
-) -> Result<LogPos, ClientError> {
+) -> Result<(), ClientError> {
     match find(&written.taken, addr) {
-        None => Ok(pos),
-        Some(outcome) if is_own(outcome, addr, inner.id, queued.request) => Ok(pos),
+        None => Ok(()),
+        Some(outcome) if is_own(outcome, addr, inner.id, queued.request) => Ok(()),
         Some(Outcome { taken: Taken::Trimmed, .. }) if earlier == Earlier::MayBe => {
             // It may have been this entry that was read by others and trimmed.
             let cause = Box::new(ClientError::Overtaken { pos });

@@ -34,6 +34,13 @@ impl Piece<'_> {
     }
 }
 
+impl Piece<'_> {
+    /// The position of an address; `None` if it is not of this piece.
+    pub fn find(&self, addr: Addr) -> Option<LogPos> {
+        (self.addrs.start <= addr && addr < self.addrs.end).then(|| self.position(addr))
+    }
+}
+
 impl RangeMap {
     /// How many of the positions `[start, start + count)` lie on `stripe`.
     fn share(&self, stripe: usize, count: u64) -> u64 {
@@ -105,7 +112,8 @@ impl Layout {
         pieces
     }
 
-    fn range_index(&self, pos: LogPos) -> Option<usize> {
+    /// Which range `pos` is in, as an index into [`Layout::ranges`].
+    pub fn range_index(&self, pos: LogPos) -> Option<usize> {
         let after = self.ranges.partition_point(|range| range.start <= pos);
         let index = after.checked_sub(1)?;
         (pos < self.ranges[index].end).then_some(index)

@@ -44,6 +44,8 @@ pub struct LocalOptions {
     pub listen: SocketAddr,
     /// Log units, each a node of its own. Fixed when the cluster is formed.
     pub units: usize,
+    /// Units that each entry is stored on, from 1 to [`limits::REPLICAS_MAX_COUNT`]. Fixed when the cluster is formed.
+    pub replicas: usize,
     /// Drives of the units: the first units have one each, in order, and the rest theirs in `data`; if there are more drives than
     /// units, each unit has as many that follow each other, which make one chain in this order.
     pub drives: Vec<PathBuf>,
@@ -68,6 +70,7 @@ impl LocalOptions {
             data: data.to_owned(),
             listen,
             units: 1,
+            replicas: 1,
             drives: Vec::new(),
             create_bytes: 1 << 30,
             cache: None,
@@ -146,6 +149,28 @@ pub enum StartError {
         /// How many were asked for.
         asked: usize,
     },
+    /// There are too few units for the copies that were asked for.
+    #[error(
+        "{replicas} copies of each entry were asked for, which {units} units cannot keep: 1 to {max} can be kept"
+    )]
+    Replicas {
+        /// Copies that were asked for.
+        replicas: usize,
+        /// Units that were asked for.
+        units: usize,
+        /// The most copies that so many units keep.
+        max: usize,
+    },
+    /// The cluster was formed with another number of copies.
+    #[error(
+        "the cluster keeps {found} copies of each entry, {asked} were asked for; that cannot be changed yet"
+    )]
+    ReplicasChanged {
+        /// How many it keeps.
+        found: usize,
+        /// How many were asked for.
+        asked: usize,
+    },
     /// A unit of the cluster has lost its drive.
     #[error("{path}: the drive of unit {unit} is not there, but the cluster was formed with it")]
     DriveMissing {
@@ -204,6 +229,7 @@ impl Drop for LocalCluster {
 impl LocalCluster {
     /// Opens or creates everything and returns once the cluster serves, in a new epoch.
     pub async fn start(env: &Env, options: LocalOptions) -> Result<Self, StartError> {
+        check_replicas(&options)?;
         // Taken before anything is touched: a port in use must not cost an epoch.
         let mut listeners = vec![env.listen(options.listen)?];
         for _ in 1..options.units {
@@ -214,7 +240,7 @@ impl LocalCluster {
         let decided = acceptor.latest().cloned();
         let layout = Layout::single(cluster, first_node());
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
-        check_units(decided.as_ref(), options.units)?;
+        check_units(decided.as_ref(), &options)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
         let cache = match &options.cache {
             Some(cache) => open_cache(env, cache).await?,
@@ -244,7 +270,7 @@ impl LocalCluster {
             started.serving.borrow_mut().push(node.serve(listener));
             started.nodes.push(node);
         }
-        started.layout = started.reconfigure(env, cluster, decided).await?;
+        started.layout = started.reconfigure(env, cluster, options.replicas, decided).await?;
         let sequencer =
             Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted)
                 .remembering(options.remembered_max);
@@ -301,11 +327,12 @@ impl LocalCluster {
         &self,
         env: &Env,
         cluster: ClusterId,
+        replicas: usize,
         decided: Option<Layout>,
     ) -> Result<Layout, StartError> {
         let deadline = env.now() + START_TIMEOUT;
         let proposal = match decided {
-            None => self.first_layout(cluster),
+            None => self.first_layout(cluster, replicas),
             Some(before) => {
                 let mut answers = BTreeMap::new();
                 for (node, &addr) in self.nodes.iter().zip(&self.addrs) {
@@ -314,7 +341,7 @@ impl LocalCluster {
                     answers.insert(node.id, sealed);
                 }
                 let mut next = before.next_epoch(before.find_tail(&answers)?);
-                next.nodes = self.layout_nodes();
+                next.nodes = self.layout_nodes(replicas);
                 next
             }
         };
@@ -345,8 +372,9 @@ impl LocalCluster {
         called.map(|(reply, _, _)| reply).map_err(failed)
     }
 
-    fn layout_nodes(&self) -> Vec<crate::layout::Node> {
+    fn layout_nodes(&self, replicas: usize) -> Vec<crate::layout::Node> {
         let roles = |unit: usize| match unit {
+            0 if replicas == 1 => first_roles().with(Roles::FORWARDER),
             0 => first_roles(),
             _ => Roles::UNIT,
         };
@@ -358,21 +386,27 @@ impl LocalCluster {
         self.addrs.iter().enumerate().map(node).collect()
     }
 
-    /// Every position on one of the units in turn.
-    fn first_layout(&self, cluster: ClusterId) -> Layout {
-        let nodes = self.layout_nodes();
-        let stripes = nodes.iter().map(|node| Stripe { replicas: vec![node.id], base: Addr(0) }).collect();
+    /// Every position on one of the units in turn, and copies of it on the units that follow.
+    fn first_layout(&self, cluster: ClusterId, replicas: usize) -> Layout {
+        let nodes = self.layout_nodes(replicas);
+        let stripe = |at: usize| Stripe {
+            replicas: (at..at + replicas).map(|unit| nodes[unit % nodes.len()].id).collect(),
+            // A unit that is in one stripe only needs nothing to keep its addresses apart.
+            base: if replicas == 1 { Addr(0) } else { Addr(at as u64 * limits::STRIPE_ADDRESSES) },
+        };
+        let stripes = (0..nodes.len()).map(stripe).collect();
         Layout {
             nodes,
+            min_replicas: replicas as u16,
             ranges: vec![RangeMap { start: LogPos(0), end: OPEN_END, stripes }],
             ..Layout::single(cluster, first_node())
         }
     }
 }
 
-/// The first node does everything; the units that it forwards to are all in this process.
+/// The first node does everything.
 fn first_roles() -> Roles {
-    Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT).with(Roles::FORWARDER)
+    Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT)
 }
 
 /// The first node before its address is known.
@@ -403,8 +437,21 @@ async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartE
     Ok(Known { register, acceptor, cluster })
 }
 
-fn check_units(decided: Option<&Layout>, asked: usize) -> Result<(), StartError> {
+/// Refuses more copies than there are units.
+fn check_replicas(options: &LocalOptions) -> Result<(), StartError> {
+    let (replicas, units) = (options.replicas, options.units);
+    let max = units.min(limits::REPLICAS_MAX_COUNT);
+    if (1..=max).contains(&replicas) { Ok(()) } else { Err(StartError::Replicas { replicas, units, max }) }
+}
+
+/// Refuses other numbers than the cluster was formed with.
+fn check_units(decided: Option<&Layout>, options: &LocalOptions) -> Result<(), StartError> {
     let Some(layout) = decided else { return Ok(()) };
-    let found = layout.nodes.iter().filter(|node| node.roles.has(Roles::UNIT)).count();
-    if found == asked { Ok(()) } else { Err(StartError::Units { found, asked }) }
+    let (found, asked) =
+        (layout.nodes.iter().filter(|node| node.roles.has(Roles::UNIT)).count(), options.units);
+    if found != asked {
+        return Err(StartError::Units { found, asked });
+    }
+    let (found, asked) = (usize::from(layout.min_replicas), options.replicas);
+    if found == asked { Ok(()) } else { Err(StartError::ReplicasChanged { found, asked }) }
 }

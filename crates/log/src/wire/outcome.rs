@@ -6,7 +6,7 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use super::write::check_end;
 use super::{at_most, no_data, zero};
 use crate::limits;
-use crate::pos::{Addr, ClientId, RequestNo};
+use crate::pos::{Addr, AddrRange, ClientId, RequestNo};
 
 /// Addresses that hold the same kind of thing.
 ///
@@ -21,6 +21,13 @@ pub struct Outcome {
     pub count: u64,
     /// What they hold.
     pub taken: Taken,
+}
+
+impl Outcome {
+    /// The addresses.
+    pub fn range(&self) -> AddrRange {
+        AddrRange::new(self.addr, Addr(self.addr.0 + self.count))
+    }
 }
 
 /// What an address holds.

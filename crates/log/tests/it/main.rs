@@ -1,6 +1,7 @@
 //! A whole cluster over sockets and drives, and the client library against it.
 //!
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
+//! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `holes`: positions that were granted and never written.
 //! * `lost`: groups that were durable and are lost.
@@ -12,6 +13,7 @@ mod cluster;
 mod holes;
 mod lost;
 mod refusals;
+mod replicas;
 mod restart;
 mod whole;
 mod worlds;

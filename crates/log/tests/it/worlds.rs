@@ -28,6 +28,11 @@ pub fn options(dir: &Path, units: usize) -> LocalOptions {
     options
 }
 
+/// The same with so many copies of each entry.
+pub fn replicated(dir: &Path, units: usize, replicas: usize) -> LocalOptions {
+    LocalOptions { replicas, ..options(dir, units) }
+}
+
 /// Runs `test` with a directory that goes when it ends.
 pub fn run<F: Future<Output = ()>>(test: impl FnOnce(Env, TempDir) -> F) {
     let dir = TempDir::new().expect("a directory");

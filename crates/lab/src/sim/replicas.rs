@@ -1,0 +1,120 @@
+//! Compares what the replicas of every position hold, when a run is over.
+//!
+//! * 20 chain order: a value at a replica is at every earlier one, unless it was trimmed there · 21 junk for all or data for all,
+//!   replica by replica · a trim goes down the replicas in order too
+
+use std::time::Duration;
+
+use ithaca_env::Env;
+use ithaca_log::client::{CallError, Client, ClientError, Connection, Identity, Phase};
+use ithaca_log::entry::EntryMeta;
+use ithaca_log::layout::{Layout, Piece};
+use ithaca_log::pos::{Addr, AddrRange, ClientId, LogPos, NodeId};
+use ithaca_log::wire::{Read, RunHead, RunState, Runs};
+
+use super::history::History;
+
+/// Times that the units are asked again after an error: a node may be on its way back.
+const TRIES_MAX: u32 = 20;
+/// The wait before they are.
+const AGAIN: Duration = Duration::from_millis(50);
+/// A unit answers within this.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a unit holds at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Unwritten,
+    Junk,
+    Trimmed,
+    /// Who appended it, as which request, and the length and checksum of the entry.
+    Data(u64, u64, u32, u32),
+}
+
+/// Notes every position below `tail` whose replicas differ in a way that writing, filling and trimming them in order does not
+/// explain.
+pub async fn compare(env: &Env, client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
+    for tried in 1.. {
+        let layout = client.layout().await?;
+        match compare_in(env, &layout, history, tail).await {
+            Err(error) if tried >= TRIES_MAX => return Err(error),
+            Err(_) => env.sleep(AGAIN).await,
+            Ok(()) => break,
+        }
+    }
+    Ok(())
+}
+
+async fn compare_in(env: &Env, layout: &Layout, history: &History, tail: LogPos) -> Result<(), ClientError> {
+    for piece in layout.pieces(LogPos(0), tail) {
+        if piece.replicas.len() == 1 {
+            continue;
+        }
+        let mut earlier: Option<(NodeId, Vec<Held>)> = None;
+        for &node in piece.replicas {
+            let later = held(env, layout, node, piece.addrs).await?;
+            if let Some((before, earlier)) = &earlier {
+                note_differences(history, &piece, (*before, earlier), (node, &later));
+            }
+            earlier = Some((node, later));
+        }
+    }
+    Ok(())
+}
+
+fn note_differences(
+    history: &History,
+    piece: &Piece<'_>,
+    (before, earlier): (NodeId, &[Held]),
+    (node, later): (NodeId, &[Held]),
+) {
+    for ((addr, &first), &second) in piece.addrs.numbers().zip(earlier).zip(later) {
+        let agrees = match (first, second) {
+            (_, Held::Unwritten) | (Held::Trimmed, _) => true,
+            (first, second) => first == second,
+        };
+        if !agrees {
+            let pos = piece.position(Addr(addr));
+            let what = format!(
+                "rule 20 is broken: position {pos} is {second:?} on {node}, and {first:?} before it on {before}"
+            );
+            history.differences.borrow_mut().push(what);
+        }
+    }
+}
+
+/// What a unit holds at each of `addrs`.
+async fn held(env: &Env, layout: &Layout, node: NodeId, addrs: AddrRange) -> Result<Vec<Held>, ClientError> {
+    let epoch = layout.epoch;
+    let listed = layout.node(node).and_then(|node| node.address.parse().ok());
+    let Some(addr) = listed else { return Err(ClientError::NoEndpoint) };
+    let failed = |error: CallError| ClientError::Node { addr, epoch, phase: Phase::Read, error };
+    let who = Identity { client: ClientId(0), node, cluster: layout.cluster };
+    let deadline = env.now() + PATIENCE;
+    let connection = Connection::open(env, addr, who, deadline).await.map_err(failed)?;
+    let mut held = Vec::new();
+    while (held.len() as u64) < addrs.count() {
+        let rest = AddrRange::new(Addr(addrs.start.0 + held.len() as u64), addrs.end);
+        let read = Read { limit_bytes: 1 << 20, ranges: vec![rest] };
+        let answer = connection.call::<_, Runs>(env, epoch, &read, env.now() + PATIENCE).await;
+        let (runs, _, _) = answer.map_err(failed)?;
+        for run in &runs.runs {
+            (0..run.count).for_each(|nth| held.push(held_by(run, nth)));
+        }
+    }
+    Ok(held)
+}
+
+fn held_by(run: &RunHead, nth: u64) -> Held {
+    match &run.state {
+        RunState::Unwritten => Held::Unwritten,
+        RunState::Junk { .. } => Held::Junk,
+        RunState::Trimmed => Held::Trimmed,
+        RunState::Data { meta, table, .. } => {
+            let meta = EntryMeta::decode(meta).unwrap_or_default();
+            let entry = table.get(nth as usize);
+            let request = meta.request_at(Addr(run.addr.0 + nth));
+            Held::Data(meta.client.0, request.0, entry.len, entry.checksum)
+        }
+    }
+}
