@@ -15,7 +15,8 @@ fn every_stored_record_has_golden_bytes() {
 
     let told = |base: u64, highest| SealedExtent { extent: (base..base + (1 << 44)).into(), highest };
     let sealed_extents = vec![told(0, Some(Addr(44))), told(1 << 44, None)];
-    let state = UnitState { sealed: Epoch(3), sealed_extents, served: Epoch(3) };
+    let voided = std::iter::once(40..42).collect();
+    let state = UnitState { sealed: Epoch(3), sealed_extents, served: Epoch(3), voided };
     let roles = crate::wire::Roles::LAYOUT.with(crate::wire::Roles::SEQUENCER).with(crate::wire::Roles::UNIT);
     let node = Node { id: NodeId(2), roles, address: "127.0.0.1:7420".to_owned() };
     let first = Layout::single(ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888), node);

@@ -136,3 +136,6 @@ const _: () = assert!(RANGES_MAX_COUNT <= PARTS_MAX_COUNT, "a fill of nothing bu
 const _: () = assert!(RUN_MAX_COUNT <= ithaca_chain::limits::RUN_RECORDS_MAX);
 const _: () = assert!(ENTRY_MAX_BYTES <= ithaca_chain::limits::RECORD_MAX_BYTES);
 const _: () = assert!(META_MAX_BYTES <= ithaca_chain::limits::META_MAX_BYTES);
+
+/// Ranges of addresses that a unit has voided.
+pub const VOIDED_MAX_COUNT: usize = 1024;

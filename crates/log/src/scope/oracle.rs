@@ -110,6 +110,7 @@ impl Oracle {
                     check(!known, 18, || format!("{addr} was known, and is said to be unwritten"))?;
                 }
                 Holding::Trimmed => self.trimmed(addr..addr + 1, disk)?,
+                Holding::Voided => return check(false, 21, || format!("nobody has voided {addr}")),
                 Holding::Stored => {
                     let Some(&(_, held)) = disk.cells.get(&addr) else {
                         return check(false, 18, || format!("{addr} is shown and is not durable"));

@@ -280,6 +280,7 @@ impl UnitShell {
                 taken: taken.into_iter().filter(|outcome| outcome.taken != Taken::Junk).collect(),
             }),
             Answer::Trimmed => route.send(&Trimmed),
+            Answer::Restored => unreachable!("nobody asks for that over a connection"),
             Answer::Sealed(sealed) => route.send(&sealed),
             Answer::Refused(refusal) => route.refuse(refusal),
         }
@@ -307,6 +308,7 @@ impl UnitShell {
             let whole = |taken| Outcome { addr: range.start, count: range.count(), taken };
             match holding {
                 Holding::Trimmed => outcomes.push(whole(Taken::Trimmed)),
+                Holding::Voided => outcomes.push(whole(Taken::Junk)),
                 Holding::Unwritten => {}
                 Holding::Stored => {
                     let mut next = range.start.0;

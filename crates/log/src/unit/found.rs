@@ -5,7 +5,7 @@ use ithaca_chain::RunView;
 
 use super::Holding;
 use crate::limits;
-use crate::pos::{Addr, AddrRange};
+use crate::pos::{Addr, AddrRange, Epoch};
 use crate::wire::{Head, RunRef, RunsBody, StateRef, entries_within};
 
 /// What was found so far, as it will be sent. Parts are added in the order of the request; once it is full, whatever is
@@ -75,6 +75,7 @@ impl Found {
         let state = match holding {
             Holding::Trimmed => StateRef::Trimmed,
             Holding::Unwritten => StateRef::Unwritten,
+            Holding::Voided => StateRef::Junk { epoch: Epoch(0) },
             Holding::Stored => panic!("{range} holds a record, which the chain has"),
         };
         if !self.full && !range.is_empty() {
@@ -119,7 +120,7 @@ mod tests {
     use ithaca_chain::{Run, RunKind, Table};
 
     use super::*;
-    use crate::pos::{Epoch, RequestId};
+    use crate::pos::RequestId;
     use crate::wire::{Reply, RunHead, next_frame};
 
     fn run(first_key: u64, count: usize, len: usize) -> Run {

@@ -24,6 +24,7 @@ mod conflict;
 mod follow;
 mod found;
 mod pending;
+mod restore;
 mod state;
 mod step;
 
@@ -92,6 +93,20 @@ pub enum Input {
         /// Where it is to be told what is the highest address; within the limits of the wire.
         extents: Vec<AddrRange>,
     },
+    /// The unit's own node copies what other replicas hold of a closed range: it may use what the others agreed on, and nobody
+    /// reads it here before a layout says so.
+    Restore {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch of the layout that the copy was made in.
+        epoch: Epoch,
+        /// What to store where nothing is stored yet, data and junk.
+        runs: Vec<Run>,
+        /// What is trimmed elsewhere, whether it was ever stored here or not.
+        trimmed: Vec<AddrRange>,
+        /// Stored addresses that are junk elsewhere.
+        voided: Vec<AddrRange>,
+    },
     /// Every ticket up to this one is durable.
     Persisted {
         /// The last.
@@ -149,6 +164,8 @@ pub enum Answer {
     },
     /// The ranges are trimmed.
     Trimmed,
+    /// What was copied is there.
+    Restored,
     /// The epoch is over.
     Sealed(Sealed),
     /// The request was refused.
@@ -162,6 +179,8 @@ pub enum Holding {
     Unwritten,
     /// Data or junk: the chain says which.
     Stored,
+    /// A record that counts as junk.
+    Voided,
     /// It is trimmed.
     Trimmed,
 }
@@ -298,14 +317,25 @@ impl Unit {
             push(next..stored.start, Holding::Unwritten);
             let mut at = stored.start;
             for trimmed in self.trimmed.overlaps(stored.clone()) {
-                push(at..trimmed.start, Holding::Stored);
+                self.classify_stored(at..trimmed.start, &mut push);
                 at = trimmed.end;
                 push(trimmed, Holding::Trimmed);
             }
-            push(at..stored.end, Holding::Stored);
+            self.classify_stored(at..stored.end, &mut push);
             next = stored.end;
         }
         push(next..range.end, Holding::Unwritten);
+    }
+
+    /// The parts of addresses that have a record.
+    fn classify_stored(&self, range: Range<u64>, push: &mut impl FnMut(Range<u64>, Holding)) {
+        let mut at = range.start;
+        for voided in self.state.voided.overlaps(range.clone()) {
+            push(at..voided.start, Holding::Stored);
+            at = voided.end;
+            push(voided, Holding::Voided);
+        }
+        push(at..range.end, Holding::Stored);
     }
 
     /// Every address from `from` up to here is resolved and durable: a follower that has come to `from` may be served them.

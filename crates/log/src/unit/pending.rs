@@ -32,6 +32,7 @@ pub(super) enum Waiting {
     /// To a fill, with the addresses that were taken.
     Filled(Vec<AddrRange>),
     Trimmed,
+    Restored,
     Sealed(Sealed),
 }
 

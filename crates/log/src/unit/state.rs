@@ -1,6 +1,7 @@
 //! What a log unit stores about itself, beside its entries: which epochs are over, and what its seal has told.
 
 use bytes::{BufMut, Bytes};
+use ithaca_chain::RangeSet;
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use crate::limits;
@@ -17,8 +18,9 @@ const VERSION: u16 = 1;
 const NONE: u64 = u64::MAX;
 
 /// A unit's own state. Body of its record: `sealed u64`, `served u64`, `count u32` (at most
-/// [`limits::SEAL_EXTENTS_MAX_COUNT`]), then for each extent `start u64`, `end u64`, `highest u64` (2^64 - 1 for none); the
-/// envelope is that of [`crate::record`].
+/// [`limits::SEAL_EXTENTS_MAX_COUNT`]), then for each extent `start u64`, `end u64`, `highest u64` (2^64 - 1 for none), then
+/// `voided count u32` (at most [`limits::VOIDED_MAX_COUNT`]), and for each `start u64`, `end u64`, ascending; the envelope is
+/// that of [`crate::record`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitState {
     /// The last epoch that is sealed.
@@ -27,6 +29,9 @@ pub struct UnitState {
     pub sealed_extents: Vec<SealedExtent>,
     /// The newest epoch in which the unit has changed anything. After a restart this epoch is over for the unit.
     pub served: Epoch,
+    /// Addresses whose records count as junk: what the unit stored there was never on the other replicas, and the log has
+    /// junk in its place.
+    pub voided: RangeSet,
 }
 
 /// What was found in an extent when the unit was sealed.
@@ -50,6 +55,11 @@ impl UnitState {
                 out.put_u64_le(extent.end.0);
                 out.put_u64_le(highest.map_or(NONE, |addr| addr.0));
             }
+            out.put_u32_le(self.voided.range_count() as u32);
+            for range in self.voided.ranges() {
+                out.put_u64_le(range.start);
+                out.put_u64_le(range.end);
+            }
         })
     }
 
@@ -71,8 +81,9 @@ impl UnitState {
             let highest = Some(decoder.u64("highest address")?).filter(|&addr| addr != NONE).map(Addr);
             sealed_extents.push(SealedExtent { extent: AddrRange::new(Addr(start), Addr(end)), highest });
         }
+        let voided = decode_voided(&mut decoder)?;
         decoder.finish()?;
-        Ok(Self { sealed, sealed_extents, served })
+        Ok(Self { sealed, sealed_extents, served, voided })
     }
 
     /// What the seal has told of `extent`, if it was asked.
@@ -81,13 +92,39 @@ impl UnitState {
     }
 }
 
+fn decode_voided(decoder: &mut Decoder<'_>) -> Result<RangeSet, DecodeError> {
+    let count = decoder.u32("voided count")? as usize;
+    if count > limits::VOIDED_MAX_COUNT {
+        let found = count as u64;
+        return Err(DecodeError::Invalid { field: "voided count", found, expected: "at most 1024 ranges" });
+    }
+    let mut voided = RangeSet::new();
+    for _ in 0..count {
+        let (start, end) = (decoder.u64("voided start")?, decoder.u64("voided end")?);
+        if start >= end || voided.last().is_some_and(|last| last >= start) {
+            return Err(DecodeError::Invalid {
+                field: "voided start",
+                found: start,
+                expected: "ascending ranges",
+            });
+        }
+        voided.insert(start..end);
+    }
+    Ok(voided)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_state_survives_storing() {
-        let mut state = UnitState { sealed: Epoch(4), sealed_extents: Vec::new(), served: Epoch(5) };
+        let mut state = UnitState {
+            sealed: Epoch(4),
+            sealed_extents: Vec::new(),
+            served: Epoch(5),
+            voided: [2..5, 9..10].into_iter().collect(),
+        };
         assert_eq!(UnitState::decode(&state.encode()), Ok(state.clone()));
         for (base, highest) in [(0, None), (1 << 44, Some(Addr(1 << 44)))] {
             state.sealed_extents.push(SealedExtent { extent: (base..base + 9).into(), highest });

@@ -19,11 +19,11 @@ static JUNK_TABLE: [u8; limits::RUN_MAX_COUNT * TABLE_ENTRY_BYTES] =
 
 /// What a request asks the chain to store.
 #[derive(Default)]
-struct Change {
-    runs: Vec<Run>,
-    release: Vec<Range<u64>>,
-    claims: Claims,
-    bytes: usize,
+pub(super) struct Change {
+    pub(super) runs: Vec<Run>,
+    pub(super) release: Vec<Range<u64>>,
+    pub(super) claims: Claims,
+    pub(super) bytes: usize,
 }
 
 impl Unit {
@@ -34,6 +34,9 @@ impl Unit {
             Input::Fill { to, epoch, ranges } => (to, self.fill(to, epoch, &ranges, effects)),
             Input::Trim { to, epoch, ranges } => (to, self.trim(to, epoch, &ranges, effects)),
             Input::Seal { to, epoch, extents } => (to, self.seal(to, epoch, &extents, effects)),
+            Input::Restore { to, epoch, runs, trimmed, voided } => {
+                (to, self.restore(to, epoch, runs, &trimmed, &voided, effects))
+            }
             Input::Persisted { up_to } => return self.persisted(up_to, effects),
             Input::NotTaken { ticket, refusal } => return self.not_taken(ticket, refusal, effects),
             Input::Failed => return self.fail(effects),
@@ -211,7 +214,7 @@ impl Unit {
     }
 
     /// Refuses more work than may wait.
-    fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
         let options = &self.options;
         if self.pending.len() >= options.pending_max_count {
             let limit = options.pending_max_count as u64;
@@ -243,18 +246,23 @@ impl Unit {
             }
             return;
         }
-        let (mut state, mut undo) = (None, None);
-        if epoch > self.state.served {
-            undo = Some(self.state.clone());
+        let before = (epoch > self.state.served).then(|| self.state.clone());
+        let state = self.serve(epoch).then(|| self.state.clone());
+        self.persist(change, state, to, answer, before, effects);
+    }
+
+    /// Something is about to change in `epoch`; whether that is new to the state.
+    pub(super) fn serve(&mut self, epoch: Epoch) -> bool {
+        let is_new = epoch > self.state.served;
+        if is_new {
             self.state.served = epoch;
             // An older epoch is over as soon as a newer one is seen: layouts are decided one after the other.
             self.floor = self.floor.max(Epoch(epoch.0 - 1));
-            state = Some(self.state.clone());
         }
-        self.persist(change, state, to, answer, undo, effects);
+        is_new
     }
 
-    fn persist(
+    pub(super) fn persist(
         &mut self,
         change: Change,
         state: Option<super::UnitState>,
@@ -286,6 +294,14 @@ impl Unit {
         let to = (!early).then_some(to);
         self.pending.push_back(Pending { ticket, to, answer, claims, trims, bytes, undo });
         ticket
+    }
+
+    /// Answers once everything that is under way is durable.
+    pub(super) fn wait_for_all(&mut self, to: ReplyTo, answer: Waiting, effects: &mut Vec<Effect>) {
+        match self.last_ticket <= self.durable_ticket {
+            true => self.reply(to, answer, effects),
+            false => self.wait(self.last_ticket, to, answer),
+        }
     }
 
     /// Answers once `ticket` is durable, without storing anything.
@@ -358,6 +374,7 @@ impl Unit {
             Waiting::Written(taken) => Answer::Written { taken: self.holdings(&taken) },
             Waiting::Filled(taken) => Answer::Filled { taken: self.holdings(&taken) },
             Waiting::Trimmed => Answer::Trimmed,
+            Waiting::Restored => Answer::Restored,
             Waiting::Sealed(sealed) => Answer::Sealed(sealed),
         };
         effects.push(Effect::Reply { to, answer });

@@ -70,6 +70,25 @@ impl Bench {
                 let extents = if words.len() > 3 { ranges(3) } else { vec![parse_range(EXTENT)] };
                 Input::Seal { to: ReplyTo(number(1)), epoch: Epoch(number(2)), extents }
             }
+            "restore" => {
+                let of = |word: &str| match words.iter().position(|it| *it == word) {
+                    Some(at) => ranges(at + 1),
+                    None => Vec::new(),
+                };
+                let runs = words.iter().position(|it| it.starts_with('@')).map(|at| {
+                    let payloads: Vec<&str> = words[at + 1].split(',').collect();
+                    let (table, data) = (Table::of_payloads(&payloads), payloads.concat().into());
+                    let (version, kind, meta) = (1, RunKind::Data, Bytes::new());
+                    Run { first_key: number(at), version, kind, meta, table, data }
+                });
+                Input::Restore {
+                    to: ReplyTo(number(1)),
+                    epoch: Epoch(number(2)),
+                    runs: runs.into_iter().collect(),
+                    trimmed: of("trimmed"),
+                    voided: of("voided"),
+                }
+            }
             "persisted" => {
                 for (covered, released, state) in self.batches.drain(..number(1) as usize) {
                     covered.ranges().for_each(|range| _ = self.stored.covered.insert(range));
@@ -116,6 +135,7 @@ impl Bench {
                         Answer::Written { taken } => format!("written{}", listed(&taken)),
                         Answer::Filled { taken } => format!("filled{}", listed(&taken)),
                         Answer::Trimmed => "trimmed".to_owned(),
+                        Answer::Restored => "restored".to_owned(),
                         Answer::Sealed(sealed) => {
                             let highest: Vec<String> =
                                 sealed.highest.iter().map(|&at| show_highest(at)).collect();
@@ -156,7 +176,9 @@ fn show_state(state: &UnitState) -> String {
         format!(" at {}{extent}", show_highest(told.highest))
     };
     let told: String = state.sealed_extents.iter().map(told).collect::<Vec<_>>().join(",");
-    format!("sealed {}{told}, served {}", state.sealed, state.served)
+    let voided: Vec<String> = state.voided.ranges().map(|range| format!("{range:?}")).collect();
+    let voided = if voided.is_empty() { String::new() } else { format!(", voided {}", voided.join(" ")) };
+    format!("sealed {}{told}, served {}{voided}", state.sealed, state.served)
 }
 
 fn show_highest(highest: Option<Addr>) -> String {
