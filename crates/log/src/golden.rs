@@ -21,18 +21,23 @@ fn every_stored_record_has_golden_bytes() {
     let node = Node { id: NodeId(2), roles, address: "127.0.0.1:7420".to_owned() };
     let first = Layout::single(ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888), node);
     let layout = first.next_epoch(LogPos(45));
-    let mut acceptor = crate::layout::Acceptor::default();
-    let mut effects = Vec::new();
-    let to = crate::unit::ReplyTo(0);
-    for layout in [&first, &layout] {
-        effects.clear();
-        acceptor.step(acceptor::Input::Propose { to, layout: layout.clone() }, &mut effects);
-        acceptor.step(acceptor::Input::Persisted, &mut effects);
+    // One of three acceptors, so that what it accepts is not decided by that.
+    let mut first = first;
+    for id in [3, 4] {
+        first.nodes.push(Node { id: NodeId(id), roles, address: format!("127.0.0.1:742{id}") });
     }
+    let to = crate::unit::ReplyTo(0);
+    let ballot = crate::pos::Ballot { round: 6, proposer: NodeId(4) };
+    let mut effects = Vec::new();
+    let mut acceptor = crate::layout::Acceptor::new(NodeId(2), crate::planted::Planted::NONE);
+    acceptor.step(acceptor::Input::Learn { to, layout: first.clone() }, &mut effects);
+    acceptor.step(acceptor::Input::Persisted, &mut effects);
+    effects.clear();
+    acceptor.step(acceptor::Input::Accept { to, ballot, layout: first.next_epoch(LogPos(45)) }, &mut effects);
     let Some(acceptor::Effect::Persist { record }) = effects.first() else { panic!("a record to store") };
-    let again = crate::layout::Acceptor::recover(record, crate::planted::Planted::NONE)
-        .map(|again| again.latest().cloned());
-    assert_eq!(again, Ok(Some(layout.clone())));
+    acceptor.step(acceptor::Input::Persisted, &mut Vec::new());
+    let again = crate::layout::Acceptor::recover(NodeId(2), record, crate::planted::Planted::NONE);
+    assert_eq!(again.as_ref(), Ok(&acceptor));
     let text = format!(
         "Records that the log stores, in hexadecimal. docs/format/log.md explains them.\n\nunit state\n{}\nlayout\n{}\n\
          acceptor\n{}",

@@ -64,8 +64,11 @@ pub const NAME_MAX_BYTES: usize = 64;
 /// Bytes of a node's address, as text.
 pub const ADDRESS_MAX_BYTES: usize = 256;
 
-/// Bytes of an encoded layout, and of an acceptor's record of several.
-pub const LAYOUT_MAX_BYTES: usize = 1 << 20;
+/// Bytes of an encoded layout.
+pub const LAYOUT_MAX_BYTES: usize = 500 << 10;
+
+/// Bytes of an acceptor's record: the latest layout, one that is accepted for the next epoch, and what fits of older ones.
+pub const ACCEPTOR_MAX_BYTES: usize = 1 << 20;
 
 const _: () = assert!(RUN_MAX_COUNT <= GRANT_MAX_COUNT as usize, "a batch is one grant");
 const _: () = assert!(ENTRY_MAX_BYTES <= WRITE_MAX_BYTES);
@@ -127,6 +130,24 @@ pub const TAILS_MAX_COUNT: usize = 64;
 pub const LAYOUT_HISTORY_MAX_COUNT: usize = 8;
 
 const _: () = assert!(NODES_MAX_COUNT * (ADDRESS_MAX_BYTES + 24) <= LAYOUT_MAX_BYTES);
+const _: () = assert!(2 * LAYOUT_MAX_BYTES + 128 <= ACCEPTOR_MAX_BYTES);
+
+/// Nodes that keep layouts, in one layout: an odd number of them, so that none of them only adds to what may fail.
+pub const ACCEPTORS_MAX_COUNT: usize = 5;
+
+/// How long an acceptor's grant of a lease is good for, in milliseconds from when it was asked for, by the clock of whoever
+/// asked.
+pub const LEASE_MS: u64 = 200;
+
+/// By how many thousandths the monotonic clocks of two nodes may run apart. Quartz is off by 0.1 at most, and a clock that is
+/// being adjusted by 0.5.
+pub const CLOCK_DRIFT_PER_MILLE: u64 = 10;
+
+/// How long a reconfiguration waits after its majority of promises, in milliseconds by its own clock: no lease of the epoch
+/// before is valid then.
+pub const LEASE_WAIT_MS: u64 = (LEASE_MS * (1000 + CLOCK_DRIFT_PER_MILLE)).div_ceil(1000);
+
+const _: () = assert!(LEASE_WAIT_MS <= 300, "the wait is a part of the time that a failover takes");
 
 /// Runs that one request may become: as many as the chain stores together. A fill or a write of addresses that are free and
 /// taken by turns may need more, and is refused.

@@ -60,14 +60,24 @@ pub enum PlantedBug {
     FillSkipsCopy,
     /// A fill begins with the last replica.
     FilledFromLast,
-    /// The acceptor takes a second layout for the same epoch.
+    /// The acceptor takes a second layout for the same epoch, whatever it promised.
     TwoLayoutsAnEpoch,
-    /// The acceptor answers before its decision is durable.
-    LayoutBeforePersist,
+    /// The acceptor does not remember what it promised.
+    AcceptorForgetsPromise,
+    /// The acceptor answers before what the answer reveals is durable.
+    AnswerBeforePersist,
+    /// The proposer proposes its own layout although another may be decided already.
+    ProposerIgnoresAccepted,
+    /// The acceptor grants a lease although it has promised to decide the next epoch.
+    LeaseAfterPromise,
+    /// The acceptor that decides alone grants a lease after a restart, when it has forgotten its promise.
+    LeaseAfterRestart,
+    /// The holder counts its lease from when it was answered, not from when it asked.
+    LeaseFromAnswer,
 }
 
 /// Which fault is in force, if any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Planted {
     #[cfg(any(test, feature = "planted-bugs"))]
     bug: Option<PlantedBug>,

@@ -89,6 +89,27 @@ impl Incarnation {
     }
 }
 
+/// A numbered attempt to have a layout decided; a higher one overrides a lower one. Two proposers never share one, and a
+/// proposer that was restarted finds its old ones refused by a majority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ballot {
+    /// The attempt, from 1 on.
+    pub round: u64,
+    /// Whose it is.
+    pub proposer: NodeId,
+}
+
+impl Ballot {
+    /// Below every ballot.
+    pub const NONE: Self = Self { round: 0, proposer: NodeId(0) };
+}
+
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.round, self.proposer)
+    }
+}
+
 /// A cluster, by a random number drawn when it is formed. Zero means that the sender does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u128);

@@ -77,7 +77,7 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::TrimmedIsFree,
         LogBug::SequencerStartsLow,
         LogBug::GrantOverlaps,
-        LogBug::LayoutBeforePersist,
+        LogBug::AnswerBeforePersist,
         LogBug::BatchGrantedTwice,
         LogBug::ForgottenIsNew,
         LogBug::FirstPartAnswers,

@@ -1,35 +1,47 @@
-//! The acceptor: decides one layout for each epoch. A pure core.
+//! The acceptor: one of the nodes that decide the layout of each epoch. A pure core.
 //!
-//! The first proposal for the epoch after the latest one wins; everybody who proposes for an epoch that is decided learns
-//! what was decided. An answer waits until the decision is durable. One acceptor alone decides here; what it remembers for
-//! each epoch is what a quorum of several needs too.
+//! One layout is decided an epoch, by the acceptors that the layout before names; the first by those that it names itself.
+//! It is decided when a majority has accepted it at one ballot (Paxos, one value an epoch; docs/protocol/reconfigure.md).
+//! What is promised and accepted is durable before it is answered, and so is what was decided elsewhere.
+//!
+//! An acceptor that decides alone needs no durable promise: what it accepts is decided at once. But for its promise it also
+//! stops granting leases; so that a restart does not undo that, it grants none in the epoch that it finds then.
 
 use std::collections::VecDeque;
 
-use bytes::{BufMut, Bytes};
-use ithaca_env::codec::{DecodeError, Decoder, Encoder};
+use bytes::Bytes;
 
-use super::Layout;
+use super::{Layout, acceptor_record};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::Epoch;
-use crate::record::{self, RecordError};
+use crate::pos::{Ballot, Epoch, NodeId};
+use crate::record::RecordError;
 use crate::unit::ReplyTo;
-use crate::wire::{Kind, Refusal};
-
-const MAGIC: [u8; 4] = *b"ITac";
-const VERSION: u16 = 1;
-
-/// Bytes of the record without layouts.
-const LIST_BYTES: usize = record::ENVELOPE_BYTES + 4;
-/// Bytes before each layout in it.
-const LENGTH_BYTES: usize = 4;
+use crate::wire::{Kind, Refusal, Roles, Vote};
 
 /// What happens to an acceptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// Somebody proposes a layout.
-    Propose {
+    /// Somebody wants to have a layout decided for `epoch`.
+    Prepare {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch.
+        epoch: Epoch,
+        /// At which ballot.
+        ballot: Ballot,
+    },
+    /// Somebody whom a majority has promised so proposes a layout for the epoch that it names.
+    Accept {
+        /// Who is answered.
+        to: ReplyTo,
+        /// At which ballot.
+        ballot: Ballot,
+        /// The layout.
+        layout: Layout,
+    },
+    /// A layout was decided.
+    Learn {
         /// Who is answered.
         to: ReplyTo,
         /// The layout.
@@ -42,6 +54,13 @@ pub enum Input {
         /// Which.
         epoch: Option<Epoch>,
     },
+    /// Somebody asks whether `epoch` is still the latest.
+    Lease {
+        /// Who is answered.
+        to: ReplyTo,
+        /// The epoch.
+        epoch: Epoch,
+    },
     /// The latest [`Effect::Persist`] is durable.
     Persisted,
     /// It could not be stored. Whether it is there after a restart is not known.
@@ -49,68 +68,99 @@ pub enum Input {
 }
 
 /// What an acceptor wants done, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Store this record in place of the one before. Never two at a time.
     Persist {
         /// The record.
         record: Bytes,
     },
-    /// Answer with a layout that was decided.
+    /// Answer.
     Reply {
         /// Whom.
         to: ReplyTo,
-        /// The layout.
-        layout: Layout,
-    },
-    /// Answer with a refusal.
-    Refuse {
-        /// Whom.
-        to: ReplyTo,
-        /// Why.
-        refusal: Refusal,
+        /// What.
+        answer: Answer,
     },
 }
 
-/// Decides layouts.
-#[derive(Clone, Debug, Default)]
+/// What an acceptor answers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// To [`Input::Prepare`].
+    Promise(Vote<Layout>),
+    /// To [`Input::Accept`].
+    Accepted(Vote<Layout>),
+    /// To [`Input::Learn`]: the latest epoch whose layout it knows.
+    Learned(Epoch),
+    /// To [`Input::Lease`]: whether it is granted.
+    Leased(bool),
+    /// To [`Input::Get`].
+    Layout(Layout),
+    /// To anything.
+    Refused(Refusal),
+}
+
+/// Decides layouts, together with others or alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acceptor {
-    /// The latest layouts, in the order of their epochs; the last may not be durable yet.
-    decided: VecDeque<Layout>,
-    /// Who waits for the last to be durable. Some while it is not.
-    waiting: Option<Vec<ReplyTo>>,
+    pub(super) me: NodeId,
+    /// Layouts that were decided, the latest ones, in the order of their epochs.
+    pub(super) decided: VecDeque<Layout>,
+    /// For the epoch after the latest: nothing below this is accepted any more.
+    pub(super) promised: Ballot,
+    /// For the epoch after the latest: what was accepted last.
+    pub(super) accepted: Option<(Ballot, Layout)>,
+    /// The latest decided epoch that is durable.
+    pub(super) durable: Epoch,
+    /// The first epoch that leases are granted for.
+    pub(super) leases_from: Epoch,
+    /// The write that is under way.
+    storing: Option<Storing>,
+    /// Answers to what has changed since it began. The next write releases them.
+    waiting: Vec<(ReplyTo, Answer)>,
     failed: bool,
-    planted: Planted,
+    pub(super) planted: Planted,
+}
+
+/// A write under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Storing {
+    /// The latest decided epoch in it.
+    latest: Epoch,
+    /// Answers that it releases.
+    answers: Vec<(ReplyTo, Answer)>,
 }
 
 impl Acceptor {
-    /// An acceptor that has decided nothing.
-    pub fn new(planted: Planted) -> Self {
-        Self { planted, ..Self::default() }
+    /// An acceptor that knows nothing, on the node `me`.
+    pub fn new(me: NodeId, planted: Planted) -> Self {
+        Self {
+            me,
+            decided: VecDeque::new(),
+            promised: Ballot::NONE,
+            accepted: None,
+            durable: Epoch(0),
+            leases_from: Epoch(0),
+            storing: None,
+            waiting: Vec::new(),
+            failed: false,
+            planted,
+        }
     }
 
     /// An acceptor with what it had stored.
-    pub fn recover(record: &[u8], planted: Planted) -> Result<Self, RecordError> {
-        let (_, body) = record::decode(MAGIC, VERSION, record)?;
-        let mut decoder = Decoder::new(body);
-        let count = decoder.u32("layout count")? as usize;
-        if count > limits::LAYOUT_HISTORY_MAX_COUNT {
-            return Err(DecodeError::Invalid {
-                field: "layout count",
-                found: count as u64,
-                expected: "at most 8 layouts",
-            }
-            .into());
+    pub fn recover(me: NodeId, record: &[u8], planted: Planted) -> Result<Self, RecordError> {
+        let mut acceptor = Self::new(me, planted);
+        acceptor_record::decode(&mut acceptor, record)?;
+        acceptor.durable = acceptor.latest_epoch();
+        if acceptor.decides_alone(None) && !planted.is(PlantedBug::LeaseAfterRestart) {
+            acceptor.leases_from = acceptor.durable.next();
         }
-        let mut decided = VecDeque::new();
-        for _ in 0..count {
-            decided.push_back(Layout::decode(decoder.counted("layout", limits::LAYOUT_MAX_BYTES)?)?);
-        }
-        decoder.finish()?;
-        Ok(Self { decided, planted, ..Self::default() })
+        Ok(acceptor)
     }
 
-    /// The latest layout that is durable.
+    /// The latest decided layout that is durable.
     pub fn latest(&self) -> Option<&Layout> {
         self.durable().next_back()
     }
@@ -118,103 +168,219 @@ impl Acceptor {
     /// Does what `input` asks for and adds to `effects` what that takes, in order.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
-            Input::Propose { to, .. } if self.failed => {
-                effects.push(Effect::Refuse { to, refusal: Refusal::Failed });
+            Input::Prepare { to, .. } | Input::Accept { to, .. } | Input::Learn { to, .. } if self.failed => {
+                effects.push(Effect::Reply { to, answer: Answer::Refused(Refusal::Failed) });
             }
-            Input::Propose { to, layout } => self.propose(to, layout, effects),
+            Input::Prepare { to, epoch, ballot } => self.prepare(to, epoch, ballot, effects),
+            Input::Accept { to, ballot, layout } => self.accept(to, ballot, layout, effects),
+            Input::Learn { to, layout } => self.learn(to, layout, effects),
             Input::Get { to, epoch } => {
-                let found = match epoch {
-                    Some(epoch) => self.durable().find(|layout| layout.epoch == epoch),
-                    None => self.latest(),
-                };
-                let epoch = epoch.unwrap_or_default();
-                effects.push(match found {
-                    Some(layout) => Effect::Reply { to, layout: layout.clone() },
-                    None => Effect::Refuse { to, refusal: Refusal::NoLayout { epoch } },
-                });
+                let answer = self.get(epoch);
+                effects.push(Effect::Reply { to, answer });
+            }
+            Input::Lease { to, epoch } => {
+                let answer = Answer::Leased(self.grants_lease(epoch));
+                effects.push(Effect::Reply { to, answer });
             }
             Input::Persisted => {
-                let layout = self.decided.back().expect("something was stored").clone();
-                let waiting = self.waiting.take().expect("a decision was being stored");
-                effects.extend(waiting.into_iter().map(|to| Effect::Reply { to, layout: layout.clone() }));
+                let Storing { latest, answers } = self.storing.take().expect("a record was being stored");
+                self.durable = latest;
+                effects.extend(answers.into_iter().map(|(to, answer)| Effect::Reply { to, answer }));
+                if !self.waiting.is_empty() {
+                    self.store(effects);
+                }
             }
             Input::Failed => {
                 self.failed = true;
-                // The last layout stays undecided for readers: `waiting` is kept, empty.
-                let waiting = self.waiting.as_mut().map(std::mem::take).unwrap_or_default();
-                effects.extend(waiting.into_iter().map(|to| Effect::Refuse { to, refusal: Refusal::Failed }));
+                let answers = self.storing.take().map(|storing| storing.answers).unwrap_or_default();
+                let unanswered = answers.into_iter().chain(std::mem::take(&mut self.waiting));
+                let refused = Answer::Refused(Refusal::Failed);
+                effects.extend(unanswered.map(|(to, _)| Effect::Reply { to, answer: refused.clone() }));
+            }
+        }
+        let below = |(ballot, _): &(Ballot, Layout)| *ballot <= self.promised;
+        let forgets = self.planted.is(PlantedBug::AcceptorForgetsPromise)
+            || self.planted.is(PlantedBug::TwoLayoutsAnEpoch);
+        assert!(forgets || self.accepted.iter().all(below), "what is accepted was promised");
+    }
+
+    fn prepare(&mut self, to: ReplyTo, epoch: Epoch, ballot: Ballot, effects: &mut Vec<Effect>) {
+        if let Some(not_open) = self.not_open(epoch, None) {
+            return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Promise), effects);
+        }
+        if ballot <= self.promised {
+            // Also if it is the same ballot: a proposer that was restarted must not use an old one for another layout.
+            let vote = Vote::Overtaken { promised: self.promised };
+            return self.answer(to, Answer::Promise(vote), effects);
+        }
+        let answer = Answer::Promise(Vote::Given { accepted: self.accepted.clone() });
+        if self.planted.is(PlantedBug::AcceptorForgetsPromise) {
+            return self.answer(to, answer, effects);
+        }
+        self.promised = ballot;
+        match self.decides_alone(None) {
+            true => self.answer(to, answer, effects),
+            false => self.change(to, answer, effects),
+        }
+    }
+
+    fn accept(&mut self, to: ReplyTo, ballot: Ballot, layout: Layout, effects: &mut Vec<Effect>) {
+        if let Some(refusal) = self.malformed(&layout, Kind::Accept) {
+            return effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
+        }
+        let twice = self.planted.is(PlantedBug::TwoLayoutsAnEpoch);
+        if twice && layout.epoch == self.latest_epoch() {
+            self.decided.pop_back();
+        } else if let Some(not_open) = self.not_open(layout.epoch, Some(&layout)) {
+            return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Accepted), effects);
+        }
+        if ballot < self.promised && !twice {
+            let vote = Vote::Overtaken { promised: self.promised };
+            return self.answer(to, Answer::Accepted(vote), effects);
+        }
+        let malformed = Refusal::Malformed { kind: Kind::Accept as u16 };
+        if ballot == Ballot::NONE || self.decided.back().is_some_and(|last| !last.may_be_followed_by(&layout))
+        {
+            return effects.push(Effect::Reply { to, answer: Answer::Refused(malformed) });
+        }
+        let given = Answer::Accepted(Vote::Given { accepted: None });
+        match &self.accepted {
+            // The same once more: nothing changes.
+            Some((at, before)) if *at == ballot && *before == layout => self.answer(to, given, effects),
+            Some((at, _)) if *at == ballot => {
+                effects.push(Effect::Reply { to, answer: Answer::Refused(malformed) });
+            }
+            _ if self.decides_alone(Some(&layout)) => {
+                self.decide(layout);
+                self.change(to, given, effects);
+            }
+            _ => {
+                self.promised = self.promised.max(ballot);
+                self.accepted = Some((ballot, layout));
+                self.change(to, given, effects);
             }
         }
     }
 
-    fn propose(&mut self, to: ReplyTo, layout: Layout, effects: &mut Vec<Effect>) {
-        let last = self.decided.back();
-        let malformed = Refusal::Malformed { kind: Kind::Propose as u16 };
-        if layout.validate().is_err() || last.is_some_and(|last| last.cluster != layout.cluster) {
-            return effects.push(Effect::Refuse { to, refusal: malformed });
+    fn learn(&mut self, to: ReplyTo, layout: Layout, effects: &mut Vec<Effect>) {
+        let other = self.decided.iter().any(|decided| decided.epoch == layout.epoch && *decided != layout);
+        let malformed = other.then_some(Refusal::Malformed { kind: Kind::Learn as u16 });
+        if let Some(refusal) = malformed.or_else(|| self.malformed(&layout, Kind::Learn)) {
+            return effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
         }
-        let being_stored = self.waiting.is_some() && last.is_some_and(|last| last.epoch == layout.epoch);
-        let twice = self.planted.is(PlantedBug::TwoLayoutsAnEpoch)
-            && last.is_some_and(|last| last.epoch == layout.epoch);
-        if twice {
-            self.decided.pop_back();
-        } else if being_stored {
-            // Another proposal for this epoch came first.
-            self.waiting.get_or_insert_default().push(to);
-            return;
-        } else if last.is_some_and(|last| layout.epoch <= last.epoch) {
-            let decided = self.durable().find(|decided| decided.epoch == layout.epoch);
-            let epoch = layout.epoch;
-            return effects.push(match decided {
-                Some(decided) => Effect::Reply { to, layout: decided.clone() },
-                None => Effect::Refuse { to, refusal: Refusal::NoLayout { epoch } },
-            });
-        } else if self.waiting.is_some() {
-            // The epoch before is not durable yet.
-            return effects
-                .push(Effect::Refuse { to, refusal: Refusal::Overloaded { pending: 1, limit: 1 } });
-        } else if last.is_some_and(|last| !last.may_be_followed_by(&layout)) {
-            return effects.push(Effect::Refuse { to, refusal: malformed });
+        if layout.epoch <= self.latest_epoch() {
+            return self.answer(to, Answer::Learned(self.latest_epoch()), effects);
         }
-        let bytes = LIST_BYTES + LENGTH_BYTES + layout.encode().len();
-        if bytes > limits::LAYOUT_MAX_BYTES {
-            let (found, limit) = (bytes as u64, limits::LAYOUT_MAX_BYTES as u64);
-            return effects.push(Effect::Refuse { to, refusal: Refusal::TooLarge { found, limit } });
+        let epoch = layout.epoch;
+        self.decide(layout);
+        self.change(to, Answer::Learned(epoch), effects);
+    }
+
+    fn get(&self, epoch: Option<Epoch>) -> Answer {
+        let found = match epoch {
+            Some(epoch) => self.durable().find(|layout| layout.epoch == epoch),
+            None => self.latest(),
+        };
+        let epoch = epoch.unwrap_or_default();
+        found.map_or(Answer::Refused(Refusal::NoLayout { epoch }), |layout| Answer::Layout(layout.clone()))
+    }
+
+    /// A promise counts from when it is made, not from when it is durable. The proposer knows of it only then, and every
+    /// lease that is granted after that would last too long for it.
+    fn grants_lease(&self, epoch: Epoch) -> bool {
+        let untouched = self.promised == Ballot::NONE && self.accepted.is_none();
+        epoch == self.latest_epoch()
+            && epoch == self.durable
+            && epoch >= self.leases_from
+            && self.decided.back().is_some_and(|layout| layout.acceptors().contains(&self.me))
+            && (untouched || self.planted.is(PlantedBug::LeaseAfterPromise))
+            && !self.failed
+    }
+
+    /// The answer to whoever asks for `epoch` to be decided, or for `layout` as the first, if nothing can be decided here.
+    fn not_open(&self, epoch: Epoch, layout: Option<&Layout>) -> Option<Result<Vote<Layout>, Refusal>> {
+        let latest = self.latest_epoch();
+        if epoch <= latest {
+            let layout = self.decided.iter().find(|layout| layout.epoch == epoch).or(self.decided.back());
+            let vote = Vote::Decided { layout: layout.expect("an epoch is decided").clone() };
+            return Some(Ok(vote));
         }
+        if epoch != latest.next() {
+            return Some(Err(Refusal::WrongEpoch { serving: latest, asked: epoch }));
+        }
+        let outside = self.decided.back().or(layout).is_some_and(|by| !by.acceptors().contains(&self.me));
+        outside.then_some(Err(Refusal::NotServing { roles: Roles::LAYOUT }))
+    }
+
+    /// Why `layout` cannot come from a node of this cluster that works as it should.
+    fn malformed(&self, layout: &Layout, kind: Kind) -> Option<Refusal> {
+        let stranger = self.decided.back().is_some_and(|last| last.cluster != layout.cluster);
+        (stranger || layout.validate().is_err()).then_some(Refusal::Malformed { kind: kind as u16 })
+    }
+
+    /// Whether nobody else decides the next epoch, or, if it is the first, nobody else that `first` names.
+    fn decides_alone(&self, first: Option<&Layout>) -> bool {
+        self.decided.back().or(first).is_some_and(|layout| layout.acceptors() == [self.me])
+    }
+
+    fn decide(&mut self, layout: Layout) {
         self.decided.push_back(layout);
+        self.promised = Ballot::NONE;
+        self.accepted = None;
         self.forget_old();
-        self.waiting.get_or_insert_default().push(to);
-        if self.planted.is(PlantedBug::LayoutBeforePersist) {
-            let layout = self.decided.back().expect("just decided").clone();
-            let waiting = self.waiting.as_mut().map(std::mem::take).unwrap_or_default();
-            effects.extend(waiting.into_iter().map(|to| Effect::Reply { to, layout: layout.clone() }));
-        }
-        effects.push(Effect::Persist { record: self.encode() });
     }
 
     /// Forgets the oldest layouts, so that the record keeps to its limits.
     fn forget_old(&mut self) {
-        let too_many = |decided: &VecDeque<Layout>| {
-            let layouts = decided.iter().map(|layout| LENGTH_BYTES + layout.encode().len());
-            decided.len() > limits::LAYOUT_HISTORY_MAX_COUNT
-                || LIST_BYTES + layouts.sum::<usize>() > limits::LAYOUT_MAX_BYTES
-        };
-        while self.decided.len() > 1 && too_many(&self.decided) {
+        // Room for one that is accepted later.
+        let room = limits::ACCEPTOR_MAX_BYTES - limits::LAYOUT_MAX_BYTES;
+        while self.decided.len() > 1
+            && (self.decided.len() > limits::LAYOUT_HISTORY_MAX_COUNT
+                || acceptor_record::encode(self).len() > room)
+        {
             self.decided.pop_front();
         }
     }
 
-    /// The layouts that are durable, in order.
-    fn durable(&self) -> impl DoubleEndedIterator<Item = &Layout> {
-        let undecided = usize::from(self.waiting.is_some());
-        self.decided.iter().take(self.decided.len() - undecided)
+    /// Answers when all that was changed so far is durable.
+    fn answer(&mut self, to: ReplyTo, answer: Answer, effects: &mut Vec<Effect>) {
+        match &mut self.storing {
+            _ if self.planted.is(PlantedBug::AnswerBeforePersist) => {
+                effects.push(Effect::Reply { to, answer });
+            }
+            _ if !self.waiting.is_empty() => self.waiting.push((to, answer)),
+            Some(storing) => storing.answers.push((to, answer)),
+            None => effects.push(Effect::Reply { to, answer }),
+        }
     }
 
-    /// Body of the record (magic `ITac`, version 1): `layout count u32`, then each layout record behind its `length u32`.
-    fn encode(&self) -> Bytes {
-        record::encode(MAGIC, VERSION, |out| {
-            out.put_u32_le(self.decided.len() as u32);
-            self.decided.iter().for_each(|layout| out.counted(&layout.encode()));
-        })
+    /// Stores what was changed, and answers when that is durable.
+    fn change(&mut self, to: ReplyTo, answer: Answer, effects: &mut Vec<Effect>) {
+        if self.planted.is(PlantedBug::AnswerBeforePersist) {
+            effects.push(Effect::Reply { to, answer: answer.clone() });
+        }
+        self.waiting.push((to, answer));
+        if self.storing.is_none() {
+            self.store(effects);
+        }
+    }
+
+    fn store(&mut self, effects: &mut Vec<Effect>) {
+        let mut answers = std::mem::take(&mut self.waiting);
+        if self.planted.is(PlantedBug::AnswerBeforePersist) {
+            answers.clear();
+        }
+        self.storing = Some(Storing { latest: self.latest_epoch(), answers });
+        effects.push(Effect::Persist { record: acceptor_record::encode(self) });
+    }
+
+    /// The layouts that are durable, in order.
+    fn durable(&self) -> impl DoubleEndedIterator<Item = &Layout> {
+        self.decided.iter().filter(|layout| layout.epoch <= self.durable)
+    }
+
+    /// The epoch of the latest layout, durable or not.
+    fn latest_epoch(&self) -> Epoch {
+        self.decided.back().map_or(Epoch(0), |layout| layout.epoch)
     }
 }

@@ -8,19 +8,27 @@
 //!                      └─ stripe 1: F3, base 0     40K+1, 40K+3 ... ->  F3:0, F3:1, ...
 //! ```
 //!
-//! There is one layout an epoch, decided once ([`acceptor`]). The tail of the epoch before is decided with it, in it, and
-//! nobody computes it a second time.
+//! There is one layout an epoch, decided once, by the [`acceptor`]s that the layout before names, for a [`proposer`]. The tail
+//! of the epoch before is decided with it, in it, and nobody computes it a second time. A [`LeaseHolder`] knows for how long
+//! an epoch is certainly the latest.
 
 pub mod acceptor;
+mod acceptor_record;
 mod codec;
+mod lease;
 mod map;
+pub mod proposer;
 mod succession;
 
+#[cfg(test)]
+mod acceptor_tests;
 #[cfg(test)]
 mod tests;
 
 pub use acceptor::Acceptor;
+pub use lease::LeaseHolder;
 pub use map::{Location, Piece};
+pub use proposer::Proposer;
 pub use succession::TailError;
 
 use std::collections::BTreeMap;
@@ -35,7 +43,7 @@ use crate::wire::Roles;
 pub const OPEN_END: LogPos = LogPos(POSITION_MAX + 1);
 
 /// The configuration of one epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Whose it is.
     pub cluster: ClusterId,
@@ -55,7 +63,7 @@ pub struct Layout {
 }
 
 /// A node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Its id.
     pub id: NodeId,
@@ -66,7 +74,7 @@ pub struct Node {
 }
 
 /// How the positions `[start, end)` are spread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeMap {
     /// The first position.
     pub start: LogPos,
@@ -77,7 +85,7 @@ pub struct RangeMap {
 }
 
 /// Replicas that hold the same addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
     /// The units, in the order in which they are written. The last one decides what is readable.
     pub replicas: Vec<NodeId>,
@@ -86,7 +94,7 @@ pub struct Stripe {
 }
 
 /// Where an epoch ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecidedTail {
     /// The epoch.
     pub epoch: Epoch,
@@ -125,6 +133,12 @@ pub enum LayoutError {
         node: NodeId,
         /// The role that it should have.
         role: Roles,
+    },
+    /// The acceptors of the next epoch would be none, too many, or an even number.
+    #[error("{found} nodes keep layouts, allowed are 1, 3 and 5")]
+    Acceptors {
+        /// How many.
+        found: usize,
     },
     /// A range is empty or does not begin where the one before ends.
     #[error("range {index} is [{start}, {end}), expected a start of {expected}")]
@@ -202,6 +216,11 @@ impl Layout {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
     }
 
+    /// The nodes that decide the layout of the next epoch, in the order of their ids.
+    pub fn acceptors(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|node| node.roles.has(Roles::LAYOUT)).map(|node| node.id).collect()
+    }
+
     /// Checks everything that the types do not say.
     pub fn validate(&self) -> Result<(), LayoutError> {
         if self.epoch == Epoch(0) {
@@ -217,6 +236,10 @@ impl Layout {
         }
         for node in &self.nodes {
             count("bytes of address", node.address.len(), 0, limits::ADDRESS_MAX_BYTES)?;
+        }
+        let found = self.acceptors().len();
+        if found > limits::ACCEPTORS_MAX_COUNT || found % 2 == 0 {
+            return Err(LayoutError::Acceptors { found });
         }
         self.check_role(self.sequencer, Roles::SEQUENCER)?;
         self.validate_ranges()?;

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::acceptor::{Effect, Input};
 use super::*;
-use crate::planted::{Planted, PlantedBug};
 use crate::pos::AddrRange;
-use crate::unit::ReplyTo;
-use crate::wire::{Refusal, Sealed};
+use crate::wire::Sealed;
 
 const K: u64 = 1000;
 
@@ -17,7 +14,9 @@ type Range<'a> = (u64, u64, &'a [(&'a [u64], u64)]);
 /// A layout whose node `i` is the source's unit F`i - 1`, over ranges `(start, end, [(replicas, base)])`.
 fn layout(ranges: &[Range<'_>]) -> Layout {
     let roles = Roles::SEQUENCER.with(Roles::UNIT);
-    let node = |id| Node { id: NodeId(id), roles, address: format!("127.0.0.1:{}", 7000 + id) };
+    let keeps = |id| if id == 1 { Roles::LAYOUT } else { Roles::default() };
+    let address = |id| format!("127.0.0.1:{}", 7000 + id);
+    let node = |id| Node { id: NodeId(id), roles: roles.with(keeps(id)), address: address(id) };
     let stripe = |(replicas, base): &(&[u64], u64)| Stripe {
         replicas: replicas.iter().map(|&unit| NodeId(unit + 1)).collect(),
         base: Addr(*base),
@@ -179,108 +178,4 @@ fn decided_tails_are_kept_for_a_bounded_number_of_epochs() {
     }
     assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), crate::limits::TAILS_MAX_COUNT));
     assert_eq!(layout.tail(), LogPos(199));
-}
-
-/// Every answer of an acceptor that two proposers meet, which restarts before its decision is durable and after. Two
-/// different layouts for an epoch among them is what must never be.
-fn decisions(planted: Planted) -> Vec<(u64, LogPos)> {
-    let first = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
-    let (one, other) = (first.next_epoch(LogPos(5)), first.next_epoch(LogPos(6)));
-    let mut answers = Vec::new();
-    for crash_before_durable in [false, true] {
-        let mut stored = None;
-        let mut effects = Vec::new();
-        let mut acceptor = Acceptor::new(planted);
-        for (step, proposal) in [&first, &one, &other, &one].into_iter().enumerate() {
-            acceptor.step(Input::Propose { to: ReplyTo(1), layout: proposal.clone() }, &mut effects);
-            let crash = crash_before_durable && step == 1;
-            for effect in std::mem::take(&mut effects) {
-                match effect {
-                    Effect::Persist { record } if !crash => {
-                        stored = Some(record);
-                        acceptor.step(Input::Persisted, &mut effects);
-                    }
-                    Effect::Reply { layout, .. } => effects.push(Effect::Reply { to: ReplyTo(1), layout }),
-                    _ => {}
-                }
-            }
-            for effect in std::mem::take(&mut effects) {
-                let Effect::Reply { layout, .. } = effect else { continue };
-                answers.push((u64::from(crash_before_durable) * 100 + layout.epoch.0, layout.tail()));
-            }
-            if crash {
-                acceptor = Acceptor::recover(stored.as_deref().expect("stored"), planted).expect("decodes");
-            }
-        }
-    }
-    answers
-}
-
-fn one_layout_an_epoch(planted: Planted) -> bool {
-    let mut decided = BTreeMap::new();
-    decisions(planted).into_iter().all(|(epoch, tail)| *decided.entry(epoch).or_insert(tail) == tail)
-}
-
-#[test]
-fn an_epoch_has_one_layout_whoever_proposes_and_whenever_the_acceptor_restarts() {
-    assert!(one_layout_an_epoch(Planted::NONE));
-    assert_eq!(decisions(Planted::NONE).len(), 4 + 3, "everybody is answered but at the crash");
-}
-
-#[test]
-fn each_planted_fault_of_the_acceptor_gives_an_epoch_two_layouts() {
-    for bug in [PlantedBug::TwoLayoutsAnEpoch, PlantedBug::LayoutBeforePersist] {
-        assert!(!one_layout_an_epoch(Planted::bug(bug)), "{bug:?}");
-    }
-}
-
-#[test]
-fn readers_learn_a_layout_only_once_it_is_durable() {
-    let first = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
-    let mut acceptor = Acceptor::new(Planted::NONE);
-    let mut effects = Vec::new();
-    acceptor.step(Input::Propose { to: ReplyTo(1), layout: first.clone() }, &mut effects);
-    acceptor.step(Input::Get { to: ReplyTo(2), epoch: None }, &mut effects);
-    assert!(matches!(effects[..], [Effect::Persist { .. }, Effect::Refuse { to: ReplyTo(2), .. }]));
-    effects.clear();
-    acceptor.step(Input::Persisted, &mut effects);
-    acceptor.step(Input::Get { to: ReplyTo(2), epoch: None }, &mut effects);
-    let reply = |to| Effect::Reply { to: ReplyTo(to), layout: first.clone() };
-    assert_eq!(effects, [reply(1), reply(2)]);
-}
-
-#[test]
-fn an_acceptor_keeps_its_record_small_whatever_it_decides() {
-    // A history of large layouts must not outgrow what its record may take; the latest must stay.
-    let mut large = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
-    large.nodes = (1..=1000)
-        .map(|id| Node {
-            id: NodeId(id),
-            roles: Roles::SEQUENCER.with(Roles::UNIT),
-            address: "x".repeat(256),
-        })
-        .collect();
-    let mut acceptor = Acceptor::new(Planted::NONE);
-    for round in 0..12 {
-        let mut effects = Vec::new();
-        acceptor.step(Input::Propose { to: ReplyTo(1), layout: large.clone() }, &mut effects);
-        let Effect::Persist { record } = &effects[0] else { panic!("{round}: {effects:?}") };
-        assert!(record.len() <= crate::limits::LAYOUT_MAX_BYTES, "{} bytes", record.len());
-        acceptor.step(Input::Persisted, &mut Vec::new());
-        assert_eq!(acceptor.latest(), Some(&large));
-        large = large.next_epoch(LogPos(round));
-    }
-    let wide = Stripe { replicas: (1..=8).map(NodeId).collect(), base: Addr(0) };
-    large.ranges = (0..256)
-        .map(|at| RangeMap {
-            start: LogPos(at * 256),
-            end: LogPos((at + 1) * 256),
-            stripes: (0..256)
-                .map(|stripe| Stripe { base: Addr(at * 256 + stripe), ..wide.clone() })
-                .collect(),
-        })
-        .collect();
-    let mut effects = Vec::new();
-    acceptor.step(Input::Propose { to: ReplyTo(1), layout: large }, &mut effects);
-    assert!(matches!(effects[..], [Effect::Refuse { refusal: Refusal::TooLarge { .. }, .. }]));
 }

@@ -7,9 +7,14 @@
 //! and checks (18), seals that hold across restarts (19), data for all or junk for all (21), monotonic trims (22), and
 //! nothing changed by whoever acts in an old epoch (25).
 //!
+//! [`consensus`] and [`lease`] do the same for deciding layouts.
+//!
 //! Each planted fault is run through the same scenarios, and must break at least one of those.
 
+mod consensus;
+mod lease;
 mod oracle;
+mod search;
 mod world;
 
 use std::collections::BTreeSet;

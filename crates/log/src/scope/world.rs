@@ -124,7 +124,7 @@ impl World {
         failures: u8,
         planted: Planted,
     ) -> Self {
-        let roles = Roles::SEQUENCER.with(Roles::UNIT);
+        let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
         let layout = Layout::single(ClusterId(1), Node { id: UNIT, roles, address: "unit:1".to_owned() });
         let client =
             |script: &&'static [Op]| Client { script, at: 0, waiting: false, grant: None, sealed: None };

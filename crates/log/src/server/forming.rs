@@ -15,7 +15,7 @@ use super::local::StartError;
 use super::register::{REGISTER_BYTES, Register};
 use crate::layout::Acceptor;
 use crate::planted::Planted;
-use crate::pos::ClusterId;
+use crate::pos::{ClusterId, NodeId};
 use crate::record::{self, RecordError};
 
 /// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
@@ -38,10 +38,11 @@ pub(super) struct Opened {
     pub(super) formed: Formed,
 }
 
-/// Opens the register in `data`, made if it is not there. An empty one beside drives in use is the register of a cluster that
+/// Opens the register of the node `me` in `data`, made if it is not there. An empty one beside drives in use is the register of a cluster that
 /// was lost: an error. Nothing is written.
 pub(super) async fn open_register(
     env: &Env,
+    me: NodeId,
     data: &Path,
     drives: impl Iterator<Item = PathBuf>,
     planted: Planted,
@@ -52,13 +53,13 @@ pub(super) async fn open_register(
     let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
     let Some(value) = value else {
         check_drives_are_new(env, drives, &path).await?;
-        return Ok(Opened { register, acceptor: Acceptor::new(planted), formed: Formed::Not });
+        return Ok(Opened { register, acceptor: Acceptor::new(me, planted), formed: Formed::Not });
     };
     if value.first_chunk() == Some(&FORMING_MAGIC) {
         let cluster = decode(&value).map_err(damaged)?;
-        return Ok(Opened { register, acceptor: Acceptor::new(planted), formed: Formed::Begun(cluster) });
+        return Ok(Opened { register, acceptor: Acceptor::new(me, planted), formed: Formed::Begun(cluster) });
     }
-    let acceptor = Acceptor::recover(&value, planted).map_err(damaged)?;
+    let acceptor = Acceptor::recover(me, &value, planted).map_err(damaged)?;
     let cluster = acceptor.latest().map_or(ClusterId::UNKNOWN, |layout| layout.cluster);
     Ok(Opened { register, acceptor, formed: Formed::Done(cluster) })
 }

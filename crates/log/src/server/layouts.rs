@@ -1,4 +1,5 @@
-//! The role that keeps layouts: decides one for each epoch, once, and remembers it across restarts.
+//! The role that keeps layouts: decides one for each epoch, together with the others that have the role, and remembers it
+//! across restarts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,10 +11,12 @@ use slab::Slab;
 use super::register::Register;
 use super::reply::ReplyRoute;
 use crate::layout::Layout;
-use crate::layout::acceptor::{Acceptor, Effect, Input};
+use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
 use crate::pos::Epoch;
 use crate::unit::ReplyTo;
-use crate::wire::{Kind, LayoutRecord, Propose, Refusal};
+use crate::wire::{
+    Accept, Accepted, Kind, LayoutRecord, Learn, Learned, Lease, Leased, Prepare, Promise, Refusal, Vote,
+};
 
 /// The acceptor and the register that its decisions lie in.
 pub(super) struct LayoutKeeper {
@@ -45,15 +48,38 @@ impl LayoutKeeper {
         self.step(Input::Get { to, epoch });
     }
 
-    /// Decides the proposed layout, if its epoch has none yet, and answers with the one that is decided.
-    pub(super) fn propose(self: &Rc<Self>, route: ReplyRoute, propose: &Propose) {
-        match Layout::decode(&propose.record) {
+    /// Promises, if it can, to accept nothing below a ballot any more.
+    pub(super) fn prepare(self: &Rc<Self>, route: ReplyRoute, prepare: Prepare) {
+        let to = self.keep(route);
+        self.step(Input::Prepare { to, epoch: prepare.epoch, ballot: prepare.ballot });
+    }
+
+    /// Accepts a layout, if it can.
+    pub(super) fn accept(self: &Rc<Self>, route: ReplyRoute, accept: &Accept) {
+        match Layout::decode(&accept.record) {
             Ok(layout) => {
                 let to = self.keep(route);
-                self.step(Input::Propose { to, layout });
+                self.step(Input::Accept { to, ballot: accept.ballot, layout });
             }
-            Err(_) => route.refuse(Refusal::Malformed { kind: Kind::Propose as u16 }),
+            Err(_) => route.refuse(Refusal::Malformed { kind: Kind::Accept as u16 }),
         }
+    }
+
+    /// Remembers a layout that was decided.
+    pub(super) fn learn(self: &Rc<Self>, route: ReplyRoute, learn: &Learn) {
+        match Layout::decode(&learn.record) {
+            Ok(layout) => {
+                let to = self.keep(route);
+                self.step(Input::Learn { to, layout });
+            }
+            Err(_) => route.refuse(Refusal::Malformed { kind: Kind::Learn as u16 }),
+        }
+    }
+
+    /// Says whether an epoch is still the latest.
+    pub(super) fn lease(self: &Rc<Self>, route: ReplyRoute, lease: Lease) {
+        let to = self.keep(route);
+        self.step(Input::Lease { to, epoch: lease.epoch });
     }
 
     fn keep(&self, route: ReplyRoute) -> ReplyTo {
@@ -66,14 +92,22 @@ impl LayoutKeeper {
         for effect in effects {
             match effect {
                 Effect::Persist { record } => self.persist(record),
-                Effect::Reply { to, layout } => {
-                    let reply = LayoutRecord { record: layout.encode() };
-                    self.routes.borrow_mut().remove(to.0 as usize).send_in(layout.epoch, &reply);
-                }
-                Effect::Refuse { to, refusal } => {
-                    self.routes.borrow_mut().remove(to.0 as usize).refuse(refusal)
+                Effect::Reply { to, answer } => {
+                    let route = self.routes.borrow_mut().remove(to.0 as usize);
+                    self.reply(&route, answer);
                 }
             }
+        }
+    }
+
+    fn reply(&self, route: &ReplyRoute, answer: Answer) {
+        match answer {
+            Answer::Promise(vote) => route.send(&Promise { vote: encode(vote) }),
+            Answer::Accepted(vote) => route.send(&Accepted { vote: encode(vote) }),
+            Answer::Learned(epoch) => route.send(&Learned { epoch }),
+            Answer::Leased(granted) => route.send(&Leased { granted }),
+            Answer::Layout(layout) => route.send_in(layout.epoch, &LayoutRecord { record: layout.encode() }),
+            Answer::Refused(refusal) => route.refuse(refusal),
         }
     }
 
@@ -88,5 +122,12 @@ impl LayoutKeeper {
             keeper.register.replace(Some(register));
             keeper.step(if written.is_ok() { Input::Persisted } else { Input::Failed });
         });
+    }
+}
+
+/// A vote as it is sent.
+fn encode(vote: Vote<Layout>) -> Vote {
+    match vote.try_map(|layout| Ok::<_, std::convert::Infallible>(layout.encode())) {
+        Ok(vote) => vote,
     }
 }

@@ -14,6 +14,7 @@ use ithaca_env::{Env, Time};
 use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache};
+use super::decide::{Preparation, Proposal, prepare};
 use super::forming::{self, Formed, Opened, open_register};
 use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
@@ -28,7 +29,7 @@ use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
 use crate::record::RecordError;
 use crate::sequencer::Sequencer;
 use crate::unit::UnitOptions;
-use crate::wire::{LayoutRecord, NodeStatus, Propose, Roles, Seal, Sealed};
+use crate::wire::{NodeStatus, Roles, Seal, Sealed};
 
 /// Time for the units of a starting cluster to be sealed and for its layout to be decided.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -270,7 +271,7 @@ impl LocalCluster {
             started.serving.borrow_mut().push(node.serve(listener));
             started.nodes.push(node);
         }
-        started.layout = started.reconfigure(env, cluster, options.replicas, decided).await?;
+        started.layout = started.reconfigure(env, cluster, &options, decided).await?;
         let sequencer =
             Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted)
                 .remembering(options.remembered_max);
@@ -327,11 +328,19 @@ impl LocalCluster {
         &self,
         env: &Env,
         cluster: ClusterId,
-        replicas: usize,
+        options: &LocalOptions,
         decided: Option<Layout>,
     ) -> Result<Layout, StartError> {
         let deadline = env.now() + START_TIMEOUT;
-        let proposal = match decided {
+        let (replicas, planted) = (options.replicas, options.planted);
+        let acceptors = vec![(FIRST_NODE, self.addrs[0])];
+        let before = decided.clone();
+        let proposal = Proposal { me: FIRST_NODE, cluster, acceptors, before, planted };
+        let prepared = match prepare(env, proposal, deadline).await? {
+            Preparation::Open(prepared) => prepared,
+            Preparation::Decided(layout) => return Ok(layout),
+        };
+        let layout = match decided {
             None => self.first_layout(cluster, replicas),
             Some(before) => {
                 let mut answers = BTreeMap::new();
@@ -345,15 +354,9 @@ impl LocalCluster {
                 next
             }
         };
-        proposal.validate()?;
-        let propose = Propose { record: proposal.encode() };
-        let addr = self.addrs[0];
-        let record: LayoutRecord =
-            self.call(env, FIRST_NODE, addr, Phase::Layout, &propose, deadline).await?;
-        // What was decided counts, whoever proposed it.
-        let layout =
-            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
-        Ok(layout)
+        layout.validate()?;
+        // Every unit is sealed and the sequencer is gone, so that no lease needs to be waited for.
+        Ok(prepared.propose(&layout, deadline).await?)
     }
 
     async fn call<M: crate::wire::Message, R: crate::wire::Message>(
@@ -425,7 +428,7 @@ struct Known {
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
     let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten();
     let Opened { mut register, acceptor, formed } =
-        open_register(env, &options.data, drives, options.planted).await?;
+        open_register(env, FIRST_NODE, &options.data, drives, options.planted).await?;
     let cluster = match formed {
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {

@@ -3,7 +3,7 @@
 //! ```text
 //!   connection ─► node ─┬─► sequencer (a counter)
 //!                       ├─► forwarder: sequencer, then the unit shells of the batch
-//!                       ├─► layout keeper: acceptor + register
+//!                       ├─► layout keeper: acceptor + register  ◄── decide (proposer)
 //!                       └─► unit shell: unit core + chain
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! sealed, the tail is decided once in the next layout, and the sequencer starts there (docs/protocol/seal.md).
 
 mod caches;
+pub mod decide;
 mod follower;
 mod forming;
 mod forward;

@@ -362,16 +362,29 @@ impl Session {
                 Some(layouts) => layouts.get(self.route(head), epoch),
                 None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
             },
-            Request::Propose(propose) => match &self.node.layouts {
-                Some(layouts) => layouts.propose(self.route(head), &propose),
-                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
-            },
+            Request::Prepare(_) | Request::Accept(_) | Request::Learn(_) | Request::Lease(_) => {
+                self.serve_acceptor(head, request)
+            }
             Request::Credit(Credit { credit_bytes }) => {
                 if let Some(following) = self.following.get(&head.request) {
                     following.add_credit(credit_bytes);
                 }
             }
             request => self.serve_unit(head, request),
+        }
+    }
+
+    fn serve_acceptor(&self, head: Head, request: Request) {
+        let route = self.route(head);
+        let Some(layouts) = &self.node.layouts else {
+            return route.refuse(Refusal::NotServing { roles: Roles::LAYOUT });
+        };
+        match request {
+            Request::Prepare(prepare) => layouts.prepare(route, prepare),
+            Request::Accept(accept) => layouts.accept(route, &accept),
+            Request::Learn(learn) => layouts.learn(route, &learn),
+            Request::Lease(lease) => layouts.lease(route, lease),
+            _ => route.refuse(Refusal::Malformed { kind: 0 }),
         }
     }
 

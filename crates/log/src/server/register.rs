@@ -17,8 +17,8 @@ use crate::limits;
 const MAGIC: [u8; 4] = *b"ITRG";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
-/// Bytes of a slot: room for the largest layout.
-pub const SLOT_BYTES: u64 = (limits::LAYOUT_MAX_BYTES + BLOCK_BYTES) as u64;
+/// Bytes of a slot: room for the largest record of an acceptor.
+pub const SLOT_BYTES: u64 = (limits::ACCEPTOR_MAX_BYTES + BLOCK_BYTES) as u64;
 /// Bytes of the whole register.
 pub const REGISTER_BYTES: u64 = 2 * SLOT_BYTES;
 
@@ -119,7 +119,7 @@ async fn one_is_blank(drive: &Drive) -> Result<bool, DriveError> {
 }
 
 fn encode_slot(sequence: u64, value: &[u8]) -> Bytes {
-    assert!(value.len() <= limits::LAYOUT_MAX_BYTES, "a value of {} bytes", value.len());
+    assert!(value.len() <= limits::ACCEPTOR_MAX_BYTES, "a value of {} bytes", value.len());
     let mut header = BytesMut::with_capacity(HEADER_BYTES);
     header.put_slice(&MAGIC);
     header.put_u16_le(VERSION);

@@ -1,10 +1,10 @@
-//! Learning and deciding layouts. A layout travels as the record that is stored ([`crate::layout`] decodes it).
+//! Learning layouts. A layout travels as the record that is stored ([`crate::layout`] decodes it).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
-use super::{Kind, Message, at_most, from_optional, no_data, optional};
-use crate::limits;
+use super::decide::{decode_record, encode_record};
+use super::{Kind, Message, from_optional, no_data, optional};
 use crate::pos::Epoch;
 
 /// Asks for the layout of an epoch. Body, 8 bytes: `epoch u64`, 2^64 - 1 for the latest.
@@ -12,14 +12,6 @@ use crate::pos::Epoch;
 pub struct GetLayout {
     /// Which; `None` for the latest.
     pub epoch: Option<Epoch>,
-}
-
-/// Proposes a layout for the epoch that it names. The answer is the [`LayoutRecord`] that was decided for that epoch,
-/// which may be another's. Body: `length u32`, the layout record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Propose {
-    /// The encoded layout.
-    pub record: Bytes,
 }
 
 /// A layout that was decided, and durable. Body: `length u32`, the layout record.
@@ -45,18 +37,6 @@ impl Message for GetLayout {
     }
 }
 
-impl Message for Propose {
-    const KIND: Kind = Kind::Propose;
-
-    fn encode_body(&self, out: &mut BytesMut) {
-        encode_record(&self.record, out);
-    }
-
-    fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        decode_record(body, data_len).map(|record| Self { record })
-    }
-}
-
 impl Message for LayoutRecord {
     const KIND: Kind = Kind::LayoutRecord;
 
@@ -65,22 +45,10 @@ impl Message for LayoutRecord {
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        decode_record(body, data_len).map(|record| Self { record })
+        let mut decoder = Decoder::new(body);
+        let record = decode_record(&mut decoder, body)?;
+        decoder.finish()?;
+        no_data(data_len)?;
+        Ok(Self { record })
     }
-}
-
-fn encode_record(record: &Bytes, out: &mut BytesMut) {
-    assert!(record.len() <= limits::LAYOUT_MAX_BYTES, "a layout of {} bytes", record.len());
-    out.put_u32_le(record.len() as u32);
-    out.put_slice(record);
-}
-
-fn decode_record(body: &Bytes, data_len: usize) -> Result<Bytes, DecodeError> {
-    let mut decoder = Decoder::new(body);
-    let len = decoder.u32("layout length")? as usize;
-    at_most("layout length", len, limits::LAYOUT_MAX_BYTES, "a length within its limit")?;
-    decoder.bytes("layout", len)?;
-    decoder.finish()?;
-    no_data(data_len)?;
-    Ok(body.slice(4..4 + len))
 }

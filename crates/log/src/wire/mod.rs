@@ -13,6 +13,7 @@
 
 mod append;
 mod beat;
+mod decide;
 mod frame;
 mod hello;
 mod layout;
@@ -31,9 +32,10 @@ mod tests;
 
 pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use beat::{Account, Beat, Beaten, NodeState};
+pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use frame::{FLAG_END, FLAG_PUSH, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
-pub use layout::{GetLayout, LayoutRecord, Propose};
+pub use layout::{GetLayout, LayoutRecord};
 pub use outcome::{Outcome, Taken};
 pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe};
 pub use refusal::{Advice, Refusal};
@@ -135,12 +137,15 @@ messages! {
     Check = 0x0007,
     Seal = 0x0008,
     GetLayout = 0x0009,
-    Propose = 0x000a,
     Subscribe = 0x000b,
     Credit = 0x000c,
     Unsubscribe = 0x000d,
     GetStatus = 0x000e,
     Append = 0x000f,
+    Prepare = 0x0010,
+    Accept = 0x0011,
+    Learn = 0x0012,
+    Lease = 0x0013,
     Beat = 0x0014,
     HelloOk = 0x8001,
     Grant = 0x8002,
@@ -153,6 +158,10 @@ messages! {
     LayoutRecord = 0x8009,
     NodeStatus = 0x800e,
     Appended = 0x800f,
+    Promise = 0x8010,
+    Accepted = 0x8011,
+    Learned = 0x8012,
+    Leased = 0x8013,
     Beaten = 0x8014,
     Refusal = 0xffff,
 }
@@ -201,14 +210,14 @@ macro_rules! direction {
 
 direction! {
     /// What a client sends.
-    Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Propose, Subscribe, Credit, Unsubscribe,
-    GetStatus, Append, Beat
+    Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
+    Append, Prepare, Accept, Learn, Lease, Beat
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Beaten, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Refusal
 }
 
 /// Refuses data beside a message that has none.

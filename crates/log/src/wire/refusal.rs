@@ -11,7 +11,7 @@ use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
 ///
 /// Body, 24 bytes: `code u16`, `reserved u16`, `reserved u32`, `a u64`, `b u64`; what a and b mean depends on the code,
 /// in the order of the fields here, 0 where there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     /// Code 1. The request's epoch is sealed: a newer layout exists or is being made.
     #[error("epoch is sealed up to {sealed}")]

@@ -12,7 +12,7 @@ use crate::pos::{Addr, Incarnation, LogPos, NodeId};
 pub struct GetStatus;
 
 /// What a node does: a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Roles(pub u32);
 
 impl Roles {

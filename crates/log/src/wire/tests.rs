@@ -98,13 +98,38 @@ fn requests() -> Vec<Sample> {
             &[],
         ),
         sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
-        sample("propose", head(), Propose { record: Bytes::from_static(b"a layout record") }, &[]),
         sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
         sample("unsubscribe", head(), Unsubscribe, &[]),
         sample("get_status", head(), GetStatus, &[]),
         sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
+        sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
+        sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
+        sample("learn", head(), Learn { record: record() }, &[]),
+        sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
+    ]
+}
+
+fn ballot() -> Ballot {
+    Ballot { round: 6, proposer: NodeId(2) }
+}
+
+fn record() -> Bytes {
+    Bytes::from_static(b"a layout record")
+}
+
+/// Answers of acceptors.
+fn votes() -> Vec<Sample> {
+    let found = Vote::Given { accepted: Some((ballot(), record())) };
+    vec![
+        sample("promise", head(), Promise { vote: Vote::Given { accepted: None } }, &[]),
+        sample("promise_with_a_layout", head(), Promise { vote: found }, &[]),
+        sample("promise_overtaken", head(), Promise { vote: Vote::Overtaken { promised: ballot() } }, &[]),
+        sample("accepted", head(), Accepted { vote: Vote::Given { accepted: None } }, &[]),
+        sample("accepted_decided", head(), Accepted { vote: Vote::Decided { layout: record() } }, &[]),
+        sample("learned", head(), Learned { epoch: Epoch(4) }, &[]),
+        sample("leased", head(), Leased { granted: true }, &[]),
     ]
 }
 
@@ -170,7 +195,7 @@ fn replies() -> Vec<Sample> {
         sample("trimmed", head(), Trimmed, &[]),
         sample("tail", head(), tail, &[]),
         sample("sealed", head(), Sealed { epoch: Epoch(3), highest: vec![Some(Addr(44)), None] }, &[]),
-        sample("layout_record", head(), LayoutRecord { record: Bytes::from_static(b"a layout record") }, &[]),
+        sample("layout_record", head(), LayoutRecord { record: record() }, &[]),
         sample("node_status", head(), status, &[]),
         sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),
         sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
@@ -202,7 +227,7 @@ fn again(bytes: &[u8]) -> Result<BytesMut, MessageError> {
 
 #[test]
 fn every_message_has_a_golden_frame_and_survives_a_round_trip() {
-    let samples: Vec<Sample> = requests().into_iter().chain(replies()).collect();
+    let samples: Vec<Sample> = requests().into_iter().chain(replies()).chain(votes()).collect();
     let mut text =
         String::from("One frame of each message, in hexadecimal. docs/protocol.md explains them.\n");
     for Sample { name, bytes } in &samples {

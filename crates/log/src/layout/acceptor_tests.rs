@@ -1,0 +1,182 @@
+//! Acceptors by script: what is answered when, and what survives.
+
+use super::acceptor::{Answer, Effect, Input};
+use super::*;
+use crate::planted::{Planted, PlantedBug};
+use crate::pos::Ballot;
+use crate::unit::ReplyTo;
+use crate::wire::Vote;
+
+/// A first layout whose acceptors are the nodes 1 to `count`.
+fn first(count: u64) -> Layout {
+    let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
+    let node = |id| Node { id: NodeId(id), roles, address: format!("127.0.0.1:{}", 7000 + id) };
+    Layout { nodes: (1..=count).map(node).collect(), ..Layout::single(ClusterId(7), node(1)) }
+}
+
+fn ballot(round: u64) -> Ballot {
+    Ballot { round, proposer: NodeId(1) }
+}
+
+fn prepare(to: u64, epoch: u64, round: u64) -> Input {
+    Input::Prepare { to: ReplyTo(to), epoch: Epoch(epoch), ballot: ballot(round) }
+}
+
+fn accept(to: u64, round: u64, layout: &Layout) -> Input {
+    Input::Accept { to: ReplyTo(to), ballot: ballot(round), layout: layout.clone() }
+}
+
+fn learn(to: u64, layout: &Layout) -> Input {
+    Input::Learn { to: ReplyTo(to), layout: layout.clone() }
+}
+
+/// Node 1, which has learned `layout`.
+fn learned(layout: &Layout, planted: Planted) -> Acceptor {
+    let mut acceptor = Acceptor::new(NodeId(1), planted);
+    acceptor.step(learn(0, layout), &mut Vec::new());
+    acceptor.step(Input::Persisted, &mut Vec::new());
+    acceptor
+}
+
+/// What `input` makes the acceptor do, in words: `persist`, and answers as `TO what`.
+fn step(acceptor: &mut Acceptor, input: Input) -> Vec<String> {
+    let mut effects = Vec::new();
+    acceptor.step(input, &mut effects);
+    effects.iter().map(describe).collect()
+}
+
+fn describe(effect: &Effect) -> String {
+    let Effect::Reply { to, answer } = effect else { return "persist".to_owned() };
+    let vote = |vote: &Vote<Layout>| match vote {
+        Vote::Given { accepted: None } => "given".to_owned(),
+        Vote::Given { accepted: Some((ballot, layout)) } => {
+            format!("given, tail {} at {}", layout.tail(), ballot.round)
+        }
+        Vote::Overtaken { promised } => format!("overtaken by {}", promised.round),
+        Vote::Decided { layout } => format!("decided {} tail {}", layout.epoch, layout.tail()),
+    };
+    let what = match answer {
+        Answer::Promise(given) | Answer::Accepted(given) => vote(given),
+        Answer::Learned(epoch) => format!("learned {epoch}"),
+        Answer::Leased(granted) => format!("leased {granted}"),
+        Answer::Layout(layout) => format!("layout {}", layout.epoch),
+        Answer::Refused(refusal) => refusal.to_string(),
+    };
+    format!("{} {what}", to.0)
+}
+
+#[test]
+fn nothing_is_answered_before_it_is_durable_and_what_comes_meanwhile_is_stored_together() {
+    let before = first(3);
+    let mut acceptor = learned(&before, Planted::NONE);
+    assert_eq!(step(&mut acceptor, prepare(1, 2, 1)), ["persist"]);
+    assert!(step(&mut acceptor, prepare(2, 2, 4)).is_empty());
+    assert!(step(&mut acceptor, prepare(3, 2, 3)).is_empty(), "overtaken by what is not durable yet");
+    assert!(step(&mut acceptor, accept(4, 4, &before.next_epoch(LogPos(5)))).is_empty());
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["1 given", "persist"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["2 given", "3 overtaken by 4", "4 given"]);
+    assert_eq!(step(&mut acceptor, prepare(5, 2, 5)), ["persist"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["5 given, tail 5 at 4"]);
+}
+
+#[test]
+fn the_same_ballot_is_promised_once() {
+    // A proposer that is restarted begins with the ballot that it had, and might propose something else at it.
+    let mut acceptor = learned(&first(3), Planted::NONE);
+    step(&mut acceptor, prepare(1, 2, 1));
+    step(&mut acceptor, Input::Persisted);
+    assert_eq!(step(&mut acceptor, prepare(2, 2, 1)), ["2 overtaken by 1"]);
+}
+
+#[test]
+fn an_acceptor_that_is_behind_says_so_and_one_that_is_ahead_tells_what_was_decided() {
+    let before = first(3);
+    let (second, third) = (before.next_epoch(LogPos(5)), before.next_epoch(LogPos(5)).next_epoch(LogPos(9)));
+    let mut acceptor = learned(&before, Planted::NONE);
+    assert_eq!(step(&mut acceptor, prepare(1, 3, 1)), ["1 asked for in epoch e3, served in epoch e1"]);
+    assert_eq!(step(&mut acceptor, learn(2, &third)), ["persist"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["2 learned e3"]);
+    assert_eq!(step(&mut acceptor, accept(3, 9, &second)), ["3 decided e3 tail 9"], "e2 is not known here");
+    assert_eq!(step(&mut acceptor, prepare(4, 1, 1)), ["4 decided e1 tail 0"]);
+    assert_eq!(step(&mut acceptor, learn(5, &second)), ["5 learned e3"]);
+}
+
+#[test]
+fn an_acceptor_refuses_what_does_not_follow_and_what_it_has_no_part_in() {
+    let before = first(3);
+    let mut acceptor = learned(&before, Planted::NONE);
+    let stranger = Layout { cluster: ClusterId(8), ..before.next_epoch(LogPos(5)) };
+    let malformed = "1 a message of kind 0x0011 cannot be decoded";
+    assert_eq!(step(&mut acceptor, accept(1, 1, &stranger)), [malformed]);
+    let untold = Layout { tails: Vec::new(), ..before.next_epoch(LogPos(5)) };
+    assert_eq!(step(&mut acceptor, accept(1, 1, &untold)), [malformed]);
+    let mut outside = Acceptor::new(NodeId(9), Planted::NONE);
+    step(&mut outside, learn(1, &before));
+    step(&mut outside, Input::Persisted);
+    let lacks = "1 the node does not have the role 1";
+    assert_eq!(step(&mut outside, prepare(1, 2, 1)), [lacks]);
+    assert_eq!(step(&mut outside, accept(1, 1, &before.next_epoch(LogPos(5)))), [lacks]);
+}
+
+#[test]
+fn a_lone_acceptor_decides_with_one_write() {
+    let before = first(1);
+    let mut acceptor = learned(&before, Planted::NONE);
+    assert_eq!(step(&mut acceptor, prepare(1, 2, 1)), ["1 given"]);
+    assert_eq!(step(&mut acceptor, accept(2, 1, &before.next_epoch(LogPos(5)))), ["persist"]);
+    assert_eq!(step(&mut acceptor, Input::Get { to: ReplyTo(3), epoch: None }), ["3 layout e1"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["2 given"]);
+    assert_eq!(step(&mut acceptor, Input::Get { to: ReplyTo(4), epoch: None }), ["4 layout e2"]);
+    assert_eq!(step(&mut acceptor, accept(5, 9, &before.next_epoch(LogPos(6)))), ["5 decided e2 tail 5"]);
+}
+
+#[test]
+fn a_lone_acceptor_grants_no_lease_in_the_epoch_that_it_finds_at_a_restart() {
+    // Its promise was in memory only: somebody may have waited for the leases' end, and be about to use the next epoch.
+    let lease = |epoch| Input::Lease { to: ReplyTo(1), epoch: Epoch(epoch) };
+    let granted = |planted, count| {
+        let mut acceptor = Acceptor::new(NodeId(1), planted);
+        let mut effects = Vec::new();
+        acceptor.step(learn(0, &first(count)), &mut effects);
+        let Some(Effect::Persist { record }) = effects.pop() else { panic!("a record to store") };
+        let mut acceptor = Acceptor::recover(NodeId(1), &record, planted).expect("it was just stored");
+        step(&mut acceptor, lease(1))
+    };
+    assert_eq!(granted(Planted::NONE, 1), ["1 leased false"]);
+    assert_eq!(granted(Planted::NONE, 3), ["1 leased true"], "with others, promises are durable");
+    assert_eq!(granted(Planted::bug(PlantedBug::LeaseAfterRestart), 1), ["1 leased true"]);
+}
+
+#[test]
+fn a_failed_acceptor_promises_nothing_more_and_shows_only_what_was_durable() {
+    let before = first(3);
+    let mut acceptor = learned(&before, Planted::NONE);
+    step(&mut acceptor, learn(1, &before.next_epoch(LogPos(5))));
+    step(&mut acceptor, prepare(2, 3, 1));
+    assert_eq!(step(&mut acceptor, Input::Failed), ["1 the node has failed", "2 the node has failed"]);
+    assert_eq!(step(&mut acceptor, prepare(3, 3, 2)), ["3 the node has failed"]);
+    assert_eq!(step(&mut acceptor, Input::Get { to: ReplyTo(4), epoch: None }), ["4 layout e1"]);
+    let lease = Input::Lease { to: ReplyTo(5), epoch: Epoch(1) };
+    assert_eq!(step(&mut acceptor, lease), ["5 leased false"]);
+}
+
+#[test]
+fn an_acceptor_keeps_its_record_small_whatever_it_decides() {
+    // A history of large layouts must not outgrow what its record may take; the latest must stay, and room for the next.
+    let mut large = first(3);
+    let node = |id| Node { id: NodeId(id), roles: Roles::UNIT, address: "x".repeat(256) };
+    large.nodes.extend((4..=1000).map(node));
+    let mut acceptor = learned(&large, Planted::NONE);
+    for round in 0..12 {
+        let next = large.next_epoch(LogPos(round));
+        for input in [accept(1, 1, &next), learn(1, &next)] {
+            let mut effects = Vec::new();
+            acceptor.step(input, &mut effects);
+            let Some(Effect::Persist { record }) = effects.first() else { panic!("{round}: {effects:?}") };
+            assert!(record.len() <= crate::limits::ACCEPTOR_MAX_BYTES, "{} bytes", record.len());
+            acceptor.step(Input::Persisted, &mut Vec::new());
+        }
+        assert_eq!(acceptor.latest(), Some(&next));
+        large = next;
+    }
+}
