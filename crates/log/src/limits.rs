@@ -95,6 +95,9 @@ pub const UNIT_PENDING_MAX_COUNT: usize = 65_536;
 /// Bytes of data in them.
 pub const UNIT_PENDING_MAX_BYTES: usize = 64 << 20;
 
+/// Bytes of entries that a node holds for other nodes that it has handed them to.
+pub const RELAY_MAX_BYTES: usize = 64 << 20;
+
 /// Ranges of taken addresses, and of trimmed ones, that a unit remembers.
 pub const UNIT_RANGES_MAX_COUNT: usize = 1 << 20;
 

@@ -56,6 +56,10 @@ pub enum PlantedBug {
     ReplicasWrittenTogether,
     /// The client takes a write for done when the first replica has it.
     AckAfterFirstReplica,
+    /// A node hands an entry on before it has it on stable storage.
+    RelayBeforeDurable,
+    /// A node that is to hand an entry on answers when it has it itself.
+    RelayStopsShort,
     /// A fill makes junk of what is free on each replica, whatever the first one holds.
     FillSkipsCopy,
     /// A fill begins with the last replica.

@@ -257,6 +257,16 @@ mod tests {
     }
 
     #[test]
+    fn an_append_that_a_later_replica_has_no_room_for_is_not_said_to_have_failed() {
+        // A full drive refuses for good, and at the first replica that means that nothing was done.
+        let plan = "seed 2095\nset chain.group_max_bytes 1\nset chain.segments 8\nset topology.replicas 2\n\
+                    set workload.burst_max 16\nset workload.entry_max_bytes 12288\nset workload.forwarded 0\n\
+                    set workload.relayed 0\nset workload.operations 200";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Log, &plan).failure, None);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

@@ -84,6 +84,8 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::RefusedPartCounts,
         LogBug::ReplicasWrittenTogether,
         LogBug::AckAfterFirstReplica,
+        LogBug::RelayBeforeDurable,
+        LogBug::RelayStopsShort,
         LogBug::FillSkipsCopy,
         LogBug::FilledFromLast,
     ];

@@ -43,6 +43,8 @@ pub struct Shared {
     pub burst_max: u64,
     /// Whose appends go whole to the sequencer.
     pub forwarded: Forwarded,
+    /// Whether writes are handed on by the nodes of the units.
+    pub relayed: bool,
     /// A fault of the clients to put in force.
     pub planted: Planted,
     /// Clients that have done all their operations.
@@ -62,6 +64,7 @@ impl Shared {
                 Forwarded::Everybodys => true,
                 Forwarded::Odd => number % 2 == 1,
             },
+            relay_writes: self.relayed,
             planted: self.planted,
         }
     }

@@ -65,6 +65,9 @@ pub struct ClientOptions {
     /// Whether batches of appends go whole to a sequencer that forwards them. Off, the client asks for positions and writes
     /// to the units itself, as it does where the sequencer forwards nothing.
     pub forward_appends: bool,
+    /// Whether a write goes to the first replica of its stripe only, whose node hands it on. Off, or where that does not
+    /// work, the client writes to one replica after the other.
+    pub relay_writes: bool,
     /// A fault of the client to put in force.
     pub planted: Planted,
 }
@@ -78,6 +81,7 @@ impl Default for ClientOptions {
             max_in_flight_bytes: 16 << 20,
             retry_appends: true,
             forward_appends: true,
+            relay_writes: true,
             planted: Planted::NONE,
         }
     }

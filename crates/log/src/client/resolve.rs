@@ -16,15 +16,17 @@ use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
 impl Inner {
-    /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position.
+    /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position. `is_stored` says that
+    /// the first replica has it, whatever a later one refuses.
     pub(super) async fn resolve(
         self: &Rc<Self>,
         epoch: Epoch,
         pos: LogPos,
         queued: &Queued,
         error: &ClientError,
+        is_stored: bool,
     ) -> Result<LogPos, ClientError> {
-        let nothing_done = |refusal: &Refusal| matches!(refusal.advice(), Advice::GiveUp);
+        let nothing_done = |refusal: &Refusal| !is_stored && matches!(refusal.advice(), Advice::GiveUp);
         if let ClientError::Node { error: CallError::Refused(refusal), .. } = error
             && nothing_done(refusal)
         {

@@ -20,7 +20,7 @@ use crate::entry::EntryMeta;
 use crate::layout::Piece;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
-use crate::wire::{self, Head, Outcome, Taken, Written};
+use crate::wire::{self, FLAG_RELAY, Head, Outcome, Refusal, Taken, Written};
 
 /// Whether entries may have been written at their positions before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,11 @@ struct Part {
 impl Part {
     fn index(&self, nth: usize) -> usize {
         self.first + nth * self.step
+    }
+
+    /// All of it, as ranges of its entries.
+    fn whole(&self) -> Vec<Range<usize>> {
+        std::iter::once(0..self.count).collect()
     }
 
     fn addr(&self, nth: usize) -> Addr {
@@ -82,8 +87,7 @@ impl Batch {
         let inner = Rc::clone(&self.inner);
         let writing = Writing { inner, view, first, earlier, entries, again: RefCell::default() };
         // Every stripe's first write is sent before any answer is waited for.
-        let sent: Vec<Answer> =
-            parts.iter().map(|part| writing.send(part, part.replicas[0], 0..part.count)).collect();
+        let sent: Vec<Answer> = parts.iter().map(|part| writing.send(part, 0, 0..part.count)).collect();
         let carried = parts.iter().zip(sent).map(|(part, answer)| writing.carry(part, answer)).collect();
         gather(carried, |()| false).await;
         self.inner.appender.put_back(writing.again.into_inner());
@@ -96,18 +100,22 @@ impl Writing<'_> {
     async fn carry(&self, part: &Part, answer: Answer) {
         let together = self.inner.options.planted.is(PlantedBug::ReplicasWrittenTogether);
         let mut sent: VecDeque<Answer> = match together {
-            true => part.replicas[1..].iter().map(|&unit| self.send(part, unit, 0..part.count)).collect(),
+            true => (1..part.replicas.len()).map(|replica| self.send(part, replica, 0..part.count)).collect(),
             false => VecDeque::new(),
         };
-        let mut own = self.first_answered(part, answer.await).await;
-        let rest = match self.inner.options.planted.is(PlantedBug::AckAfterFirstReplica) {
-            true => &[],
-            false => &part.replicas[1..],
+        let relayed = self.is_relayed(part);
+        let (mut own, is_everywhere) = match answer.await {
+            // The node of the first replica speaks for all.
+            Ok(written) if relayed && written.taken.is_empty() => (part.whole(), true),
+            Err(error) if relayed && is_not_relayed(&error) => (part.whole(), false),
+            answered => (self.first_answered(part, answered).await, false),
         };
-        for &unit in rest {
+        let stops = is_everywhere || self.inner.options.planted.is(PlantedBug::AckAfterFirstReplica);
+        let rest = if stops { 0..0 } else { 1..part.replicas.len() };
+        for replica in rest {
             let answers: Vec<(Range<usize>, Answer)> = match sent.pop_front() {
                 Some(answer) => vec![(0..part.count, answer)],
-                None => own.into_iter().map(|nths| (nths.clone(), self.send(part, unit, nths))).collect(),
+                None => own.into_iter().map(|nths| (nths.clone(), self.send(part, replica, nths))).collect(),
             };
             own = Vec::new();
             for (nths, answer) in answers {
@@ -119,11 +127,16 @@ impl Writing<'_> {
         }
     }
 
+    /// Whether the write to the first replica asks for the others to be written to from there.
+    fn is_relayed(&self, part: &Part) -> bool {
+        self.inner.options.relay_writes && part.replicas.len() > 1
+    }
+
     /// The first replica answered: it decides whose the positions are. Returns those that are the client's.
     async fn first_answered(&self, part: &Part, answered: Result<Written, ClientError>) -> Vec<Range<usize>> {
         let mut own = Vec::new();
         match answered {
-            Ok(written) if written.taken.is_empty() => own.push(0..part.count),
+            Ok(written) if written.taken.is_empty() => own = part.whole(),
             Ok(written) => {
                 for nth in 0..part.count {
                     match self.verdict(part, nth, &written) {
@@ -132,7 +145,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, 0..part.count, &error).await,
+            Err(error) => self.resolve(part, 0..part.count, &error, false).await,
         }
         own
     }
@@ -159,7 +172,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, nths, &error).await,
+            Err(error) => self.resolve(part, nths, &error, true).await,
         }
         own
     }
@@ -176,12 +189,13 @@ impl Writing<'_> {
         verdict(&self.inner, written, part.addr(nth), queued, self.pos(part, nth), self.earlier)
     }
 
-    /// Finds out what became of entries whose write got no answer, and settles them.
-    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError) {
+    /// Finds out what became of entries whose write got no answer, and settles them. `is_stored` says that the first replica
+    /// has them.
+    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, is_stored: bool) {
         for nth in nths {
             let Some(queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
             let pos = self.pos(part, nth);
-            let found = self.inner.resolve(self.view.layout.epoch, pos, &queued, error).await;
+            let found = self.inner.resolve(self.view.layout.epoch, pos, &queued, error, is_stored).await;
             self.finish(queued, found);
         }
     }
@@ -202,8 +216,10 @@ impl Writing<'_> {
         }
     }
 
-    /// Sends entries of `part` to one of its replicas.
-    fn send(&self, part: &Part, unit: NodeId, nths: Range<usize>) -> Answer {
+    /// Sends entries of `part` to one of its replicas, by its place in the order.
+    fn send(&self, part: &Part, replica: usize, nths: Range<usize>) -> Answer {
+        let unit = part.replicas[replica];
+        let flags = if replica == 0 && self.is_relayed(part) { FLAG_RELAY } else { 0 };
         let entries = self.entries.borrow();
         let queued = |nth| entries[part.index(nth)].as_ref().expect("not settled yet");
         let first = queued(nths.start);
@@ -220,7 +236,8 @@ impl Writing<'_> {
             connection.call_with::<Written>(
                 &self.inner.env,
                 |id, out| {
-                    wire::encode_write_head(out, Head::new(id, epoch), start, &meta, tables);
+                    let head = Head { flags, ..Head::new(id, epoch) };
+                    wire::encode_write_head(out, head, start, &meta, tables);
                 },
                 data,
                 deadline,
@@ -240,6 +257,11 @@ impl Writing<'_> {
             })
         })
     }
+}
+
+/// Whether the first replica has a relayed write, and a later one not certainly.
+fn is_not_relayed(error: &ClientError) -> bool {
+    matches!(error, ClientError::Node { error: CallError::Refused(Refusal::NotRelayed), .. })
 }
 
 /// Adds the next number to ranges of numbers.

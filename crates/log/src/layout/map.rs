@@ -86,6 +86,19 @@ impl Layout {
         None
     }
 
+    /// The replicas that are written after `node` where it holds `addr`, in order; `None` if it does not hold it.
+    pub fn replicas_after(&self, node: NodeId, addr: Addr) -> Option<&[NodeId]> {
+        let stripe = self.ranges.iter().find_map(|range| {
+            let is_in = |at: &usize| {
+                let extent = range.addresses(*at).unwrap_or_default();
+                range.stripes[*at].replicas.contains(&node) && extent.start <= addr && addr < extent.end
+            };
+            (0..range.stripes.len()).find(is_in).map(|at| &range.stripes[at])
+        })?;
+        let at = stripe.replicas.iter().position(|replica| *replica == node)?;
+        Some(&stripe.replicas[at + 1..])
+    }
+
     /// The positions `[start, end)` as addresses of units, stripe by stripe of each range. Positions without a place are
     /// left out.
     pub fn pieces(&self, start: LogPos, end: LogPos) -> Vec<Piece<'_>> {

@@ -1,53 +1,45 @@
 //! Appends that are sent whole: the node of the sequencer grants their positions and hands the entries to the units.
 //!
 //! ```text
-//!   Append ─► sequencer: positions ─► layout: parts ─► units ─► join ─► Appended
+//!   Append ─► sequencer: positions ─► layout: parts ─► relay: the replicas of each ─► join ─► Appended
 //! ```
 //!
-//! The units are those of this process, which take their part without a socket in between. Positions are granted and the
-//! units asked in one turn, so that nobody sees a position of a batch granted and not yet on its way.
+//! A unit of this process takes its part without a socket in between. Positions are granted and the first replicas asked in
+//! one turn, so that nobody sees a position of a batch granted and not yet on its way.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
+use super::relay::{Relay, Sender};
 use super::reply::ReplyRoute;
-use super::unit_shell::{Route, UnitShell};
 use crate::entry::EntryMeta;
 use crate::join::Join;
 use crate::layout::{Layout, Piece};
 use crate::planted::Planted;
-use crate::pos::{Epoch, LogPos, NodeId};
+use crate::pos::{Epoch, LogPos};
 use crate::sequencer::{Placed, Sequencer};
 use crate::wire::{Append, Appended, Grant, Refusal, Roles};
 
 /// Hands entries to the units of one epoch's layout.
 pub(super) struct Forwarder {
-    layout: Layout,
-    units: BTreeMap<NodeId, Rc<UnitShell>>,
+    layout: Rc<Layout>,
+    relay: Rc<Relay>,
     planted: Planted,
 }
 
 impl Forwarder {
-    /// A forwarder to `units`; `None` if appends of this layout go to others as well, or to several replicas.
-    pub(super) fn new(
-        layout: Layout,
-        units: BTreeMap<NodeId, Rc<UnitShell>>,
-        planted: Planted,
-    ) -> Option<Self> {
-        let active = layout.ranges.last()?;
-        let mut replicas = active.stripes.iter().map(|stripe| &stripe.replicas);
-        let is_near = replicas.all(|nodes| nodes.len() == 1 && units.contains_key(&nodes[0]));
-        is_near.then_some(Self { layout, units, planted })
+    /// A forwarder to the units of `layout`, which `relay` can write to.
+    pub(super) fn new(layout: Rc<Layout>, relay: Rc<Relay>, planted: Planted) -> Self {
+        Self { layout, relay, planted }
     }
 
-    /// Appends a batch; `route` is answered when every unit has answered.
+    /// Appends a batch; `route` is answered when every replica of every part has answered.
     pub(super) fn append(&self, sequencer: &mut Sequencer, route: ReplyRoute, append: Append, data: Bytes) {
         let (epoch, count) = (route.epoch(), append.table.count() as u32);
-        let admitted = self.units.values().try_for_each(|unit| unit.admits(epoch, data.len()));
+        let admitted = self.relay.admits(&self.layout, epoch, data.len());
         match sequencer.append(epoch, &append.batch, count, admitted) {
             Ok(Placed::New(grant)) => self.write(route, grant, append, data),
             Ok(Placed::Again(Grant { first, count })) => {
@@ -66,7 +58,7 @@ impl Forwarder {
         let joining = Rc::new(Joining { join, route, grant });
         for piece in &pieces {
             let run = part(piece, epoch, grant.first, &append, &data);
-            self.units[&piece.replicas[0]].write(Route::Part(Rc::clone(&joining)), run);
+            self.relay.write(piece.replicas, run, Sender::Part(Rc::clone(&joining)));
         }
     }
 }

@@ -16,18 +16,19 @@ use thiserror::Error;
 use super::caches::{CacheOptions, open_cache};
 use super::decide::{Preparation, Proposal, prepare};
 use super::forming::{self, Formed, Opened, open_register};
-use super::forward::Forwarder;
 use super::layouts::LayoutKeeper;
 use super::node::Node;
+use super::peers::Peers;
 use super::register::{Register, RegisterError};
+use super::relay::Relay;
 use super::unit_drives::{UnitDrives, open_unit, sides};
+use super::unit_shell::UnitShell;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
 use crate::record::RecordError;
-use crate::sequencer::Sequencer;
 use crate::unit::UnitOptions;
 use crate::wire::{NodeStatus, Roles, Seal, Sealed};
 
@@ -58,6 +59,8 @@ pub struct LocalOptions {
     pub chain: ChainOptions,
     /// How units are set up.
     pub unit: UnitOptions,
+    /// Whether nodes hand entries to each other over sockets, as those of different processes do.
+    pub sockets_between_nodes: bool,
     /// Batches whose grants the sequencer remembers.
     pub remembered_max: usize,
     /// A fault of the sequencer, the forwarder or the acceptor to put in force.
@@ -77,6 +80,7 @@ impl LocalOptions {
             cache: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
+            sockets_between_nodes: false,
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
             planted: Planted::NONE,
         }
@@ -247,20 +251,27 @@ impl LocalCluster {
             Some(cache) => open_cache(env, cache).await?,
             None => None,
         };
-        for (unit, listener) in listeners.into_iter().enumerate() {
-            let node_id = NodeId(unit as u64 + 1);
-            let (shell, answering) =
-                open_unit(env, &options.drives_of(unit), node_id, cluster, decided.is_some()).await?;
+        let mut units = Vec::new();
+        for unit in 0..options.units {
+            let (drives, id) = (options.drives_of(unit), NodeId(unit as u64 + 1));
+            let (shell, answering) = open_unit(env, &drives, id, cluster, decided.is_some()).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
             started.serving.borrow_mut().push(answering);
+            units.push((NodeId(unit as u64 + 1), shell));
+        }
+        let relays = relays(env, &options, cluster, &units);
+        for (unit, ((listener, (id, shell)), relay)) in
+            listeners.into_iter().zip(units).zip(relays).enumerate()
+        {
             let node = Rc::new(Node {
                 env: env.clone(),
-                id: node_id,
+                id,
                 cluster: Cell::new(cluster),
                 incarnation: Incarnation(env.wall_clock_ms()),
                 unit: OnceCell::from(shell),
+                relay: OnceCell::from(relay),
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
                 layouts: keeper.take(),
@@ -272,14 +283,10 @@ impl LocalCluster {
             started.nodes.push(node);
         }
         started.layout = started.reconfigure(env, cluster, &options, decided).await?;
-        let sequencer =
-            Sequencer::start_planted(started.layout.epoch, started.layout.tail(), options.planted)
-                .remembering(options.remembered_max);
-        let unit = |node: &Rc<Node>| Some((node.id, Rc::clone(node.unit.get()?)));
-        let units = started.nodes.iter().filter_map(unit).collect();
-        let forwarder = Forwarder::new(started.layout.clone(), units, options.planted);
-        started.nodes[0].forwarder.replace(forwarder);
-        started.nodes[0].sequencer.replace(Some(sequencer));
+        let layout = Rc::new(started.layout.clone());
+        for node in &started.nodes {
+            node.go_on(&layout, true, options.remembered_max, options.planted);
+        }
         Ok(started)
     }
 
@@ -350,7 +357,7 @@ impl LocalCluster {
                     answers.insert(node.id, sealed);
                 }
                 let mut next = before.next_epoch(before.find_tail(&answers)?);
-                next.nodes = self.layout_nodes(replicas);
+                next.nodes = self.layout_nodes();
                 next
             }
         };
@@ -375,9 +382,8 @@ impl LocalCluster {
         called.map(|(reply, _, _)| reply).map_err(failed)
     }
 
-    fn layout_nodes(&self, replicas: usize) -> Vec<crate::layout::Node> {
+    fn layout_nodes(&self) -> Vec<crate::layout::Node> {
         let roles = |unit: usize| match unit {
-            0 if replicas == 1 => first_roles().with(Roles::FORWARDER),
             0 => first_roles(),
             _ => Roles::UNIT,
         };
@@ -391,7 +397,7 @@ impl LocalCluster {
 
     /// Every position on one of the units in turn, and copies of it on the units that follow.
     fn first_layout(&self, cluster: ClusterId, replicas: usize) -> Layout {
-        let nodes = self.layout_nodes(replicas);
+        let nodes = self.layout_nodes();
         let stripe = |at: usize| Stripe {
             replicas: (at..at + replicas).map(|unit| nodes[unit % nodes.len()].id).collect(),
             // A unit that is in one stripe only needs nothing to keep its addresses apart.
@@ -407,9 +413,25 @@ impl LocalCluster {
     }
 }
 
+/// What each node hands entries on by. In one process the nodes share it, and every unit is written to without a socket.
+fn relays(
+    env: &Env,
+    options: &LocalOptions,
+    cluster: ClusterId,
+    units: &[(NodeId, Rc<UnitShell>)],
+) -> Vec<Rc<Relay>> {
+    let relay = |units: &[(NodeId, Rc<UnitShell>)]| {
+        Relay::new(env, units.iter().cloned().collect(), Peers::new(env, cluster), options.planted)
+    };
+    match options.sockets_between_nodes {
+        true => units.iter().map(|unit| relay(std::slice::from_ref(unit))).collect(),
+        false => vec![relay(units); units.len()],
+    }
+}
+
 /// The first node does everything.
 fn first_roles() -> Roles {
-    Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT)
+    Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT).with(Roles::FORWARDER)
 }
 
 /// The first node before its address is known.

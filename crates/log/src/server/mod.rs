@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   connection ─► node ─┬─► sequencer (a counter)
-//!                       ├─► forwarder: sequencer, then the unit shells of the batch
+//!                       ├─► forwarder: sequencer, then the units of the batch, by relay
 //!                       ├─► layout keeper: acceptor + register  ◄── decide (proposer)
-//!                       └─► unit shell: unit core + chain
+//!                       └─► unit shell: unit core + chain; relay: the replicas after it
 //! ```
 //!
 //! A [`LocalCluster`] is a whole cluster in one environment. Its start is a reconfiguration like any other: the units are
@@ -18,7 +18,9 @@ mod forward;
 mod layouts;
 mod local;
 mod node;
+mod peers;
 pub mod register;
+mod relay;
 mod reply;
 mod unit_drives;
 mod unit_shell;

@@ -15,6 +15,7 @@ use ithaca_env::{Env, Time};
 use super::follower::{self, Following};
 use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
+use super::relay::Relay;
 use super::reply::{ReplyRoute, UnderWay};
 use super::unit_shell::{Route, UnitShell};
 use crate::layout::Layout;
@@ -23,8 +24,8 @@ use crate::planted::Planted;
 use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId};
 use crate::sequencer::Sequencer;
 use crate::wire::{
-    self, Check, Credit, Durability, Frame, GetLayout, GetStatus, Head, Hello, HelloOk, Kind, Message,
-    NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
+    self, Check, Credit, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Head, Hello, HelloOk, Kind,
+    Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -47,6 +48,8 @@ pub(super) struct Node {
     /// Where appends that are sent whole go; with a sequencer only.
     pub(super) forwarder: RefCell<Option<Forwarder>>,
     pub(super) layouts: Option<Rc<LayoutKeeper>>,
+    /// Where relayed writes go on; knows the layout. Set together with the unit.
+    pub(super) relay: OnceCell<Rc<Relay>>,
     /// Whether this node's status counts the process's time and memory; one of those that share a process does.
     pub(super) counts_process: bool,
     pub(super) started: Time,
@@ -93,17 +96,23 @@ impl Node {
 
     /// Takes over what `layout` gives this node to do; `may_grant` says that no earlier life of it may have granted positions
     /// in that epoch.
-    pub(super) fn go_on(&self, layout: &Layout, may_grant: bool, remembered_max: usize, planted: Planted) {
-        let is_sequencer = may_grant && layout.sequencer == self.id;
-        self.forwarder.replace(None);
-        if !is_sequencer {
-            self.sequencer.replace(None);
-            return;
+    pub(super) fn go_on(
+        &self,
+        layout: &Rc<Layout>,
+        may_grant: bool,
+        remembered_max: usize,
+        planted: Planted,
+    ) {
+        let Some(relay) = self.relay.get() else { return };
+        relay.learn(Rc::clone(layout));
+        let (mut sequencer, mut forwarder) = (None, None);
+        if may_grant && layout.sequencer == self.id {
+            let started = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
+            sequencer = Some(started.remembering(remembered_max));
+            forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), planted));
         }
-        let sequencer = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
-        self.sequencer.replace(Some(sequencer.remembering(remembered_max)));
-        let units = self.unit.get().map(|unit| (self.id, Rc::clone(unit))).into_iter().collect();
-        self.forwarder.replace(Forwarder::new(layout.clone(), units, planted));
+        self.sequencer.replace(sequencer);
+        self.forwarder.replace(forwarder);
     }
 
     /// Grants nothing of `epoch` and before any more, and does not say where its log ends.
@@ -330,7 +339,10 @@ impl Session {
         match wire::Write::decode_body(&frame.body, frame.data.len()) {
             Ok(write) => {
                 let run = write.into_run(frame.head.epoch, frame.data);
-                unit.write(Route::Reply(route), run);
+                match (frame.head.flags & FLAG_RELAY != 0, self.node.relay.get()) {
+                    (true, Some(relay)) => relay.write_here(self.node.id, unit, route, run),
+                    _ => unit.write(Route::Reply(route), run),
+                }
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }

@@ -14,6 +14,7 @@ use ithaca_env::{Env, Time};
 use slab::Slab;
 
 use super::forward::Joining;
+use super::relay::Relaying;
 use super::reply::ReplyRoute;
 use crate::entry::EntryMeta;
 use crate::limits;
@@ -40,6 +41,8 @@ pub(super) enum Route {
     Reply(ReplyRoute),
     /// An append that was sent whole, of which this is a part.
     Part(Rc<Joining>),
+    /// Nobody yet: other replicas are to have the run first.
+    Relay(Box<Relaying>),
 }
 
 /// A ticket of the core and what stores it.
@@ -243,14 +246,19 @@ impl UnitShell {
         match effect {
             Effect::Reply { to, answer } => {
                 // A planted fault answers early, and later to nobody.
-                if let Some(route) = self.routes.borrow_mut().try_remove(to.0 as usize) {
-                    match route {
-                        Route::Reply(route) => self.answer(route, answer),
-                        Route::Part(joining) => {
-                            let whole = matches!(&answer, Answer::Written { taken } if taken.is_empty());
-                            joining.answered(whole);
+                let route = self.routes.borrow_mut().try_remove(to.0 as usize);
+                match route {
+                    Some(Route::Reply(route)) => self.answer(route, answer),
+                    Some(Route::Part(joining)) => {
+                        let whole = matches!(&answer, Answer::Written { taken } if taken.is_empty());
+                        joining.answered(whole);
+                    }
+                    Some(Route::Relay(relaying)) => {
+                        if let Some((route, answer)) = relaying.stored(answer) {
+                            self.answer(route, answer);
                         }
                     }
+                    None => {}
                 }
             }
             Effect::Persist { ticket, runs, release, state } => {

@@ -26,8 +26,11 @@ pub const FLAG_PUSH: u16 = 1;
 /// No frame with this request id follows.
 pub const FLAG_END: u16 = 2;
 
+/// Of a write: whoever gets it hands it on to the later replicas of its stripe, and answers for all of them.
+pub const FLAG_RELAY: u16 = 4;
+
 /// The flags that have a meaning. A frame with another is refused, so that a later version may give it one.
-const FLAGS_KNOWN: u16 = FLAG_PUSH | FLAG_END;
+const FLAGS_KNOWN: u16 = FLAG_PUSH | FLAG_END | FLAG_RELAY;
 
 /// Where the part of the header that the checksum covers begins.
 const CHECKED_FROM: usize = 8;
@@ -39,7 +42,7 @@ pub struct Head {
     pub request: RequestId,
     /// The epoch that the sender acts in. For a write, that of its tokens.
     pub epoch: Epoch,
-    /// [`FLAG_PUSH`] and [`FLAG_END`].
+    /// [`FLAG_PUSH`], [`FLAG_END`] and [`FLAG_RELAY`].
     pub flags: u16,
 }
 

@@ -33,7 +33,7 @@ mod tests;
 pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use beat::{Account, Beat, Beaten, NodeState};
 pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
-pub use frame::{FLAG_END, FLAG_PUSH, Frame, FrameError, HEADER_BYTES, Head, next_frame};
+pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord};
 pub use outcome::{Outcome, Taken};

@@ -129,6 +129,9 @@ pub enum Refusal {
         /// One past the last position of a forgotten grant.
         from: LogPos,
     },
+    /// Code 21. A relayed write is on stable storage here, and not certainly on every later replica.
+    #[error("written here, and not certainly on every later replica")]
+    NotRelayed,
 }
 
 /// What a client does after a refusal.
@@ -152,7 +155,7 @@ impl Refusal {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
             Self::WrongNode { .. } | Self::NoLayout { .. } => Advice::NewLayout,
             Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
-            Self::Failed => Advice::OutcomeUnknown,
+            Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
             | Self::TooSparse { .. }
             | Self::Full
@@ -192,6 +195,7 @@ impl Refusal {
             Self::NoLayout { epoch } => (18, epoch.0, 0),
             Self::NoSubscription => (19, 0, 0),
             Self::Forgotten { from } => (20, from.0, 0),
+            Self::NotRelayed => (21, 0, 0),
         }
     }
 
@@ -220,6 +224,7 @@ impl Refusal {
             18 => Self::NoLayout { epoch: Epoch(a) },
             19 => Self::NoSubscription,
             20 => Self::Forgotten { from: LogPos(a) },
+            21 => Self::NotRelayed,
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

@@ -76,10 +76,17 @@ fn requests() -> Vec<Sample> {
     };
     let in_stream =
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
+    let relayed = write.clone();
     vec![
         sample("hello", Head::new(RequestId(1), Epoch(0)), hello, &[]),
         sample("token", head(), Token { count: 16 }, &[]),
         sample("write", head(), write, &[b"first", b"", b"third"]),
+        sample(
+            "write_to_be_relayed",
+            Head { flags: FLAG_RELAY, ..head() },
+            relayed,
+            &[b"first", b"", b"third"],
+        ),
         sample("write_to_a_stream", head(), in_stream, &[b"in a stream"]),
         sample("read", head(), Read { limit_bytes: 65_536, ranges: vec![range(40, 43), range(90, 91)] }, &[]),
         sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
@@ -200,6 +207,7 @@ fn replies() -> Vec<Sample> {
         sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),
         sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
         sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
+        sample("refusal_not_relayed", head(), Refusal::NotRelayed, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
         sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
         sample(

@@ -5,6 +5,7 @@
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `holes`: positions that were granted and never written.
 //! * `lost`: groups that were durable and are lost.
+//! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `refusals`: what is refused, and how it is said.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `worlds`: the environments that these run in.
@@ -12,6 +13,7 @@
 mod cluster;
 mod holes;
 mod lost;
+mod modes;
 mod refusals;
 mod replicas;
 mod restart;

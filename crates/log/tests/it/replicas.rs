@@ -72,7 +72,8 @@ async fn held(env: &Env, cluster: &LocalCluster, pos: u64) -> Vec<RunState> {
 /// A client that asks for positions and writes to the units itself.
 async fn writer(env: &Env, cluster: &LocalCluster) -> Client {
     let endpoints = vec![cluster.addrs()[0]];
-    let options = ClientOptions { endpoints, forward_appends: false, ..ClientOptions::default() };
+    let options =
+        ClientOptions { endpoints, forward_appends: false, relay_writes: false, ..ClientOptions::default() };
     Client::connect(env, options).await.expect("it serves")
 }
 

@@ -1,0 +1,225 @@
+//! Relayed writes: the units of a stripe hand an entry on, each once it has it on stable storage, and whoever sent it is
+//! answered when the last one has it.
+//!
+//! ```text
+//!   write ─► unit 1 ─► durable ─► unit 2 ─► durable ─► … ─► durable ─► Written
+//!                 (this process, or a relayed Write over a connection)
+//! ```
+//!
+//! This is the order in which a client writes to the replicas, at one round trip of the client. A unit of this process takes
+//! its part without a socket. Anything that is not "all of it, everywhere" ends the relay, and the sender goes on by itself:
+//! nothing is tried again here. (docs/protocol/append.md)
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use ithaca_chain::Run;
+use ithaca_env::{Env, Time};
+
+use super::forward::Joining;
+use super::peers::Peers;
+use super::reply::ReplyRoute;
+use super::unit_shell::{Route, UnitShell};
+use crate::client::{CallError, Connection};
+use crate::layout::Layout;
+use crate::limits;
+use crate::planted::{Planted, PlantedBug};
+use crate::pos::{Addr, Epoch, NodeId};
+use crate::unit::Answer;
+use crate::wire::{self, FLAG_RELAY, Head, Refusal, Write, Written};
+
+/// A node that is handed an entry answers within this, or the sender is told to go on by itself.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The units that a node can write to.
+pub(super) struct Relay {
+    env: Env,
+    /// The newest layout that the node knows. Whoever learns a newer one puts it here.
+    layout: RefCell<Option<Rc<Layout>>>,
+    /// Those of this process.
+    units: BTreeMap<NodeId, Rc<UnitShell>>,
+    peers: Peers,
+    /// Bytes of entries that wait for another node.
+    held_bytes: Cell<usize>,
+    planted: Planted,
+}
+
+/// Who is told what became of a run.
+pub(super) enum Sender {
+    /// Whoever sent the write.
+    Reply(ReplyRoute),
+    /// An append that was sent whole, of which this is a part.
+    Part(Rc<Joining>),
+    /// Nobody: a planted fault has told already.
+    Nobody,
+}
+
+/// A run that one unit is storing and others are to have after it.
+pub(super) struct Relaying {
+    relay: Weak<Relay>,
+    /// The replicas after the unit, in order.
+    rest: Vec<NodeId>,
+    run: Run,
+    sender: Sender,
+}
+
+impl Relay {
+    /// Writes to `units` without a socket, and to others over `peers`.
+    pub(super) fn new(
+        env: &Env,
+        units: BTreeMap<NodeId, Rc<UnitShell>>,
+        peers: Peers,
+        planted: Planted,
+    ) -> Rc<Self> {
+        let (layout, held_bytes) = (RefCell::default(), Cell::default());
+        Rc::new(Self { env: env.clone(), layout, units, peers, held_bytes, planted })
+    }
+
+    /// From here on this is the layout.
+    pub(super) fn learn(&self, layout: Rc<Layout>) {
+        self.layout.replace(Some(layout));
+    }
+
+    /// The layout of an epoch, if it is the one that the node knows.
+    pub(super) fn layout(&self, epoch: Epoch) -> Option<Rc<Layout>> {
+        self.layout.borrow().clone().filter(|layout| layout.epoch == epoch)
+    }
+
+    /// Refuses entries that a unit of this process would refuse now wherever they went: `bytes` of them in `epoch`.
+    pub(super) fn admits(&self, layout: &Layout, epoch: Epoch, bytes: usize) -> Result<(), Refusal> {
+        let Some(active) = layout.ranges.last() else { return Ok(()) };
+        let replicas = active.stripes.iter().flat_map(|stripe| &stripe.replicas);
+        let mut near = replicas.filter_map(|node| self.units.get(node));
+        near.try_for_each(|unit| unit.admits(epoch, bytes))
+    }
+
+    /// A write that asks to be relayed came to `unit`, which is `node`'s.
+    pub(super) fn write_here(
+        self: &Rc<Self>,
+        node: NodeId,
+        unit: &Rc<UnitShell>,
+        route: ReplyRoute,
+        run: Run,
+    ) {
+        let layout = self.layout(Epoch(run.version));
+        let rest = layout.and_then(|layout| Some(layout.replicas_after(node, Addr(run.first_key))?.to_vec()));
+        match rest {
+            Some(rest) => self.store(unit, rest, run, Sender::Reply(route)),
+            // The unit knows whether the epoch is over; if it is not, the sender knows the other replicas.
+            None => unit.write(Relaying::nowhere(&run, Sender::Reply(route)), run),
+        }
+    }
+
+    /// Writes `run` to each of `replicas`, each after the one before has it on stable storage, and then tells `sender`.
+    pub(super) fn write(self: &Rc<Self>, replicas: &[NodeId], run: Run, sender: Sender) {
+        let Some((first, rest)) = replicas.split_first() else { return sender.done(true) };
+        match self.units.get(first) {
+            Some(unit) => self.store(unit, rest.to_vec(), run, sender),
+            None => self.hand_over(*first, !rest.is_empty(), run, sender),
+        }
+    }
+
+    /// Has a unit of this process store `run` before it goes on to `rest`.
+    fn store(self: &Rc<Self>, unit: &Rc<UnitShell>, rest: Vec<NodeId>, run: Run, sender: Sender) {
+        if rest.is_empty() || self.planted.is(PlantedBug::RelayStopsShort) {
+            match sender {
+                Sender::Reply(route) => unit.write(Route::Reply(route), run),
+                Sender::Part(joining) => unit.write(Route::Part(joining), run),
+                Sender::Nobody => unit.write(Relaying::nowhere(&run, Sender::Nobody), run),
+            }
+            return;
+        }
+        if self.planted.is(PlantedBug::RelayBeforeDurable) {
+            self.write(&rest, run.clone(), sender);
+            return unit.write(Relaying::nowhere(&run, Sender::Nobody), run);
+        }
+        let relaying = Relaying { relay: Rc::downgrade(self), rest, run: run.clone(), sender };
+        unit.write(Route::Relay(Box::new(relaying)), run);
+    }
+
+    /// Sends `run` to another node, whose own node hands it on if `has_more`.
+    fn hand_over(self: &Rc<Self>, node: NodeId, has_more: bool, run: Run, sender: Sender) {
+        let epoch = Epoch(run.version);
+        let addr = self.layout(epoch).and_then(|layout| layout.node(node)?.address.parse().ok());
+        let bytes = run.data.len();
+        let Some(addr) = addr.filter(|_| self.held_bytes.get() + bytes <= limits::RELAY_MAX_BYTES) else {
+            return sender.done(false);
+        };
+        self.held_bytes.set(self.held_bytes.get() + bytes);
+        let deadline = self.env.now() + RELAY_TIMEOUT;
+        // On an open connection it is sent here and now.
+        let open = self.peers.get(node).map(|connection| self.send(&connection, has_more, &run, deadline));
+        let relay = Rc::clone(self);
+        self.env.spawn(async move {
+            let answered = match open {
+                Some(answer) => answer.await,
+                None => match relay.peers.reach(node, addr, deadline).await {
+                    Ok(connection) => relay.send(&connection, has_more, &run, deadline).await,
+                    Err(error) => Err(error),
+                },
+            };
+            relay.held_bytes.set(relay.held_bytes.get() - bytes);
+            sender.done(matches!(answered, Ok(written) if written.taken.is_empty()));
+        });
+    }
+
+    fn send(
+        &self,
+        connection: &Connection,
+        has_more: bool,
+        run: &Run,
+        deadline: Time,
+    ) -> impl Future<Output = Result<Written, CallError>> + use<> {
+        let flags = if has_more { FLAG_RELAY } else { 0 };
+        let write = Write { addr: Addr(run.first_key), meta: run.meta.clone(), table: run.table.clone() };
+        let (epoch, len) = (Epoch(run.version), run.data.len());
+        let answer = connection.call_with::<Written>(
+            &self.env,
+            |id, out| wire::encode_head(out, Head { flags, ..Head::new(id, epoch) }, &write, len),
+            std::iter::once(run.data.clone()),
+            deadline,
+        );
+        async move { answer.await.map(|(written, _, _)| written) }
+    }
+}
+
+impl Relaying {
+    /// A run that is stored by one unit and goes no further.
+    fn nowhere(run: &Run, sender: Sender) -> Route {
+        Route::Relay(Box::new(Self { relay: Weak::new(), rest: Vec::new(), run: run.clone(), sender }))
+    }
+
+    /// The unit has answered. If it has all of the run, on stable storage, the next one is written to; else the sender is
+    /// told: with what is returned, or by itself.
+    pub(super) fn stored(self, answer: Answer) -> Option<(ReplyRoute, Answer)> {
+        let Self { relay, rest, run, sender } = self;
+        match (answer, sender) {
+            (Answer::Written { taken }, sender) if taken.is_empty() => {
+                match relay.upgrade() {
+                    Some(relay) => relay.write(&rest, run, sender),
+                    None => sender.done(false),
+                }
+                None
+            }
+            (answer, Sender::Reply(route)) => Some((route, answer)),
+            (_, sender) => {
+                sender.done(false);
+                None
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Says whether every replica has the run.
+    fn done(self, written: bool) {
+        match self {
+            Sender::Reply(route) if written => route.send(&Written::default()),
+            Sender::Reply(route) => route.refuse(Refusal::NotRelayed),
+            Sender::Part(joining) => joining.answered(written),
+            Sender::Nobody => {}
+        }
+    }
+}
