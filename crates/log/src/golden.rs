@@ -18,13 +18,13 @@ fn every_stored_record_has_golden_bytes() {
     let voided = std::iter::once(40..42).collect();
     let state = UnitState { sealed: Epoch(3), sealed_extents, served: Epoch(3), voided };
     let roles = crate::wire::Roles::LAYOUT.with(crate::wire::Roles::SEQUENCER).with(crate::wire::Roles::UNIT);
-    let node = Node { id: NodeId(2), roles, address: "127.0.0.1:7420".to_owned() };
+    let node = Node::new(NodeId(2), roles, "127.0.0.1:7420".to_owned());
     let first = Layout::single(ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888), node);
     let layout = first.next_epoch(LogPos(45));
     // One of three acceptors, so that what it accepts is not decided by that.
     let mut first = first;
     for id in [3, 4] {
-        first.nodes.push(Node { id: NodeId(id), roles, address: format!("127.0.0.1:742{id}") });
+        first.nodes.push(Node::new(NodeId(id), roles, format!("127.0.0.1:742{id}")));
     }
     let to = crate::unit::ReplyTo(0);
     let ballot = crate::pos::Ballot { round: 6, proposer: NodeId(4) };

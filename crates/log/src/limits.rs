@@ -110,7 +110,7 @@ pub const NODES_MAX_COUNT: usize = 1024;
 const _: () = assert!(NODES_MAX_COUNT * 8 + 64 <= BODY_MAX_BYTES, "a beat may suspect every node");
 
 /// Ranges of positions in a layout.
-pub const LAYOUT_RANGES_MAX_COUNT: usize = 256;
+pub const LAYOUT_RANGES_MAX_COUNT: usize = 1024;
 
 /// Stripes in a range of a layout.
 pub const STRIPES_MAX_COUNT: usize = 256;
@@ -120,11 +120,14 @@ pub const SEAL_EXTENTS_MAX_COUNT: usize = STRIPES_MAX_COUNT;
 
 const _: () = assert!(SEAL_EXTENTS_MAX_COUNT <= RANGES_MAX_COUNT);
 
-/// Addresses of an open range's stripe: blocks of so many keep the stripes of one unit apart.
-pub const STRIPE_ADDRESSES: u64 = 1 << 44;
-
 /// Replicas of a stripe.
 pub const REPLICAS_MAX_COUNT: usize = 8;
+
+/// Addresses of a stripe: it has a block of them, which no other stripe has ever, on any unit. 500 years of appends at 1,000 a
+/// second.
+pub const STRIPE_ADDRESSES: u64 = 1 << 44;
+
+const _: () = assert!(u64::MAX / STRIPE_ADDRESSES + 1 >= 1_000_000, "a million stripes can begin");
 
 /// Decided tails that a layout repeats, the latest ones.
 pub const TAILS_MAX_COUNT: usize = 64;

@@ -10,7 +10,7 @@ use crate::wire::Vote;
 /// A first layout whose acceptors are the nodes 1 to `count`.
 fn first(count: u64) -> Layout {
     let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-    let node = |id| Node { id: NodeId(id), roles, address: format!("127.0.0.1:{}", 7000 + id) };
+    let node = |id| Node::new(NodeId(id), roles, format!("127.0.0.1:{}", 7000 + id));
     Layout { nodes: (1..=count).map(node).collect(), ..Layout::single(ClusterId(7), node(1)) }
 }
 
@@ -164,7 +164,7 @@ fn a_failed_acceptor_promises_nothing_more_and_shows_only_what_was_durable() {
 fn an_acceptor_keeps_its_record_small_whatever_it_decides() {
     // A history of large layouts must not outgrow what its record may take; the latest must stay, and room for the next.
     let mut large = first(3);
-    let node = |id| Node { id: NodeId(id), roles: Roles::UNIT, address: "x".repeat(256) };
+    let node = |id| Node::new(NodeId(id), Roles::UNIT, "x".repeat(256));
     large.nodes.extend((4..=1000).map(node));
     let mut acceptor = learned(&large, Planted::NONE);
     for round in 0..12 {

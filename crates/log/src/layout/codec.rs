@@ -1,14 +1,15 @@
 //! A layout as it is stored and sent.
 //!
 //! Body of the record (the envelope is that of [`crate::record`], magic `ITly`, version 1): `cluster u128`, `epoch u64`,
-//! `sequencer u64`, `min_replicas u16`, `node count u16`, `range count u16`, `tail count u16`; then nodes: `id u64`, `roles
-//! u32`, `address` (`length u32`, UTF-8); ranges: `start u64`, `end u64`, `stripe count u32`, and for each stripe `base
+//! `sequencer u64`, `next_base u64`, `replicas u16`, `min_replicas u16`, `degraded u8` (0 or 1), `reserved u8`, `node count
+//! u16`, `range count u16`, `tail count u16`; then nodes: `id u64`, `roles u32`, `state u8` (0 in use, 1 out), `address`
+//! (`length u32`, UTF-8); ranges: `start u64`, `end u64`, `stripe count u32`, and for each stripe `base
 //! u64`, `replica count u32`, `replica u64` each; tails: `epoch u64`, `tail u64`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 
-use super::{DecidedTail, Layout, Node, RangeMap, Stripe};
+use super::{DecidedTail, Layout, Node, NodeState, RangeMap, Stripe};
 use crate::limits;
 use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
 use crate::record::{self, RecordError};
@@ -24,17 +25,31 @@ impl Layout {
         record::encode(MAGIC, VERSION, |out| self.encode_body(out))
     }
 
+    /// Bytes of the record.
+    pub(super) fn encoded_bytes(&self) -> usize {
+        let nodes = self.nodes.iter().map(|node| 17 + node.address.len());
+        let stripe = |stripe: &Stripe| 12 + 8 * stripe.replicas.len();
+        let ranges = self.ranges.iter().map(|range| 20 + range.stripes.iter().map(stripe).sum::<usize>());
+        let head = record::ENVELOPE_BYTES + 52;
+        head + nodes.sum::<usize>() + ranges.sum::<usize>() + 16 * self.tails.len()
+    }
+
     fn encode_body(&self, out: &mut BytesMut) {
         out.put_u128_le(self.cluster.0);
         out.put_u64_le(self.epoch.0);
         out.put_u64_le(self.sequencer.0);
+        out.put_u64_le(self.next_base.0);
+        out.put_u16_le(self.replicas);
         out.put_u16_le(self.min_replicas);
+        out.put_u8(self.degraded.into());
+        out.put_u8(0);
         out.put_u16_le(self.nodes.len() as u16);
         out.put_u16_le(self.ranges.len() as u16);
         out.put_u16_le(self.tails.len() as u16);
         for node in &self.nodes {
             out.put_u64_le(node.id.0);
             out.put_u32_le(node.roles.0);
+            out.put_u8(node.state as u8);
             out.counted(node.address.as_bytes());
         }
         for range in &self.ranges {
@@ -61,7 +76,10 @@ impl Layout {
         let cluster = ClusterId(u128::from(high) << 64 | u128::from(low));
         let epoch = Epoch(decoder.u64("epoch")?);
         let sequencer = NodeId(decoder.u64("sequencer")?);
-        let min_replicas = decoder.u16("minimum of replicas")?;
+        let next_base = Addr(decoder.u64("next base")?);
+        let (replicas, min_replicas) = (decoder.u16("replicas")?, decoder.u16("minimum of replicas")?);
+        let degraded = bounded("degraded", decoder.u8("degraded")?.into(), 1)? == 1;
+        bounded("layout reserved", decoder.u8("layout reserved")?.into(), 0)?;
         let node_count = bounded("node count", decoder.u16("node count")?, limits::NODES_MAX_COUNT)?;
         let range_count =
             bounded("range count", decoder.u16("range count")?, limits::LAYOUT_RANGES_MAX_COUNT)?;
@@ -70,7 +88,18 @@ impl Layout {
         let ranges = (0..range_count).map(|_| decode_range(&mut decoder)).collect::<Result<_, _>>()?;
         let tails = (0..tail_count).map(|_| decode_tail(&mut decoder)).collect::<Result<_, _>>()?;
         decoder.finish()?;
-        let layout = Self { cluster, epoch, min_replicas, nodes, sequencer, ranges, tails };
+        let layout = Self {
+            cluster,
+            epoch,
+            replicas,
+            min_replicas,
+            degraded,
+            nodes,
+            sequencer,
+            next_base,
+            ranges,
+            tails,
+        };
         match layout.validate() {
             Ok(()) => Ok(layout),
             Err(_) => Err(DecodeError::Invalid {
@@ -93,9 +122,13 @@ fn bounded(field: &'static str, found: u16, max: usize) -> Result<usize, DecodeE
 fn decode_node(decoder: &mut Decoder<'_>) -> Result<Node, DecodeError> {
     let id = NodeId(decoder.u64("node")?);
     let roles = Roles(decoder.u32("roles")?);
+    let state = match bounded("state", decoder.u8("state")?.into(), 1)? {
+        0 => NodeState::InUse,
+        _ => NodeState::Out,
+    };
     let address = decoder.counted("address", limits::ADDRESS_MAX_BYTES)?;
     match std::str::from_utf8(address) {
-        Ok(address) => Ok(Node { id, roles, address: address.to_owned() }),
+        Ok(address) => Ok(Node { id, roles, state, address: address.to_owned() }),
         Err(_) => {
             Err(DecodeError::Invalid { field: "address", found: address.len() as u64, expected: "UTF-8" })
         }

@@ -48,26 +48,40 @@ impl RangeMap {
         count / stripes + u64::from(count % stripes > stripe as u64)
     }
 
-    /// The addresses of a stripe, which are its extent on each replica; `None` if there are not as many as positions.
+    /// How many positions of a closed range lie on `stripe`.
+    pub(super) fn size(&self, stripe: usize) -> u64 {
+        self.share(stripe, self.end.0 - self.start.0)
+    }
+
+    /// The addresses of a stripe: those of its positions, or in an open range all to the end of its block. `None` if a closed
+    /// range has more positions than there are addresses in the block.
     pub fn addresses(&self, stripe: usize) -> Option<AddrRange> {
         let base = self.stripes[stripe].base;
-        let count = self.share(stripe, self.end.0 - self.start.0);
-        // Positions do not reach the end of an open range; its stripes on one unit are a block apart.
+        let block_end = block_end(base);
         let end = match self.end == super::OPEN_END {
-            true => base.0.saturating_add(count.min(limits::STRIPE_ADDRESSES)),
-            false => base.0.checked_add(count)?,
+            true => block_end,
+            false => base.0.checked_add(self.size(stripe)).filter(|&end| end <= block_end)?,
         };
         Some(AddrRange::new(base, Addr(end)))
     }
 }
 
+/// The end of the block of addresses that `base` lies in.
+fn block_end(base: Addr) -> u64 {
+    let first = base.0 - base.0 % limits::STRIPE_ADDRESSES;
+    first.saturating_add(limits::STRIPE_ADDRESSES)
+}
+
 impl Layout {
-    /// Where `pos` lies; `None` if it is before the first range or after the last.
+    /// Where `pos` lies; `None` if it is before the first range or after the last, or past the end of its stripe's addresses.
     pub fn locate(&self, pos: LogPos) -> Option<Location<'_>> {
         let range = &self.ranges[self.range_index(pos)?];
         let (relative, stripes) = (pos.0 - range.start.0, range.stripes.len() as u64);
         let stripe = &range.stripes[(relative % stripes) as usize];
         let addr = Addr(stripe.base.0.checked_add(relative / stripes)?);
+        if addr.0 >= block_end(stripe.base) {
+            return None;
+        }
         Some(Location { replicas: &stripe.replicas, addr })
     }
 

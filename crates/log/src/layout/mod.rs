@@ -8,12 +8,15 @@
 //!                      └─ stripe 1: F3, base 0     40K+1, 40K+3 ... ->  F3:0, F3:1, ...
 //! ```
 //!
+//! When units come or go the active range is closed and another begins ([`Layout::change`]); entries stay where they are.
+//!
 //! There is one layout an epoch, decided once, by the [`acceptor`]s that the layout before names, for a [`proposer`]. The tail
 //! of the epoch before is decided with it, in it, and nobody computes it a second time. A [`LeaseHolder`] knows for how long
 //! an epoch is certainly the latest.
 
 pub mod acceptor;
 mod acceptor_record;
+mod change;
 mod codec;
 mod lease;
 mod map;
@@ -23,9 +26,12 @@ mod succession;
 #[cfg(test)]
 mod acceptor_tests;
 #[cfg(test)]
+mod change_tests;
+#[cfg(test)]
 mod tests;
 
 pub use acceptor::Acceptor;
+pub use change::{Change, ChangeError, Copy, arrange};
 pub use lease::LeaseHolder;
 pub use map::{Location, Piece};
 pub use proposer::Proposer;
@@ -49,12 +55,20 @@ pub struct Layout {
     pub cluster: ClusterId,
     /// Its epoch, from 1 on.
     pub epoch: Epoch,
-    /// Replicas that an append needs. Below it appends fail, unless the operator has lowered it, which status shows.
+    /// Copies of each entry that are wanted.
+    pub replicas: u16,
+    /// Replicas that an append needs, in the active range. With fewer units than that a layout can only be changed if the
+    /// operator allows degraded appends.
     pub min_replicas: u16,
+    /// Whether the active range has fewer replicas than the minimum, because the operator allowed it.
+    pub degraded: bool,
     /// The nodes that it names, in the order of their ids.
     pub nodes: Vec<Node>,
     /// Who grants tokens. It starts at [`Layout::tail`].
     pub sequencer: NodeId,
+    /// No stripe has ever had this address or a higher one. A stripe that is new begins here, in a block of
+    /// [`limits::STRIPE_ADDRESSES`] of its own.
+    pub next_base: Addr,
     /// Ranges of positions, in order, each beginning where the one before ends. Appends go into the last.
     pub ranges: Vec<RangeMap>,
     /// Where earlier epochs ended, in order, as far back as [`limits::TAILS_MAX_COUNT`]; the last is that of the epoch
@@ -69,8 +83,29 @@ pub struct Node {
     pub id: NodeId,
     /// What it does.
     pub roles: Roles,
+    /// Whether it is in use.
+    pub state: NodeState,
     /// Where it listens: `host:port`.
     pub address: String,
+}
+
+/// Whether a node is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum NodeState {
+    /// It does what its roles say.
+    #[default]
+    InUse = 0,
+    /// It was ejected, or has never been used: no stripe of the active range and no sequencer is on it. It is still a member,
+    /// decides layouts if it has that role, and may come back.
+    Out = 1,
+}
+
+impl Node {
+    /// A node that is in use.
+    pub fn new(id: NodeId, roles: Roles, address: String) -> Self {
+        Self { id, roles, state: NodeState::InUse, address }
+    }
 }
 
 /// How the positions `[start, end)` are spread.
@@ -166,6 +201,42 @@ pub enum LayoutError {
         /// The most.
         max: usize,
     },
+    /// The minimum of replicas is 0 or above what is wanted, or too many are wanted.
+    #[error(
+        "{replicas} replicas are wanted and {min_replicas} needed, expected 1 <= needed <= wanted <= {max}"
+    )]
+    ReplicaCounts {
+        /// How many are wanted.
+        replicas: u16,
+        /// How many an append needs.
+        min_replicas: u16,
+        /// The most.
+        max: usize,
+    },
+    /// A node that is out is the sequencer or has a part of the active range.
+    #[error("node {node} is out and has a part of what is active")]
+    OutInActive {
+        /// Which.
+        node: NodeId,
+    },
+    /// The encoded layout is over its limit.
+    #[error("the layout takes {found} bytes, at most {max} are allowed")]
+    Bytes {
+        /// How many it takes.
+        found: usize,
+        /// The most.
+        max: usize,
+    },
+    /// A stripe has addresses that are said never to have been used.
+    #[error("stripe {stripe} of range {index} has addresses from {next_base} on, which are free")]
+    FreeAddresses {
+        /// Which range.
+        index: usize,
+        /// Which stripe of it.
+        stripe: usize,
+        /// Where free addresses begin.
+        next_base: Addr,
+    },
     /// Two stripes use the same address of a unit.
     #[error("address {addr} of node {node} is used twice")]
     AddressTwice {
@@ -197,9 +268,12 @@ impl Layout {
         Self {
             cluster,
             epoch: Epoch(1),
+            replicas: 1,
             min_replicas: 1,
+            degraded: false,
             sequencer: node.id,
             nodes: vec![node],
+            next_base: Addr(limits::STRIPE_ADDRESSES),
             ranges: vec![RangeMap { start: LogPos(0), end: OPEN_END, stripes: vec![stripe] }],
             tails: Vec::new(),
         }
@@ -241,10 +315,22 @@ impl Layout {
         if found > limits::ACCEPTORS_MAX_COUNT || found % 2 == 0 {
             return Err(LayoutError::Acceptors { found });
         }
+        let (replicas, min_replicas, max) = (self.replicas, self.min_replicas, limits::REPLICAS_MAX_COUNT);
+        if min_replicas == 0 || replicas < min_replicas || usize::from(replicas) > max {
+            return Err(LayoutError::ReplicaCounts { replicas, min_replicas, max });
+        }
         self.check_role(self.sequencer, Roles::SEQUENCER)?;
+        self.check_in_use(self.sequencer)?;
         self.validate_ranges()?;
         self.validate_addresses()?;
-        self.validate_tails()
+        self.validate_tails()?;
+        let (found, max) = (self.encoded_bytes(), limits::LAYOUT_MAX_BYTES);
+        if found > max { Err(LayoutError::Bytes { found, max }) } else { Ok(()) }
+    }
+
+    fn check_in_use(&self, node: NodeId) -> Result<(), LayoutError> {
+        let out = self.node(node).is_some_and(|node| node.state == NodeState::Out);
+        if out { Err(LayoutError::OutInActive { node }) } else { Ok(()) }
     }
 
     fn check_role(&self, node: NodeId, role: Roles) -> Result<(), LayoutError> {
@@ -255,6 +341,7 @@ impl Layout {
     }
 
     fn validate_ranges(&self) -> Result<(), LayoutError> {
+        let active = self.ranges.len() - 1;
         let mut expected = self.ranges.first().map_or(LogPos(0), |range| range.start);
         for (index, range) in self.ranges.iter().enumerate() {
             let (start, end) = (range.start, range.end);
@@ -267,16 +354,23 @@ impl Layout {
                 let mut different = stripe.replicas.clone();
                 different.sort();
                 different.dedup();
-                let (min, max) = (usize::from(self.min_replicas).max(1), limits::REPLICAS_MAX_COUNT);
+                let appended = index == active && !self.degraded;
+                let min = if appended { usize::from(self.min_replicas) } else { 1 };
+                let max = limits::REPLICAS_MAX_COUNT;
                 let found = different.len();
                 if found < min || found > max || found != stripe.replicas.len() {
                     return Err(LayoutError::Replicas { index, stripe: at, found, min, max });
                 }
                 for node in different {
                     self.check_role(node, Roles::UNIT)?;
+                    if index == active {
+                        self.check_in_use(node)?;
+                    }
                 }
-                if range.addresses(at).is_none() {
-                    return Err(LayoutError::AddressesRunOut { index, stripe: at });
+                let addresses = range.addresses(at);
+                let end = addresses.ok_or(LayoutError::AddressesRunOut { index, stripe: at })?.end;
+                if end > self.next_base {
+                    return Err(LayoutError::FreeAddresses { index, stripe: at, next_base: self.next_base });
                 }
             }
         }

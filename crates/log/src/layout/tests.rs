@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::limits;
 use crate::pos::AddrRange;
 use crate::wire::Sealed;
 
@@ -16,7 +17,7 @@ fn layout(ranges: &[Range<'_>]) -> Layout {
     let roles = Roles::SEQUENCER.with(Roles::UNIT);
     let keeps = |id| if id == 1 { Roles::LAYOUT } else { Roles::default() };
     let address = |id| format!("127.0.0.1:{}", 7000 + id);
-    let node = |id| Node { id: NodeId(id), roles: roles.with(keeps(id)), address: address(id) };
+    let node = |id| Node::new(NodeId(id), roles.with(keeps(id)), address(id));
     let stripe = |(replicas, base): &(&[u64], u64)| Stripe {
         replicas: replicas.iter().map(|&unit| NodeId(unit + 1)).collect(),
         base: Addr(*base),
@@ -24,7 +25,10 @@ fn layout(ranges: &[Range<'_>]) -> Layout {
     Layout {
         cluster: ClusterId(7),
         epoch: Epoch(1),
+        replicas: 8,
         min_replicas: 1,
+        degraded: false,
+        next_base: Addr(limits::STRIPE_ADDRESSES),
         nodes: (1..=14).map(node).collect(),
         sequencer: NodeId(1),
         ranges: ranges
@@ -176,6 +180,6 @@ fn decided_tails_are_kept_for_a_bounded_number_of_epochs() {
     for tail in 0..200 {
         layout = layout.next_epoch(LogPos(tail));
     }
-    assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), crate::limits::TAILS_MAX_COUNT));
+    assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), limits::TAILS_MAX_COUNT));
     assert_eq!(layout.tail(), LogPos(199));
 }

@@ -83,7 +83,7 @@ struct World {
 
 fn first(acceptors: u64) -> Layout {
     let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-    let node = |id| Node { id: NodeId(id), roles, address: String::new() };
+    let node = |id| Node::new(NodeId(id), roles, String::new());
     Layout { nodes: (1..=acceptors).map(node).collect(), ..Layout::single(ClusterId(1), node(1)) }
 }
 

@@ -60,7 +60,7 @@ struct World {
 impl World {
     fn new(count: u64, asks: u8, crashes: u8, planted: Planted) -> Self {
         let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-        let node = |id| Node { id: NodeId(id), roles, address: String::new() };
+        let node = |id| Node::new(NodeId(id), roles, String::new());
         let layout =
             Layout { nodes: (1..=count).map(node).collect(), ..Layout::single(ClusterId(1), node(1)) };
         let acceptor = |id| {

@@ -125,7 +125,7 @@ impl World {
         planted: Planted,
     ) -> Self {
         let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-        let layout = Layout::single(ClusterId(1), Node { id: UNIT, roles, address: "unit:1".to_owned() });
+        let layout = Layout::single(ClusterId(1), Node::new(UNIT, roles, "unit:1".to_owned()));
         let client =
             |script: &&'static [Op]| Client { script, at: 0, waiting: false, grant: None, sealed: None };
         let first = Sequencer::start_planted(Epoch(1), layout.tail(), planted);

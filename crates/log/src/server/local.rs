@@ -24,10 +24,10 @@ use super::relay::Relay;
 use super::unit_drives::{UnitDrives, open_unit, sides};
 use super::unit_shell::UnitShell;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
-use crate::layout::{Acceptor, Layout, LayoutError, OPEN_END, RangeMap, Stripe, TailError};
+use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, TailError};
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClientId, ClusterId, Incarnation, LogPos, NodeId};
+use crate::pos::{Addr, ClientId, ClusterId, Incarnation, NodeId};
 use crate::record::RecordError;
 use crate::unit::UnitOptions;
 use crate::wire::{NodeStatus, Roles, Seal, Sealed};
@@ -186,7 +186,7 @@ pub enum StartError {
     },
     /// The layout would not be valid.
     #[error("{0}")]
-    Layout(#[from] LayoutError),
+    Layout(#[from] LayoutChangeError),
     /// A unit could not be sealed, or the layout not be decided.
     #[error(transparent)]
     Reconfigure(Box<ClientError>),
@@ -348,7 +348,7 @@ impl LocalCluster {
             Preparation::Decided(layout) => return Ok(layout),
         };
         let layout = match decided {
-            None => self.first_layout(cluster, replicas),
+            None => self.first_layout(cluster, replicas)?,
             Some(before) => {
                 let mut answers = BTreeMap::new();
                 for (node, &addr) in self.nodes.iter().zip(&self.addrs) {
@@ -356,12 +356,10 @@ impl LocalCluster {
                     let sealed: Sealed = self.call(env, node.id, addr, Phase::Seal, &seal, deadline).await?;
                     answers.insert(node.id, sealed);
                 }
-                let mut next = before.next_epoch(before.find_tail(&answers)?);
-                next.nodes = self.layout_nodes();
-                next
+                let restarted = Change { joined: self.layout_nodes(), ..Change::default() };
+                before.change(before.find_tail(&answers)?, &restarted)?
             }
         };
-        layout.validate()?;
         // Every unit is sealed and the sequencer is gone, so that no lease needs to be waited for.
         Ok(prepared.propose(&layout, deadline).await?)
     }
@@ -387,29 +385,21 @@ impl LocalCluster {
             0 => first_roles(),
             _ => Roles::UNIT,
         };
-        let node = |(unit, addr): (usize, &SocketAddr)| crate::layout::Node {
-            id: NodeId(unit as u64 + 1),
-            roles: roles(unit),
-            address: addr.to_string(),
+        let node = |(unit, addr): (usize, &SocketAddr)| {
+            crate::layout::Node::new(NodeId(unit as u64 + 1), roles(unit), addr.to_string())
         };
         self.addrs.iter().enumerate().map(node).collect()
     }
 
-    /// Every position on one of the units in turn, and copies of it on the units that follow.
-    fn first_layout(&self, cluster: ClusterId, replicas: usize) -> Layout {
-        let nodes = self.layout_nodes();
-        let stripe = |at: usize| Stripe {
-            replicas: (at..at + replicas).map(|unit| nodes[unit % nodes.len()].id).collect(),
-            // A unit that is in one stripe only needs nothing to keep its addresses apart.
-            base: if replicas == 1 { Addr(0) } else { Addr(at as u64 * limits::STRIPE_ADDRESSES) },
-        };
-        let stripes = (0..nodes.len()).map(stripe).collect();
-        Layout {
-            nodes,
-            min_replicas: replicas as u16,
-            ranges: vec![RangeMap { start: LogPos(0), end: OPEN_END, stripes }],
-            ..Layout::single(cluster, first_node())
+    /// Every position on one of the units in turn, and copies of it on the units that follow. With one copy each unit has one
+    /// stripe, which needs nothing to keep its addresses apart and begins at address 0.
+    fn first_layout(&self, cluster: ClusterId, replicas: usize) -> Result<Layout, LayoutChangeError> {
+        let mut layout = Layout::first(cluster, self.layout_nodes(), replicas as u16, replicas as u16)?;
+        if replicas == 1 {
+            let stripes = layout.ranges.iter_mut().flat_map(|range| &mut range.stripes);
+            stripes.for_each(|stripe| stripe.base = Addr(0));
         }
+        Ok(layout)
     }
 }
 
@@ -436,7 +426,7 @@ fn first_roles() -> Roles {
 
 /// The first node before its address is known.
 fn first_node() -> crate::layout::Node {
-    crate::layout::Node { id: FIRST_NODE, roles: first_roles(), address: String::new() }
+    crate::layout::Node::new(FIRST_NODE, first_roles(), String::new())
 }
 
 /// What the register knows of the cluster.
@@ -477,6 +467,6 @@ fn check_units(decided: Option<&Layout>, options: &LocalOptions) -> Result<(), S
     if found != asked {
         return Err(StartError::Units { found, asked });
     }
-    let (found, asked) = (usize::from(layout.min_replicas), options.replicas);
+    let (found, asked) = (usize::from(layout.replicas), options.replicas);
     if found == asked { Ok(()) } else { Err(StartError::ReplicasChanged { found, asked }) }
 }

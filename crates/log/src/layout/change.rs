@@ -1,0 +1,301 @@
+//! A changed layout for the next epoch: nodes leave and come back, copies are complete, old ranges go.
+//!
+//! ```text
+//!   e       [0, open)   [1,2] [2,3] [3,1]
+//!   e + 1   [0, 40)     [1,2] [2]   [1]         node 3 is lost at tail 40: what it held has one copy left
+//!           [40, open)  [1,2] [2,1]
+//!   e + 2   [0, 40)     [1,2] [2,1] [1,2]       the others have made copies
+//!           [40, open)  [1,2] [2,1]
+//! ```
+//!
+//! Every new stripe has addresses that no stripe has had before on any unit, in a block of its own. So whatever a lost node
+//! still holds above a decided tail is named by no layout again, and any node can take a copy of any closed stripe.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+
+use super::{Layout, LayoutError, Node, NodeState, OPEN_END, RangeMap, Stripe};
+use crate::limits;
+use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
+use crate::wire::Roles;
+
+/// What is to change from one epoch to the next. Nothing, as by default, is a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Nodes to take out.
+    pub lost: Vec<NodeId>,
+    /// Nodes to put in use: new ones, ones that are out, and ones whose address or roles have changed.
+    pub joined: Vec<Node>,
+    /// Replicas of closed stripes that hold everything now.
+    pub completed: Vec<Copy>,
+    /// The sequencer, if it is to be another one.
+    pub sequencer: Option<NodeId>,
+    /// Everything below is trimmed: closed ranges that lie wholly below are dropped.
+    pub trimmed: LogPos,
+    /// Whether the operator allows appends with fewer replicas than the minimum, as long as there are not enough units.
+    pub degraded: bool,
+}
+
+/// A copy of a closed stripe: one to make, or one that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Copy {
+    /// The first position of the stripe's range.
+    pub start: LogPos,
+    /// Which stripe of the range.
+    pub stripe: usize,
+    /// The node that has it or shall have it.
+    pub node: NodeId,
+}
+
+/// Why a layout cannot be changed so.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ChangeError {
+    /// Tails never go back.
+    #[error("the tail is {tail}, below the decided tail {decided}")]
+    TailBelow {
+        /// The tail that was given.
+        tail: LogPos,
+        /// The tail of the epoch before.
+        decided: LogPos,
+    },
+    /// A node is to leave that is not a member.
+    #[error("node {node} is not a member")]
+    NotMember {
+        /// Which.
+        node: NodeId,
+    },
+    /// Too few units are left in use.
+    #[error("{found} units are in use, at least {min} are needed")]
+    Units {
+        /// How many there are.
+        found: usize,
+        /// How many are needed.
+        min: usize,
+    },
+    /// No node in use may be the sequencer.
+    #[error("no node in use has the role of a sequencer")]
+    NoSequencer,
+    /// A copy is complete of what is not a closed stripe, or has enough replicas.
+    #[error("no closed stripe {stripe} at {start} needs a copy on node {node}")]
+    NoSuchCopy {
+        /// The start of its range.
+        start: LogPos,
+        /// Which stripe.
+        stripe: usize,
+        /// Where the copy is.
+        node: NodeId,
+    },
+    /// No block of addresses is left for a new stripe.
+    #[error("no block of addresses is left for another stripe")]
+    AddressesExhausted,
+    /// What comes out is not a layout, for example because it has too many ranges.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+/// The replicas of each stripe of a range over `units`, by rotation: as many stripes as units, on each `replicas` units that
+/// follow each other, or all of them if there are fewer.
+pub fn arrange(units: &[NodeId], replicas: u16) -> Vec<Vec<NodeId>> {
+    let copies = usize::from(replicas).min(units.len());
+    (0..units.len()).map(|first| units.iter().cycle().skip(first).take(copies).copied().collect()).collect()
+}
+
+impl Layout {
+    /// The first layout of a cluster: one range over all units, with `replicas` copies of each entry, of which an append
+    /// needs `min_replicas`. The first node that may be the sequencer is.
+    pub fn first(
+        cluster: ClusterId,
+        mut nodes: Vec<Node>,
+        replicas: u16,
+        min_replicas: u16,
+    ) -> Result<Self, ChangeError> {
+        nodes.sort_by_key(|node| node.id);
+        let may = nodes.iter().find(|node| node.roles.has(Roles::SEQUENCER));
+        let sequencer = may.ok_or(ChangeError::NoSequencer)?.id;
+        let mut layout = Self {
+            cluster,
+            epoch: Epoch(1),
+            replicas,
+            min_replicas,
+            degraded: false,
+            nodes,
+            sequencer,
+            next_base: Addr(0),
+            ranges: Vec::new(),
+            tails: Vec::new(),
+        };
+        layout.start_range(LogPos(0), false)?;
+        layout.validate()?;
+        Ok(layout)
+    }
+
+    /// The layout to propose for the next epoch, with the tail of this one. Where units have come or gone, the active range
+    /// is closed at `tail`, or replaced if nothing lies in it, and another begins over the units that are in use; else
+    /// every position to come lies where it would have. What is below `tail` stays where it is.
+    pub fn change(&self, tail: LogPos, change: &Change) -> Result<Self, ChangeError> {
+        let decided = self.tail();
+        if tail < decided {
+            return Err(ChangeError::TailBelow { tail, decided });
+        }
+        let mut next = self.next_epoch(tail);
+        next.change_nodes(change)?;
+        next.choose_sequencer(change.sequencer)?;
+        for copy in &change.completed {
+            next.complete(copy)?;
+        }
+        let active = next.ranges.last().map(|range| &range.stripes);
+        let placed: BTreeSet<NodeId> =
+            active.into_iter().flatten().flat_map(|at| &at.replicas).copied().collect();
+        if !placed.iter().copied().eq(next.units()) {
+            next.close_range(tail);
+            next.start_range(tail, change.degraded)?;
+        }
+        next.drop_lost();
+        let last = next.ranges.len() - 1;
+        let dropped = next.ranges[..last].partition_point(|range| range.end <= change.trimmed);
+        next.ranges.drain(..dropped);
+        next.merge();
+        next.validate()?;
+        Ok(next)
+    }
+
+    /// The units in use, in the order of their ids.
+    pub fn units(&self) -> impl Iterator<Item = NodeId> {
+        let serves = |node: &&Node| node.state == NodeState::InUse && node.roles.has(Roles::UNIT);
+        self.nodes.iter().filter(serves).map(|node| node.id)
+    }
+
+    /// The copies that closed stripes lack, each for the unit in use that has the fewest positions of closed stripes by
+    /// then. Stripes without any replica in use are left out: there is nothing to copy from.
+    pub fn missing(&self) -> Vec<Copy> {
+        let units: Vec<NodeId> = self.units().collect();
+        let wanted = usize::from(self.replicas).min(units.len());
+        let closed = || self.ranges.iter().filter(|range| range.end != OPEN_END);
+        let stripes = |range: &RangeMap| range.stripes.len();
+        let mut load: BTreeMap<NodeId, u64> = units.iter().map(|&unit| (unit, 0)).collect();
+        for (range, at) in closed().flat_map(|range| (0..stripes(range)).map(move |at| (range, at))) {
+            for node in &range.stripes[at].replicas {
+                load.entry(*node).and_modify(|load| *load += range.size(at));
+            }
+        }
+        let mut missing = Vec::new();
+        for (range, stripe) in closed().flat_map(|range| (0..stripes(range)).map(move |at| (range, at))) {
+            let held: Vec<NodeId> =
+                range.stripes[stripe].replicas.iter().filter(|node| units.contains(node)).copied().collect();
+            if held.is_empty() {
+                continue;
+            }
+            let mut others: Vec<NodeId> = units.iter().filter(|unit| !held.contains(unit)).copied().collect();
+            others.sort_by_key(|unit| (load[unit], *unit));
+            for node in others.into_iter().take(wanted.saturating_sub(held.len())) {
+                load.entry(node).and_modify(|load| *load += range.size(stripe));
+                missing.push(Copy { start: range.start, stripe, node });
+            }
+        }
+        missing
+    }
+
+    fn change_nodes(&mut self, change: &Change) -> Result<(), ChangeError> {
+        for &node in &change.lost {
+            let listed = self.nodes.iter_mut().find(|listed| listed.id == node);
+            listed.ok_or(ChangeError::NotMember { node })?.state = NodeState::Out;
+        }
+        for node in &change.joined {
+            let node = Node { state: NodeState::InUse, ..node.clone() };
+            match self.nodes.binary_search_by_key(&node.id, |listed| listed.id) {
+                Ok(at) => self.nodes[at] = node,
+                Err(at) => self.nodes.insert(at, node),
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the sequencer if it may stay; else the next node by id that may be one, around the circle.
+    fn choose_sequencer(&mut self, wanted: Option<NodeId>) -> Result<(), ChangeError> {
+        let before = wanted.unwrap_or(self.sequencer);
+        let serves = |node: &&Node| node.state == NodeState::InUse && node.roles.has(Roles::SEQUENCER);
+        let may: Vec<NodeId> = self.nodes.iter().filter(serves).map(|node| node.id).collect();
+        let from_here = may.iter().find(|&&node| node >= before).or(may.first());
+        self.sequencer = *from_here.ok_or(ChangeError::NoSequencer)?;
+        Ok(())
+    }
+
+    fn complete(&mut self, copy: &Copy) -> Result<(), ChangeError> {
+        let &Copy { start, stripe, node } = copy;
+        let unit = self.units().any(|unit| unit == node);
+        let range = self.ranges.iter_mut().find(|range| range.start == start && range.end != OPEN_END);
+        let found = range.and_then(|range| range.stripes.get_mut(stripe));
+        let fits = |stripe: &&mut Stripe| {
+            unit && !stripe.replicas.contains(&node) && stripe.replicas.len() < limits::REPLICAS_MAX_COUNT
+        };
+        let found = found.filter(fits).ok_or(ChangeError::NoSuchCopy { start, stripe, node })?;
+        found.replicas.push(node);
+        Ok(())
+    }
+
+    /// Ends the active range, or drops it if nothing lies in it.
+    fn close_range(&mut self, tail: LogPos) {
+        if let Some(active) = self.ranges.last_mut() {
+            match active.start < tail {
+                true => active.end = tail,
+                false => _ = self.ranges.pop(),
+            }
+        }
+    }
+
+    /// Begins a range over the units in use.
+    fn start_range(&mut self, start: LogPos, degraded: bool) -> Result<(), ChangeError> {
+        let units: Vec<NodeId> = self.units().collect();
+        let (found, min) = (units.len(), usize::from(self.min_replicas));
+        self.degraded = found < min && degraded;
+        if found == 0 || found < min && !degraded {
+            return Err(ChangeError::Units { found, min: if degraded { 1 } else { min } });
+        }
+        let mut stripes = Vec::new();
+        for replicas in arrange(&units, self.replicas) {
+            stripes.push(Stripe { replicas, base: self.next_base });
+            let next = self.next_base.0.checked_add(limits::STRIPE_ADDRESSES);
+            self.next_base = Addr(next.ok_or(ChangeError::AddressesExhausted)?);
+        }
+        self.ranges.push(RangeMap { start, end: OPEN_END, stripes });
+        Ok(())
+    }
+
+    /// Takes nodes that are out off closed stripes, but not the last that have a copy: they may come back with it.
+    fn drop_lost(&mut self) {
+        let out: BTreeSet<NodeId> =
+            self.nodes.iter().filter(|node| node.state == NodeState::Out).map(|node| node.id).collect();
+        for stripe in self.ranges.iter_mut().flat_map(|range| &mut range.stripes) {
+            if stripe.replicas.iter().any(|node| !out.contains(node)) {
+                stripe.replicas.retain(|node| !out.contains(node));
+            }
+        }
+    }
+
+    /// Makes one of ranges that follow each other on the same replicas, at addresses that follow each other.
+    fn merge(&mut self) {
+        let mut merged: Vec<RangeMap> = Vec::new();
+        for range in std::mem::take(&mut self.ranges) {
+            match merged.last_mut() {
+                Some(before) if before.is_continued_by(&range) => before.end = range.end,
+                _ => merged.push(range),
+            }
+        }
+        self.ranges = merged;
+    }
+}
+
+impl RangeMap {
+    /// Whether `next`, which begins where this ends, puts every position where this would if it went on.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let (count, stripes) = (self.end.0 - self.start.0, self.stripes.len());
+        stripes == next.stripes.len()
+            && next.stripes.iter().enumerate().all(|(at, stripe)| {
+                let here = ((count % stripes as u64) as usize + at) % stripes;
+                let addresses = self.addresses(here);
+                self.stripes[here].replicas == stripe.replicas
+                    && addresses.is_some_and(|addresses| addresses.end == stripe.base)
+            })
+    }
+}

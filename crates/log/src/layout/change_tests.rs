@@ -1,0 +1,296 @@
+//! Layouts that change: by example, and at random with a model of what lies where.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::limits;
+
+fn node(id: u64) -> Node {
+    let roles = Roles::SEQUENCER.with(Roles::UNIT);
+    let roles = if id == 1 { roles.with(Roles::LAYOUT) } else { roles };
+    Node::new(NodeId(id), roles, format!("127.0.0.1:{}", 7000 + id))
+}
+
+/// The first layout of `units` nodes, which do everything, with `replicas` copies of which all are needed.
+fn first(units: u64, replicas: u16) -> Layout {
+    Layout::first(ClusterId(7), (1..=units).map(node).collect(), replicas, replicas).expect("a layout")
+}
+
+fn lost(nodes: &[u64]) -> Change {
+    Change { lost: nodes.iter().map(|&id| NodeId(id)).collect(), ..Change::default() }
+}
+
+fn joined(nodes: &[u64]) -> Change {
+    Change { joined: nodes.iter().map(|&id| node(id)).collect(), ..Change::default() }
+}
+
+fn completed(layout: &Layout) -> Change {
+    Change { completed: layout.missing(), ..Change::default() }
+}
+
+/// Ranges in words: `START: [replicas] [replicas]`, with `@` and the block where one begins.
+fn ranges(layout: &Layout) -> Vec<String> {
+    let stripe = |stripe: &Stripe| {
+        let ids: Vec<String> = stripe.replicas.iter().map(|node| node.0.to_string()).collect();
+        format!(" [{}]@{}", ids.join(","), stripe.base.0 / limits::STRIPE_ADDRESSES)
+    };
+    let words = |range: &RangeMap| range.stripes.iter().map(stripe).collect::<String>();
+    layout.ranges.iter().map(|range| format!("{}:{}", range.start, words(range))).collect()
+}
+
+/// The layout that follows, which is decided.
+fn change(layout: &Layout, tail: u64, change: &Change) -> Layout {
+    let next = layout.change(LogPos(tail), change).expect("a layout");
+    assert!(layout.may_be_followed_by(&next));
+    assert_eq!(Layout::decode(&next.encode()).as_ref(), Ok(&next));
+    assert_eq!(layout.change(LogPos(tail), change).as_ref(), Ok(&next), "always the same");
+    next
+}
+
+#[test]
+fn stripes_are_arranged_by_rotation() {
+    let check = |units: u64, replicas, expected: &str| {
+        let units: Vec<NodeId> = (1..=units).map(NodeId).collect();
+        let stripes = arrange(&units, replicas);
+        let plain: Vec<Vec<u64>> = stripes.iter().map(|at| at.iter().map(|node| node.0).collect()).collect();
+        assert_eq!(format!("{plain:?}"), expected);
+    };
+    check(3, 2, "[[1, 2], [2, 3], [3, 1]]");
+    check(4, 2, "[[1, 2], [2, 3], [3, 4], [4, 1]]");
+    check(3, 1, "[[1], [2], [3]]");
+    check(2, 3, "[[1, 2], [2, 1]]");
+    check(1, 2, "[[1]]");
+}
+
+#[test]
+fn a_lost_node_leaves_and_comes_back() {
+    let a = first(3, 2);
+    assert_eq!(ranges(&a), ["0: [1,2]@0 [2,3]@1 [3,1]@2"]);
+    let b = change(&a, 40, &lost(&[3]));
+    assert_eq!(ranges(&b), ["0: [1,2]@0 [2]@1 [1]@2", "40: [1,2]@3 [2,1]@4"]);
+    assert_eq!(b.node(NodeId(3)).map(|node| node.state), Some(NodeState::Out));
+    let c = change(&b, 50, &completed(&b));
+    assert_eq!(ranges(&c), ["0: [1,2]@0 [2,1]@1 [1,2]@2", "40: [1,2]@3 [2,1]@4"]);
+    assert_eq!((c.tail(), c.missing()), (LogPos(50), Vec::new()));
+    let d = change(&c, 60, &joined(&[3]));
+    assert_eq!(ranges(&d)[2], "60: [1,2]@5 [2,3]@6 [3,1]@7");
+    let e = change(&d, 70, &Change::default());
+    assert_eq!(ranges(&e), ranges(&d), "a restart changes nothing but the epoch and the tail");
+    let f = change(&e, 70, &Change { trimmed: LogPos(45), ..Change::default() });
+    assert_eq!(ranges(&f)[0], "40: [1,2]@3 [2,1]@4", "what is trimmed wholly is dropped");
+}
+
+#[test]
+fn an_empty_range_is_replaced_and_its_addresses_are_not_used_again() {
+    let mut layout = change(&first(3, 2), 40, &lost(&[3]));
+    for _ in 0..500 {
+        layout = change(&layout, 40, &joined(&[3]));
+        layout = change(&layout, 40, &lost(&[3]));
+    }
+    assert_eq!(layout.ranges.len(), 2);
+    assert_eq!(ranges(&layout)[1], format!("40: [1,2]@{} [2,1]@{}", 3 + 500 * 5, 4 + 500 * 5));
+}
+
+#[test]
+fn the_last_replica_of_a_closed_stripe_stays_named_though_it_is_out() {
+    let a = first(3, 1);
+    let b = change(&a, 30, &lost(&[2]));
+    assert_eq!(ranges(&b), ["0: [1]@0 [2]@1 [3]@2", "30: [1]@3 [3]@4"]);
+    assert_eq!(b.missing(), Vec::new(), "there is nothing to copy from");
+    let c = change(&b, 30, &joined(&[2]));
+    let d = change(&c, 30, &lost(&[2, 3]));
+    assert_eq!(ranges(&d)[0], "0: [1]@0 [2]@1 [3]@2");
+}
+
+#[test]
+fn missing_copies_are_spread_evenly() {
+    // What node 4 held, half of everything twice, goes to those that hold least.
+    let a = change(&first(4, 2), 4000, &lost(&[4]));
+    let missing = a.missing();
+    let copies: Vec<(usize, u64)> = missing.iter().map(|copy| (copy.stripe, copy.node.0)).collect();
+    assert_eq!(copies, [(2, 1), (3, 2)], "1 and 2: stripes 2 and 3 lack a copy, and 3 has one of them");
+    let b = change(&a, 4000, &joined(&[4, 5]));
+    let copies: Vec<(usize, u64)> = b.missing().iter().map(|copy| (copy.stripe, copy.node.0)).collect();
+    assert_eq!(copies, [(2, 4), (3, 5)], "those that hold nothing come first");
+}
+
+#[test]
+fn a_lost_sequencer_is_followed_by_the_next_node_that_may_be_one() {
+    let a = first(3, 1);
+    assert_eq!(a.sequencer, NodeId(1));
+    let b = change(&a, 3, &Change { sequencer: Some(NodeId(3)), ..Change::default() });
+    assert_eq!((b.sequencer, ranges(&b)), (NodeId(3), ranges(&a)));
+    let c = change(&b, 3, &lost(&[3]));
+    assert_eq!(c.sequencer, NodeId(1), "around the circle");
+    let d = change(&c, 3, &Change { lost: vec![NodeId(1)], ..joined(&[3]) });
+    assert_eq!(d.sequencer, NodeId(2));
+}
+
+#[test]
+fn what_cannot_be_changed_says_why() {
+    let a = change(&first(2, 2), 10, &Change::default());
+    let refused = |tail, change: &Change| a.change(LogPos(tail), change).expect_err("it cannot");
+    let below = ChangeError::TailBelow { tail: LogPos(9), decided: LogPos(10) };
+    assert_eq!(refused(9, &Change::default()), below);
+    assert_eq!(refused(10, &lost(&[7])), ChangeError::NotMember { node: NodeId(7) });
+    assert_eq!(refused(10, &lost(&[2])), ChangeError::Units { found: 1, min: 2 });
+    let nobody = Change { degraded: true, ..lost(&[1, 2]) };
+    assert_eq!(refused(10, &nobody), ChangeError::NoSequencer);
+    let copy = Copy { start: LogPos(0), stripe: 0, node: NodeId(1) };
+    let open = Change { completed: vec![copy], ..Change::default() };
+    let no_such = ChangeError::NoSuchCopy { start: LogPos(0), stripe: 0, node: NodeId(1) };
+    assert_eq!(refused(10, &open), no_such, "the active range has no copies to complete");
+    let full = Layout { next_base: Addr(u64::MAX - limits::STRIPE_ADDRESSES), ..a };
+    let exhausted = full.change(LogPos(10), &joined(&[3, 4]));
+    assert_eq!(exhausted, Err(ChangeError::AddressesExhausted));
+}
+
+#[test]
+fn fewer_units_than_the_minimum_serve_only_if_the_operator_allows_it_and_only_so_long() {
+    let a = first(2, 2);
+    let b = change(&a, 10, &Change { degraded: true, ..lost(&[2]) });
+    assert_eq!((b.degraded, ranges(&b)[1].as_str()), (true, "10: [1]@2"));
+    assert!(change(&b, 15, &Change::default()).degraded, "a restart keeps it");
+    let c = change(&b, 20, &joined(&[2]));
+    assert_eq!((c.degraded, ranges(&c)[2].as_str()), (false, "20: [1,2]@3 [2,1]@4"));
+    let undeclared = Layout { degraded: false, ..b };
+    assert!(matches!(undeclared.validate(), Err(LayoutError::Replicas { index: 1, found: 1, min: 2, .. })));
+}
+
+#[test]
+fn a_rebuilt_replica_makes_one_range_of_two_as_in_figure_3_8() {
+    // (B): F6 is lost at 50K and F8 is in its place for what comes. (C): F8 holds a copy of what F6 held.
+    const K: u64 = 1000;
+    let range = |start, end, base, second: &[u64]| {
+        let stripe =
+            |ids: &[u64]| Stripe { replicas: ids.iter().map(|&id| NodeId(id)).collect(), base: Addr(base) };
+        let other = Stripe { base: Addr(limits::STRIPE_ADDRESSES + base), ..stripe(second) };
+        RangeMap { start: LogPos(start), end, stripes: vec![stripe(&[4, 5]), other] }
+    };
+    let b = Layout {
+        nodes: [1, 4, 5, 7, 8].map(node).to_vec(),
+        ranges: vec![range(40 * K, LogPos(50 * K), 0, &[7]), range(50 * K, OPEN_END, 5 * K, &[7, 8])],
+        ..first(2, 2)
+    };
+    let b = Layout {
+        nodes: b
+            .nodes
+            .iter()
+            .map(|node| match node.id {
+                NodeId(1) => Node { roles: Roles::LAYOUT.with(Roles::SEQUENCER), ..node.clone() },
+                _ => node.clone(),
+            })
+            .collect(),
+        ..b
+    };
+    assert_eq!(b.validate(), Ok(()));
+    assert_eq!(b.missing(), [Copy { start: LogPos(40 * K), stripe: 1, node: NodeId(8) }]);
+    let c = change(&b, 60 * K, &completed(&b));
+    assert_eq!(c.ranges, [range(40 * K, OPEN_END, 0, &[7, 8])]);
+    for pos in [40 * K, 40 * K + 1, 50 * K - 1, 50 * K, 55 * K + 1] {
+        let (before, after) = (b.locate(LogPos(pos)), c.locate(LogPos(pos)));
+        assert_eq!(before.map(|at| at.addr), after.map(|at| at.addr), "{pos}");
+    }
+}
+
+/// What a test knows of the cluster: where each position lies, and which nodes hold it.
+struct Model {
+    layout: Layout,
+    tail: u64,
+    trimmed: u64,
+    entries: BTreeMap<u64, (Addr, BTreeSet<NodeId>)>,
+    used: BTreeSet<Addr>,
+    /// What lost nodes may hold above a tail that was decided without them.
+    stale: BTreeSet<(NodeId, Addr)>,
+    seed: u64,
+}
+
+impl Model {
+    fn dice(&mut self, sides: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % sides
+    }
+
+    fn append(&mut self, count: u64) {
+        for pos in self.tail..self.tail + count {
+            let at = self.layout.locate(LogPos(pos)).expect("a place for what comes");
+            assert!(self.used.insert(at.addr), "{} is used twice", at.addr);
+            let held = at.replicas.iter().copied().collect();
+            self.entries.insert(pos, (at.addr, held));
+        }
+        self.tail += count;
+    }
+
+    /// Something happens to the cluster: what is to change.
+    fn event(&mut self) -> Change {
+        let units: Vec<NodeId> = self.layout.units().collect();
+        let out: Vec<NodeId> =
+            self.layout.nodes.iter().map(|node| node.id).filter(|id| !units.contains(id)).collect();
+        match self.dice(5) {
+            0 | 1 if units.len() > 2 => {
+                let node = units[self.dice(units.len() as u64) as usize];
+                for pos in self.tail..self.tail + 6 {
+                    let at = self.layout.locate(LogPos(pos)).expect("a place for what comes");
+                    self.stale.extend(at.replicas.contains(&node).then_some((node, at.addr)));
+                }
+                lost(&[node.0])
+            }
+            0..=2 if !out.is_empty() => joined(&[out[self.dice(out.len() as u64) as usize].0]),
+            3 => {
+                let change = completed(&self.layout);
+                for copy in &change.completed {
+                    self.copy(copy);
+                }
+                change
+            }
+            _ => Change { trimmed: LogPos(self.tail.saturating_sub(150)), ..Change::default() },
+        }
+    }
+
+    /// The positions of a stripe are copied.
+    fn copy(&mut self, copy: &Copy) {
+        let range = self.layout.ranges.iter().find(|range| range.start == copy.start).expect("a range");
+        let positions = (range.start.0..range.end.0).skip(copy.stripe).step_by(range.stripes.len());
+        for pos in positions {
+            self.entries.get_mut(&pos).expect("it was appended").1.insert(copy.node);
+        }
+    }
+
+    fn check(&self) {
+        for (&pos, (addr, held)) in self.entries.range(self.trimmed..) {
+            let at = self.layout.locate(LogPos(pos)).expect("a place for what is not trimmed");
+            assert_eq!(at.addr, *addr, "{pos} has moved");
+            for node in at.replicas {
+                assert!(held.contains(node), "{node} does not hold {pos}");
+                assert_eq!(self.layout.position(*node, *addr), Some(LogPos(pos)));
+            }
+        }
+        for pos in self.tail..self.tail + 8 {
+            let at = self.layout.locate(LogPos(pos)).expect("a place for what comes");
+            let stale = at.replicas.iter().find(|&&node| self.stale.contains(&(node, at.addr)));
+            assert_eq!(stale, None, "{pos} at {} was written in an epoch that is over", at.addr);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_losses_and_returns_leave_every_entry_in_its_place_and_the_layout_small() {
+    for seed in 0..3 {
+        let layout = first(4, 2);
+        let (entries, used, stale) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut model = Model { layout, tail: 0, trimmed: 0, entries, used, stale, seed };
+        let (mut most, mut changes) = (0, 0);
+        for _ in 0..1000 {
+            let count = model.dice(10).saturating_sub(4);
+            model.append(count);
+            let wanted = model.event();
+            model.trimmed = model.trimmed.max(wanted.trimmed.0);
+            changes += wanted.lost.len() + wanted.joined.len();
+            model.layout = change(&model.layout, model.tail, &wanted);
+            model.check();
+            most = most.max(model.layout.ranges.len());
+        }
+        assert!(changes > 300, "{changes} nodes came and went");
+        assert!(most < 100, "{most} ranges for 150 positions and some more");
+    }
+}
