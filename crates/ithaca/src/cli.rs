@@ -343,6 +343,20 @@ pub struct BenchArgs {
     /// Read from the whole log, not only from its last entries
     #[arg(long)]
     pub cold: bool,
+    /// Who carries entries to the units that keep them
+    #[arg(long, value_enum, default_value_t = Carrier::Sequencer)]
+    pub carrier: Carrier,
+}
+
+/// Who carries appended entries to the units that keep them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Carrier {
+    /// The sequencer's node takes batches whole
+    Sequencer,
+    /// The client asks for positions and writes to the first unit; the units hand entries on
+    Units,
+    /// The client asks for positions and writes to one unit after the other
+    Client,
 }
 
 fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {

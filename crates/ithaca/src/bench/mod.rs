@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientOptions};
 
-use crate::cli::{BenchArgs, Global};
+use crate::cli::{BenchArgs, Carrier, Global};
 use crate::client::{options, with_client};
 use crate::failure::Failure;
 use crate::json::Object;
@@ -92,7 +92,12 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
         for &window in &plan.windows {
             let in_flight =
                 (window * plan.size).saturating_mul(2).max(ClientOptions::default().max_in_flight_bytes);
-            let options = ClientOptions { max_in_flight_bytes: in_flight, ..options(global) };
+            let options = ClientOptions {
+                max_in_flight_bytes: in_flight,
+                forward_appends: arguments.carrier == Carrier::Sequencer,
+                relay_writes: arguments.carrier != Carrier::Client,
+                ..options(global)
+            };
             clients.push(Client::connect(&env, options).await?);
         }
         measure(&env, &control, &clients, arguments, &plan).await
@@ -183,7 +188,9 @@ mod tests {
 
     fn windows(clients: u32, inflight: Option<u32>) -> Vec<usize> {
         let workload = Workload::Append;
-        Plan::new(&BenchArgs { workload, seconds: 1, size: 1, clients, inflight, cold: false }).windows
+        let carrier = Carrier::Sequencer;
+        Plan::new(&BenchArgs { workload, seconds: 1, size: 1, clients, inflight, cold: false, carrier })
+            .windows
     }
 
     #[test]

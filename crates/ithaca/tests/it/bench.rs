@@ -31,6 +31,19 @@ fn appends_are_measured() {
 }
 
 #[test]
+fn appends_are_measured_whoever_carries_them_to_their_copies() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &["--units", "2", "--replicas", "2"]);
+    for carrier in ["sequencer", "units", "client"] {
+        let line = format!(
+            "bench append --seconds 1 --size 128 --clients 2 --inflight 8 --carrier {carrier} --json"
+        );
+        let json = dev.run(&line).expect(0).text();
+        assert!(number_field(&json, "ops") > 0, "{carrier}: {json}");
+    }
+}
+
+#[test]
 fn reads_are_measured() {
     check("read");
 }

@@ -30,6 +30,26 @@ fn the_same_directory_resumes() {
 }
 
 #[test]
+fn copies_are_kept_on_as_many_units_and_more_than_there_are_units_is_wrong_usage() {
+    let dir = temp_dir();
+    for start in 0..2u64 {
+        let dev = Dev::start(dir.path(), &["--units", "4", "--replicas", "2"]);
+        for round in 0..4 {
+            let pos = dev.feed("log append", b"twice").expect(0).positions();
+            assert_eq!(pos, [start * 4 + round]);
+        }
+        let status = dev.run("cluster status --json").expect(0).text();
+        assert!(status.contains("{\"replicas\":[4,1],\"base\":"), "{status}");
+        assert_eq!(dev.stop().0, Some(0));
+    }
+    let told =
+        run(dev_command(temp_dir().path(), &["--units", "2", "--replicas", "3"]), b"").expect(2).stderr;
+    assert!(told.contains("3 copies") && told.contains("2 units") && told.lines().count() == 1, "{told}");
+    let told = run(dev_command(dir.path(), &["--units", "4"]), b"").expect(2).stderr;
+    assert!(told.contains("keeps 2 copies"), "{told}");
+}
+
+#[test]
 fn an_interrupt_stops_it_as_well() {
     let dir = temp_dir();
     let mut dev = Dev::start(dir.path(), &[]);

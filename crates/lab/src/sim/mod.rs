@@ -261,7 +261,22 @@ mod tests {
         // A full drive refuses for good, and at the first replica that means that nothing was done.
         let plan = "seed 2095\nset chain.group_max_bytes 1\nset chain.segments 8\nset topology.replicas 2\n\
                     set workload.burst_max 16\nset workload.entry_max_bytes 12288\nset workload.forwarded 0\n\
-                    set workload.relayed 0\nset workload.operations 200";
+                    set workload.operations 200\nset chain.segments_ready 1\nset workload.relayed ";
+        for relayed in [0, 1] {
+            let plan: Plan = format!("{plan}{relayed}").parse().expect("a plan");
+            assert_eq!(run(Name::Log, &plan).failure, None);
+        }
+    }
+
+    #[test]
+    fn an_append_whose_search_meets_a_trim_is_said_to_stand_where_the_search_began() {
+        // The sequencer had forgotten the batch. What was searched held something trimmed, and the append was said to stand
+        // above it all.
+        let plan = "seed 3717\nset chain.segments_ready 1\nset drive.speed 3\nset link.loss_ppm 20000\n\
+                    set link.reset_ppm 2000\nset sequencer.remembered 1\nset topology.clients 3\n\
+                    set topology.replicas 2\nset topology.sockets 1\nset workload.burst_max 4\n\
+                    set workload.entry_max_bytes 1\nset workload.forwarded 1\nset workload.operations 100\n\
+                    set workload.relayed 1";
         let plan: Plan = plan.parse().expect("a plan");
         assert_eq!(run(Name::Log, &plan).failure, None);
     }

@@ -63,6 +63,8 @@ pub(super) struct Relaying {
     rest: Vec<NodeId>,
     run: Run,
     sender: Sender,
+    /// Whether no other unit has the run, so that the sender is told what this one says.
+    is_first: bool,
 }
 
 impl Relay {
@@ -106,7 +108,7 @@ impl Relay {
         let layout = self.layout(Epoch(run.version));
         let rest = layout.and_then(|layout| Some(layout.replicas_after(node, Addr(run.first_key))?.to_vec()));
         match rest {
-            Some(rest) => self.store(unit, rest, run, Sender::Reply(route)),
+            Some(rest) => self.store(unit, rest, run, Sender::Reply(route), true),
             // The unit knows whether the epoch is over; if it is not, the sender knows the other replicas.
             None => unit.write(Relaying::nowhere(&run, Sender::Reply(route)), run),
         }
@@ -114,28 +116,34 @@ impl Relay {
 
     /// Writes `run` to each of `replicas`, each after the one before has it on stable storage, and then tells `sender`.
     pub(super) fn write(self: &Rc<Self>, replicas: &[NodeId], run: Run, sender: Sender) {
+        self.go_on(replicas, run, sender, true);
+    }
+
+    fn go_on(self: &Rc<Self>, replicas: &[NodeId], run: Run, sender: Sender, is_first: bool) {
         let Some((first, rest)) = replicas.split_first() else { return sender.done(true) };
         match self.units.get(first) {
-            Some(unit) => self.store(unit, rest.to_vec(), run, sender),
+            Some(unit) => self.store(unit, rest.to_vec(), run, sender, is_first),
             None => self.hand_over(*first, !rest.is_empty(), run, sender),
         }
     }
 
     /// Has a unit of this process store `run` before it goes on to `rest`.
-    fn store(self: &Rc<Self>, unit: &Rc<UnitShell>, rest: Vec<NodeId>, run: Run, sender: Sender) {
-        if rest.is_empty() || self.planted.is(PlantedBug::RelayStopsShort) {
-            match sender {
-                Sender::Reply(route) => unit.write(Route::Reply(route), run),
-                Sender::Part(joining) => unit.write(Route::Part(joining), run),
-                Sender::Nobody => unit.write(Relaying::nowhere(&run, Sender::Nobody), run),
-            }
-            return;
+    fn store(
+        self: &Rc<Self>,
+        unit: &Rc<UnitShell>,
+        mut rest: Vec<NodeId>,
+        run: Run,
+        sender: Sender,
+        is_first: bool,
+    ) {
+        if self.planted.is(PlantedBug::RelayStopsShort) {
+            rest.clear();
         }
-        if self.planted.is(PlantedBug::RelayBeforeDurable) {
-            self.write(&rest, run.clone(), sender);
+        if self.planted.is(PlantedBug::RelayBeforeDurable) && !rest.is_empty() {
+            self.go_on(&rest, run.clone(), sender, false);
             return unit.write(Relaying::nowhere(&run, Sender::Nobody), run);
         }
-        let relaying = Relaying { relay: Rc::downgrade(self), rest, run: run.clone(), sender };
+        let relaying = Relaying { relay: Rc::downgrade(self), rest, run: run.clone(), sender, is_first };
         unit.write(Route::Relay(Box::new(relaying)), run);
     }
 
@@ -188,22 +196,23 @@ impl Relay {
 impl Relaying {
     /// A run that is stored by one unit and goes no further.
     fn nowhere(run: &Run, sender: Sender) -> Route {
-        Route::Relay(Box::new(Self { relay: Weak::new(), rest: Vec::new(), run: run.clone(), sender }))
+        let (relay, rest, run) = (Weak::new(), Vec::new(), run.clone());
+        Route::Relay(Box::new(Self { relay, rest, run, sender, is_first: true }))
     }
 
     /// The unit has answered. If it has all of the run, on stable storage, the next one is written to; else the sender is
     /// told: with what is returned, or by itself.
     pub(super) fn stored(self, answer: Answer) -> Option<(ReplyRoute, Answer)> {
-        let Self { relay, rest, run, sender } = self;
+        let Self { relay, rest, run, sender, is_first } = self;
         match (answer, sender) {
             (Answer::Written { taken }, sender) if taken.is_empty() => {
                 match relay.upgrade() {
-                    Some(relay) => relay.write(&rest, run, sender),
+                    Some(relay) => relay.go_on(&rest, run, sender, false),
                     None => sender.done(false),
                 }
                 None
             }
-            (answer, Sender::Reply(route)) => Some((route, answer)),
+            (answer, Sender::Reply(route)) if is_first => Some((route, answer)),
             (_, sender) => {
                 sender.done(false);
                 None

@@ -13,7 +13,6 @@ use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 use slab::Slab;
 
-use super::forward::Joining;
 use super::relay::Relaying;
 use super::reply::ReplyRoute;
 use crate::entry::EntryMeta;
@@ -39,9 +38,7 @@ const _: () = assert!(DRIVES_TOLD * DRIVE_COUNTERS + WHOLE_COUNTERS <= crate::li
 pub(super) enum Route {
     /// Whoever sent it.
     Reply(ReplyRoute),
-    /// An append that was sent whole, of which this is a part.
-    Part(Rc<Joining>),
-    /// Nobody yet: other replicas are to have the run first.
+    /// The relay that the run came by: other replicas may have to have it first.
     Relay(Box<Relaying>),
 }
 
@@ -249,10 +246,6 @@ impl UnitShell {
                 let route = self.routes.borrow_mut().try_remove(to.0 as usize);
                 match route {
                     Some(Route::Reply(route)) => self.answer(route, answer),
-                    Some(Route::Part(joining)) => {
-                        let whole = matches!(&answer, Answer::Written { taken } if taken.is_empty());
-                        joining.answered(whole);
-                    }
                     Some(Route::Relay(relaying)) => {
                         if let Some((route, answer)) = relaying.stored(answer) {
                             self.answer(route, answer);
