@@ -46,7 +46,7 @@ pub struct Proposal {
 /// How far preparing came.
 pub enum Preparation {
     /// A majority is prepared.
-    Open(Prepared),
+    Open(Box<Prepared>),
     /// The layout is decided already.
     Decided(Layout),
 }
@@ -65,7 +65,7 @@ pub async fn prepare(env: &Env, proposal: Proposal, deadline: Time) -> Result<Pr
     let prepared = driver.prepare(deadline).await?;
     Ok(match prepared {
         Some(layout) => Preparation::Decided(layout),
-        None => Preparation::Open(Prepared { driver, since: env.now() }),
+        None => Preparation::Open(Box::new(Prepared { driver, since: env.now() })),
     })
 }
 

@@ -12,6 +12,8 @@
 
 mod caches;
 pub mod decide;
+#[cfg(test)]
+mod decide_tests;
 mod follower;
 mod forming;
 mod forward;
