@@ -53,8 +53,8 @@ impl RangeMap {
         self.share(stripe, self.end.0 - self.start.0)
     }
 
-    /// The addresses of a stripe: those of its positions, or in an open range all to the end of its block. `None` if a closed
-    /// range has more positions than there are addresses in the block.
+    /// The addresses of a stripe, which are its extent on each replica: those of its positions, or in an open range all to the
+    /// end of its block. `None` if a closed range has more positions than there are addresses in the block.
     pub fn addresses(&self, stripe: usize) -> Option<AddrRange> {
         let base = self.stripes[stripe].base;
         let block_end = block_end(base);

@@ -28,7 +28,7 @@ fn layout(ranges: &[Range<'_>]) -> Layout {
         replicas: 8,
         min_replicas: 1,
         degraded: false,
-        next_base: Addr(limits::STRIPE_ADDRESSES),
+        next_base: Addr(8 * limits::STRIPE_ADDRESSES),
         nodes: (1..=14).map(node).collect(),
         sequencer: NodeId(1),
         ranges: ranges
@@ -131,6 +131,20 @@ fn a_layout_that_uses_an_address_twice_or_names_a_stranger_is_refused() {
     assert_eq!(stranger.validate(), Err(LayoutError::NodeRole { node: NodeId(100), role: Roles::UNIT }));
     let gap = layout(&[(0, 10, &[(&[0], 0)]), (11, 20, &[(&[1], 0)])]);
     assert!(matches!(gap.validate(), Err(LayoutError::RangeOrder { index: 1, .. })));
+    let used = Layout { next_base: Addr(9), ..layout(&[(0, 10, &[(&[0], 0)])]) };
+    let free = LayoutError::FreeAddresses { index: 0, stripe: 0, next_base: Addr(9) };
+    assert_eq!(used.validate(), Err(free), "a new stripe would begin among them");
+    let none = Layout { min_replicas: 0, ..used.clone() };
+    assert!(matches!(none.validate(), Err(LayoutError::ReplicaCounts { min_replicas: 0, .. })));
+    let mut out = layout(&[(0, 10, &[(&[0], 0)]), (10, 20, &[(&[1], 0)])]);
+    for (id, refused) in [(1, true), (2, true), (3, false)] {
+        let mut out = out.clone();
+        out.nodes[id as usize - 1].state = NodeState::Out;
+        let active = LayoutError::OutInActive { node: NodeId(id) };
+        assert_eq!(out.validate().err(), refused.then_some(active), "1 is the sequencer, 2 is written to");
+    }
+    out.nodes[1].roles = out.nodes[1].roles.with(Roles::LAYOUT);
+    assert_eq!(out.validate(), Err(LayoutError::Acceptors { found: 2 }), "two decide no better than one");
     let alone = Layout { min_replicas: 2, ..layout(&[(0, 10, &[(&[0], 0)])]) };
     assert!(matches!(alone.validate(), Err(LayoutError::Replicas { found: 1, min: 2, .. })));
 }

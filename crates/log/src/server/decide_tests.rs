@@ -1,6 +1,6 @@
 //! Deciding layouts over a network: three simulated machines that do nothing but decide, and a fourth that proposes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,9 +51,10 @@ async fn serve(env: Env, id: u64) {
     let node = Rc::new(Node {
         env: env.clone(),
         id,
-        cluster: CLUSTER,
+        cluster: Cell::new(CLUSTER),
         incarnation: Incarnation(env.wall_clock_ms()),
-        unit: None,
+        unit: OnceCell::new(),
+        relay: OnceCell::new(),
         sequencer: RefCell::default(),
         forwarder: RefCell::default(),
         layouts: Some(LayoutKeeper::new(&env, register, acceptor)),

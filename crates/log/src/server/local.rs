@@ -27,7 +27,7 @@ use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, TailError};
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClientId, ClusterId, Incarnation, NodeId};
+use crate::pos::{ClientId, ClusterId, Incarnation, NodeId};
 use crate::record::RecordError;
 use crate::unit::UnitOptions;
 use crate::wire::{NodeStatus, Roles, Seal, Sealed};
@@ -348,7 +348,7 @@ impl LocalCluster {
             Preparation::Decided(layout) => return Ok(layout),
         };
         let layout = match decided {
-            None => self.first_layout(cluster, replicas)?,
+            None => Layout::first(cluster, self.layout_nodes(), replicas as u16, replicas as u16)?,
             Some(before) => {
                 let mut answers = BTreeMap::new();
                 for (node, &addr) in self.nodes.iter().zip(&self.addrs) {
@@ -389,17 +389,6 @@ impl LocalCluster {
             crate::layout::Node::new(NodeId(unit as u64 + 1), roles(unit), addr.to_string())
         };
         self.addrs.iter().enumerate().map(node).collect()
-    }
-
-    /// Every position on one of the units in turn, and copies of it on the units that follow. With one copy each unit has one
-    /// stripe, which needs nothing to keep its addresses apart and begins at address 0.
-    fn first_layout(&self, cluster: ClusterId, replicas: usize) -> Result<Layout, LayoutChangeError> {
-        let mut layout = Layout::first(cluster, self.layout_nodes(), replicas as u16, replicas as u16)?;
-        if replicas == 1 {
-            let stripes = layout.ranges.iter_mut().flat_map(|range| &mut range.stripes);
-            stripes.for_each(|stripe| stripe.base = Addr(0));
-        }
-        Ok(layout)
     }
 }
 
