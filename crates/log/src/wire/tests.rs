@@ -42,14 +42,17 @@ fn account(state: NodeState) -> Account {
     Account { node: NodeId(2), state, write_us: 900, suspects: vec![NodeId(1), NodeId(3)] }
 }
 
-fn requests() -> Vec<Sample> {
-    let hello = Hello {
+fn hello() -> Hello {
+    Hello {
         version_min: 1,
         version_max: PROTOCOL_VERSION,
         client: ClientId(0xC11E_0001),
         node: NodeId(2),
         cluster: ClusterId(0x1111_2222_3333_4444_5555_6666_7777_8888),
-    };
+    }
+}
+
+fn requests() -> Vec<Sample> {
     let write = Write {
         addr: Addr(40),
         meta: meta().to_bytes(),
@@ -78,7 +81,7 @@ fn requests() -> Vec<Sample> {
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
     let relayed = write.clone();
     vec![
-        sample("hello", Head::new(RequestId(1), Epoch(0)), hello, &[]),
+        sample("hello", Head::new(RequestId(1), Epoch(0)), hello(), &[]),
         sample("token", head(), Token { count: 16 }, &[]),
         sample("write", head(), write, &[b"first", b"", b"third"]),
         sample(
