@@ -256,7 +256,8 @@ impl Driver {
         input: impl Fn(NodeId, Option<Vote<Layout>>) -> Input,
         deadline: Time,
     ) -> Round {
-        let deadline = deadline.min(self.env.now() + ROUND_TIMEOUT);
+        let patience = ROUND_TIMEOUT * (1 << (self.attempts.clamp(1, 6) - 1));
+        let deadline = deadline.min(self.env.now() + patience);
         let round = RefCell::new(Round::default());
         let ask = async |peer: &Peer| {
             let answered = self.ask_one::<Q, R>(peer, message, deadline).await;

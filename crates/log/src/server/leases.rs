@@ -1,0 +1,65 @@
+//! What a node may say of an epoch: "unwritten" and "the tail is" hold only while it is certain that there is no later one.
+//!
+//! A cluster in one process is the only one that could begin a later epoch, and needs nobody's leave. A node of a cluster of
+//! processes holds a lease from a majority of the acceptors (docs/protocol/reconfigure.md).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ithaca_env::{Env, Time};
+
+use crate::layout::{Layout, LeaseHolder};
+use crate::planted::Planted;
+use crate::pos::{Epoch, NodeId};
+use crate::wire::Refusal;
+
+/// A node's leave to say what is not there.
+pub(super) struct Leases {
+    env: Env,
+    /// None if it needs none.
+    held: Option<RefCell<Option<LeaseHolder>>>,
+}
+
+impl Leases {
+    /// For a node that needs nobody's leave.
+    pub(super) fn not_needed(env: &Env) -> Rc<Self> {
+        Rc::new(Self { env: env.clone(), held: None })
+    }
+
+    /// For a node that has to ask; it may say nothing yet.
+    pub(super) fn needed(env: &Env) -> Rc<Self> {
+        Rc::new(Self { env: env.clone(), held: Some(RefCell::default()) })
+    }
+
+    /// From here on leave is needed for the epoch of `layout`.
+    pub(super) fn renew(&self, layout: &Layout, planted: Planted) {
+        if let Some(held) = &self.held {
+            held.replace(Some(LeaseHolder::new(layout, planted)));
+        }
+    }
+
+    /// Whom to ask, and for which epoch.
+    pub(super) fn asked(&self) -> Option<(Epoch, Vec<NodeId>)> {
+        let held = self.held.as_ref()?.borrow();
+        held.as_ref().map(|holder| (holder.epoch(), holder.acceptors().to_vec()))
+    }
+
+    /// An acceptor has granted the lease on `epoch` that it was asked for at `asked_at`.
+    pub(super) fn granted(&self, epoch: Epoch, from: NodeId, asked_at: Time) {
+        let now = self.env.now();
+        let mut held = self.held.as_ref().map(|held| held.borrow_mut());
+        if let Some(holder) = held.as_mut().and_then(|held| held.as_mut())
+            && holder.epoch() == epoch
+        {
+            holder.granted(from, asked_at, now);
+        }
+    }
+
+    /// Refuses to say of `epoch` what is not there, unless it is certain now. To be asked right before it is said.
+    pub(super) fn check(&self, epoch: Epoch) -> Result<(), Refusal> {
+        let Some(held) = &self.held else { return Ok(()) };
+        let held = held.borrow();
+        let is_valid = held.as_ref().is_some_and(|holder| holder.valid(epoch, self.env.now()));
+        if is_valid { Ok(()) } else { Err(Refusal::NoLease { epoch }) }
+    }
+}
