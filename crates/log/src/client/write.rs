@@ -3,13 +3,14 @@
 //! The replicas of a stripe are written in chain order: the first one decides whose a position is, and each later one is written to after
 //! the one before has the entry on stable storage. When the last one has it, all have. (Wei 3.3.4)
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use ithaca_env::Time;
 use ithaca_env::task::gather;
 
 use super::append::{Batch, Queued};
@@ -64,8 +65,14 @@ struct Writing<'a> {
     view: &'a View,
     first: LogPos,
     earlier: Earlier,
+    deadline: Time,
     /// Those that are not settled.
     entries: RefCell<Vec<Option<Queued>>>,
+    /// Those that succeeded and are not told yet. A batch whose entries are told together is followed by one as large;
+    /// told stripe by stripe, it would fall apart into ever smaller ones.
+    written: RefCell<Vec<(Queued, LogPos)>>,
+    /// Whether something has gone wrong, so that what succeeds does not wait for the rest.
+    is_slow: Cell<bool>,
     /// Those that are to take another position.
     again: RefCell<Vec<Queued>>,
 }
@@ -79,17 +86,29 @@ impl Batch {
             self.inner.appender.changed().ring();
         }
         let parts = split(view, first, self.entries.len());
-        for unit in parts.iter().flat_map(|part| &part.replicas) {
+        let deadline = self.entries[0].deadline;
+        for part in &parts {
             // A unit that cannot be reached is found out by the write itself, whose outcome is then resolved.
-            let _ = self.inner.connection(view, *unit, self.entries[0].deadline).await;
+            let _ = self.inner.connection(view, part.replicas[0], deadline).await;
         }
         let entries = RefCell::new(self.entries.drain(..).map(Some).collect());
         let inner = Rc::clone(&self.inner);
-        let writing = Writing { inner, view, first, earlier, entries, again: RefCell::default() };
+        let writing = Writing {
+            inner,
+            view,
+            first,
+            earlier,
+            deadline,
+            entries,
+            written: RefCell::default(),
+            is_slow: Cell::default(),
+            again: RefCell::default(),
+        };
         // Every stripe's first write is sent before any answer is waited for.
         let sent: Vec<Answer> = parts.iter().map(|part| writing.send(part, 0, 0..part.count)).collect();
         let carried = parts.iter().zip(sent).map(|(part, answer)| writing.carry(part, answer)).collect();
         gather(carried, |()| false).await;
+        writing.tell();
         self.inner.appender.put_back(writing.again.into_inner());
     }
 }
@@ -113,6 +132,10 @@ impl Writing<'_> {
         let stops = is_everywhere || self.inner.options.planted.is(PlantedBug::AckAfterFirstReplica);
         let rest = if stops { 0..0 } else { 1..part.replicas.len() };
         for replica in rest {
+            if own.is_empty() {
+                break;
+            }
+            let _ = self.inner.connection(self.view, part.replicas[replica], self.deadline).await;
             let answers: Vec<(Range<usize>, Answer)> = match sent.pop_front() {
                 Some(answer) => vec![(0..part.count, answer)],
                 None => own.into_iter().map(|nths| (nths.clone(), self.send(part, replica, nths))).collect(),
@@ -192,6 +215,8 @@ impl Writing<'_> {
     /// Finds out what became of entries whose write got no answer, and settles them. `is_stored` says that the first replica
     /// has them.
     async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, is_stored: bool) {
+        self.is_slow.set(true);
+        self.tell();
         for nth in nths {
             let Some(queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
             let pos = self.pos(part, nth);
@@ -209,11 +234,19 @@ impl Writing<'_> {
 
     fn finish(&self, queued: Queued, result: Result<LogPos, ClientError>) {
         match result {
+            Ok(pos) if !self.is_slow.get() => self.written.borrow_mut().push((queued, pos)),
             Err(ClientError::Overtaken { .. }) if self.inner.may_retry(&queued) => {
                 self.again.borrow_mut().push(queued);
             }
             result => self.inner.appender.finish(queued, result),
         }
+    }
+
+    /// Tells those that succeeded, in the order of their positions.
+    fn tell(&self) {
+        let mut written = self.written.take();
+        written.sort_by_key(|&(_, pos)| pos);
+        written.into_iter().for_each(|(queued, pos)| self.inner.appender.finish(queued, Ok(pos)));
     }
 
     /// Sends entries of `part` to one of its replicas, by its place in the order.
