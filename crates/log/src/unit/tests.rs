@@ -45,25 +45,13 @@ impl Bench {
                 });
                 return String::new();
             }
-            "restart" => {
-                self.unit = Unit::recover(self.options, self.stored.clone());
-                self.batches.clear();
-                return self.show();
-            }
+            "restart" => return self.restart(),
             "show" => return self.show(),
             "classify" => return describe(&self.unit.classify(parse_range(words[1]))) + "\n",
-            "write" => {
-                let payloads: Vec<&str> = words[4].split(',').collect();
-                let run = Run {
-                    first_key: number(3),
-                    version: number(2),
-                    kind: RunKind::Data,
-                    meta: Bytes::new(),
-                    table: Table::of_payloads(&payloads),
-                    data: payloads.concat().into(),
-                };
-                Input::Write { to: ReplyTo(number(1)), run }
-            }
+            "write" => Input::Write {
+                to: ReplyTo(number(1)),
+                run: entries(Epoch(number(2)), Addr(number(3)), words[4]),
+            },
             "fill" => Input::Fill { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
             "trim" => Input::Trim { to: ReplyTo(number(1)), epoch: Epoch(number(2)), ranges: ranges(3) },
             "seal" => {
@@ -106,6 +94,12 @@ impl Bench {
             other => panic!("no such input: {other}"),
         };
         self.step(input)
+    }
+
+    fn restart(&mut self) -> String {
+        self.unit = Unit::recover(self.options, self.stored.clone());
+        self.batches.clear();
+        self.show()
     }
 
     fn step(&mut self, input: Input) -> String {
@@ -159,6 +153,19 @@ impl Bench {
             unit.pending_count(),
             show_state(unit.state())
         )
+    }
+}
+
+/// Entries from `addr` on, with commas between them.
+fn entries(epoch: Epoch, addr: Addr, text: &str) -> Run {
+    let payloads: Vec<&str> = text.split(',').collect();
+    Run {
+        first_key: addr.0,
+        version: epoch.0,
+        kind: RunKind::Data,
+        meta: Bytes::new(),
+        table: Table::of_payloads(&payloads),
+        data: payloads.concat().into(),
     }
 }
 

@@ -79,34 +79,20 @@ fn requests() -> Vec<Sample> {
     };
     let in_stream =
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
-    let relayed = write.clone();
+    let (relay, relayed) = (Head { flags: FLAG_RELAY, ..head() }, write.clone());
+    let extents = vec![range(0, 1 << 44), range(1 << 44, 2 << 44)];
     vec![
         sample("hello", Head::new(RequestId(1), Epoch(0)), hello(), &[]),
         sample("token", head(), Token { count: 16 }, &[]),
         sample("write", head(), write, &[b"first", b"", b"third"]),
-        sample(
-            "write_to_be_relayed",
-            Head { flags: FLAG_RELAY, ..head() },
-            relayed,
-            &[b"first", b"", b"third"],
-        ),
+        sample("write_to_be_relayed", relay, relayed, &[b"first", b"", b"third"]),
         sample("write_to_a_stream", head(), in_stream, &[b"in a stream"]),
         sample("read", head(), Read { limit_bytes: 65_536, ranges: vec![range(40, 43), range(90, 91)] }, &[]),
         sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
         sample("trim", head(), Trim { ranges: vec![range(0, 40)] }, &[]),
         sample("check", head(), Check::default(), &[]),
-        sample(
-            "check_extents",
-            head(),
-            Check { extents: vec![range(0, 1 << 44), range(1 << 44, 2 << 44)] },
-            &[],
-        ),
-        sample(
-            "seal",
-            head(),
-            Seal { epoch: Epoch(3), extents: vec![range(0, 1 << 44), range(1 << 44, 2 << 44)] },
-            &[],
-        ),
+        sample("check_extents", head(), Check { extents: extents.clone() }, &[]),
+        sample("seal", head(), Seal { epoch: Epoch(3), extents }, &[]),
         sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
         sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
