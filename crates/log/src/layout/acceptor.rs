@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::{Layout, acceptor_record};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Ballot, Epoch, NodeId};
+use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
 use crate::record::RecordError;
 use crate::unit::ReplyTo;
 use crate::wire::{Kind, Refusal, Roles, Vote};
@@ -105,6 +105,8 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acceptor {
     pub(super) me: NodeId,
+    /// The cluster that its node belongs to; unknown for as long as it does to none.
+    pub(super) cluster: ClusterId,
     /// Layouts that were decided, the latest ones, in the order of their epochs.
     pub(super) decided: VecDeque<Layout>,
     /// For the epoch after the latest: nothing below this is accepted any more.
@@ -137,6 +139,7 @@ impl Acceptor {
     pub fn new(me: NodeId, planted: Planted) -> Self {
         Self {
             me,
+            cluster: ClusterId::UNKNOWN,
             decided: VecDeque::new(),
             promised: Ballot::NONE,
             accepted: None,
@@ -147,6 +150,17 @@ impl Acceptor {
             failed: false,
             planted,
         }
+    }
+
+    /// The cluster that its node belongs to; unknown for as long as it does to none.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// From here on its node belongs to `cluster`: what it stores says so, and layouts of others are refused.
+    pub fn belong_to(&mut self, cluster: ClusterId) {
+        assert!([ClusterId::UNKNOWN, cluster].contains(&self.cluster), "a node stays in its cluster");
+        self.cluster = cluster;
     }
 
     /// An acceptor with what it had stored.
@@ -314,7 +328,7 @@ impl Acceptor {
 
     /// Why `layout` cannot come from a node of this cluster that works as it should.
     fn malformed(&self, layout: &Layout, kind: Kind) -> Option<Refusal> {
-        let stranger = self.decided.back().is_some_and(|last| last.cluster != layout.cluster);
+        let stranger = ![ClusterId::UNKNOWN, layout.cluster].contains(&self.cluster);
         (stranger || layout.validate().is_err()).then_some(Refusal::Malformed { kind: kind as u16 })
     }
 
@@ -324,6 +338,7 @@ impl Acceptor {
     }
 
     fn decide(&mut self, layout: Layout) {
+        self.cluster = layout.cluster;
         self.decided.push_back(layout);
         self.promised = Ballot::NONE;
         self.accepted = None;

@@ -1,6 +1,6 @@
 //! What an acceptor stores: what it promised and accepted for the epoch after the latest, and the latest layouts.
 //!
-//! Body of the record (magic `ITac`, version 1): `promised round u64`, `proposer u64`, `accepted round u64`, `proposer u64`,
+//! Body of the record (magic `ITac`, version 1): `cluster u128`, `promised round u64`, `proposer u64`, `accepted round u64`, `proposer u64`,
 //! the accepted layout record behind its `length u32` (0 if there is none), `layout count u32`, then each layout record
 //! behind its `length u32`.
 
@@ -9,7 +9,7 @@ use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 
 use super::{Acceptor, Layout};
 use crate::limits;
-use crate::pos::{Ballot, Epoch, NodeId};
+use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
 use crate::record::{self, RecordError};
 
 const MAGIC: [u8; 4] = *b"ITac";
@@ -18,6 +18,7 @@ const VERSION: u16 = 1;
 /// The record to store.
 pub(super) fn encode(acceptor: &Acceptor) -> Bytes {
     record::encode(MAGIC, VERSION, |out| {
+        out.put_u128_le(acceptor.cluster.0);
         encode_ballot(acceptor.promised, out);
         let accepted = acceptor.accepted.as_ref();
         encode_ballot(accepted.map_or(Ballot::NONE, |(ballot, _)| *ballot), out);
@@ -31,6 +32,8 @@ pub(super) fn encode(acceptor: &Acceptor) -> Bytes {
 pub(super) fn decode(acceptor: &mut Acceptor, bytes: &[u8]) -> Result<(), RecordError> {
     let (_, body) = record::decode(MAGIC, VERSION, bytes)?;
     let mut decoder = Decoder::new(body);
+    let (low, high) = (decoder.u64("cluster")?, decoder.u64("cluster")?);
+    acceptor.cluster = ClusterId(u128::from(high) << 64 | u128::from(low));
     acceptor.promised = decode_ballot(&mut decoder)?;
     let ballot = decode_ballot(&mut decoder)?;
     let accepted = decoder.counted("accepted layout", limits::LAYOUT_MAX_BYTES)?;

@@ -76,6 +76,12 @@ pub enum ChangeError {
     /// No node in use may be the sequencer.
     #[error("no node in use has the role of a sequencer")]
     NoSequencer,
+    /// A node is to be the sequencer that is not in use, or has not the role.
+    #[error("node {node} cannot be the sequencer")]
+    NotSequencer {
+        /// Which.
+        node: NodeId,
+    },
     /// A copy is complete of what is not a closed stripe, or has enough replicas.
     #[error("no closed stripe {stripe} at {start} needs a copy on node {node}")]
     NoSuchCopy {
@@ -211,11 +217,15 @@ impl Layout {
         Ok(())
     }
 
-    /// Keeps the sequencer if it may stay; else the next node by id that may be one, around the circle.
+    /// Takes the sequencer that is wanted, or keeps the one there is; if that may not stay, the next node by id that may be
+    /// one, around the circle.
     fn choose_sequencer(&mut self, wanted: Option<NodeId>) -> Result<(), ChangeError> {
-        let before = wanted.unwrap_or(self.sequencer);
         let serves = |node: &&Node| node.state == NodeState::InUse && node.roles.has(Roles::SEQUENCER);
         let may: Vec<NodeId> = self.nodes.iter().filter(serves).map(|node| node.id).collect();
+        if let Some(node) = wanted.filter(|node| !may.contains(node)) {
+            return Err(ChangeError::NotSequencer { node });
+        }
+        let before = wanted.unwrap_or(self.sequencer);
         let from_here = may.iter().find(|&&node| node >= before).or(may.first());
         self.sequencer = *from_here.ok_or(ChangeError::NoSequencer)?;
         Ok(())

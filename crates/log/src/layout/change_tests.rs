@@ -136,6 +136,8 @@ fn what_cannot_be_changed_says_why() {
     assert_eq!(refused(10, &lost(&[2])), ChangeError::Units { found: 1, min: 2 });
     let nobody = Change { degraded: true, ..lost(&[1, 2]) };
     assert_eq!(refused(10, &nobody), ChangeError::NoSequencer);
+    let gone = Change { sequencer: Some(NodeId(2)), degraded: true, ..lost(&[2]) };
+    assert_eq!(refused(10, &gone), ChangeError::NotSequencer { node: NodeId(2) });
     let copy = Copy { start: LogPos(0), stripe: 0, node: NodeId(1) };
     let open = Change { completed: vec![copy], ..Change::default() };
     let no_such = ChangeError::NoSuchCopy { start: LogPos(0), stripe: 0, node: NodeId(1) };

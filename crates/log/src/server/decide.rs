@@ -21,7 +21,8 @@ use crate::planted::Planted;
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
 use crate::wire::{Accept, Accepted, Learn, Learned, Message, Prepare, Promise, Refusal, Vote};
 
-/// Time for a majority to answer before it is asked again with a higher ballot.
+/// Time for a majority to answer in the first attempt, before it is asked again with a higher ballot. It doubles with each,
+/// so that drives which are slow today are waited for.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait before the second attempt; it doubles with each up to the limit.
 const BACK_OFF_FIRST_MS: u64 = 10;

@@ -57,11 +57,17 @@ pub(super) async fn open_register(
     };
     if value.first_chunk() == Some(&FORMING_MAGIC) {
         let cluster = decode(&value).map_err(damaged)?;
-        return Ok(Opened { register, acceptor: Acceptor::new(me, planted), formed: Formed::Begun(cluster) });
+        let mut acceptor = Acceptor::new(me, planted);
+        acceptor.belong_to(cluster);
+        return Ok(Opened { register, acceptor, formed: Formed::Begun(cluster) });
     }
     let acceptor = Acceptor::recover(me, &value, planted).map_err(damaged)?;
-    let cluster = acceptor.latest().map_or(ClusterId::UNKNOWN, |layout| layout.cluster);
-    Ok(Opened { register, acceptor, formed: Formed::Done(cluster) })
+    let formed = match acceptor.latest() {
+        Some(layout) => Formed::Done(layout.cluster),
+        // Its first layout was about to be decided.
+        None => Formed::Begun(acceptor.cluster()),
+    };
+    Ok(Opened { register, acceptor, formed })
 }
 
 /// What a register holds while its node comes to belong to `cluster`.

@@ -428,13 +428,14 @@ struct Known {
 /// Opens the register; a new cluster's id is drawn and stored.
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
     let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten();
-    let Opened { mut register, acceptor, formed } =
+    let Opened { mut register, mut acceptor, formed } =
         open_register(env, FIRST_NODE, &options.data, drives, options.planted).await?;
     let cluster = match formed {
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {
             let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
             register.write(&forming::encode(cluster)).await.map_err(RegisterError::Drive)?;
+            acceptor.belong_to(cluster);
             cluster
         }
     };

@@ -100,10 +100,6 @@ fn requests() -> Vec<Sample> {
         sample("get_status", head(), GetStatus, &[]),
         sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
-        sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
-        sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
-        sample("learn", head(), Learn { record: record() }, &[]),
-        sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
     ]
 }
 
@@ -113,6 +109,16 @@ fn ballot() -> Ballot {
 
 fn record() -> Bytes {
     Bytes::from_static(b"a layout record")
+}
+
+/// What acceptors are asked.
+fn questions() -> Vec<Sample> {
+    vec![
+        sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
+        sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
+        sample("learn", head(), Learn { record: record() }, &[]),
+        sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
+    ]
 }
 
 /// Answers of acceptors.
@@ -208,6 +214,11 @@ fn replies() -> Vec<Sample> {
     ]
 }
 
+/// All of them, requests before replies.
+fn samples() -> Vec<Sample> {
+    requests().into_iter().chain(questions()).chain(replies()).chain(votes()).collect()
+}
+
 /// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.
 fn again(bytes: &[u8]) -> Result<BytesMut, MessageError> {
     let mut buf = BytesMut::from(bytes);
@@ -224,7 +235,7 @@ fn again(bytes: &[u8]) -> Result<BytesMut, MessageError> {
 
 #[test]
 fn every_message_has_a_golden_frame_and_survives_a_round_trip() {
-    let samples: Vec<Sample> = requests().into_iter().chain(replies()).chain(votes()).collect();
+    let samples: Vec<Sample> = samples();
     let mut text =
         String::from("One frame of each message, in hexadecimal. docs/protocol.md explains them.\n");
     for Sample { name, bytes } in &samples {
@@ -270,7 +281,7 @@ fn a_write_head_made_without_a_message_is_the_same_frame() {
 
 #[test]
 fn a_frame_that_is_not_all_there_is_waited_for() {
-    for Sample { name, bytes } in requests().into_iter().chain(replies()) {
+    for Sample { name, bytes } in samples() {
         for len in 0..bytes.len() {
             let mut part = BytesMut::from(&bytes[..len]);
             assert_eq!(next_frame(&mut part), Ok(None), "{name} cut at {len}");
@@ -294,7 +305,7 @@ fn frames_that_arrive_together_come_out_one_by_one_with_their_own_data() {
 
 #[test]
 fn a_flipped_bit_in_header_or_body_never_passes() {
-    for Sample { name, bytes } in requests().into_iter().chain(replies()) {
+    for Sample { name, bytes } in samples() {
         let body_len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
         for bit in 0..(HEADER_BYTES + body_len) * 8 {
             let mut damaged = bytes.clone();
@@ -311,7 +322,7 @@ fn a_flipped_bit_in_header_or_body_never_passes() {
 #[test]
 fn a_body_that_is_cut_or_damaged_under_a_right_checksum_is_refused_or_decoded_never_a_panic() {
     let mut dice = Dice(1);
-    let samples: Vec<Sample> = requests().into_iter().chain(replies()).collect();
+    let samples: Vec<Sample> = samples();
     for round in 0..20_000 {
         let sample = &samples[round % samples.len()];
         let mut buf = sample.bytes.clone();
