@@ -69,6 +69,7 @@ const SLOW_FLOOR_US: u32 = 5_000;
 struct Peer {
     /// When it answered last, or when it was first heard of.
     heard: Time,
+    has_answered: bool,
     /// Beats since then that found nobody listening.
     refusals: u32,
     /// Since when it has been suspected.
@@ -104,6 +105,7 @@ impl Detector {
         for node in nodes {
             self.peers.entry(node).or_insert_with(|| Peer {
                 heard: now,
+                has_answered: false,
                 refusals: 0,
                 suspected: None,
                 account: Account { node, ..Account::default() },
@@ -116,6 +118,7 @@ impl Detector {
     pub fn answered(&mut self, now: Time, account: Account) {
         if let Some(peer) = self.peers.get_mut(&account.node) {
             peer.heard = now;
+            peer.has_answered = true;
             peer.refusals = 0;
             peer.suspected = None;
             peer.account = account;
@@ -164,6 +167,11 @@ impl Detector {
     /// Since when most of the cluster has been heard without a break; `None` if it is not.
     pub fn steady_since(&self) -> Option<Time> {
         self.steady
+    }
+
+    /// Whether every other node has answered at least once.
+    pub fn has_heard_all(&self) -> bool {
+        self.peers.values().all(|peer| peer.has_answered)
     }
 
     /// Of `in_use`, the nodes that the cluster should go on without, as far as it is this node's turn to say so. Empty if

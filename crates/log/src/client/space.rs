@@ -73,6 +73,10 @@ impl Inner {
         let mut first = None;
         for (at, stripe) in range.stripes.iter().enumerate() {
             let (Some(&unit), Some(extent)) = (stripe.replicas.last(), range.addresses(at)) else { continue };
+            // A closed range may have fewer positions than stripes.
+            if extent.is_empty() {
+                continue;
+            }
             let check = Check { extents: vec![extent] };
             let (answer, _, _) = self.call::<_, Tail>(view, unit, Phase::Check, &check, deadline).await?;
             let lowest = answer.extents.first().map(|bounds| bounds.first).filter(|&addr| addr < extent.end);

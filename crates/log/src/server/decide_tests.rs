@@ -55,6 +55,8 @@ async fn serve(env: Env, id: u64) {
         incarnation: Incarnation(env.wall_clock_ms()),
         unit: OnceCell::new(),
         relay: OnceCell::new(),
+        leases: super::leases::Leases::not_needed(&env),
+        member: OnceCell::new(),
         sequencer: RefCell::default(),
         forwarder: RefCell::default(),
         layouts: Some(LayoutKeeper::new(&env, register, acceptor)),

@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
+use ithaca_env::sync::Notify;
 use slab::Slab;
 
-use super::register::Register;
+use super::register::{Register, RegisterError};
 use super::reply::ReplyRoute;
 use crate::layout::Layout;
 use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
@@ -24,22 +25,54 @@ pub(super) struct LayoutKeeper {
     acceptor: RefCell<Acceptor>,
     /// `None` while a decision is written; the acceptor never has two to write.
     register: RefCell<Option<Register>>,
-    routes: RefCell<Slab<ReplyRoute>>,
+    /// Who is answered; nobody, if this node itself has learned a layout.
+    routes: RefCell<Slab<Option<ReplyRoute>>>,
+    /// The latest layout.
+    latest: RefCell<Option<Rc<Layout>>>,
+    /// Rings when there is a later one.
+    changed: Notify,
 }
 
 impl LayoutKeeper {
     pub(super) fn new(env: &Env, register: Register, acceptor: Acceptor) -> Rc<Self> {
+        let latest = acceptor.latest().cloned().map(Rc::new);
         Rc::new(Self {
             env: env.clone(),
             acceptor: RefCell::new(acceptor),
             register: RefCell::new(Some(register)),
             routes: RefCell::default(),
+            latest: RefCell::new(latest),
+            changed: Notify::default(),
         })
     }
 
     /// The epoch of the latest layout.
     pub(super) fn epoch(&self) -> Option<Epoch> {
-        self.acceptor.borrow().latest().map(|layout| layout.epoch)
+        self.latest.borrow().as_ref().map(|layout| layout.epoch)
+    }
+
+    /// The latest layout; it is on stable storage here.
+    pub(super) fn latest(&self) -> Option<Rc<Layout>> {
+        self.latest.borrow().clone()
+    }
+
+    /// Rings when there is a later layout.
+    pub(super) fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// Remembers a layout that was decided, and that this node has learned by itself.
+    pub(super) fn take(self: &Rc<Self>, layout: Layout) {
+        let to = ReplyTo(self.routes.borrow_mut().insert(None) as u64);
+        self.step(Input::Learn { to, layout });
+    }
+
+    /// Stores what is no layout in the register of a node that knows none.
+    pub(super) async fn store(&self, value: Bytes) -> Result<(), RegisterError> {
+        let mut register = self.register.take().expect("a node that knows no layout decides nothing");
+        let written = register.write(&value).await;
+        self.register.replace(Some(register));
+        written.map_err(RegisterError::Drive)
     }
 
     /// Answers with the layout of `epoch`, or the latest.
@@ -83,7 +116,7 @@ impl LayoutKeeper {
     }
 
     fn keep(&self, route: ReplyRoute) -> ReplyTo {
-        ReplyTo(self.routes.borrow_mut().insert(route) as u64)
+        ReplyTo(self.routes.borrow_mut().insert(Some(route)) as u64)
     }
 
     fn step(self: &Rc<Self>, input: Input) {
@@ -93,10 +126,22 @@ impl LayoutKeeper {
             match effect {
                 Effect::Persist { record } => self.persist(record),
                 Effect::Reply { to, answer } => {
-                    let route = self.routes.borrow_mut().remove(to.0 as usize);
-                    self.reply(&route, answer);
+                    if let Some(route) = self.routes.borrow_mut().remove(to.0 as usize) {
+                        self.reply(&route, answer);
+                    }
                 }
             }
+        }
+        self.look();
+    }
+
+    /// Sees whether there is a later layout than before.
+    fn look(&self) {
+        let known = self.epoch();
+        let acceptor = self.acceptor.borrow();
+        if let Some(layout) = acceptor.latest().filter(|layout| Some(layout.epoch) > known) {
+            self.latest.replace(Some(Rc::new(layout.clone())));
+            self.changed.ring();
         }
     }
 

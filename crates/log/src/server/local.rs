@@ -17,6 +17,7 @@ use super::caches::{CacheOptions, open_cache};
 use super::decide::{Preparation, Proposal, prepare};
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
+use super::leases::Leases;
 use super::node::Node;
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
@@ -252,9 +253,11 @@ impl LocalCluster {
             None => None,
         };
         let mut units = Vec::new();
+        let leases = Leases::not_needed(env);
         for unit in 0..options.units {
             let (drives, id) = (options.drives_of(unit), NodeId(unit as u64 + 1));
-            let (shell, answering) = open_unit(env, &drives, id, cluster, decided.is_some()).await?;
+            let (shell, answering) =
+                open_unit(env, &drives, id, cluster, decided.is_some(), Rc::clone(&leases)).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
@@ -272,9 +275,11 @@ impl LocalCluster {
                 incarnation: Incarnation(env.wall_clock_ms()),
                 unit: OnceCell::from(shell),
                 relay: OnceCell::from(relay),
+                leases: Rc::clone(&leases),
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
                 layouts: keeper.take(),
+                member: OnceCell::new(),
                 counts_process: unit == 0,
                 started: env.now(),
                 counters: Default::default(),

@@ -11,6 +11,7 @@
 //! sealed, the tail is decided once in the next layout, and the sequencer starts there (docs/protocol/seal.md).
 
 mod caches;
+mod cluster;
 pub mod decide;
 #[cfg(test)]
 mod decide_tests;
@@ -18,6 +19,7 @@ mod follower;
 mod forming;
 mod forward;
 mod layouts;
+mod leases;
 mod local;
 mod node;
 mod peers;
@@ -28,4 +30,5 @@ mod unit_drives;
 mod unit_shell;
 
 pub use caches::CacheOptions;
+pub use cluster::{ClusterNode, NodeOptions};
 pub use local::{LocalCluster, LocalOptions, StartError};

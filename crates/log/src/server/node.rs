@@ -5,16 +5,18 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::BytesMut;
 use ithaca_env::net::{Conn, Listener, Reader, Writer};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
+use super::cluster;
 use super::follower::{self, Following};
 use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
+use super::leases::Leases;
 use super::relay::Relay;
 use super::reply::{ReplyRoute, UnderWay};
 use super::unit_shell::{Route, UnitShell};
@@ -44,12 +46,16 @@ pub(super) struct Node {
     pub(super) incarnation: Incarnation,
     /// Set once, as soon as it belongs to a cluster.
     pub(super) unit: OnceCell<Rc<UnitShell>>,
+    /// Its leave to say what is not there.
+    pub(super) leases: Rc<Leases>,
     pub(super) sequencer: RefCell<Option<Sequencer>>,
     /// Where appends that are sent whole go; with a sequencer only.
     pub(super) forwarder: RefCell<Option<Forwarder>>,
     pub(super) layouts: Option<Rc<LayoutKeeper>>,
     /// Where relayed writes go on; knows the layout. Set together with the unit.
     pub(super) relay: OnceCell<Rc<Relay>>,
+    /// What makes it one of a cluster of processes.
+    pub(super) member: OnceCell<Weak<cluster::Inner>>,
     /// Whether this node's status counts the process's time and memory; one of those that share a process does.
     pub(super) counts_process: bool,
     pub(super) started: Time,
@@ -377,6 +383,10 @@ impl Session {
             Request::Prepare(_) | Request::Accept(_) | Request::Learn(_) | Request::Lease(_) => {
                 self.serve_acceptor(head, request)
             }
+            Request::Beat(beat) => match self.member() {
+                Some(member) => member.beat(&self.route(head), &beat),
+                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+            },
             Request::Credit(Credit { credit_bytes }) => {
                 if let Some(following) = self.following.get(&head.request) {
                     following.add_credit(credit_bytes);
@@ -384,6 +394,10 @@ impl Session {
             }
             request => self.serve_unit(head, request),
         }
+    }
+
+    fn member(&self) -> Option<Rc<cluster::Inner>> {
+        self.node.member.get().and_then(Weak::upgrade)
     }
 
     fn serve_acceptor(&self, head: Head, request: Request) {
@@ -394,7 +408,10 @@ impl Session {
         match request {
             Request::Prepare(prepare) => layouts.prepare(route, prepare),
             Request::Accept(accept) => layouts.accept(route, &accept),
-            Request::Learn(learn) => layouts.learn(route, &learn),
+            Request::Learn(learn) => match self.member() {
+                Some(member) => member.learn(route, learn),
+                None => layouts.learn(route, &learn),
+            },
             Request::Lease(lease) => layouts.lease(route, lease),
             _ => route.refuse(Refusal::Malformed { kind: 0 }),
         }
@@ -407,6 +424,7 @@ impl Session {
         match request {
             Request::Read(read) => unit.read(self.route(head), read),
             Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
+            Request::GetTrims(asked) => unit.trims(&self.route(head), asked.extent),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
             Request::Seal(seal) => {
                 self.node.stop_granting(seal.epoch);
@@ -450,7 +468,10 @@ impl Session {
         let extents = unit.map(|unit| unit.bounds(&check.extents)).unwrap_or_default();
         let mut tail = Tail { tail: None, extents };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
-            Some(Ok(next)) => tail.tail = Some(next),
+            Some(Ok(next)) => match self.node.leases.check(head.epoch) {
+                Ok(()) => tail.tail = Some(next),
+                Err(refusal) => return route.refuse(refusal),
+            },
             // Whoever asks the tail in an old epoch must learn that it is over.
             Some(Err(refusal)) => return route.refuse(refusal),
             None => {}

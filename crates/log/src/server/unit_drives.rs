@@ -10,6 +10,7 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;
 
+use super::leases::Leases;
 use super::local::StartError;
 use super::unit_shell::UnitShell;
 use crate::pos::{ClusterId, NodeId};
@@ -42,6 +43,7 @@ pub(super) async fn open_unit(
     node: NodeId,
     cluster: ClusterId,
     formed: bool,
+    leases: Rc<Leases>,
 ) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
     let label = Label::new(&format!("unit {}", node.0)).expect("a short label");
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
@@ -51,7 +53,7 @@ pub(super) async fn open_unit(
     } else {
         create_or_open(env, drives, &identity).await?
     };
-    UnitShell::start(env, chain, recovered, drives.unit)
+    UnitShell::start(env, chain, recovered, drives.unit, leases)
         .map_err(|error| StartError::UnitState { path: names(&drives.links), error })
 }
 

@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind, SideState};
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Notify, oneshot};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 use slab::Slab;
 
+use super::leases::Leases;
 use super::relay::Relaying;
 use super::reply::ReplyRoute;
 use crate::entry::EntryMeta;
@@ -23,7 +24,7 @@ use crate::record::RecordError;
 use crate::unit::{
     Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
 };
-use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Written};
+use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Trims, Written};
 
 use traffic::{Traffic, WriteTimes};
 
@@ -40,6 +41,22 @@ pub(super) enum Route {
     Reply(ReplyRoute),
     /// The relay that the run came by: other replicas may have to have it first.
     Relay(Box<Relaying>),
+    /// The node itself, which copies what other replicas have.
+    Restore(oneshot::Sender<Result<(), Refusal>>),
+}
+
+/// Bytes of records that are read at a time to be compared.
+const STORED_BYTES: usize = 1 << 20;
+
+/// What a node takes over from another replica.
+#[derive(Default)]
+pub(super) struct Copied {
+    /// Records, stored where there is none yet.
+    pub(super) runs: Vec<Run>,
+    /// Addresses that are trimmed.
+    pub(super) trimmed: Vec<AddrRange>,
+    /// Addresses whose records count as junk.
+    pub(super) voided: Vec<AddrRange>,
 }
 
 /// A ticket of the core and what stores it.
@@ -64,6 +81,7 @@ pub(super) struct UnitShell {
     effects: Cell<Vec<Effect>>,
     /// Kept between reads, for the same reason.
     found: Cell<Found>,
+    leases: Rc<Leases>,
     traffic: Traffic,
     write_times: WriteTimes,
     planted: Planted,
@@ -77,6 +95,7 @@ impl UnitShell {
         chain: Chain,
         recovered: ithaca_chain::Recovered,
         options: UnitOptions,
+        leases: Rc<Leases>,
     ) -> Result<(Rc<Self>, TaskHandle<()>), RecordError> {
         let state = match &recovered.state {
             Some(state) => UnitState::decode(state)?,
@@ -93,6 +112,7 @@ impl UnitShell {
             advanced: Notify::default(),
             effects: Cell::default(),
             found: Cell::default(),
+            leases,
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
             planted,
@@ -225,6 +245,47 @@ impl UnitShell {
         self.submit(Route::Reply(route), |to| Input::Seal { to, epoch, extents });
     }
 
+    /// Says what is trimmed, in any epoch that is not over: a copy that is about to be listed must have it too.
+    pub(super) fn trims(&self, route: &ReplyRoute, extent: AddrRange) {
+        match self.check_epoch(route.epoch()) {
+            Ok(()) => {
+                let ranges = self.core.borrow().trims(extent, limits::RANGES_MAX_COUNT);
+                route.send(&Trims { ranges });
+            }
+            Err(refusal) => route.refuse(refusal),
+        }
+    }
+
+    /// Takes over what another replica holds of a closed range. On success it is on stable storage. Dropping the future does not
+    /// take it back.
+    pub(super) async fn restore(self: &Rc<Self>, epoch: Epoch, copied: Copied) -> Result<(), Refusal> {
+        let (told, answer) = oneshot::channel();
+        let Copied { runs, trimmed, voided } = copied;
+        self.submit(Route::Restore(told), |to| Input::Restore { to, epoch, runs, trimmed, voided });
+        answer.await.unwrap_or(Err(Refusal::Failed))
+    }
+
+    /// What the unit itself holds of `range`, durably: parts in order, without gaps, and the records of those that are stored.
+    pub(super) async fn holdings(
+        &self,
+        range: AddrRange,
+    ) -> Result<Vec<(AddrRange, Holding, Vec<Run>)>, Refusal> {
+        let mut held = Vec::new();
+        for (part, holding) in self.core.borrow().classify(range) {
+            held.push((part, holding, Vec::new()));
+        }
+        for (part, holding, runs) in &mut held {
+            let mut next = part.start.0;
+            while *holding == Holding::Stored && next < part.end.0 {
+                let read = self.stored(next..part.end.0, STORED_BYTES).await?;
+                let Some(last) = read.last() else { return Err(Refusal::Damaged { addr: Addr(next) }) };
+                next = last.keys().end;
+                runs.extend(read);
+            }
+        }
+        Ok(held)
+    }
+
     fn submit(self: &Rc<Self>, route: Route, input: impl FnOnce(ReplyTo) -> Input) {
         let to = ReplyTo(self.routes.borrow_mut().insert(route) as u64);
         self.step(input(to));
@@ -251,6 +312,10 @@ impl UnitShell {
                             self.answer(route, answer);
                         }
                     }
+                    Some(Route::Restore(told)) => told.send(match answer {
+                        Answer::Refused(refusal) => Err(refusal),
+                        _ => Ok(()),
+                    }),
                     None => {}
                 }
             }

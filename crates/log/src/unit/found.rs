@@ -19,6 +19,7 @@ pub struct Found {
     end: Option<Addr>,
     room_bytes: usize,
     full: bool,
+    says_unwritten: bool,
 }
 
 impl Found {
@@ -38,6 +39,12 @@ impl Found {
         self.end = None;
         self.room_bytes = (limit_bytes as usize).min(limits::READ_MAX_BYTES);
         self.full = false;
+        self.says_unwritten = false;
+    }
+
+    /// Whether it says of an address that nothing is there.
+    pub fn says_unwritten(&self) -> bool {
+        self.says_unwritten
     }
 
     /// Whether nothing more is taken.
@@ -79,6 +86,7 @@ impl Found {
             Holding::Stored => panic!("{range} holds a record, which the chain has"),
         };
         if !self.full && !range.is_empty() {
+            self.says_unwritten |= holding == Holding::Unwritten;
             self.push(&RunRef { addr: range.start, count: range.count(), state }, Bytes::new());
         }
     }

@@ -353,6 +353,11 @@ impl Unit {
         }
     }
 
+    /// What is durably trimmed of `extent`, the first `count_max` ranges of it.
+    pub fn trims(&self, extent: AddrRange, count_max: usize) -> Vec<AddrRange> {
+        self.trimmed.overlaps(extent.numbers()).take(count_max).map(AddrRange::from).collect()
+    }
+
     /// Its own state, as it is or is about to be stored.
     pub fn state(&self) -> &UnitState {
         &self.state

@@ -41,7 +41,7 @@ pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe};
 pub use refusal::{Advice, Refusal};
 pub use runs::{ReceivedRuns, RunRef, RunsBody, StateRef, entries_within, table_entries};
 pub use seal::{Seal, Sealed};
-pub use space::{Fill, Filled, Trim, Trimmed};
+pub use space::{Fill, Filled, GetTrims, Trim, Trimmed, Trims};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
 pub use token::{Check, ExtentBounds, Grant, Tail, Token};
 pub use write::{Write, Written, encode_write_head};
@@ -147,6 +147,7 @@ messages! {
     Learn = 0x0012,
     Lease = 0x0013,
     Beat = 0x0014,
+    GetTrims = 0x0015,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -163,6 +164,7 @@ messages! {
     Learned = 0x8012,
     Leased = 0x8013,
     Beaten = 0x8014,
+    Trims = 0x8015,
     Refusal = 0xffff,
 }
 
@@ -211,13 +213,13 @@ macro_rules! direction {
 direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
-    Append, Prepare, Accept, Learn, Lease, Beat
+    Append, Prepare, Accept, Learn, Lease, Beat, GetTrims
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Promise, Accepted, Learned, Leased, Beaten, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Trims, Refusal
 }
 
 /// Refuses data beside a message that has none.

@@ -132,6 +132,12 @@ pub enum Refusal {
     /// Code 21. A relayed write is on stable storage here, and not certainly on every later replica.
     #[error("written here, and not certainly on every later replica")]
     NotRelayed,
+    /// Code 22. The node does not know for certain that the epoch is the latest: what is not there may be elsewhere by now.
+    #[error("no lease on epoch {epoch}: the cluster may have gone on without this node")]
+    NoLease {
+        /// The epoch of the request.
+        epoch: Epoch,
+    },
 }
 
 /// What a client does after a refusal.
@@ -153,7 +159,7 @@ impl Refusal {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
-            Self::WrongNode { .. } | Self::NoLayout { .. } => Advice::NewLayout,
+            Self::WrongNode { .. } | Self::NoLayout { .. } | Self::NoLease { .. } => Advice::NewLayout,
             Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
             Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
@@ -196,6 +202,7 @@ impl Refusal {
             Self::NoSubscription => (19, 0, 0),
             Self::Forgotten { from } => (20, from.0, 0),
             Self::NotRelayed => (21, 0, 0),
+            Self::NoLease { epoch } => (22, epoch.0, 0),
         }
     }
 
@@ -225,6 +232,7 @@ impl Refusal {
             19 => Self::NoSubscription,
             20 => Self::Forgotten { from: LogPos(a) },
             21 => Self::NotRelayed,
+            22 => Self::NoLease { epoch: Epoch(a) },
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

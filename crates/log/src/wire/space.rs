@@ -36,6 +36,57 @@ pub struct Trim {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed;
 
+/// Asks which addresses of `extent` are trimmed. Body, 16 bytes: `start u64`, `end u64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetTrims {
+    /// Where; not empty.
+    pub extent: AddrRange,
+}
+
+/// What is trimmed of an extent, durably, from its start on. Body: ranges, as in [`super::Read`], in order; as many as a request has
+/// at the most, and then there may be more behind them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trims {
+    /// At most [`limits::RANGES_MAX_COUNT`]; none empty.
+    pub ranges: Vec<AddrRange>,
+}
+
+impl Message for GetTrims {
+    const KIND: Kind = Kind::GetTrims;
+
+    fn encode_body(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.extent.start.0);
+        out.put_u64_le(self.extent.end.0);
+    }
+
+    fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
+        let mut decoder = Decoder::new(body);
+        let (start, end) = (decoder.u64("extent start")?, decoder.u64("extent end")?);
+        decoder.finish()?;
+        no_data(data_len)?;
+        if start >= end {
+            return Err(DecodeError::Invalid {
+                field: "extent end",
+                found: end,
+                expected: "one above its start",
+            });
+        }
+        Ok(Self { extent: (start..end).into() })
+    }
+}
+
+impl Message for Trims {
+    const KIND: Kind = Kind::Trims;
+
+    fn encode_body(&self, out: &mut BytesMut) {
+        encode_ranges(&self.ranges, out);
+    }
+
+    fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
+        decode_ranges_only(body, data_len).map(|ranges| Self { ranges })
+    }
+}
+
 impl Message for Fill {
     const KIND: Kind = Kind::Fill;
 

@@ -98,6 +98,7 @@ fn requests() -> Vec<Sample> {
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
         sample("unsubscribe", head(), Unsubscribe, &[]),
         sample("get_status", head(), GetStatus, &[]),
+        sample("get_trims", head(), GetTrims { extent: (40..90).into() }, &[]),
         sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
     ]
@@ -199,10 +200,12 @@ fn replies() -> Vec<Sample> {
         sample("sealed", head(), Sealed { epoch: Epoch(3), highest: vec![Some(Addr(44)), None] }, &[]),
         sample("layout_record", head(), LayoutRecord { record: record() }, &[]),
         sample("node_status", head(), status, &[]),
+        sample("trims", head(), Trims { ranges: vec![(40..42).into(), (50..51).into()] }, &[]),
         sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),
         sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
         sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
         sample("refusal_not_relayed", head(), Refusal::NotRelayed, &[]),
+        sample("refusal_no_lease", head(), Refusal::NoLease { epoch: Epoch(3) }, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
         sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
         sample(

@@ -1,11 +1,12 @@
 //! A node's part in its cluster: it beats to the others, applies what was decided, and sees when something has to be.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::net::NetError;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::{TaskHandle, race};
@@ -13,21 +14,35 @@ use ithaca_env::{Env, Time};
 
 use super::NodeOptions;
 use super::peer::Peer;
+use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
-use crate::client::CallError;
+use crate::client::{CallError, Client, ClientError, ClientOptions};
 use crate::detector::Detector;
-use crate::layout::{Change, Layout};
-use crate::pos::{Epoch, NodeId};
+use crate::layout::{Change, Copy, Layout, Node as Listed};
+use crate::limits;
+use crate::pos::{Addr, Epoch, LogPos, NodeId};
+use crate::server::decide::learn;
 use crate::server::layouts::LayoutKeeper;
 use crate::server::node::Node;
-use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, NodeState};
+use crate::server::unit_shell::UnitShell;
+use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, Lease, Leased, NodeState, Refusal};
 
+/// How often a lease is asked for: one question may be lost, and the lease goes on.
+const LEASE_EVERY: Duration = Duration::from_millis(limits::LEASE_MS / 3);
 /// How often a node looks at what it knows of the others.
 const TICK: Duration = Duration::from_millis(25);
 /// The wait before a beat that found the connection lost is sent again.
 const LOST_WAIT: Duration = Duration::from_millis(10);
-/// A node that starts waits so long for the others to be heard before it has the cluster go on without some of them.
-const START_PATIENCE: Duration = Duration::from_secs(1);
+/// A node whose epoch is over waits so long for another one to propose the next.
+const OVER_PATIENCE: Duration = Duration::from_millis(800);
+/// How long the others may take to be told of a layout.
+const TELL_PATIENCE: Duration = Duration::from_millis(500);
+/// How long what a node does as a client may take.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The wait before a range that could not be copied is tried again.
+const REBUILD_RETRY: Duration = Duration::from_millis(200);
+/// How often a node looks whether there is something to copy, if no new layout makes it look.
+const REBUILD_RETRY_MAX: Duration = Duration::from_secs(10);
 /// The longest wait after an attempt to change the layout that came to nothing.
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
@@ -39,24 +54,31 @@ pub(super) struct Member {
     pub(super) options: NodeOptions,
     detector: RefCell<Detector>,
     peers: RefCell<BTreeMap<NodeId, Beating>>,
-    started: Time,
+    /// An epoch that is over here although no later layout is known, and since when.
+    over_since: Cell<Option<(Epoch, Time)>>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
     began_in: Epoch,
     applied: Cell<Epoch>,
     state: Cell<NodeState>,
+    /// Stripes of closed ranges that were copied and are not listed yet.
+    completed: RefCell<Vec<Copy>>,
+    /// How far each copy has come, so that another epoch need not begin anew.
+    progress: RefCell<BTreeMap<(LogPos, usize), Addr>>,
+    /// For what it does as any client would; made when it is needed.
+    client: RefCell<Option<Client>>,
     /// Rings when there is something to tell the others, or to look at.
     stirred: Rc<Notify>,
 }
 
-/// A peer and the task that beats to it.
+/// A peer and the task that beats to it; to itself a node does not beat.
 struct Beating {
     peer: Rc<Peer>,
-    task: TaskHandle<()>,
+    task: Option<TaskHandle<()>>,
 }
 
 impl Drop for Beating {
     fn drop(&mut self) {
-        self.task.abort();
+        self.task.iter().for_each(TaskHandle::abort);
     }
 }
 
@@ -78,13 +100,22 @@ impl Member {
             options,
             detector: RefCell::new(detector),
             peers: RefCell::default(),
-            started: env.now(),
+            over_since: Cell::default(),
             began_in,
             applied: Cell::default(),
             state: Cell::new(NodeState::Serving),
+            completed: RefCell::default(),
+            progress: RefCell::default(),
+            client: RefCell::default(),
             stirred: Rc::default(),
         });
-        let tasks = vec![env.spawn(follow(Rc::downgrade(&member))), env.spawn(supervise(Rc::downgrade(&member)))];
+        let weak = || Rc::downgrade(&member);
+        let tasks = vec![
+            env.spawn(follow(weak())),
+            env.spawn(hold_lease(weak())),
+            env.spawn(catch_up_ranges(weak())),
+            env.spawn(supervise(weak())),
+        ];
         (member, tasks)
     }
 
@@ -109,16 +140,16 @@ impl Member {
         let me = self.options.id;
         let is_out = || {
             let layout = self.keeper.latest();
-            layout.is_none_or(|layout| !layout.in_use().contains(&me)).then_some(())
+            layout.is_none_or(|layout| !layout.units().any(|unit| unit == me)).then_some(())
         };
         // Nobody may be there to take over: then it stops all the same.
         let _ = self.env.timeout(patience, self.keeper.changed().until(is_out)).await;
     }
 
     /// Takes what became of a beat to `node`; whether the connection was lost.
-    fn answered(self: &Rc<Self>, node: NodeId, answer: Result<(Beaten, Epoch), CallError>) -> bool {
+    fn answered(self: &Rc<Self>, node: NodeId, answer: Result<(Beaten, Bytes, Epoch), CallError>) -> bool {
         match answer {
-            Ok((Beaten(account), epoch)) => {
+            Ok((Beaten(account), _, epoch)) => {
                 self.detector.borrow_mut().answered(self.env.now(), account);
                 if epoch > self.epoch() {
                     self.catch_up(node);
@@ -153,6 +184,43 @@ impl Member {
         layout.acceptors().into_iter().filter_map(addr).collect()
     }
 
+    /// Takes a layout that was decided, and tells every other node of it.
+    pub(super) fn spread(self: &Rc<Self>, layout: Layout) {
+        let others = layout.nodes.iter().filter(|node| node.id != self.options.id);
+        let told = others.filter_map(|node| Some((node.id, node.address.parse().ok()?))).collect::<Vec<_>>();
+        self.keeper.take(layout.clone());
+        let (env, me) = (self.env.clone(), self.options.id);
+        // Who is not reached now learns it from a beat.
+        self.env.spawn(async move { learn(&env, me, &told, &layout, env.now() + TELL_PATIENCE).await });
+    }
+
+    /// How far a copy has come.
+    pub(super) fn copied_up_to(&self, copy: &Copy) -> Option<Addr> {
+        self.progress.borrow().get(&(copy.start, copy.stripe)).copied()
+    }
+
+    /// A copy has everything below `addr`, on stable storage.
+    pub(super) fn has_copied(&self, copy: &Copy, addr: Addr) {
+        self.progress.borrow_mut().insert((copy.start, copy.stripe), addr);
+    }
+
+    /// Its unit.
+    pub(super) fn unit(&self) -> Result<Rc<UnitShell>, RebuildError> {
+        self.node.unit.get().cloned().ok_or(RebuildError::Unit(Refusal::Failed))
+    }
+
+    /// A client of the cluster that this node is of.
+    pub(super) async fn client(&self) -> Result<Client, ClientError> {
+        if let Some(client) = self.client.borrow().clone() {
+            return Ok(client);
+        }
+        let endpoints = self.peers.borrow().values().map(|beating| beating.peer.addr()).collect();
+        let options = ClientOptions { endpoints, timeout: CLIENT_TIMEOUT, ..ClientOptions::default() };
+        let client = Client::connect(&self.env, options).await?;
+        self.client.replace(Some(client.clone()));
+        Ok(client)
+    }
+
     /// A node of the cluster, this one among them.
     pub(super) fn peer(&self, node: NodeId) -> Option<Rc<Peer>> {
         self.peers.borrow().get(&node).map(|beating| Rc::clone(&beating.peer))
@@ -166,24 +234,25 @@ impl Member {
         self.applied.set(layout.epoch);
         self.detector.borrow_mut().watch(self.env.now(), layout.nodes.iter().map(|node| node.id));
         self.meet(layout);
+        self.node.leases.renew(layout, self.options.planted);
         // In the epoch that it began with, an earlier life of this node may have granted positions.
         let is_new = layout.epoch > self.began_in;
         self.node.go_on(layout, is_new, self.options.remembered_max, self.options.planted);
         tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, tail = layout.tail().0, "layout");
     }
 
-    /// Beats to every other node of `layout`, and to no one else.
+    /// Beats to every other node of `layout`, and to no one else. Itself it reaches like any other.
     fn meet(self: &Rc<Self>, layout: &Layout) {
         let mut peers = self.peers.borrow_mut();
-        let others = layout.nodes.iter().filter(|node| node.id != self.options.id);
         let mut met = BTreeMap::new();
-        for other in others {
+        for other in &layout.nodes {
             let Ok(addr) = other.address.parse() else { continue };
             let beating = match peers.remove(&other.id) {
                 Some(beating) if beating.peer.addr() == addr => beating,
                 _ => {
                     let peer = Rc::new(Peer::new(&self.env, other.id, addr, layout.cluster));
-                    let task = self.env.spawn(beat_to(Rc::downgrade(self), other.id, Rc::clone(&peer)));
+                    let beats = || self.env.spawn(beat_to(Rc::downgrade(self), other.id, Rc::clone(&peer)));
+                    let task = (other.id != self.options.id).then(beats);
                     Beating { peer, task }
                 }
             };
@@ -199,19 +268,28 @@ impl Member {
         self.env.spawn(async move {
             let deadline = member.env.now() + member.options.timing.silent_after;
             let asked = GetLayout { epoch: None };
-            if let Ok((record, _)) = peer.call::<_, LayoutRecord>(Epoch(0), &asked, deadline).await
+            if let Ok((record, _, _)) = peer.call::<_, LayoutRecord>(Epoch(0), &asked, deadline).await
                 && let Ok(layout) = Layout::decode(&record.record)
             {
-                member.keeper.learn(layout);
+                member.keeper.take(layout);
             }
         });
+    }
+
+    /// Whether the epoch of `layout`, the latest that this node knows, is over, as far as it can tell: its unit serves it no
+    /// more, or a majority of the acceptors grants no lease on it.
+    fn is_over(&self, layout: &Layout) -> bool {
+        let unit = self.node.unit.get();
+        layout.epoch <= self.began_in
+            || unit.is_some_and(|unit| unit.check_epoch(layout.epoch).is_err())
+            || self.node.leases.check(layout.epoch).is_err()
     }
 
     /// What the cluster should change, as far as this node sees and it is its turn to say so.
     fn wanted(&self, layout: &Layout) -> Option<Change> {
         let (now, me) = (self.env.now(), self.options.id);
         let (detector, timing) = (self.detector.borrow(), &self.options.timing);
-        let in_use = layout.in_use();
+        let in_use: BTreeSet<NodeId> = layout.units().collect();
         let lost = detector.lost(now, &in_use);
         if !lost.is_empty() {
             return Some(Change { lost, ..Change::default() });
@@ -222,13 +300,24 @@ impl Member {
         }
         if !in_use.contains(&me) {
             let is_back = now.since(steady) >= timing.return_after;
-            return is_back.then(|| Change { joined: vec![me], ..Change::default() });
+            let own: Vec<Listed> = layout.node(me).cloned().into_iter().collect();
+            return (is_back && !own.is_empty()).then(|| Change { joined: own, ..Change::default() });
         }
-        // Its unit serves no epoch of an earlier life: it needs a new one.
-        let suspects = detector.suspects();
-        let all_here = !suspects.iter().any(|node| in_use.contains(node));
-        let is_time = now.since(self.started) >= START_PATIENCE || (all_here && detector.has_heard_all());
-        (layout.epoch <= self.began_in && is_time).then(Change::default)
+        if self.is_over(layout) {
+            // Whoever ended the epoch may have come to nothing; an earlier life of this node did.
+            let all_here = !detector.suspects().iter().any(|node| in_use.contains(node));
+            let known = self.over_since.get().filter(|(epoch, _)| *epoch == layout.epoch);
+            let (_, since) = known.unwrap_or((layout.epoch, now));
+            self.over_since.set(Some((layout.epoch, since)));
+            let is_restart = layout.epoch <= self.began_in && all_here && detector.has_heard_all();
+            return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
+        }
+        self.over_since.set(None);
+        // What another layout has listed meanwhile, or does not want here any more, is left out.
+        let missing = layout.missing();
+        self.completed.borrow_mut().retain(|copied| missing.contains(copied));
+        let completed = self.completed.borrow().clone();
+        (!completed.is_empty()).then(|| Change { completed, ..Change::default() })
     }
 }
 
@@ -243,6 +332,30 @@ async fn follow(member: Weak<Member>) {
         }
         drop(strong);
         keeper.changed().after(ticket).await;
+    }
+}
+
+/// Asks the acceptors for a lease on the newest epoch, again and again.
+async fn hold_lease(member: Weak<Member>) {
+    loop {
+        let Some(strong) = member.upgrade() else { return };
+        let (env, keeper) = (strong.env.clone(), Rc::clone(&strong.keeper));
+        let ticket = keeper.changed().ticket();
+        if let Some((epoch, acceptors)) = strong.node.leases.asked() {
+            for acceptor in acceptors {
+                let Some(peer) = strong.peer(acceptor) else { continue };
+                let (env, leases, asked_at) = (env.clone(), Rc::clone(&strong.node.leases), env.now());
+                env.spawn(async move {
+                    let deadline = asked_at + Duration::from_millis(limits::LEASE_MS);
+                    let answer = peer.call::<_, Leased>(epoch, &Lease { epoch }, deadline).await;
+                    if let Ok((Leased { granted: true }, _, _)) = answer {
+                        leases.granted(epoch, acceptor, asked_at);
+                    }
+                });
+            }
+        }
+        drop(strong);
+        race(env.sleep(LEASE_EVERY), keeper.changed().after(ticket)).await;
     }
 }
 
@@ -263,6 +376,33 @@ async fn beat_to(member: Weak<Member>, node: NodeId, peer: Rc<Peer>) {
         if !is_lost {
             race(env.sleep_until(began + timing.beat), stirred.after(ticket)).await;
         }
+    }
+}
+
+/// Copies what this node should have of closed ranges and lacks, whenever a layout says that there is something.
+async fn catch_up_ranges(member: Weak<Member>) {
+    loop {
+        let Some(strong) = member.upgrade() else { return };
+        let (env, keeper) = (strong.env.clone(), Rc::clone(&strong.keeper));
+        let ticket = keeper.changed().ticket();
+        let mut wait = REBUILD_RETRY_MAX;
+        if let Some(layout) = keeper.latest().filter(|layout| layout.epoch > strong.began_in) {
+            let me = strong.options.id;
+            for missing in layout.missing().into_iter().filter(|missing| missing.node == me) {
+                if strong.completed.borrow().contains(&missing) {
+                    continue;
+                }
+                match rebuild::make(&strong, &layout, &missing).await {
+                    Ok(()) => strong.completed.borrow_mut().push(missing),
+                    Err(why) => {
+                        tracing::info!(node = me.0, epoch = layout.epoch.0, %why, "a range is not copied yet");
+                        wait = REBUILD_RETRY;
+                    }
+                }
+            }
+        }
+        drop(strong);
+        race(keeper.changed().after(ticket), env.sleep(wait)).await;
     }
 }
 

@@ -11,19 +11,39 @@
 
 mod member;
 mod peer;
+mod rebuild;
 mod reconfigure;
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
 
-use ithaca_chain::ChainOptions;
+use ithaca_chain::{ChainError, ChainOptions, Ticket};
+use ithaca_env::Env;
+use ithaca_env::net::Listener;
+use ithaca_env::sync::Notify;
+use ithaca_env::task::TaskHandle;
 
-use super::caches::CacheOptions;
+use super::caches::{CacheOptions, open_cache};
+use super::forming::{self, Formed, Opened, open_register};
+use super::layouts::LayoutKeeper;
+use super::leases::Leases;
+use super::local::StartError;
+use super::node::Node;
+use super::peers::Peers;
+use super::relay::Relay;
+use super::reply::ReplyRoute;
+use super::unit_drives::{UnitDrives, open_unit, sides};
 use crate::detector::Timing;
+use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::NodeId;
+use crate::pos::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::unit::UnitOptions;
+use crate::wire::{Beat, Kind, Learn, NodeStatus, Refusal, Roles};
+use member::Member;
 
 /// How a node of a cluster is set up.
 #[derive(Clone, Debug)]
@@ -46,11 +66,16 @@ pub struct NodeOptions {
     pub unit: UnitOptions,
     /// Batches whose grants its sequencer remembers.
     pub remembered_max: usize,
+    /// Bytes a second that it copies at the most, of ranges that it has missed.
+    pub rebuild_bytes_per_second: u64,
     /// How long things take until they count.
     pub timing: Timing,
     /// A fault to put in force.
     pub planted: Planted,
 }
+
+/// How long a node that stops waits for the cluster to go on without it.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl NodeOptions {
     /// A node with its data in `data`, listening at `listen`, everything else as by default.
@@ -65,8 +90,209 @@ impl NodeOptions {
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
+            rebuild_bytes_per_second: 64 << 20,
             timing: Timing::default(),
             planted: Planted::NONE,
+        }
+    }
+}
+
+impl NodeOptions {
+    fn unit_drives(&self) -> UnitDrives {
+        let named: Vec<Vec<PathBuf>> = self.drives.iter().map(|path| sides(path)).collect();
+        let own = vec![vec![self.data.join(format!("unit-{}.chain", self.id.0))]];
+        UnitDrives {
+            links: if named.is_empty() { own } else { named },
+            create_bytes: self.create_bytes,
+            chain: self.chain.clone(),
+            unit: self.unit,
+        }
+    }
+}
+
+/// A running node. Dropping it stops it where it stands, as a crash would.
+pub struct ClusterNode {
+    inner: Rc<Inner>,
+    addr: SocketAddr,
+}
+
+/// What the node's connections know it by.
+pub(super) struct Inner {
+    env: Env,
+    options: NodeOptions,
+    node: Rc<Node>,
+    keeper: Rc<LayoutKeeper>,
+    member: OnceCell<Rc<Member>>,
+    /// Whether somebody is making it a member.
+    is_forming: Cell<bool>,
+    /// Rings when it has become a member.
+    formed: Notify,
+    tasks: RefCell<Vec<TaskHandle<()>>>,
+}
+
+impl Drop for ClusterNode {
+    fn drop(&mut self) {
+        self.inner.tasks.borrow().iter().for_each(TaskHandle::abort);
+    }
+}
+
+impl ClusterNode {
+    /// Opens what the node has and serves. A node that belongs to no cluster yet waits to be told of one; any other learns
+    /// what has happened meanwhile and has the cluster take it back.
+    ///
+    /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else.
+    pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
+        let listener = env.listen(options.listen)?;
+        let addr = listener.local_addr();
+        let drives = options.unit_drives().links.into_iter().flatten();
+        let Opened { register, acceptor, formed } =
+            open_register(env, options.id, &options.data, drives, options.planted).await?;
+        let keeper = LayoutKeeper::new(env, register, acceptor);
+        let node = Rc::new(Node {
+            env: env.clone(),
+            id: options.id,
+            cluster: Cell::new(ClusterId::UNKNOWN),
+            incarnation: Incarnation(env.wall_clock_ms()),
+            unit: OnceCell::new(),
+            relay: OnceCell::new(),
+            leases: Leases::needed(env),
+            sequencer: RefCell::default(),
+            forwarder: RefCell::default(),
+            layouts: Some(Rc::clone(&keeper)),
+            member: OnceCell::new(),
+            counts_process: true,
+            started: env.now(),
+            counters: Default::default(),
+        });
+        let inner = Rc::new(Inner {
+            env: env.clone(),
+            options,
+            node,
+            keeper,
+            member: OnceCell::new(),
+            is_forming: Cell::default(),
+            formed: Notify::default(),
+            tasks: RefCell::default(),
+        });
+        let started = Self { inner: Rc::clone(&inner), addr };
+        if let Formed::Done(cluster) = formed {
+            inner.open(cluster, true).await?;
+        }
+        inner.serve(listener);
+        Ok(started)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What it says of itself.
+    pub fn status(&self) -> NodeStatus {
+        self.inner.node.status()
+    }
+
+    /// Waits until the unit's chain has stopped and returns why. The node stores nothing more until it is started again; the
+    /// cluster goes on without it.
+    pub async fn failed(&self) -> ChainError {
+        let inner = &self.inner;
+        let unit = inner.formed.until(|| inner.node.unit.get().cloned()).await;
+        loop {
+            if let Err(why) = unit.chain().changed(Ticket(u64::MAX)).await {
+                return why;
+            }
+        }
+    }
+
+    /// Has the cluster go on without this node, as far as that can be had soon, waits for what is under way to be durable, and
+    /// closes the drives.
+    pub async fn stop(self) {
+        if let Some(member) = self.inner.member.get() {
+            member.leave(LEAVE_PATIENCE).await;
+        }
+        self.inner.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
+        if let Some(unit) = self.inner.node.unit.get() {
+            // A chain that has stopped has nothing left to write, and has said so.
+            let _ = unit.chain().clone().close().await;
+        }
+    }
+}
+
+impl Inner {
+    fn serve(self: &Rc<Self>, listener: Listener) {
+        let known = self.node.member.set(Rc::downgrade(self));
+        assert!(known.is_ok(), "a node is served once");
+        self.tasks.borrow_mut().push(self.node.serve(listener));
+    }
+
+    /// Opens the unit of a node of `cluster`, and makes the node a member.
+    async fn open(self: &Rc<Self>, cluster: ClusterId, is_formed: bool) -> Result<(), StartError> {
+        let drives = self.options.unit_drives();
+        let leases = Rc::clone(&self.node.leases);
+        let (unit, answering) =
+            open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
+        if let Some(cache) = &self.options.cache
+            && let Some(cache) = open_cache(&self.env, cache).await?
+        {
+            unit.chain().use_cache(&cache);
+        }
+        self.tasks.borrow_mut().push(answering);
+        self.node.cluster.set(cluster);
+        let units = [(self.options.id, Rc::clone(&unit))].into();
+        let peers = Peers::new(&self.env, cluster);
+        let relay = Relay::new(&self.env, units, peers, self.options.planted);
+        let is_first = self.node.unit.set(unit).is_ok() && self.node.relay.set(relay).is_ok();
+        assert!(is_first, "a node has one unit");
+        let began_in = self.keeper.epoch().unwrap_or_default();
+        let (node, keeper) = (Rc::clone(&self.node), Rc::clone(&self.keeper));
+        let (member, tasks) = Member::start(&self.env, node, keeper, self.options.clone(), began_in);
+        self.tasks.borrow_mut().extend(tasks);
+        assert!(self.member.set(member).is_ok(), "a node is a member once");
+        self.formed.ring();
+        Ok(())
+    }
+
+    /// Somebody tells of a layout. For a node that belongs to no cluster it is the way into one.
+    pub(super) fn learn(self: &Rc<Self>, route: ReplyRoute, learn: Learn) {
+        if self.member.get().is_some() {
+            return self.keeper.learn(route, &learn);
+        }
+        let Ok(layout) = Layout::decode(&learn.record) else {
+            return route.refuse(Refusal::Malformed { kind: Kind::Learn as u16 });
+        };
+        // A place in a cluster that is at work was another life's, which this directory knows nothing of.
+        let is_named = layout.ranges.iter().flat_map(|range| &range.stripes);
+        let is_named = is_named.flat_map(|stripe| &stripe.replicas).any(|node| *node == self.options.id);
+        if layout.epoch > Epoch(1) && is_named {
+            return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
+        }
+        if self.is_forming.replace(true) {
+            return route.refuse(Refusal::Overloaded { pending: 1, limit: 1 });
+        }
+        let inner = Rc::clone(self);
+        self.env.spawn(async move {
+            let formed = inner.form(layout.cluster).await;
+            inner.is_forming.set(false);
+            match formed {
+                Ok(()) => inner.keeper.learn(route, &learn),
+                Err(error) => {
+                    tracing::error!(node = inner.options.id.0, %error, "the node could not join its cluster");
+                    route.refuse(Refusal::Failed);
+                }
+            }
+        });
+    }
+
+    async fn form(self: &Rc<Self>, cluster: ClusterId) -> Result<(), StartError> {
+        self.keeper.store(forming::encode(cluster)).await?;
+        self.open(cluster, false).await
+    }
+
+    /// Answers a beat, and learns from it.
+    pub(super) fn beat(self: &Rc<Self>, route: &ReplyRoute, beat: &Beat) {
+        match self.member.get() {
+            Some(member) => route.send_in(member.epoch(), &member.beaten(beat, route.epoch())),
+            None => route.refuse(Refusal::NotServing { roles: Roles::UNIT }),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::{Env, Time};
 
 use crate::client::{CallError, Connection, Identity};
@@ -33,13 +34,13 @@ impl Peer {
         self.addr
     }
 
-    /// One call. An error may mean that the connection is gone; the next call makes a new one.
+    /// One call: the reply, its data and its epoch. An error may mean that the connection is gone; the next call makes a new one.
     pub(super) async fn call<M: Message, R: Message>(
         &self,
         epoch: Epoch,
         request: &M,
         deadline: Time,
-    ) -> Result<(R, Epoch), CallError> {
+    ) -> Result<(R, Bytes, Epoch), CallError> {
         let open = self.connection.borrow().clone().filter(Connection::is_open);
         let connection = match open {
             Some(connection) => connection,
@@ -50,7 +51,6 @@ impl Peer {
                 connection
             }
         };
-        let called = connection.call::<M, R>(&self.env, epoch, request, deadline).await;
-        called.map(|(reply, _, epoch)| (reply, epoch))
+        connection.call::<M, R>(&self.env, epoch, request, deadline).await
     }
 }

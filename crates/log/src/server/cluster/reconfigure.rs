@@ -11,9 +11,11 @@ use ithaca_env::task::gather;
 use thiserror::Error;
 
 use super::member::Member;
-use crate::layout::{Change, ChangeError, Layout, TailError, lease_wait};
+use super::rebuild;
+use crate::client::ClientError;
+use crate::layout::{Change, ChangeError, Layout, TailError};
 use crate::pos::NodeId;
-use crate::server::decide::{self, DecideError};
+use crate::server::decide::{Preparation, Proposal, prepare};
 use crate::wire::{Seal, Sealed};
 
 /// How long acceptors may take in each phase.
@@ -28,7 +30,7 @@ const GONE_PATIENCE: Duration = Duration::from_millis(20);
 pub(super) enum ReconfigureError {
     /// The acceptors did not decide.
     #[error(transparent)]
-    Decide(#[from] DecideError),
+    Decide(#[from] ClientError),
     /// Not enough units were sealed.
     #[error(transparent)]
     Tail(#[from] TailError),
@@ -44,26 +46,51 @@ pub(super) async fn reconfigure(
     before: &Layout,
     change: &Change,
 ) -> Result<(), ReconfigureError> {
-    let env = &member.env;
-    let epoch = before.epoch.next();
-    let acceptors = member.acceptors(before);
-    let prepared = decide::prepare(env, member.options.id, acceptors, epoch, env.now() + DECIDE_PATIENCE).await?;
-    // From here on no acceptor of a majority grants a lease on the old epoch.
-    let promised = env.now();
-    let sealed = seal(member, before, &change.lost).await;
-    let tail = before.find_tail(&sealed)?;
-    let mut change = change.clone();
-    // A unit that may still accept writes of the old epoch has no place in the next.
-    change.lost.extend(before.in_use().into_iter().filter(|node| !sealed.contains_key(node)));
-    change.lost.sort();
-    change.lost.dedup();
-    if before.nodes.iter().any(|node| !sealed.contains_key(&node.id)) {
-        env.sleep_until(promised + lease_wait()).await;
-    }
-    let next = before.change(tail, &change)?;
-    let decided = prepared.propose(next, env.now() + DECIDE_PATIENCE).await?;
-    member.keeper.learn(decided.clone());
-    member.tell(&decided);
+    let (env, epoch) = (&member.env, before.epoch.next());
+    // What cannot be is found out before anything is sealed.
+    before.change(before.tail(), change)?;
+    let proposal = Proposal {
+        me: member.options.id,
+        cluster: before.cluster,
+        acceptors: member.acceptors(before),
+        before: Some(before.clone()),
+        planted: member.options.planted,
+    };
+    let prepared = match prepare(env, proposal, env.now() + DECIDE_PATIENCE).await? {
+        Preparation::Open(prepared) => prepared,
+        Preparation::Decided(layout) => {
+            member.spread(layout);
+            return Ok(());
+        }
+    };
+    let next = match prepared.found() {
+        // It is driven home: its own proposer has sealed and waited for it.
+        Some(found) => found.clone(),
+        None => {
+            let sealed = seal(member, before, &change.lost).await;
+            let tail = before.find_tail(&sealed)?;
+            let mut change = change.clone();
+            // A unit that may still accept writes of the old epoch has no place in the next.
+            change.lost.extend(before.units().filter(|node| !sealed.contains_key(node)));
+            change.lost.sort();
+            change.lost.dedup();
+            let mut completed = Vec::new();
+            for copy in change.completed {
+                // A copy that could not be made whole is listed another time.
+                match rebuild::take_trims(member, before, epoch, &copy).await {
+                    Ok(()) => completed.push(copy),
+                    Err(why) => tracing::info!(node = member.options.id.0, %why, "a copy is not listed yet"),
+                }
+            }
+            change.completed = completed;
+            // Nodes that were out already serve nothing of the old epoch that could be asked for.
+            if before.units().chain([before.sequencer]).any(|node| !sealed.contains_key(&node)) {
+                env.sleep_until(prepared.leases_end_at()).await;
+            }
+            before.change(tail, &change)?
+        }
+    };
+    member.spread(prepared.propose(&next, env.now() + DECIDE_PATIENCE).await?);
     Ok(())
 }
 
@@ -75,7 +102,7 @@ async fn seal(member: &Rc<Member>, before: &Layout, gone: &[NodeId]) -> BTreeMap
         let patience = if gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
         let seal = Seal { epoch: before.epoch, extents: before.active_extents(node) };
         let answer = member.peer(node)?.call::<_, Sealed>(before.epoch, &seal, now + patience).await;
-        answer.ok().map(|(sealed, _)| (node, sealed))
+        answer.ok().map(|(sealed, _, _)| (node, sealed))
     };
     let nodes = before.nodes.iter().map(|node| seal_one(node.id));
     gather(nodes.collect(), |_| false).await.into_iter().flatten().flatten().collect()

@@ -21,8 +21,7 @@ impl UnitShell {
         let mut found = self.found.take();
         let is_whole = self.read_cached(&read, &mut found);
         if is_whole {
-            self.traffic.show(&found);
-            route.send_found(&mut found);
+            self.send_read(&route, &mut found);
         }
         self.found.set(found);
         if is_whole {
@@ -33,13 +32,21 @@ impl UnitShell {
             let found = shell.read_cold(read).await;
             // The epoch may have ended while the drive was read.
             match found.and_then(|found| shell.check_epoch(route.epoch()).map(|()| found)) {
-                Ok(mut found) => {
-                    shell.traffic.show(&found);
-                    route.send_found(&mut found);
-                }
+                Ok(mut found) => shell.send_read(&route, &mut found),
                 Err(refusal) => route.refuse(refusal),
             }
         });
+    }
+
+    /// Sends what was found, unless it says that nothing is where the cluster may have gone on without this unit.
+    fn send_read(&self, route: &ReplyRoute, found: &mut Found) {
+        if found.says_unwritten()
+            && let Err(refusal) = self.leases.check(route.epoch())
+        {
+            return route.refuse(refusal);
+        }
+        self.traffic.show(found);
+        route.send_found(found);
     }
 
     /// What a follower is shown next: resolved addresses from `range.start` on, about `limit_bytes` of them.

@@ -1,0 +1,247 @@
+//! Copying closed ranges that a node should have and lacks, wholly or in part (docs/protocol/rebuild.md).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+use thiserror::Error;
+
+use super::member::Member;
+use super::peer::Peer;
+use crate::client::{CallError, ClientError};
+use crate::layout::{Copy, Layout};
+use crate::limits;
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::server::unit_shell::{Copied, UnitShell};
+use crate::unit::Holding;
+use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trims};
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: u32 = 1 << 20;
+/// How long a replica may take to give a piece.
+const PIECE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a replica may take to tell of its trims: the cluster stands still meanwhile.
+const TRIMS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Why a stripe is not copied.
+#[derive(Debug, Error)]
+pub(super) enum RebuildError {
+    /// No replica of it can be reached.
+    #[error("no replica of the stripe at {base} can be reached")]
+    NoReplica {
+        /// Where the stripe begins.
+        base: Addr,
+    },
+    /// The layout has no such stripe.
+    #[error("there is no such stripe at {start}")]
+    NoStripe {
+        /// Where its range would begin.
+        start: LogPos,
+    },
+    /// A hole could not be decided.
+    #[error(transparent)]
+    Hole(Box<ClientError>),
+    /// A replica did not give a piece.
+    #[error("node {node}: {error}")]
+    Replica {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        error: CallError,
+    },
+    /// The unit did not take what was copied.
+    #[error("the unit: {0}")]
+    Unit(Refusal),
+    /// Two replicas hold different entries at one address.
+    #[error("{addr} holds another entry here than on node {node}")]
+    Differs {
+        /// Where.
+        addr: Addr,
+        /// The other replica.
+        node: NodeId,
+    },
+}
+
+impl From<ClientError> for RebuildError {
+    fn from(error: ClientError) -> Self {
+        Self::Hole(Box::new(error))
+    }
+}
+
+/// A closed stripe, and a replica of it to copy from.
+struct Source {
+    extent: AddrRange,
+    node: NodeId,
+    peer: Rc<Peer>,
+}
+
+impl Source {
+    /// The last replica in use: what it holds is decided.
+    fn of(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<Self, RebuildError> {
+        let range = layout.ranges.iter().find(|range| range.start == copy.start);
+        let stripe =
+            range.and_then(|range| Some((range.stripes.get(copy.stripe)?, range.addresses(copy.stripe)?)));
+        let (stripe, extent) = stripe.ok_or(RebuildError::NoStripe { start: copy.start })?;
+        let is_used = |node: &NodeId| layout.units().any(|unit| unit == *node);
+        let mut replicas = stripe.replicas.iter().rev().copied().filter(is_used);
+        let source = replicas.find_map(|node| Some((node, member.peer(node)?)));
+        let (node, peer) = source.ok_or(RebuildError::NoReplica { base: extent.start })?;
+        Ok(Self { extent, node, peer })
+    }
+
+    async fn ask<M: Message, R: Message>(
+        &self,
+        member: &Rc<Member>,
+        epoch: Epoch,
+        message: &M,
+        patience: Duration,
+    ) -> Result<(R, Bytes), RebuildError> {
+        let answer = self.peer.call::<M, R>(epoch, message, member.env.now() + patience).await;
+        let node = self.node;
+        answer.map(|(reply, data, _)| (reply, data)).map_err(|error| RebuildError::Replica { node, error })
+    }
+}
+
+/// Makes the copy that `copy` names. When it returns, all of it is on stable storage here, and nothing of it is undecided.
+pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<(), RebuildError> {
+    let unit = member.unit()?;
+    let source = Source::of(member, layout, copy)?;
+    // As much as the unit's chain takes at a time.
+    let (bytes_max, count_max) = unit.write_limits();
+    let limit_bytes = PIECE_BYTES.min(bytes_max as u32);
+    // Whatever was copied in an earlier epoch is decided: only trims can have changed it since.
+    let mut next = member.copied_up_to(copy).unwrap_or(source.extent.start);
+    while next < source.extent.end {
+        let end = source.extent.end.min(Addr(next.0 + count_max as u64));
+        let read = Read { limit_bytes, ranges: vec![AddrRange::new(next, end)] };
+        let began = member.env.now();
+        let (runs, data) = source.ask::<_, ReceivedRuns>(member, layout.epoch, &read, PIECE_PATIENCE).await?;
+        let holes: Vec<AddrRange> =
+            runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
+        if !holes.is_empty() {
+            decide(member, layout, source.node, &holes).await?;
+            continue;
+        }
+        let bytes = data.len();
+        let (copied, reached) = compare(&unit, source.node, next, &runs, data).await?;
+        if reached == next {
+            return Err(RebuildError::Unit(Refusal::Unwritten { addr: next }));
+        }
+        unit.restore(layout.epoch, copied).await.map_err(RebuildError::Unit)?;
+        next = reached;
+        member.has_copied(copy, next);
+        let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
+        member.env.sleep_until(began + share).await;
+    }
+    Ok(())
+}
+
+/// Has holes decided, as a reader would that meets them: nothing but trims can change a copy then.
+async fn decide(
+    member: &Rc<Member>,
+    layout: &Layout,
+    node: NodeId,
+    holes: &[AddrRange],
+) -> Result<(), RebuildError> {
+    let client = member.client().await?;
+    for addr in holes.iter().flat_map(|hole| hole.numbers()) {
+        if let Some(pos) = layout.position(node, Addr(addr)) {
+            client.fill(pos).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what was trimmed since the copy was made. All replicas are sealed, so that nothing is trimmed meanwhile; `next` is
+/// the epoch that is about to be proposed.
+pub(super) async fn take_trims(
+    member: &Rc<Member>,
+    layout: &Layout,
+    next: Epoch,
+    copy: &Copy,
+) -> Result<(), RebuildError> {
+    let unit = member.unit()?;
+    let source = Source::of(member, layout, copy)?;
+    let mut extent = source.extent;
+    while !extent.is_empty() {
+        let asked = GetTrims { extent };
+        let (Trims { ranges }, _) = source.ask(member, next, &asked, TRIMS_PATIENCE).await?;
+        let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
+        extent.start = if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) };
+        let copied = Copied { trimmed: ranges, ..Copied::default() };
+        unit.restore(next, copied).await.map_err(RebuildError::Unit)?;
+    }
+    Ok(())
+}
+
+/// What of a replica's runs is not here, or is otherwise here; and where the runs end.
+async fn compare(
+    unit: &Rc<UnitShell>,
+    node: NodeId,
+    from: Addr,
+    runs: &ReceivedRuns,
+    mut data: Bytes,
+) -> Result<(Copied, Addr), RebuildError> {
+    let mut copied = Copied::default();
+    let mut reached = from;
+    for run in runs.runs() {
+        let range = run.range();
+        reached = range.end;
+        match run.state {
+            StateRef::Unwritten => {}
+            StateRef::Trimmed => copied.trimmed.push(range),
+            StateRef::Junk { epoch } => {
+                let own = unit.holdings(range).await.map_err(RebuildError::Unit)?;
+                let is_data = |run: &&Run| run.kind == RunKind::Data;
+                let stored = own.iter().flat_map(|(_, _, runs)| runs).filter(is_data);
+                copied.voided.extend(stored.map(|run| AddrRange::from(run.keys())));
+                copied.runs.extend(junk(range, epoch.0));
+            }
+            StateRef::Data { epoch, meta, table } => {
+                let run = Run {
+                    first_key: run.addr.0,
+                    version: epoch.0,
+                    kind: RunKind::Data,
+                    meta: Bytes::copy_from_slice(meta),
+                    data: data.split_to(run.data_bytes() as usize),
+                    table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("whole entries"),
+                };
+                check_same(unit, node, &run).await?;
+                copied.runs.push(run);
+            }
+        }
+    }
+    Ok((copied, reached))
+}
+
+/// Refuses to go on where this unit holds anything but the entries of `run`.
+async fn check_same(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(), RebuildError> {
+    let own = unit.holdings(run.keys().into()).await.map_err(RebuildError::Unit)?;
+    let expected: BTreeMap<u64, _> = run.keys().zip(run.table.entries()).collect();
+    for (part, holding, runs) in own {
+        let differs = |addr| RebuildError::Differs { addr: Addr(addr), node };
+        if holding == Holding::Voided {
+            return Err(differs(part.start.0));
+        }
+        for own in runs {
+            let same = own.kind == RunKind::Data
+                && own.keys().zip(own.table.entries()).all(|(key, entry)| expected.get(&key) == Some(&entry));
+            if !same {
+                return Err(differs(own.first_key));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn junk(range: AddrRange, version: u64) -> impl Iterator<Item = Run> {
+    let numbers = range.numbers();
+    numbers.clone().step_by(limits::RUN_MAX_COUNT).map(move |first_key| {
+        let count = (numbers.end - first_key).min(limits::RUN_MAX_COUNT as u64) as usize;
+        let table = Table::from_bytes(vec![0; count * TABLE_ENTRY_BYTES].into()).expect("whole entries");
+        Run { first_key, version, kind: RunKind::Junk, meta: Bytes::new(), table, data: Bytes::new() }
+    })
+}
