@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use ithaca_log::pos::NodeId;
+
 use crate::bench::Workload;
 use crate::quantity;
 
@@ -185,6 +187,9 @@ pub struct ServeArgs {
     /// Where metrics and health are served; port 0 picks a free one
     #[arg(long, value_name = "ADDR")]
     pub http: SocketAddr,
+    /// Id of this server among the nodes of a cluster of servers, which `ithaca cluster init` forms
+    #[arg(long, value_name = "ID")]
+    pub node: Option<std::num::NonZeroU64>,
     /// Log units
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub units: u32,
@@ -229,6 +234,36 @@ pub enum ClusterCommand {
     /// Show the epoch, the nodes and the tail
     #[command(after_help = "Example:\n  ithaca cluster status --json")]
     Status,
+    /// Make one cluster of servers that belong to none yet
+    #[command(
+        after_help = "Example:\n  ithaca cluster init 1=10.0.0.1:7420 2=10.0.0.2:7420 3=10.0.0.3:7420\n\n\
+                      Each server was started with its id: ithaca server --node 1 --listen 10.0.0.1:7420"
+    )]
+    Init(InitArgs),
+    /// Have a server with an empty data directory take the place of a node that has lost its own
+    #[command(after_help = "Example:\n  ithaca cluster replace 3=10.0.0.3:7420")]
+    Replace {
+        /// The node's id and where it listens
+        #[arg(value_name = "ID=HOST:PORT", value_parser = parse_node)]
+        node: (NodeId, SocketAddr),
+    },
+    /// Show the newest layout
+    #[command(after_help = "Example:\n  ithaca cluster layout --json")]
+    Layout,
+}
+
+/// `ithaca cluster init`.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Each node's id and where it listens
+    #[arg(required = true, value_name = "ID=HOST:PORT", value_parser = parse_node)]
+    pub nodes: Vec<(NodeId, SocketAddr)>,
+    /// Copies of each entry [default: 2, or 1 for a single node]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub replicas: Option<u16>,
+    /// Copies without which nothing is appended [default: all]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub min_replicas: Option<u16>,
 }
 
 /// `ithaca top`.
@@ -366,6 +401,13 @@ fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
     }
     let mut found = text.trim().to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
     found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), String> {
+    let (id, addr) = text.split_once('=').ok_or_else(|| "expected ID=HOST:PORT".to_owned())?;
+    let id: std::num::NonZeroU64 =
+        id.parse().map_err(|_| format!("`{id}` is not a node's id: expected 1 or more"))?;
+    Ok((NodeId(id.get()), parse_endpoint(addr)?))
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {

@@ -75,9 +75,7 @@ impl Status {
         );
         // Writing to a String cannot fail.
         for range in &self.layout.ranges {
-            let sets: Vec<String> = range.stripes.iter().map(|stripe| names(&stripe.replicas)).collect();
-            let end = if range.end == OPEN_END { "on".to_owned() } else { format!("to {}", range.end) };
-            let _ = write!(text, "\npositions from {} {end}: on nodes {}", range.start, sets.join(" / "));
+            let _ = write!(text, "\n{}", range_line(range));
         }
         for (id, addr, answer) in &self.nodes {
             let _ = match answer {
@@ -165,7 +163,15 @@ fn drive_line(drive: &DriveState) -> String {
     )
 }
 
-fn range_json(range: &RangeMap) -> String {
+/// A range for people.
+pub fn range_line(range: &RangeMap) -> String {
+    let sets: Vec<String> = range.stripes.iter().map(|stripe| names(&stripe.replicas)).collect();
+    let end = if range.end == OPEN_END { "on".to_owned() } else { format!("to {}", range.end) };
+    format!("positions from {} {end}: on nodes {}", range.start, sets.join(" / "))
+}
+
+/// A range for programs.
+pub fn range_json(range: &RangeMap) -> String {
     let stripes = range.stripes.iter().map(|stripe| {
         let replicas = array(stripe.replicas.iter().map(|node| node.0.to_string()));
         Object::new().raw("replicas", &replicas).number("base", stripe.base.0).finish()

@@ -15,6 +15,7 @@ mod generate;
 mod http;
 mod json;
 mod log;
+mod members;
 mod output;
 mod quantity;
 mod serve;
@@ -52,6 +53,9 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Dev(arguments) => serve::dev(arguments, out),
         Command::Server(arguments) => serve::server(arguments, out),
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
+        Command::Cluster(ClusterCommand::Init(arguments)) => members::init(&cli.global, &arguments, &mut out),
+        Command::Cluster(ClusterCommand::Replace { node }) => members::replace(&cli.global, *node, &mut out),
+        Command::Cluster(ClusterCommand::Layout) => members::layout(&cli.global, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),

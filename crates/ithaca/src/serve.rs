@@ -7,10 +7,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainOptions, Cleaning, OpenError, Placement};
+use ithaca_chain::{ChainError, ChainOptions, Cleaning, OpenError, Placement};
+use ithaca_env::Env;
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
-use ithaca_log::server::{CacheOptions, LocalCluster, LocalOptions, StartError};
+use ithaca_log::pos::NodeId;
+use ithaca_log::server::{CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeOptions, StartError};
 use ithaca_log::wire::NodeStatus;
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
@@ -83,13 +85,13 @@ fn run(
         let pages = env.listen(arguments.http);
         let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
         make_data_dir(&arguments.data)?;
-        let cluster = Rc::new(LocalCluster::start(&env, options(arguments)?).await.map_err(failed)?);
-        let at = Addresses { nodes: cluster.addrs().to_vec(), http: pages.local_addr() };
-        let source = Pages { cluster: Rc::downgrade(&cluster), log_addr: at.log() };
+        let served = Rc::new(Served::start(&env, arguments).await?);
+        let at = Addresses { nodes: served.addrs(), http: pages.local_addr() };
+        let source = Pages { served: Rc::downgrade(&served), log_addr: at.log() };
         let pages = http::Server::start(&env, pages, Rc::new(source));
         announce(&mut out, &at)?;
         out.flush()?;
-        match race(signalled.join(), cluster.failed()).await {
+        match race(signalled.join(), served.failed()).await {
             Ended::First(Some(Ok(signal))) => tracing::info!(signal, "stopping"),
             Ended::First(Some(Err(error))) => return Err(Failure::unreachable(format!("signals: {error}"))),
             Ended::First(None) => unreachable!("nobody aborts the task"),
@@ -97,8 +99,8 @@ fn run(
             Ended::Second(why) => return Err(Failure::unreachable(format!("a unit has stopped: {why}"))),
         }
         drop(pages);
-        let Some(cluster) = Rc::into_inner(cluster) else { unreachable!("pages hold it weakly") };
-        cluster.stop().await;
+        let Some(served) = Rc::into_inner(served) else { unreachable!("pages hold it weakly") };
+        served.stop().await;
         Ok(())
     });
     served.map_err(|failure: Failure| failure.context(verb))
@@ -108,6 +110,68 @@ fn make_data_dir(dir: &Path) -> Result<(), Failure> {
     files::create_dir(dir).map_err(|error| Failure::usage(format!("{}: {error}", dir.display())))
 }
 
+/// What this process serves.
+enum Served {
+    /// A whole cluster.
+    Cluster(LocalCluster),
+    /// One node of a cluster of servers.
+    Node(ClusterNode),
+}
+
+impl Served {
+    async fn start(env: &Env, arguments: &ServeArgs) -> Result<Self, Failure> {
+        match arguments.node {
+            None => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),
+            Some(id) => {
+                let options = node_options(NodeId(id.get()), arguments);
+                ClusterNode::start(env, options).await.map(Self::Node).map_err(failed)
+            }
+        }
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Cluster(cluster) => cluster.addrs().to_vec(),
+            Self::Node(node) => vec![node.addr()],
+        }
+    }
+
+    fn status(&self) -> Vec<NodeStatus> {
+        match self {
+            Self::Cluster(cluster) => cluster.status(),
+            Self::Node(node) => vec![node.status()],
+        }
+    }
+
+    async fn failed(&self) -> ChainError {
+        match self {
+            Self::Cluster(cluster) => cluster.failed().await,
+            Self::Node(node) => node.failed().await,
+        }
+    }
+
+    async fn stop(self) {
+        match self {
+            Self::Cluster(cluster) => cluster.stop().await,
+            Self::Node(node) => node.stop().await,
+        }
+    }
+}
+
+fn node_options(id: NodeId, arguments: &ServeArgs) -> NodeOptions {
+    NodeOptions {
+        cache: cache(arguments),
+        chain: chain(arguments),
+        drives: arguments.drive.clone(),
+        create_bytes: arguments.drive_size,
+        ..NodeOptions::new(id, &arguments.data, arguments.listen)
+    }
+}
+
+fn cache(arguments: &ServeArgs) -> Option<CacheOptions> {
+    arguments.cache.clone().map(|path| CacheOptions { path, size_bytes: arguments.cache_size })
+}
+
 fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
     let units = arguments.units as usize;
     let drives = arguments.drive.len();
@@ -115,8 +179,19 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         let line = format!("{drives} drives for {units} units: more than one each must be as many for each");
         return Err(Failure::usage(line));
     }
-    let cache = arguments.cache.clone().map(|path| CacheOptions { path, size_bytes: arguments.cache_size });
-    let chain = ChainOptions {
+    Ok(LocalOptions {
+        units,
+        replicas: arguments.replicas as usize,
+        cache: cache(arguments),
+        chain: chain(arguments),
+        drives: arguments.drive.clone(),
+        create_bytes: arguments.drive_size,
+        ..LocalOptions::new(&arguments.data, arguments.listen)
+    })
+}
+
+fn chain(arguments: &ServeArgs) -> ChainOptions {
+    ChainOptions {
         body_cache: arguments.cache_keeps == CacheKeeps::All,
         placement: match arguments.placement {
             cli::Placement::Fill => Placement::Fill,
@@ -130,16 +205,7 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         scrub_bytes_per_second: arguments.scrub_rate,
         sleep_after: arguments.sleep_after,
         ..ChainOptions::default()
-    };
-    Ok(LocalOptions {
-        units,
-        replicas: arguments.replicas as usize,
-        cache,
-        chain,
-        drives: arguments.drive.clone(),
-        create_bytes: arguments.drive_size,
-        ..LocalOptions::new(&arguments.data, arguments.listen)
-    })
+    }
 }
 
 /// What cannot be put right by starting again is wrong usage; damage has its own code.
@@ -164,19 +230,19 @@ fn failed(error: StartError) -> Failure {
     }
 }
 
-/// The running cluster as its pages show it. Held weakly: a page that is being sent must not keep it from stopping.
+/// What is served as its pages show it. Held weakly: a page that is being sent must not keep it from stopping.
 struct Pages {
-    cluster: Weak<LocalCluster>,
+    served: Weak<Served>,
     log_addr: SocketAddr,
 }
 
 impl http::Source for Pages {
     fn nodes(&self) -> Vec<NodeStatus> {
-        self.cluster.upgrade().map(|cluster| cluster.status()).unwrap_or_default()
+        self.served.upgrade().map(|served| served.status()).unwrap_or_default()
     }
 
     fn is_ready(&self) -> bool {
-        self.cluster.strong_count() > 0
+        self.served.strong_count() > 0
     }
 
     fn log_addr(&self) -> SocketAddr {

@@ -22,6 +22,9 @@ pub use show::{init, show};
 /// The settings file that is read where none is named.
 const DEFAULT_FILE: &str = "ithaca.toml";
 
+/// The command that takes no settings of servers.
+const FORMS: &str = "init";
+
 /// Something that can be set.
 pub struct Setting {
     /// Flag (with `--` before it) and TOML key.
@@ -95,6 +98,14 @@ pub const SETTINGS: &[Setting] = &[
         list: false,
         check: |text| said(text.parse::<SocketAddr>()),
         help: "Where dev and server show metrics and health; port 0 picks a free one.",
+    },
+    Setting {
+        key: "node",
+        env: "ITHACA_NODE",
+        default: None,
+        list: false,
+        check: |text| said(text.parse::<std::num::NonZeroU64>()),
+        help: "Id of this server among the nodes of a cluster of servers; without one, it is a cluster of its own.",
     },
     Setting {
         key: "units",
@@ -220,7 +231,8 @@ pub fn apply(command: clap::Command, file: &File) -> clap::Command {
             (None, None) => argument,
         }
     });
-    command.mut_subcommands(|verb| apply(verb, file))
+    // What a cluster is formed with is said where it is formed, once: no server's settings are meant.
+    command.mut_subcommands(|verb| if verb.get_name() == FORMS { verb } else { apply(verb, file) })
 }
 
 #[cfg(test)]

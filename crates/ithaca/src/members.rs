@@ -1,0 +1,121 @@
+//! `ithaca cluster init`, `replace`, `layout`: who belongs to a cluster of servers.
+
+use std::net::SocketAddr;
+
+use ithaca_env::real;
+use ithaca_log::client::{FormError, Forming, form, tell};
+use ithaca_log::layout::Layout;
+use ithaca_log::pos::NodeId;
+
+use crate::cli::{Global, InitArgs};
+use crate::client::with_client;
+use crate::cluster::range_json;
+use crate::failure::Failure;
+use crate::json::{Object, array};
+use crate::output::Output;
+
+impl From<FormError> for Failure {
+    fn from(error: FormError) -> Self {
+        match error {
+            FormError::Layout(_) | FormError::Formed { .. } => Self::usage(error.to_string()),
+            FormError::BadLayout { .. } | FormError::Node { .. } => Self::unreachable(error.to_string()),
+        }
+    }
+}
+
+/// Makes one cluster of servers that belong to none.
+pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(), Failure> {
+    let count = arguments.nodes.len() as u16;
+    let replicas = arguments.replicas.unwrap_or(2.min(count));
+    let forming = Forming {
+        nodes: arguments.nodes.clone(),
+        replicas,
+        min_replicas: arguments.min_replicas.unwrap_or(replicas),
+        timeout: global.timeout,
+    };
+    let formed = real::run(async |env| form(&env, &forming).await);
+    let layout = formed.map_err(|error| Failure::from(error).context("cluster init"))?;
+    let nodes = layout.nodes.iter().map(|node| node.id.0.to_string());
+    out.either(
+        || {
+            let names: Vec<String> = forming.nodes.iter().map(|(_, addr)| addr.to_string()).collect();
+            format!(
+                "cluster {} of {count} nodes, {replicas} copies of each entry; next: echo hello | ithaca log append --endpoint {}",
+                layout.cluster,
+                names.join(",")
+            )
+        },
+        || {
+            Object::new()
+                .string("cluster", &layout.cluster.to_string())
+                .number("epoch", layout.epoch.0)
+                .raw("nodes", &array(nodes))
+                .number("replicas", u64::from(replicas))
+        },
+    )?;
+    out.flush()
+}
+
+/// Has a server with an empty data directory take the place of a node that has lost its own.
+pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
+    let epoch = with_client(global, "cluster replace", async |env, client| {
+        let layout = client.layout().await?;
+        let known = layout.node(node).ok_or_else(|| {
+            Failure::usage(format!("node {node} is none of the cluster {}", layout.cluster))
+        })?;
+        if known.address != addr.to_string() {
+            let line = format!("node {node} of the cluster listens at {}, not at {addr}", known.address);
+            return Err(Failure::usage(line));
+        }
+        tell(&env, (node, addr), &layout, env.now() + global.timeout).await?;
+        Ok(layout.epoch)
+    })?;
+    out.either(
+        || format!("node {node} at {addr} knows the cluster; it is used as soon as the others hear it"),
+        || Object::new().number("node", node.0).number("epoch", epoch.0),
+    )?;
+    out.flush()
+}
+
+/// Shows the newest layout.
+pub fn layout(global: &Global, out: &mut Output) -> Result<(), Failure> {
+    let layout = with_client(global, "cluster layout", async |_, client| Ok(client.layout().await?))?;
+    out.either(|| human(&layout), || json(&layout))?;
+    out.flush()
+}
+
+fn json(layout: &Layout) -> Object {
+    let in_use: Vec<NodeId> = layout.units().collect();
+    let nodes = layout.nodes.iter().map(|node| {
+        Object::new()
+            .number("id", node.id.0)
+            .string("addr", &node.address)
+            .boolean("in_use", in_use.contains(&node.id))
+            .finish()
+    });
+    let tails = layout.tails.iter();
+    let tails = tails.map(|it| Object::new().number("epoch", it.epoch.0).number("tail", it.tail.0).finish());
+    Object::new()
+        .string("cluster", &layout.cluster.to_string())
+        .number("epoch", layout.epoch.0)
+        .number("sequencer", layout.sequencer.0)
+        .number("replicas", u64::from(layout.replicas))
+        .number("min_replicas", u64::from(layout.min_replicas))
+        .raw("nodes", &array(nodes))
+        .raw("ranges", &array(layout.ranges.iter().map(range_json)))
+        .raw("tails", &array(tails))
+}
+
+fn human(layout: &Layout) -> String {
+    let in_use: Vec<NodeId> = layout.units().collect();
+    let mut lines = vec![format!(
+        "cluster {}, epoch {}: node {} hands out positions, {} copies of each entry, at least {}",
+        layout.cluster, layout.epoch.0, layout.sequencer.0, layout.replicas, layout.min_replicas
+    )];
+    lines.extend(layout.nodes.iter().map(|node| {
+        let out = if in_use.contains(&node.id) { "" } else { ", out" };
+        format!("node {} at {}{out}", node.id.0, node.address)
+    }));
+    lines.extend(layout.ranges.iter().map(crate::cluster::range_line));
+    lines.join("\n")
+}
