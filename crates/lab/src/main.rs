@@ -47,6 +47,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Measures figures on simulated drives, in virtual time, and checks the shape that they must have.
     Fig(fig::FigArguments),
+    /// Kills the nodes of a cluster one after the other and measures how long its log stands still.
+    Failover(soak::FailoverArguments),
     /// Kills, fills and damages the real program and judges what its clients were told.
     Soak(soak::SoakArguments),
 }
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::BareServer { folder } => bare::serve(&folder).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Fig(arguments) => fig::run(&arguments),
+        Command::Failover(arguments) => soak::run_failover(&arguments).map(|(_, failed)| failed == 0),
         Command::Soak(arguments) => soak::run(&arguments),
     };
     match passed {

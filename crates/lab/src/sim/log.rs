@@ -146,9 +146,10 @@ impl World {
         let node = sim.process("node", machine(1));
         let shared = Rc::new(Shared {
             history: Rc::new(History::default()),
-            addr: SocketAddr::new(machine(1), PORT),
+            addrs: vec![SocketAddr::new(machine(1), PORT)],
             entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
             burst_max: plan.setting("workload.burst_max", 4),
+            pause_us: 3_000,
             forwarded: match plan.setting("workload.forwarded", 2) {
                 0 => Forwarded::Nobodys,
                 1 => Forwarded::Everybodys,
@@ -159,7 +160,7 @@ impl World {
             done: Cell::new(0),
         });
         let ended = Rc::new(Ended::default());
-        let options = local_options(plan, shared.addr, planted);
+        let options = local_options(plan, shared.addrs[0], planted);
         let told = Rc::clone(&ended);
         sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
         let clients = plan.setting("topology.clients", 1) as u32;

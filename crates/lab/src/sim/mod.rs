@@ -3,6 +3,7 @@
 //! A failure prints one command that repeats it, and a smaller plan that fails too. Every hundredth seed is run twice and
 //! must give the same trace.
 
+mod cluster;
 mod history;
 mod log;
 mod oracle;
@@ -20,6 +21,8 @@ use ithaca_env::sim::{Budget, Plan};
 
 use crate::measure::{process_cpu_nanos, wall_nanos};
 
+use cluster::ClusterScenario;
+use ithaca_log::planted::Planted;
 use log::LogScenario;
 use planted::Fault;
 use scenario::{Outcome, Points, Scenario, catch_panics, run_caught};
@@ -38,15 +41,20 @@ pub enum Name {
     Log,
     /// One node whose only copies are harmed too: nothing wrong is served.
     LogHarm,
+    /// A cluster of nodes on machines of their own, with copies: the log stays one log.
+    Cluster,
 }
 
 impl Name {
+    const ALL: [Name; 3] = [Name::Log, Name::LogHarm, Name::Cluster];
+
     fn scenario(self) -> Box<dyn Scenario> {
-        let budget = match self {
-            Name::Log => Budget::Survive,
-            Name::LogHarm => Budget::Detect,
-        };
-        Box::new(LogScenario { budget, planted: Fault::None })
+        let log = |budget| Box::new(LogScenario { budget, planted: Fault::None });
+        match self {
+            Name::Log => log(Budget::Survive),
+            Name::LogHarm => log(Budget::Detect),
+            Name::Cluster => Box::new(ClusterScenario { planted: Planted::NONE }),
+        }
     }
 }
 
@@ -78,8 +86,7 @@ pub struct SimArguments {
 /// Runs what is asked for. False if anything failed.
 pub fn run(arguments: &SimArguments) -> io::Result<bool> {
     catch_panics();
-    let all = [Name::Log, Name::LogHarm];
-    let names = arguments.scenario.map_or(all.to_vec(), |name| vec![name]);
+    let names = arguments.scenario.map_or(Name::ALL.to_vec(), |name| vec![name]);
     if arguments.plan {
         let plan = io::read_to_string(io::stdin())?.parse::<Plan>().map_err(io::Error::other)?;
         return Ok(run_one(&*names[0].scenario(), &plan, arguments.trace));
@@ -196,7 +203,7 @@ mod tests {
     #[test]
     fn a_few_hundred_seeds_of_each_scenario_pass() {
         // More of them are run by `cargo lab sim`; here a change that breaks much is to be seen at once.
-        for name in [Name::Log, Name::LogHarm] {
+        for name in Name::ALL {
             let scenario = name.scenario();
             let mut committed = 0;
             for seed in 1..=200 {

@@ -35,12 +35,14 @@ pub enum Forwarded {
 pub struct Shared {
     /// What they do and see.
     pub history: Rc<History>,
-    /// Where the first node listens.
-    pub addr: SocketAddr,
+    /// Where nodes listen that clients begin with.
+    pub addrs: Vec<SocketAddr>,
     /// The longest entry.
     pub entry_max_bytes: usize,
     /// Most appends that one client has under way together.
     pub burst_max: u64,
+    /// The longest pause between operations, in microseconds.
+    pub pause_us: u64,
     /// Whose appends go whole to the sequencer.
     pub forwarded: Forwarded,
     /// Whether writes are handed on by the nodes of the units.
@@ -54,7 +56,7 @@ pub struct Shared {
 impl Shared {
     fn options(&self, number: u32) -> ClientOptions {
         ClientOptions {
-            endpoints: vec![self.addr],
+            endpoints: self.addrs.clone(),
             timeout: Duration::from_secs(2),
             hole_wait: Duration::from_millis(5),
             max_in_flight_bytes: 256 << 10,
@@ -99,7 +101,7 @@ pub async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operati
     while left > 0 {
         left = left.saturating_sub(worker.operate().await);
         if worker.draw(3) == 0 {
-            let pause = Duration::from_micros(worker.draw(3000));
+            let pause = Duration::from_micros(worker.draw(worker.shared.pause_us));
             worker.env.sleep(pause).await;
         }
     }

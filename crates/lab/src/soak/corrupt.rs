@@ -121,14 +121,14 @@ fn make_log(site: &mut Site, random: &mut Random, positions: u64) -> io::Result<
     let ledger: Rc<RefCell<Ledger>> = Rc::default();
     real::run(async |env| {
         let (server, _) = site.start(&env).await?;
-        let load = Load::new(&env, site.addr(), &ledger, u64::MAX);
+        let load = Load::new(&env, &[site.addr()], &ledger, u64::MAX);
         let workers =
             (1..=CLIENTS).map(|worker| load.start(worker, Random::new(random.next_u64()))).collect();
         while ledger.borrow().last_known().unwrap_or(0) < positions {
             env.sleep(Duration::from_millis(5)).await;
         }
         load.drain(workers).await;
-        let client = connect(&env, site.addr()).await.map_err(io::Error::other)?;
+        let client = connect(&env, &[site.addr()]).await.map_err(io::Error::other)?;
         audit(&client, &ledger, OnDamage::Lost).await.map_err(io::Error::other)?;
         if random.percent(50) {
             server.stop()?;
@@ -187,7 +187,7 @@ async fn start_and_audit_twice(env: &Env, site: &mut Site, ledger: &RefCell<Ledg
     let mut first = None;
     loop {
         let (mut server, _) = site.start(env).await?;
-        let client = connect(env, site.addr()).await.map_err(io::Error::other)?;
+        let client = connect(env, &[site.addr()]).await.map_err(io::Error::other)?;
         let found = audit(&client, ledger, OnDamage::Count).await.map_err(io::Error::other)?;
         if server.has_ended()? {
             return Err(io::Error::other("the server ended by itself"));

@@ -182,7 +182,7 @@ impl Soak<'_> {
                 Some(server) => server,
                 None => self.restart(&env, &mut round).await?,
             };
-            let client = connect(&env, self.site.addr()).await.map_err(during("connecting to audit"))?;
+            let client = connect(&env, &[self.site.addr()]).await.map_err(during("connecting to audit"))?;
             let audited = audit(&client, &self.ledger, OnDamage::Lost).await;
             round.audit = audited.map_err(during("the audit"))?;
             io::Result::Ok(server)
@@ -200,7 +200,7 @@ impl Soak<'_> {
         server: Server,
         round: &mut Round,
     ) -> io::Result<Option<Server>> {
-        let load = Load::new(env, self.site.addr(), &self.ledger, self.arguments.keep);
+        let load = Load::new(env, &[self.site.addr()], &self.ledger, self.arguments.keep);
         let mut workers = Vec::new();
         for _ in 0..self.arguments.clients {
             self.next_worker += 1;
@@ -248,7 +248,7 @@ impl Soak<'_> {
         self.next_worker += 1;
         let name = Name { worker: self.next_worker, len: 100, number: 0 };
         self.ledger.borrow_mut().sending(name);
-        let client = connect(env, self.site.addr()).await.map_err(during("the first connection"))?;
+        let client = connect(env, &[self.site.addr()]).await.map_err(during("the first connection"))?;
         let pos = client.append(name.bytes()).await.map_err(during("the first append"))?;
         round.first_append = spawned.elapsed();
         self.ledger.borrow_mut().acknowledged(name, pos.0);

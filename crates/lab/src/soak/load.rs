@@ -28,7 +28,7 @@ const BURST_MAX: u64 = 32;
 /// What the clients share.
 pub struct Load {
     env: Env,
-    addr: SocketAddr,
+    addrs: Vec<SocketAddr>,
     ledger: Rc<RefCell<Ledger>>,
     keep: u64,
     stopped: Cell<bool>,
@@ -36,10 +36,10 @@ pub struct Load {
     changed: Notify,
 }
 
-/// A client of the cluster at `addr`, as all of a soak are set up.
-pub async fn connect(env: &Env, addr: SocketAddr) -> Result<Client, ClientError> {
+/// A client of the cluster that has nodes at `addrs`, as all of a soak are set up.
+pub async fn connect(env: &Env, addrs: &[SocketAddr]) -> Result<Client, ClientError> {
     let options = ClientOptions {
-        endpoints: vec![addr],
+        endpoints: addrs.to_vec(),
         timeout: CALL_TIMEOUT,
         hole_wait: HOLE_WAIT,
         max_in_flight_bytes: 1 << 20,
@@ -49,11 +49,11 @@ pub async fn connect(env: &Env, addr: SocketAddr) -> Result<Client, ClientError>
 }
 
 impl Load {
-    /// A load on the cluster at `addr` that trims what was audited, but for the last `keep` positions.
-    pub fn new(env: &Env, addr: SocketAddr, ledger: &Rc<RefCell<Ledger>>, keep: u64) -> Rc<Self> {
+    /// A load on the cluster that has nodes at `addrs`; it trims what was audited, but for the last `keep` positions.
+    pub fn new(env: &Env, addrs: &[SocketAddr], ledger: &Rc<RefCell<Ledger>>, keep: u64) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),
-            addr,
+            addrs: addrs.to_vec(),
             ledger: Rc::clone(ledger),
             keep,
             stopped: Cell::new(false),
@@ -115,7 +115,7 @@ async fn work(load: Rc<Load>, worker: u32, mut random: Random) {
 
 async fn reach(load: &Load) -> Option<Client> {
     loop {
-        match connect(&load.env, load.addr).await {
+        match connect(&load.env, &load.addrs).await {
             Ok(client) => return Some(client),
             Err(_) if !load.stopped.get() => load.env.sleep(Duration::from_millis(5)).await,
             Err(_) => return None,

@@ -5,6 +5,7 @@
 //! * `restart`: how long a log of a given size takes to serve again after SIGKILL.
 //! * `recovery`: how long a chain by itself takes to open, with the metadata of very many records.
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
+//! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
 //!
 //! Each writes `results/NAME.csv` and ends with one line of JSON, then one of counts. Their data lies below `--data`,
@@ -20,11 +21,13 @@ mod audit;
 mod corrupt;
 mod damage;
 mod entry;
+mod failover;
 mod fill;
 mod kill;
 mod ledger;
 mod load;
 mod memory;
+mod nodes;
 mod power;
 mod process;
 mod random;
@@ -36,6 +39,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+
+pub use failover::{FailoverArguments, run as run_failover};
 
 use process::Site;
 use random::Random;
@@ -87,6 +92,16 @@ impl Ground {
 
     /// The same in another folder.
     fn site_in(&self, folder: &Path, name: &str, units: u32, drive_bytes: u64) -> io::Result<(Site, Random)> {
+        let (binary, folder, random) = self.place_in(folder, name)?;
+        Ok((Site::new(binary, folder, units, drive_bytes)?, random))
+    }
+
+    /// The program, a folder of its own below the data folder, and the random choices of this run.
+    fn place(&self, name: &str) -> io::Result<(PathBuf, PathBuf, Random)> {
+        self.place_in(&self.data, name)
+    }
+
+    fn place_in(&self, folder: &Path, name: &str) -> io::Result<(PathBuf, PathBuf, Random)> {
         let binary = match &self.binary {
             Some(binary) => binary.clone(),
             None => std::env::current_exe()?.with_file_name("ithaca"),
@@ -99,9 +114,7 @@ impl Ground {
         }
         let seed = self.seed.unwrap_or_else(|| Random::from_clock().next_u64() >> 32);
         println!("soak {name}: seed {seed}, {} on {}", binary.display(), folder.display());
-        let site =
-            Site::new(binary, folder.join(format!("{name}-{}", std::process::id())), units, drive_bytes)?;
-        Ok((site, Random::new(seed)))
+        Ok((binary, folder.join(format!("{name}-{}", std::process::id())), Random::new(seed)))
     }
 }
 
