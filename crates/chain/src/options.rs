@@ -125,6 +125,10 @@ pub enum PlantedBug {
     OwnerNotToldOfMove,
     /// A place is read although its segment is in another use.
     ReadAtForgetsLap,
+    /// An open takes what a metadata drive says of a segment without asking the segment.
+    StaleMetadataBelieved,
+    /// A footer is put on the metadata drive before all groups that belong into it are durable.
+    MetadataBeforeClose,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each

@@ -37,6 +37,17 @@ pub(crate) struct PageEntry {
     pub(crate) checksum: u32,
 }
 
+impl PageEntry {
+    /// Whether the page is in `bytes`, which begin at byte `start` of the segment, as it was written.
+    pub(crate) fn is_whole(&self, bytes: &[u8], start: u32) -> bool {
+        let at = self.offset.checked_sub(start).map(|at| at as usize);
+        let page = at.and_then(|at| bytes.get(at..at + self.bytes as usize));
+        page.is_some_and(|page| {
+            stored_checksum(page) == self.checksum && crc32c::crc32c(&page[8..]) == self.checksum
+        })
+    }
+}
+
 /// Groups that were durable and cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hole {

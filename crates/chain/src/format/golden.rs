@@ -5,8 +5,9 @@ use std::fmt::Write;
 use bytes::Bytes;
 
 use super::{
-    CacheHeader, CachedBlock, Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole,
-    LineHead, PageView, SegmentHeader, SegmentKind, Superblock, Trailer, encode_group, peek_group,
+    CacheHeader, CachedBlock, Directory, EntryHead, Footer, FooterRun, GroupFlags, GroupIdentity,
+    GroupSource, Hole, LineHead, MetadataHeader, PageView, SegmentHeader, SegmentKind, Superblock, Trailer,
+    encode_group, peek_group,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -115,6 +116,13 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         segments: 16,
         keys: Some(keys),
     };
+    let entry = EntryHead {
+        id: 0x0807_0605_0403_0201,
+        slot: 5,
+        drive: DriveId(0x1122_3344_5566_7788),
+        footer_bytes: footer.bytes.len() as u32,
+        trailer: trailer.clone(),
+    };
     vec![
         ("superblock", superblock().encode().to_vec()),
         ("segment header", header.encode().to_vec()),
@@ -125,6 +133,8 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("segment trailer", trailer.encode().to_vec()),
         ("cache header", CacheHeader { session: 0x0102_0304_0506_0708, lines: 9 }.encode().to_vec()),
         ("cache line head", line_head().encode().to_vec()),
+        ("metadata header", MetadataHeader { id: entry.id }.encode().to_vec()),
+        ("metadata entry", entry.encode().to_vec()),
     ]
 }
 
@@ -176,6 +186,8 @@ fn golden_records_decode() {
             "footer directory" => Directory::decode(&bytes, 2, 3).is_ok(),
             "cache header" => CacheHeader::decode(&bytes).is_ok(),
             "cache line head" => LineHead::decode(&bytes).is_ok(),
+            "metadata header" => MetadataHeader::decode(&bytes).is_ok(),
+            "metadata entry" => EntryHead::decode(&bytes, 0x0807_0605_0403_0201, 5).is_ok(),
             _ => Trailer::decode(&bytes).is_ok(),
         };
         assert!(is_good, "{name}");

@@ -1,12 +1,13 @@
 //! The records on the drive, one file each. Everything is little-endian and starts with a magic number and a checksum.
 //!
-//! docs/format/chain.md, and docs/format/cache.md for cache drives, describe every byte. Decoders never panic, never trust a length, and reject trailing bytes.
+//! docs/format/chain.md, docs/format/cache.md for cache drives and docs/format/metadata.md for metadata drives describe every byte. Decoders never panic, never trust a length, and reject trailing bytes.
 
 mod cache;
 mod footer;
 #[cfg(test)]
 mod golden;
 mod group;
+mod metadata;
 mod run_head;
 mod segment;
 mod superblock;
@@ -17,6 +18,7 @@ pub(crate) use group::{
     GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, encode_group, is_aligned,
     peek_group,
 };
+pub(crate) use metadata::{ENTRY_HEAD_BYTES, EntryHead, MetadataHeader, slot_start, slots_for, slots_in};
 #[cfg(test)]
 pub(crate) use run_head::encode_run_head;
 pub(crate) use run_head::{HeadView, RUN_HEAD_BYTES, RunHead, run_blob_bytes};

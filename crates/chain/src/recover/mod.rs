@@ -22,7 +22,7 @@ use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedLaps, Judged, judge};
-pub(crate) use lenient::{read_lenient, start_lenient};
+pub(crate) use lenient::{LenientRead, read_lenient, start_lenient};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
@@ -30,6 +30,7 @@ use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, Hole, Trailer};
 use crate::links::Links;
+use crate::metadata::Known;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
 use crate::owner::Keys;
 use crate::range_set::RangeSet;
@@ -73,13 +74,14 @@ pub(crate) struct Reopened {
     pub(crate) unequal: Vec<Unequal>,
 }
 
-/// Finds out what is on the drives. Writes nothing.
+/// Finds out what is on the drives, with what a metadata drive knows of them. Writes nothing.
 pub(crate) async fn recover(
     links: &Links,
     chain: ChainId,
     geometry: Geometry,
     keys: Keys,
     options: &ChainOptions,
+    known: &Known,
 ) -> Result<Reopened, OpenError> {
     let Survey {
         mut catalog,
@@ -90,7 +92,7 @@ pub(crate) async fn recover(
         highest_lap,
         incarnation,
         mut unequal,
-    } = survey(links, chain, geometry, keys, options).await?;
+    } = survey(links, chain, geometry, keys, options, known).await?;
     let judged = judge(scans, &closed_laps, options);
     // Where no group of any lap was found there is nothing to wipe.
     let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
@@ -134,10 +136,11 @@ async fn survey(
     geometry: Geometry,
     keys: Keys,
     options: &ChainOptions,
+    known: &Known,
 ) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::new(keys);
     let mut unequal = Vec::new();
-    let frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal).await?;
+    let frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let (mut scans, mut bodies) = (Vec::new(), Vec::new());
@@ -164,7 +167,7 @@ async fn survey(
                 }
                 check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
-                if let Some(keys) = exact_keys(sides, geometry, &trailer).await? {
+                if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
                     keys.iter().for_each(|range| {
                         recovered.covered.insert(range.clone());
                     });
@@ -206,11 +209,12 @@ async fn all_frames(
     geometry: Geometry,
     catalog: &mut Catalog,
     unequal: &mut Vec<Unequal>,
+    known: &Known,
 ) -> Result<Vec<(u32, Frame)>, OpenError> {
     let mut frames = Vec::new();
     for link in links.iter() {
         catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
-        frames.extend(agreed_frames(link, geometry, chain, unequal).await?);
+        frames.extend(agreed_frames(link, geometry, chain, unequal, known).await?);
     }
     look_through_if_empty(&mut frames);
     Ok(frames)
@@ -276,9 +280,13 @@ async fn exact_keys(
     sides: &[Drive],
     geometry: Geometry,
     trailer: &Trailer,
+    known: &Known,
 ) -> Result<Option<Vec<Range<u64>>>, OpenError> {
     if let Some(keys) = &trailer.keys {
         return Ok(Some(keys.clone()));
+    }
+    if let Some(directory) = known.directory(trailer.segment, trailer.lap).await {
+        return Ok(Some(directory.keys));
     }
     let directory = read_directory(sides, geometry, trailer).await?;
     Ok(directory.map(|directory| directory.keys))
