@@ -135,6 +135,7 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         units,
         replicas: arguments.replicas as usize,
         cache,
+        metadata: arguments.metadata.clone(),
         chain,
         drives: arguments.drive.clone(),
         create_bytes: arguments.drive_size,
@@ -155,6 +156,7 @@ fn failed(error: StartError) -> Failure {
             | OpenError::TooManyDrives { .. },
         ) => Failure::usage(line),
         StartError::Cache(_)
+        | StartError::Metadata(_)
         | StartError::Units { .. }
         | StartError::Replicas { .. }
         | StartError::ReplicasChanged { .. }
