@@ -46,6 +46,9 @@ pub const STATE_MAX_BYTES: usize = 64 << 10;
 /// Most disjoint ranges of released keys. Small segments allow fewer.
 pub const RELEASED_RANGES_MAX: usize = 4096;
 
+/// Most ranges of segments in a census. Small segments allow fewer; where there are more, there is none.
+pub const CENSUS_RANGES_MAX: usize = 8192;
+
 /// A footer page is closed when it holds this many bytes; only a run that is larger alone makes a larger page.
 pub const FOOTER_PAGE_BYTES: usize = 16 << 10;
 /// Key ranges kept in memory for each closed segment; finer ones are merged.

@@ -16,7 +16,6 @@ use crate::links::Drives;
 use crate::options::{ChainOptions, Identity, planted};
 use crate::owner::{Owner, Place, Placed};
 use crate::recover::Recovered;
-use crate::run::{TableEntry, listed};
 
 /// A batch of copies, and where its runs lie once they are durable.
 pub(super) struct Copied {
@@ -36,15 +35,7 @@ pub(super) fn records_of<'a>(
     segment: u32,
     lap: u64,
 ) -> impl Iterator<Item = Placed> + use<'a> {
-    let (version, kind) = (head.version, head.kind);
-    let (mut key, mut offset) = (head.first_key, head.data_offset);
-    listed(head.table).map(move |TableEntry { len, checksum }| {
-        let place = Place { segment, lap, offset, len, checksum };
-        let record = Placed { key, version, kind, place };
-        key += 1;
-        offset += len;
-        record
-    })
+    head.records(segment, lap)
 }
 
 impl Chain {
@@ -162,14 +153,18 @@ impl Inner {
     }
 
     pub(super) fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
-        for record in records_of(head, segment, lap) {
-            // It was in a segment that came back, or will go with the next one.
-            if self.core.borrow().catalog.released.contains(record.key) {
-                continue;
-            }
-            if let Some(garbage) = owner.placed(record) {
-                self.core.borrow_mut().note_garbage(garbage.lap);
-            }
+        let mut records = records_of(head, segment, lap).collect();
+        self.place_all(owner, &mut records);
+    }
+
+    /// Tells the owner of these records, but for those that are released: they were in a segment that came back, or will go with the
+    /// next one. None is left.
+    pub(super) fn place_all(&self, owner: &dyn Owner, records: &mut Vec<Placed>) {
+        let mut core = self.core.borrow_mut();
+        if !core.catalog.released.is_empty() {
+            records.retain(|record| !core.catalog.released.contains(record.key));
         }
+        owner.placed_all(records, &mut |garbage| core.note_garbage(garbage.lap));
+        records.clear();
     }
 }

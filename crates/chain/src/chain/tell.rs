@@ -3,20 +3,25 @@
 //! Footers come from the metadata drive where there is one, else from the chain's drives; what is harmed there is made again from the
 //! groups.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::DriveError;
+use ithaca_env::drive::{DriveError, DriveFuture};
+use ithaca_env::limits::DRIVE_IO_MAX_BYTES;
 
 use super::Inner;
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::SegmentState;
 use crate::error::{OpenError, ReadError};
-use crate::format::{Directory, PageView, RunHead};
-use crate::limits::SCAN_IO_BYTES;
-use crate::metadata::Known;
+use crate::format::{Directory, RunHead, add_records};
+use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
+use crate::metadata::{FooterRead, Known};
 use crate::owner::Owner;
+
+/// Runs that an owner is told of together, of those in memory.
+const TOLD_RUNS: usize = 512;
 
 impl Inner {
     /// Tells the owner of every record on the drives.
@@ -83,45 +88,40 @@ impl Inner {
         directory: &Directory,
         known: &Known,
     ) -> Result<bool, ReadError> {
-        for piece in pieces(directory) {
-            let pages = &directory.pages[piece.clone()];
-            let start = pages[0].offset;
-            let len = pages.iter().map(|page| page.bytes as usize).sum();
-            let bytes = match known.footer(segment, lap, start, len).await {
-                Some(bytes) => bytes,
-                None => self.read_pages(segment, start, len).await?,
-            };
-            for (page, index) in pages.iter().zip(piece) {
-                let at = (page.offset - start) as usize;
-                let whole = page.is_whole(&bytes, start).then(|| bytes.slice(at..at + page.bytes as usize));
-                let view = whole.and_then(|whole| PageView::decode(&whole, segment, lap).ok());
-                if let Some(view) = view {
-                    self.tell_of_page(owner, (segment, lap), &view);
-                    continue;
-                }
-                let key = PartKey { segment, lap, page: Some(index as u32) };
-                match self.load_footer_part(key, 0).await?.into_iter().next() {
-                    Some((_, FooterPart::Page(view))) => self.tell_of_page(owner, (segment, lap), &view),
-                    _ => return Ok(false),
-                }
+        let mut records = Vec::new();
+        let mut pieces = pieces(directory).into_iter();
+        let mut reads = VecDeque::new();
+        loop {
+            while reads.len() < SCAN_READS
+                && let Some(piece) = pieces.next()
+            {
+                let pages = &directory.pages[piece.clone()];
+                let len = pages.iter().map(|page| page.bytes as usize).sum();
+                let read = PieceRead::start(self, known, (segment, lap), pages[0].offset, len);
+                reads.push_back((piece, read));
             }
-        }
-        Ok(true)
-    }
-
-    fn tell_of_page(&self, owner: &dyn Owner, (segment, lap): (u32, u64), page: &PageView) {
-        for run in 0..page.run_count() {
-            self.place(owner, &page.head(run), segment, lap);
-        }
-    }
-
-    /// Bytes of a footer on one of its drives; nothing if they cannot be read there.
-    async fn read_pages(&self, segment: u32, start: u32, len: usize) -> Result<Bytes, DriveError> {
-        let Some(device) = self.device_of(segment) else { return Ok(Bytes::new()) };
-        let offset = self.core.borrow().geometry.segment_start(segment) + u64::from(start);
-        match device.read(offset, len).await {
-            Err(DriveError::Io { .. }) => Ok(Bytes::new()),
-            answered => answered,
+            let Some((piece, read)) = reads.pop_front() else { return Ok(true) };
+            let bytes = read.finish(self).await?;
+            let mut at = 0;
+            for (page, index) in directory.pages[piece.clone()].iter().zip(piece) {
+                let end = at + page.bytes as usize;
+                let is_told = bytes.get(at..end).is_some_and(|bytes| {
+                    let is_same = bytes[4..8] == page.checksum.to_le_bytes();
+                    is_same && add_records(bytes, segment, lap, &mut records).is_ok()
+                });
+                if !is_told {
+                    records.clear();
+                    let key = PartKey { segment, lap, page: Some(index as u32) };
+                    let parts = self.load_footer_part(key, 0).await?;
+                    let Some((_, FooterPart::Page(view))) = parts.into_iter().next() else {
+                        return Ok(false);
+                    };
+                    (0..view.run_count())
+                        .for_each(|run| records.extend(view.head(run).records(segment, lap)));
+                }
+                self.place_all(owner, &mut records);
+                at = end;
+            }
         }
     }
 
@@ -132,8 +132,54 @@ impl Inner {
             let Some(index) = core.catalog.index_of(segment, lap) else { return false };
             index.runs().map(|(head, blob)| head.to_head(blob)).collect()
         };
-        heads.iter().for_each(|head| self.place(owner, &head.view(), segment, lap));
+        let mut records = Vec::new();
+        for some in heads.chunks(TOLD_RUNS) {
+            some.iter().for_each(|head| records.extend(head.view().records(segment, lap)));
+            self.place_all(owner, &mut records);
+        }
         true
+    }
+}
+
+/// Pages that are being read: of the metadata drive, or of a drive of the chain.
+struct PieceRead {
+    metadata: Option<FooterRead>,
+    chain: Option<DriveFuture<Bytes>>,
+    segment: u32,
+    start: u32,
+    len: usize,
+}
+
+impl PieceRead {
+    fn start(inner: &Inner, known: &Known, (segment, lap): (u32, u64), start: u32, len: usize) -> Self {
+        let metadata = known.footer(segment, lap, start, len);
+        let mut read = Self { metadata, chain: None, segment, start, len };
+        if read.metadata.is_none() {
+            read.chain = read.ask_chain(inner);
+        }
+        read
+    }
+
+    fn ask_chain(&self, inner: &Inner) -> Option<DriveFuture<Bytes>> {
+        let geometry = inner.core.borrow().geometry;
+        let is_inside = u64::from(self.start) + self.len as u64 <= geometry.segment_bytes;
+        let device = inner.device_of(self.segment).filter(|_| is_inside && self.len <= DRIVE_IO_MAX_BYTES)?;
+        Some(device.read(geometry.segment_start(self.segment) + u64::from(self.start), self.len))
+    }
+
+    /// What was read; nothing if it cannot be read at once.
+    async fn finish(mut self, inner: &Inner) -> Result<Bytes, DriveError> {
+        if let Some(metadata) = self.metadata.take() {
+            if let Some(bytes) = metadata.await {
+                return Ok(bytes);
+            }
+            self.chain = self.ask_chain(inner);
+        }
+        let Some(chain) = self.chain else { return Ok(Bytes::new()) };
+        match chain.await {
+            Err(DriveError::Io { .. }) => Ok(Bytes::new()),
+            answered => answered,
+        }
     }
 }
 

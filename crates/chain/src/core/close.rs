@@ -17,7 +17,7 @@ use crate::owner::Keys;
 
 /// A full segment on its way to be closed.
 pub(super) struct Closing {
-    segment: u32,
+    pub(super) segment: u32,
     /// The last group that was formed for it. Its successor holds the next one.
     last_seq: u64,
     stage: Stage,

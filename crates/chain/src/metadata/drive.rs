@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ use crate::limits::{
 };
 use crate::membership::DriveId;
 use crate::options::ChainId;
+
+/// A part of a footer that is being read; `None` if the drive fails.
+pub(crate) type FooterRead = Pin<Box<dyn Future<Output = Option<Bytes>>>>;
 
 /// Why a drive cannot be used for metadata. Nothing was written to it, unless it failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -154,10 +158,11 @@ impl MetadataDrive {
         }
     }
 
-    /// Reads `len` bytes of the footer in an entry, from its byte `at` on; they lie within it. `None` if the drive fails.
-    pub(super) async fn read(&self, head: &EntryHead, at: u64, len: usize) -> Option<Bytes> {
+    /// Starts to read `len` bytes of the footer in an entry, from its byte `at` on; they lie within it.
+    pub(super) fn read(&self, head: &EntryHead, at: u64, len: usize) -> FooterRead {
         let offset = slot_start(head.slot) + ENTRY_HEAD_BYTES as u64 + at;
-        self.inner.answer(self.inner.drive.read(offset, len)).await
+        let (inner, read) = (Rc::clone(&self.inner), self.inner.drive.read(offset, len));
+        Box::pin(async move { inner.answer(read).await })
     }
 }
 

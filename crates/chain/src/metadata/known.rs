@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use ithaca_env::limits::DRIVE_IO_MAX_BYTES;
 
-use super::MetadataDrive;
+use super::{FooterRead, MetadataDrive};
 use crate::format::{Directory, EntryHead, SegmentHeader, SegmentKind, Trailer};
 use crate::membership::DriveId;
 use crate::options::ChainId;
@@ -51,8 +50,9 @@ impl Known {
         (is_same || self.is_believed).then(|| trailer.clone())
     }
 
-    /// Bytes `[at, at + len)` of a segment in one of its uses, which lie within its footer. `None` if they are not here.
-    pub(crate) async fn footer(&self, segment: u32, lap: u64, at: u32, len: usize) -> Option<Bytes> {
+    /// Starts to read bytes `[at, at + len)` of a segment in one of its uses, which lie within its footer. `None` if they are not
+    /// here.
+    pub(crate) fn footer(&self, segment: u32, lap: u64, at: u32, len: usize) -> Option<FooterRead> {
         let (drive, head) = (self.drive.as_ref()?, self.heads.get(&segment)?);
         let at = u64::from(at);
         let end = u64::from(head.trailer.directory_offset) + u64::from(head.trailer.directory_bytes);
@@ -61,14 +61,14 @@ impl Known {
         if head.trailer.lap != lap || !is_inside {
             return None;
         }
-        drive.read(head, at - start, len).await
+        Some(drive.read(head, at - start, len))
     }
 
     /// The directory of a segment in one of its uses, if it is here and whole.
     pub(crate) async fn directory(&self, segment: u32, lap: u64) -> Option<Directory> {
         let trailer = &self.heads.get(&segment)?.trailer;
         let (at, len) = (trailer.directory_offset, trailer.directory_bytes as usize);
-        let bytes = self.footer(segment, lap, at, len).await?;
+        let bytes = self.footer(segment, lap, at, len)?.await?;
         let is_same = bytes.get(4..8) == Some(&trailer.directory_checksum.to_le_bytes()[..]);
         Directory::decode(&bytes, segment, lap).ok().filter(|_| is_same)
     }

@@ -10,6 +10,6 @@ mod drive;
 mod known;
 mod slots;
 
-pub(crate) use drive::Share;
+pub(crate) use drive::{FooterRead, Share};
 pub use drive::{MetadataDrive, MetadataError, MetadataStats};
 pub(crate) use known::Known;

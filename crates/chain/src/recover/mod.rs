@@ -4,13 +4,14 @@
 //! What it decides is always a prefix of what was written. Doing it twice gives the same.
 
 mod body;
+mod census;
 mod equal;
 mod frames;
 mod judge;
 mod lenient;
 mod scan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use body::{is_body, keep_body};
+use census::{Lost, add_lost, missed};
 use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
@@ -83,23 +85,34 @@ pub(crate) async fn recover(
     options: &ChainOptions,
     known: &Known,
 ) -> Result<Reopened, OpenError> {
-    let Survey {
-        mut catalog,
-        mut recovered,
-        closed_laps,
-        scans,
-        bodies,
-        highest_lap,
-        incarnation,
-        mut unequal,
-    } = survey(links, chain, geometry, keys, options, known).await?;
-    let judged = judge(scans, &closed_laps, options);
-    // Where no group of any lap was found there is nothing to wipe.
-    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
-    let cut = judged.segments.iter().filter(is_empty).map(|kept| kept.segment);
+    let mut look_through = BTreeSet::new();
+    let (found, judged, lost) = loop {
+        let mut found = survey(links, chain, geometry, keys, options, (known, &look_through)).await?;
+        let judged = judge(std::mem::take(&mut found.scans), &found.closed_laps, options);
+        let lost = match planted!(options, CensusIgnored) {
+            true => Lost::default(),
+            false => missed(links, &judged, &found.unseen),
+        };
+        let before = look_through.len();
+        look_through.extend(lost.segments.iter().copied());
+        if look_through.len() == before {
+            break (found, judged, lost);
+        }
+    };
+    let Survey { mut catalog, mut recovered, bodies, mut highest_lap, incarnation, mut unequal, .. } = found;
+    // Where no group of any lap was found there is nothing to wipe, and what is lost is not free.
+    let is_cut = |kept: &&judge::KeptSegment| {
+        kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
+    };
+    let cut = judged.segments.iter().filter(is_cut).map(|kept| kept.segment);
     let to_wipe = cut.chain(bodies).collect();
     add_lacking(links, &judged, &mut unequal);
-    let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    for segment in lost.segments {
+        highest_lap += 1;
+        add_lost(segment, highest_lap, lost.below, geometry, &mut catalog, &mut recovered);
+    }
+    resume.next_lap = highest_lap + 1;
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
     }
@@ -127,6 +140,8 @@ struct Survey {
     incarnation: u64,
     /// What the live sides do not agree on.
     unequal: Vec<Unequal>,
+    /// Segments without a group that counts, and the laps of their headers if they have one.
+    unseen: BTreeMap<u32, Option<u64>>,
 }
 
 /// Reads the frames of all segments, and the groups of those without a footer.
@@ -136,21 +151,28 @@ async fn survey(
     geometry: Geometry,
     keys: Keys,
     options: &ChainOptions,
-    known: &Known,
+    (known, look_through): (&Known, &BTreeSet<u32>),
 ) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::new(keys);
     let mut unequal = Vec::new();
-    let frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
+    let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
+    // A census names them: what is left of them is behind what shows.
+    let is_meant = |it: &&mut (u32, Frame)| look_through.contains(&it.0) && it.1 == Frame::Blank;
+    frames.iter_mut().filter(is_meant).for_each(|(_, frame)| *frame = Frame::Open { lap: None });
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let (mut scans, mut bodies) = (Vec::new(), Vec::new());
     let (mut highest_lap, mut incarnation) = (0, 0);
+    let mut unseen = BTreeMap::new();
     for (segment, frame) in frames {
         let device = links.device_of(segment).expect("its frame was read");
         let sides = &device.live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
         let lap = match frame {
-            Frame::Blank => continue,
+            Frame::Blank => {
+                unseen.insert(segment, None);
+                continue;
+            }
             Frame::Ready { .. } => {
                 catalog.set(segment, SegmentState::Ready);
                 continue;
@@ -183,6 +205,9 @@ async fn survey(
             }
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
+        if scan.groups.is_empty() {
+            unseen.insert(segment, lap);
+        }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
             keep_body(scan, &mut catalog, &mut recovered);
@@ -199,7 +224,7 @@ async fn survey(
         let device = links.device_of(identity.segment).expect("it was scanned");
         check_sizes(&device.live_drives(), geometry, identity.segments)?;
     }
-    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal })
+    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal, unseen })
 }
 
 /// The frames of all segments, as they count. Tells the catalog how many each link has.

@@ -14,7 +14,7 @@ use crate::cache;
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::cleaning;
 use crate::crashes::lives;
-use crate::damage::{Tally, harm_and_look, lose_a_group};
+use crate::damage::{Loss, Tally, harm_and_look, is_lost_segment_missed, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
 use crate::interrupted;
 use crate::metadata;
@@ -292,4 +292,10 @@ fn a_footer_that_is_mirrored_before_its_segment_is_closed_is_found() {
     });
     assert!(found.is_some(), "records that a footer leaves out went unnoticed");
     println!("MetadataBeforeClose: found at seed {found:?}");
+}
+
+#[test]
+fn an_open_that_does_not_miss_a_segment_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::CensusIgnored), ..small_options() };
+    assert!(!is_lost_segment_missed(&options, Loss::Everything), "a segment that vanished went unnoticed");
 }
