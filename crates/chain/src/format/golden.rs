@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{
     CacheHeader, CachedBlock, Directory, EntryHead, Footer, FooterRun, GroupFlags, GroupIdentity,
     GroupSource, Hole, LineHead, MetadataHeader, PageView, SegmentHeader, SegmentKind, Superblock, Trailer,
-    encode_group, peek_group,
+    encode_group_with, peek_group,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -82,27 +82,26 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     };
     let runs = runs();
     let state = Bytes::from_static(b"state");
-    let group = encode_group(&GroupSource {
+    let source = GroupSource {
         identity,
         released: &[0..50, 60..70],
         state: Some(&state),
         runs: &runs.iter().collect::<Vec<_>>(),
-    });
+    };
+    let group = encode_group_with(&source, Some(&vec![0..2, 5..9]));
     let ends = group.starts.iter().skip(1).map(|&end| end as usize).chain([group.blob.len()]);
-    let footer_runs = runs.iter().zip(group.starts.iter().zip(ends)).map(|(run, (&start, end))| FooterRun {
+    let footer_run = |(run, (&start, end)): (&Run, (&u32, usize))| FooterRun {
         keys: (run.keys().start, run.keys().end),
         blob: &group.blob[start as usize..end],
-    });
+    };
+    let footer_runs: Vec<FooterRun<'_>> =
+        runs.iter().zip(group.starts.iter().zip(ends)).map(footer_run).collect();
     let holes = vec![Hole { offset: 16384, bytes: 8192, seqs: 9..10 }];
     let keys = vec![std::ops::Range { start: 100, end: 106 }];
-    let footer = Footer::encode(2, 3, (64 << 20) - 4096, footer_runs, holes, keys.clone());
-    let ends = group.starts.iter().skip(1).map(|&end| end as usize).chain([group.blob.len()]);
-    let blocks = runs.iter().zip(group.starts.iter().zip(ends)).filter(|(run, _)| run.count() == 1);
-    let blocks = blocks.map(|(run, (&start, end))| FooterRun {
-        keys: (run.keys().start, run.keys().end),
-        blob: &group.blob[start as usize..end],
-    });
-    let packed = Footer::encode(2, 3, (64 << 20) - 4096, blocks, Vec::new(), keys.clone());
+    let end = (64 << 20) - 4096;
+    let footer = Footer::encode(2, 3, end, footer_runs.iter().copied(), holes, keys.clone());
+    let blocks = footer_runs.iter().filter(|run| run.keys.1 - run.keys.0 == 1).copied();
+    let packed = Footer::encode(2, 3, end, blocks, Vec::new(), keys.clone());
     let trailer = Trailer {
         chain: CHAIN,
         segment: 2,

@@ -423,15 +423,18 @@ mod tests {
     fn a_group_comes_back_with_its_data_where_it_says() {
         let runs = runs();
         let state = Bytes::from_static(b"state");
-        let encoded = encode_group(&GroupSource {
+        let source = GroupSource {
             identity: identity(),
             released: &[0..90, 95..100],
             state: Some(&state),
             runs: &runs.iter().collect::<Vec<_>>(),
-        });
+        };
+        let census = vec![0..3, 7..8, 1 << 20..(1 << 20) + 5];
+        let encoded = encode_group_with(&source, Some(&census));
         let (head, area) = decode(&encoded.image).expect("it decodes");
         assert_eq!((head.identity, head.layout), (identity(), encoded.layout));
         assert_eq!((&area.released[..], area.state.as_ref()), (&[0..90, 95..100][..], Some(&state)));
+        assert_eq!(area.census, Some(census));
         assert_eq!((&area.blob, &area.starts), (&encoded.blob, &encoded.starts));
         for (found, run) in area.runs.iter().zip(&runs) {
             let start = (found.data_offset - identity().offset) as usize;
@@ -445,12 +448,13 @@ mod tests {
     fn no_flipped_bit_of_a_head_passes_and_noise_does_no_harm() {
         let runs = runs();
         let small = [&runs[0], &runs[2]];
-        let encoded = encode_group(&GroupSource {
+        let source = GroupSource {
             identity: identity(),
             released: std::slice::from_ref(&(0..90)),
             state: None,
             runs: &small,
-        });
+        };
+        let encoded = encode_group_with(&source, Some(&vec![2..5, 9..10]));
         let head = &encoded.image[..encoded.layout.head_bytes];
         testing::every_bit_flip_is_refused(head, decode);
         testing::noise_does_not_panic(head, decode);

@@ -138,7 +138,7 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
     let flags: String =
         names.iter().filter(|(flag, _)| identity.flags.has(*flag)).map(|(_, name)| *name).collect();
     line(format!(
-        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} key_end={} runs={} released={:?} state_bytes={}{flags}{}",
+        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} key_end={} runs={} released={:?} census={} state_bytes={}{flags}{}",
         identity.seq,
         identity.offset,
         layout.total_bytes(),
@@ -147,6 +147,7 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
         identity.key_end,
         group.area.runs.len(),
         group.area.released,
+        group.area.census.as_ref().map_or("none".into(), |census| format!("{census:?}")),
         group.area.state.as_ref().map_or("none".into(), |state| state.len().to_string()),
         if group.bad.is_empty() { String::new() } else { format!(" HARMED keys={:?}", group.bad) },
     ));
