@@ -135,7 +135,7 @@ impl Inner {
         };
         let (Some((trailer, parts)), Some(device)) = (footer, self.device_of(segment)) else { return };
         let Some(on) = device.live().first().map(|side| side.id) else { return };
-        if !self.core.borrow().catalog.closed(segment).is_some_and(|closed| closed.lap == lap) {
+        if self.core.borrow().catalog.closed(segment).is_none_or(|closed| closed.lap != lap) {
             return;
         }
         assert_eq!((trailer.segment, trailer.lap), (segment, lap), "the trailer of what is closed");
