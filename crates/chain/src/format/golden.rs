@@ -102,26 +102,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     let footer = Footer::encode(2, 3, end, footer_runs.iter().copied(), holes, keys.clone());
     let blocks = footer_runs.iter().filter(|run| run.keys.1 - run.keys.0 == 1).copied();
     let packed = Footer::encode(2, 3, end, blocks, Vec::new(), keys.clone());
-    let trailer = Trailer {
-        chain: CHAIN,
-        segment: 2,
-        lap: 3,
-        is_body: false,
-        first_seq: 7,
-        last_seq: 12,
-        incarnation: 4,
-        end_offset: 32768,
-        directory_offset: footer.directory_offset,
-        directory_bytes: footer.directory_bytes,
-        directory_checksum: footer.directory_checksum,
-        run_count: 3,
-        record_count: 6,
-        data_bytes: 4104,
-        hole_count: 1,
-        lost_below: 104,
-        segments: 16,
-        keys: Some(keys),
-    };
+    let trailer = trailer(&footer, keys);
     let entry = EntryHead {
         id: 0x0807_0605_0403_0201,
         slot: 5,
@@ -143,6 +124,30 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("metadata header", MetadataHeader { id: entry.id }.encode().to_vec()),
         ("metadata entry", entry.encode().to_vec()),
     ]
+}
+
+/// Of the segment with this footer.
+fn trailer(footer: &Footer, keys: Vec<std::ops::Range<u64>>) -> Trailer {
+    Trailer {
+        chain: CHAIN,
+        segment: 2,
+        lap: 3,
+        is_body: false,
+        first_seq: 7,
+        last_seq: 12,
+        incarnation: 4,
+        end_offset: 32768,
+        directory_offset: footer.directory_offset,
+        directory_bytes: footer.directory_bytes,
+        directory_checksum: footer.directory_checksum,
+        run_count: 3,
+        record_count: 6,
+        data_bytes: 4104,
+        hole_count: 1,
+        lost_below: 104,
+        segments: 16,
+        keys: Some(keys),
+    }
 }
 
 /// Of a line with two blocks of one segment.

@@ -30,7 +30,7 @@ pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
-use crate::format::{Directory, Hole, Trailer};
+use crate::format::{Directory, GroupIdentity, Hole, Trailer};
 use crate::links::Links;
 use crate::metadata::Known;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
@@ -60,6 +60,14 @@ pub struct Recovered {
     pub scanned_groups: u64,
     /// Segments scanned.
     pub scanned_segments: u64,
+}
+
+impl Recovered {
+    fn cover(&mut self, keys: &[Range<u64>]) {
+        for range in keys {
+            self.covered.insert(range.clone());
+        }
+    }
 }
 
 /// A chain as recovery hands it to the writer.
@@ -156,9 +164,7 @@ async fn survey(
     let mut catalog = Catalog::new(keys);
     let mut unequal = Vec::new();
     let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
-    // A census names them: what is left of them is behind what shows.
-    let is_meant = |it: &&mut (u32, Frame)| look_through.contains(&it.0) && it.1 == Frame::Blank;
-    frames.iter_mut().filter(is_meant).for_each(|(_, frame)| *frame = Frame::Open { lap: None });
+    show_again(&mut frames, look_through);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let (mut scans, mut bodies) = (Vec::new(), Vec::new());
@@ -173,13 +179,9 @@ async fn survey(
                 unseen.insert(segment, None);
                 continue;
             }
-            Frame::Ready { .. } => {
+            Frame::Ready { .. } | Frame::Body { .. } => {
                 catalog.set(segment, SegmentState::Ready);
-                continue;
-            }
-            Frame::Body { .. } => {
-                catalog.set(segment, SegmentState::Ready);
-                bodies.push(segment);
+                bodies.extend(matches!(frame, Frame::Body { .. }).then_some(segment));
                 continue;
             }
             Frame::Open { lap } => lap,
@@ -190,12 +192,8 @@ async fn survey(
                 check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
                 if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
-                    keys.iter().for_each(|range| {
-                        recovered.covered.insert(range.clone());
-                    });
-                    if !trailer.is_body {
-                        closed_laps.insert(trailer.lap, trailer.last_seq);
-                    }
+                    recovered.cover(&keys);
+                    closed_laps.extend((!trailer.is_body).then_some((trailer.lap, trailer.last_seq)));
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
                     continue;
                 }
@@ -218,12 +216,10 @@ async fn survey(
     scans.sort_by_key(|scan| scan.lap);
     recovered.scanned_segments = scans.len() as u64;
     recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
-    for identity in scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity) {
-        highest_lap = highest_lap.max(identity.lap);
-        incarnation = incarnation.max(identity.incarnation);
-        let device = links.device_of(identity.segment).expect("it was scanned");
-        check_sizes(&device.live_drives(), geometry, identity.segments)?;
-    }
+    let heads = scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity);
+    highest_lap = heads.clone().map(|it| it.lap).fold(highest_lap, u64::max);
+    incarnation = heads.clone().map(|it| it.incarnation).fold(incarnation, u64::max);
+    check_links(links, geometry, heads)?;
     Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal, unseen })
 }
 
@@ -243,6 +239,12 @@ async fn all_frames(
     }
     look_through_if_empty(&mut frames);
     Ok(frames)
+}
+
+/// Segments that a census names and that look as if they had never been used: what is left of them is behind what shows.
+fn show_again(frames: &mut [(u32, Frame)], look_through: &BTreeSet<u32>) {
+    let is_meant = |it: &&mut (u32, Frame)| look_through.contains(&it.0) && it.1 == Frame::Blank;
+    frames.iter_mut().filter(is_meant).for_each(|(_, frame)| *frame = Frame::Open { lap: None });
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
@@ -265,6 +267,19 @@ fn add_lacking(links: &Links, judged: &Judged, unequal: &mut Vec<Unequal>) {
             }
         }
     }
+}
+
+/// Every drive has the segments that groups on it say that it had.
+fn check_links<'a>(
+    links: &Links,
+    geometry: Geometry,
+    heads: impl Iterator<Item = &'a GroupIdentity>,
+) -> Result<(), OpenError> {
+    for identity in heads {
+        let device = links.device_of(identity.segment).expect("it was scanned");
+        check_sizes(&device.live_drives(), geometry, identity.segments)?;
+    }
+    Ok(())
 }
 
 fn check_sizes(sides: &[Drive], geometry: Geometry, had: u32) -> Result<(), OpenError> {
