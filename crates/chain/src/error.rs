@@ -377,4 +377,6 @@ pub enum DamageKind {
     Footer,
     /// The segment's header or trailer.
     Frame,
+    /// Everything: the segment held something, and nothing of it is left. Which keys it held is not known.
+    Segment,
 }

@@ -27,6 +27,7 @@ mod inspect;
 pub mod limits;
 mod links;
 mod membership;
+mod metadata;
 mod options;
 mod owner;
 mod placement;
@@ -49,6 +50,7 @@ pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenEr
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of};
 pub use membership::{DriveId, SideState};
+pub use metadata::{MetadataDrive, MetadataError, MetadataStats};
 #[cfg(feature = "planted-bugs")]
 pub use options::PlantedBug;
 pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};

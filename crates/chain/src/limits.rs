@@ -46,6 +46,9 @@ pub const STATE_MAX_BYTES: usize = 64 << 10;
 /// Most disjoint ranges of released keys. Small segments allow fewer.
 pub const RELEASED_RANGES_MAX: usize = 4096;
 
+/// Most ranges of segments in a census. Small segments allow fewer; where there are more, there is none.
+pub const CENSUS_RANGES_MAX: usize = 8192;
+
 /// A footer page is closed when it holds this many bytes; only a run that is larger alone makes a larger page.
 pub const FOOTER_PAGE_BYTES: usize = 16 << 10;
 /// Key ranges kept in memory for each closed segment; finer ones are merged.
@@ -95,6 +98,20 @@ pub const CACHE_READ_ERRORS_MAX: u32 = 8;
 /// One read of more than this, in bytes, is not put on a cache drive: it is cheap in order, and would push out the rest.
 pub const CACHE_OFFER_MAX_BYTES: u64 = 256 << 10;
 
+/// Bytes before the first slot of a metadata drive.
+pub const METADATA_ZONE_BYTES: u64 = 64 << 10;
+/// Bytes of a slot of a metadata drive. An entry takes whole slots.
+pub const METADATA_SLOT_BYTES: usize = 64 << 10;
+/// Most slots of a metadata drive: 1 TiB, the footers of 64 TiB of blocks of 4 KiB.
+pub const METADATA_SLOTS_MAX: u64 = 1 << 24;
+/// Bytes by which the file of a metadata drive grows at a time, unless one entry is larger.
+pub const METADATA_GROW_BYTES: u64 = 4 << 20;
+/// Bytes of footers that wait in memory for a metadata drive. What comes beyond that is read from the chain's drive when its turn
+/// comes.
+pub const METADATA_WAITING_MAX_BYTES: usize = 16 << 20;
+/// Milliseconds that an open waits for one read of a metadata drive. One that takes longer is used no more.
+pub const METADATA_DEADLINE_MS: u64 = 5000;
+
 const _: () = assert!(SEGMENT_MAX_BYTES <= u32::MAX as u64);
 const _: () = assert!(SEGMENTS_MAX * LINKS_MAX as u64 <= u32::MAX as u64);
 const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);
@@ -109,3 +126,5 @@ const _: () = assert!(SUPERBLOCK_QUORUM * 2 >= SUPERBLOCK_COPIES);
 const _: () = assert!(CACHE_LINE_BYTES * CACHE_BATCH_LINES <= DRIVE_IO_MAX_BYTES);
 // The head of a line has room for what it says of each block.
 const _: () = assert!(32 + 40 * CACHE_LINE_BLOCKS <= BLOCK_BYTES);
+const _: () =
+    assert!(METADATA_SLOT_BYTES.is_multiple_of(BLOCK_BYTES) && METADATA_SLOTS_MAX <= u32::MAX as u64);

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use ithaca_env::drive::Drive;
 
 use crate::limits::{LINKS_MAX, SEGMENTS_MAX};
+use crate::membership::DriveId;
+use crate::metadata::MetadataDrive;
 use crate::sides::Sides;
 
 /// Bits of a segment's number that say where on its link it is.
@@ -76,6 +78,11 @@ impl Links {
         self.device(link_of(segment))
     }
 
+    /// Whether a live side of the segment's link is this drive.
+    pub(crate) fn is_on(&self, segment: u32, id: DriveId) -> bool {
+        self.device_of(segment).is_some_and(|device| device.live().iter().any(|side| side.id == id))
+    }
+
     /// The names of the drives, for errors that are about all of them.
     pub(crate) fn names(&self) -> String {
         self.links.iter().map(|link| link.device.name()).collect::<Vec<_>>().join(", ")
@@ -85,29 +92,41 @@ impl Links {
 /// The drives of a chain. At a creation each inner list is a link and its drives are the sides of it; at an open they may
 /// come in any order and grouping: each says itself which one it is.
 #[derive(Clone)]
-pub struct Drives(pub(crate) Vec<Vec<Drive>>);
+pub struct Drives {
+    pub(crate) links: Vec<Vec<Drive>>,
+    pub(crate) metadata: Option<MetadataDrive>,
+}
+
+impl Drives {
+    /// The same with a metadata drive, which is none of them: the chain mirrors the footers of its closed segments there, and an
+    /// open reads them there. Nothing depends on it: it may be blank, old, harmed, or left out the next time.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Option<&MetadataDrive>) -> Self {
+        Self { metadata: metadata.cloned(), ..self }
+    }
+}
 
 impl From<Drive> for Drives {
     fn from(drive: Drive) -> Self {
-        Self(vec![vec![drive]])
+        Self::from(vec![vec![drive]])
     }
 }
 
 impl From<&Drive> for Drives {
     fn from(drive: &Drive) -> Self {
-        Self(vec![vec![drive.clone()]])
+        Self::from(vec![vec![drive.clone()]])
     }
 }
 
 impl From<Vec<Drive>> for Drives {
     fn from(drives: Vec<Drive>) -> Self {
-        Self(drives.into_iter().map(|drive| vec![drive]).collect())
+        Self::from(drives.into_iter().map(|drive| vec![drive]).collect::<Vec<_>>())
     }
 }
 
 impl From<Vec<Vec<Drive>>> for Drives {
     fn from(links: Vec<Vec<Drive>>) -> Self {
-        Self(links)
+        Self { links, metadata: None }
     }
 }
 

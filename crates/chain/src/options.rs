@@ -6,6 +6,7 @@ use std::time::Duration;
 use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
 use thiserror::Error;
 
+use crate::format::CENSUS_RANGE_BYTES;
 use crate::limits;
 use crate::links::index_of;
 use crate::placement::Placement;
@@ -125,6 +126,12 @@ pub enum PlantedBug {
     OwnerNotToldOfMove,
     /// A place is read although its segment is in another use.
     ReadAtForgetsLap,
+    /// An open takes what a metadata drive says of a segment without asking the segment.
+    StaleMetadataBelieved,
+    /// An open does not miss the segments that a census names.
+    CensusIgnored,
+    /// A footer is put on the metadata drive before all groups that belong into it are durable.
+    MetadataBeforeClose,
 }
 
 /// Sizes and knobs of a chain. `segment_bytes` is fixed at creation and kept on the drive; the rest may differ at each
@@ -314,9 +321,11 @@ pub(crate) struct Geometry {
     pub(crate) usable_bytes: u64,
     /// The most that one batch may cost (see `writer::cost`).
     pub(crate) batch_max_bytes: u64,
-    /// Encoded bytes of released ranges and of the state in a checkpoint, each.
+    /// What a checkpoint has room for: ranges of released keys, bytes of the state.
     pub(crate) released_max_ranges: usize,
     pub(crate) state_max_bytes: usize,
+    /// Ranges of segments in a census.
+    pub(crate) census_max_ranges: usize,
 }
 
 impl Geometry {
@@ -325,12 +334,16 @@ impl Geometry {
         let usable_bytes = segment_bytes - 4 * BLOCK_BYTES as u64;
         let quarter = usable_bytes / 4;
         let half_checkpoint = quarter / 2;
+        let census_max_ranges =
+            limits::CENSUS_RANGES_MAX.min(half_checkpoint as usize / 8 / CENSUS_RANGE_BYTES);
+        let state_room = half_checkpoint as usize - census_max_ranges * CENSUS_RANGE_BYTES;
         Self {
             segment_bytes,
             usable_bytes,
             batch_max_bytes: quarter.min(DRIVE_IO_MAX_BYTES as u64 / 2),
             released_max_ranges: limits::RELEASED_RANGES_MAX.min(half_checkpoint as usize / 16),
-            state_max_bytes: limits::STATE_MAX_BYTES.min(half_checkpoint as usize),
+            state_max_bytes: limits::STATE_MAX_BYTES.min(state_room),
+            census_max_ranges,
         }
     }
 
@@ -370,7 +383,8 @@ mod tests {
     #[test]
     fn a_batch_and_a_checkpoint_leave_half_of_the_smallest_segment() {
         let geometry = Geometry::new(limits::SEGMENT_MIN_BYTES);
-        let checkpoint = geometry.released_max_ranges * 16 + geometry.state_max_bytes;
+        let census = geometry.census_max_ranges * CENSUS_RANGE_BYTES;
+        let checkpoint = geometry.released_max_ranges * 16 + geometry.state_max_bytes + census;
         assert!(geometry.batch_max_bytes + checkpoint as u64 <= geometry.usable_bytes / 2);
     }
 }

@@ -75,13 +75,24 @@ pub struct Placed {
 ///
 /// Released keys are never used again, and it is told nothing of them at an open.
 ///
-/// The chain calls it on its own thread: `placed` for records in the order in which they become durable, before their ticket is
+/// The chain calls it on its own thread: `placed_all` for records in the order in which they become durable, before their ticket is
 /// reported durable; and at an open for every record that is on the drives, before the open returns. An open begins with what
 /// was written last: an owner that keeps the first place of equal versions keeps the copies, and the cleaner need not make others.
 pub trait Owner {
     /// A record is durable. Returns the place that is garbage by that: the one the owner had for the key, or the new one if it is
     /// an older version or a copy that it does not use. The cleaner goes by it when it chooses a segment.
     fn placed(&self, record: Placed) -> Option<Place>;
+
+    /// Several records are durable, as if [`Owner::placed`] were called for each in order; `garbage` is told what that would return. An
+    /// open calls it for many at a time, mostly in the order of their keys: an owner that has very many keys saves the waits for its memory
+    /// by looking all of them up before it changes any.
+    fn placed_all(&self, records: &[Placed], garbage: &mut dyn FnMut(Place)) {
+        for record in records {
+            if let Some(place) = self.placed(*record) {
+                garbage(place);
+            }
+        }
+    }
 
     /// Whether this record, at this place, is needed: it is what the owner would read. Of a deleted key: whether the junk is the
     /// newest version of it. Also asked when a record leaves memory, to keep on a cache drive what will be read: there a "no" costs a

@@ -45,7 +45,7 @@ pub(crate) struct Roster {
 
 /// Reads the superblocks of all drives and decides which chain they make. Writes nothing.
 pub(crate) async fn gather(drives: &Drives, options: &ChainOptions) -> Result<Roster, OpenError> {
-    let given: Vec<&Drive> = drives.0.iter().flatten().collect();
+    let given: Vec<&Drive> = drives.links.iter().flatten().collect();
     if given.len() > DRIVES_MAX {
         return Err(OpenError::TooManyDrives { found: given.len(), max: DRIVES_MAX });
     }

@@ -214,6 +214,10 @@ pub struct ServeArgs {
     /// What the cache keeps
     #[arg(long, value_name = "WHAT", value_enum)]
     pub cache_keeps: CacheKeeps,
+    /// A file or block device that mirrors what lies where on the units' drives, for all units, so that a start reads that from
+    /// one drive. It holds copies only, and is written anew when it was lost; a missing path becomes a file
+    #[arg(long, value_name = "PATH")]
+    pub metadata: Option<PathBuf>,
     /// Which drive the log goes on on when a segment is full
     #[arg(long, value_name = "ORDER", value_enum)]
     pub placement: Placement,

@@ -254,6 +254,7 @@ fn described(damage: &Damage) -> String {
         DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
         DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
         DamageKind::Frame => "a segment's header or trailer".to_owned(),
+        DamageKind::Segment => "a whole segment, of which nothing is left".to_owned(),
     };
     let (link, index) = (ithaca_chain::link_of(damage.segment), ithaca_chain::index_of(damage.segment));
     let link = if link == 0 { String::new() } else { format!(" of link {link}") };

@@ -161,6 +161,7 @@ impl Served {
 fn node_options(id: NodeId, arguments: &ServeArgs) -> NodeOptions {
     NodeOptions {
         cache: cache(arguments),
+        metadata: arguments.metadata.clone(),
         chain: chain(arguments),
         drives: arguments.drive.clone(),
         create_bytes: arguments.drive_size,
@@ -183,6 +184,7 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         units,
         replicas: arguments.replicas as usize,
         cache: cache(arguments),
+        metadata: arguments.metadata.clone(),
         chain: chain(arguments),
         drives: arguments.drive.clone(),
         create_bytes: arguments.drive_size,
@@ -221,6 +223,7 @@ fn failed(error: StartError) -> Failure {
             | OpenError::TooManyDrives { .. },
         ) => Failure::usage(line),
         StartError::Cache(_)
+        | StartError::Metadata(_)
         | StartError::Units { .. }
         | StartError::Replicas { .. }
         | StartError::ReplicasChanged { .. }

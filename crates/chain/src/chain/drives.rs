@@ -82,8 +82,8 @@ impl Chain {
         let inner = &self.inner;
         let _change = inner.begin_change().await;
         inner.check_running()?;
+        let link = self.free_link().await?;
         let roster = inner.registry.roster().clone();
-        let link = free_link(&roster.membership)?;
         let sequence = inner.check_new(&roster, &drive).await?;
         let id = DriveId(inner.env.random_u64());
         inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
@@ -171,6 +171,27 @@ impl Chain {
             self.move_away(link, name).await?;
         }
         Ok(())
+    }
+
+    /// A number for a new link. A census may still name segments of a link that had it before: on a blank drive they would be missed. So
+    /// one that the newest census does not name comes first, and if there is none another census is waited for.
+    async fn free_link(&self) -> Result<u32, ChangeError> {
+        let inner = &self.inner;
+        let link = {
+            let (roster, core) = (inner.registry.roster(), inner.core.borrow());
+            let membership = &roster.membership;
+            let is_free = |link: &u32| membership.members.iter().all(|member| member.link != *link);
+            let free = || (0..LINKS_MAX as u32).filter(is_free);
+            let found = membership.members.len() + 1;
+            let link = free().find(|link| !core.may_be_named(*link)).or_else(|| free().next());
+            link.ok_or(OpenError::TooManyDrives { found, max: LINKS_MAX })?
+        };
+        while inner.core.borrow().may_be_named(link) && inner.core.borrow_mut().ask_for_census() {
+            let ticket = inner.core.borrow_mut().append(Batch::default()).map_err(ChangeError::Refused)?;
+            inner.pump.ring();
+            self.wait(ticket).await?;
+        }
+        Ok(link)
     }
 
     /// Moves what is left on a leaving link to the others.
@@ -291,13 +312,4 @@ impl Inner {
         self.core.borrow_mut().set_leaving(link, is_leaving, &mut effects);
         self.start(effects);
     }
-}
-
-/// A number that no link has.
-fn free_link(membership: &Membership) -> Result<u32, OpenError> {
-    let is_used = |link: &u32| membership.members.iter().any(|member| member.link == *link);
-    let found = membership.members.len() + 1;
-    (0..LINKS_MAX as u32)
-        .find(|link| !is_used(link))
-        .ok_or(OpenError::TooManyDrives { found, max: LINKS_MAX })
 }

@@ -5,12 +5,14 @@ mod clean;
 mod clean_now;
 mod drives;
 mod keeper;
+mod metadata;
 mod open;
 mod owned;
 mod rebuild;
 mod scrub;
 mod spill;
 mod stats;
+mod tell;
 mod victim;
 
 use std::cell::{Cell, RefCell};
@@ -73,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) footers: RefCell<FooterCache>,
     /// The part in a cache drive, if there is one.
     pub(crate) share: RefCell<Option<Share>>,
+    /// The part in a metadata drive, if there is one.
+    pub(crate) metadata: Option<crate::metadata::Share>,
     /// Where reads were answered.
     pub(crate) reads: Rc<ReadCounters>,
     /// Rings when tickets became durable, space came free, or the chain stopped.
@@ -106,6 +110,7 @@ impl Inner {
             match effect {
                 Effect::Write { io, link, offset, bytes } => {
                     self.spill_footer(io, offset, &bytes);
+                    self.keep_footer(io, &bytes);
                     let write = self.device(link).write(offset, bytes, Durability::Durable);
                     let inner = Rc::clone(self);
                     self.busy.set(self.busy.get() + 1);
@@ -115,6 +120,7 @@ impl Inner {
                         let mut effects = Vec::new();
                         inner.core.borrow_mut().done(io, result, &mut effects);
                         inner.start(effects);
+                        inner.ring_mirror(io);
                         if inner.is_closing.get() {
                             inner.changed.ring();
                         }
@@ -189,9 +195,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The pump and the keeper wait on these, and end when the chain is gone.
+        // The pump, the keeper and the mirror wait on these, and end when the chain is gone.
         self.pump.ring();
         self.changed.ring();
+        if let Some(metadata) = &self.metadata {
+            metadata.bell.ring();
+        }
     }
 }
 

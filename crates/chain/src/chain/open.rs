@@ -17,6 +17,7 @@ use crate::format::{SegmentHeader, SegmentKind};
 use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
 use crate::membership::DriveId;
+use crate::metadata::{Known, Share};
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, planted};
 use crate::owner::{Keys, Owner};
 use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
@@ -36,19 +37,19 @@ impl Chain {
         identity: Identity,
         options: ChainOptions,
     ) -> Result<Self, OpenError> {
-        let Drives(links) = drives.into();
-        Self::create_with(env, links, identity, options, None).await
+        Self::create_with(env, drives.into(), identity, options, None).await
     }
 
     /// The same, for keys that are versioned if there is an owner.
     pub(super) async fn create_with(
         env: &Env,
-        links: Vec<Vec<Drive>>,
+        drives: Drives,
         identity: Identity,
         options: ChainOptions,
         owner: Option<Rc<dyn Owner>>,
     ) -> Result<Self, OpenError> {
         options.validate()?;
+        let Drives { links, metadata } = drives;
         let keys = keys_of(owner.as_ref());
         check_counts(&links)?;
         let geometry = Geometry::new(options.segment_bytes);
@@ -87,7 +88,9 @@ impl Chain {
             state: None,
         };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, registry, links, core, owner);
+        let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
+        let chain = Self::over(env, registry, links, core, owner, metadata);
+        chain.inner.settle_metadata(&Known::default());
         chain.inner.prepare_at_once().await?;
         chain.begin().await?;
         Ok(chain)
@@ -142,7 +145,14 @@ impl Chain {
         let geometry = Geometry::new(options.segment_bytes);
         let registry = Registry::new(roster.watched(env, &options), options.clone());
         let links = registry.roster().links(&registry);
-        let reopened = recover(&links, identity.id, geometry, keys, &options).await?;
+        let known = match &drives.metadata {
+            Some(metadata) => {
+                let is_believed = planted!(options, StaleMetadataBelieved);
+                Known::read(metadata, identity.id, is_believed, |segment, id| links.is_on(segment, id)).await
+            }
+            None => Known::default(),
+        };
+        let reopened = recover(&links, identity.id, geometry, keys, &options, &known).await?;
         let mut taken = registry.take().await;
         taken.settle().await?;
         taken.store();
@@ -155,8 +165,11 @@ impl Chain {
             link.device.sync().await?;
         }
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let chain = Self::over(env, registry, links, core, owner);
-        chain.inner.tell_owner_of_all().await?;
+        let metadata = drives.metadata.map(|metadata| Share::new(&metadata, identity.id));
+        let chain = Self::over(env, registry, links, core, owner, metadata);
+        chain.inner.settle_metadata(&known);
+        chain.inner.tell_owner_of_all(&known).await?;
+        drop(known);
         chain.begin().await?;
         chain.inner.spawn_rebuild();
         Ok((chain, recovered))
@@ -168,6 +181,7 @@ impl Chain {
         links: Links,
         core: Core,
         owner: Option<Rc<dyn Owner>>,
+        metadata: Option<Share>,
     ) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let identity = registry.roster().identity().clone();
@@ -182,6 +196,7 @@ impl Chain {
             tail: RefCell::new(TailCache::new(tail_bytes)),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
             share: RefCell::default(),
+            metadata,
             reads: Rc::default(),
             changed: Rc::new(Notify::default()),
             pump: Rc::new(Notify::default()),
@@ -207,6 +222,7 @@ impl Chain {
         inner.spawn_scrubber();
         inner.spawn_sleeper();
         inner.spawn_cleaner();
+        inner.spawn_mirror();
         inner.turn();
         inner
             .changed
@@ -311,7 +327,7 @@ async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenErr
     // Which chain it was is not known, so any block that is not zeros counts.
     let no_chain = ChainId([0; 16]);
     let segments = geometry.segments_in(drive.size_bytes());
-    let frames = read_frames(drive, 0, segments, geometry, no_chain).await?;
+    let frames = read_frames(drive, 0, segments, geometry, no_chain, &Known::default()).await?;
     let is_blank = frames.iter().all(|(_, frame)| matches!(frame, Frame::Blank));
     if is_blank { Ok(()) } else { Err(fault) }
 }

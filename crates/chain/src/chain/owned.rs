@@ -8,17 +8,14 @@ use ithaca_env::drive::DriveError;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Chain, Inner};
-use crate::cache::{FooterPart, PartKey};
-use crate::catalog::{Located, SegmentState};
+use crate::catalog::Located;
 use crate::core::Ticket;
-use crate::error::{OpenError, PlaceError, ReadError};
+use crate::error::{OpenError, PlaceError};
 use crate::format::{HeadView, RunHead};
-use crate::limits::SCAN_IO_BYTES;
 use crate::links::Drives;
 use crate::options::{ChainOptions, Identity, planted};
 use crate::owner::{Owner, Place, Placed};
 use crate::recover::Recovered;
-use crate::run::{TableEntry, listed};
 
 /// A batch of copies, and where its runs lie once they are durable.
 pub(super) struct Copied {
@@ -38,15 +35,7 @@ pub(super) fn records_of<'a>(
     segment: u32,
     lap: u64,
 ) -> impl Iterator<Item = Placed> + use<'a> {
-    let (version, kind) = (head.version, head.kind);
-    let (mut key, mut offset) = (head.first_key, head.data_offset);
-    listed(head.table).map(move |TableEntry { len, checksum }| {
-        let place = Place { segment, lap, offset, len, checksum };
-        let record = Placed { key, version, kind, place };
-        key += 1;
-        offset += len;
-        record
-    })
+    head.records(segment, lap)
 }
 
 impl Chain {
@@ -58,8 +47,7 @@ impl Chain {
         options: ChainOptions,
         owner: Rc<dyn Owner>,
     ) -> Result<Self, OpenError> {
-        let Drives(links) = drives.into();
-        Self::create_with(env, links, identity, options, Some(owner)).await
+        Self::create_with(env, drives.into(), identity, options, Some(owner)).await
     }
 
     /// As [`Chain::open`], of a chain whose keys are versioned. Before it returns, and before anything is cleaned, `owner` is
@@ -164,82 +152,19 @@ impl Inner {
         }
     }
 
-    fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
-        for record in records_of(head, segment, lap) {
-            // It was in a segment that came back, or will go with the next one.
-            if self.core.borrow().catalog.released.contains(record.key) {
-                continue;
-            }
-            if let Some(garbage) = owner.placed(record) {
-                self.core.borrow_mut().note_garbage(garbage.lap);
-            }
-        }
+    pub(super) fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
+        let mut records = records_of(head, segment, lap).collect();
+        self.place_all(owner, &mut records);
     }
 
-    /// Tells the owner of every record on the drives.
-    pub(super) async fn tell_owner_of_all(&self) -> Result<(), OpenError> {
-        let Some(owner) = self.owner.clone() else { return Ok(()) };
-        let mut segments: Vec<(u32, u64)> = {
-            let core = self.core.borrow();
-            let lap = |state: &SegmentState| match state {
-                SegmentState::Open(open) => Some(open.lap),
-                SegmentState::Closed(closed) => Some(closed.lap),
-                SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => {
-                    None
-                }
-            };
-            core.catalog.space.iter().filter_map(|(segment, state)| Some((segment, lap(state)?))).collect()
-        };
-        // Copies before what they are of: an owner that keeps the first place of a version needs no second copy.
-        segments.sort_by_key(|(_, lap)| std::cmp::Reverse(*lap));
-        for (segment, lap) in segments {
-            match self.tell_of_segment(&*owner, segment, lap).await {
-                Ok(()) => {}
-                Err(ReadError::Drive(error)) => return Err(error.into()),
-                Err(ReadError::Damaged { segment, offset, .. }) => {
-                    tracing::warn!(segment, offset, "the runs of a segment cannot be told");
-                }
-            }
+    /// Tells the owner of these records, but for those that are released: they were in a segment that came back, or will go with the
+    /// next one. None is left.
+    pub(super) fn place_all(&self, owner: &dyn Owner, records: &mut Vec<Placed>) {
+        let mut core = self.core.borrow_mut();
+        if !core.catalog.released.is_empty() {
+            records.retain(|record| !core.catalog.released.contains(record.key));
         }
-        Ok(())
-    }
-
-    async fn tell_of_segment(&self, owner: &dyn Owner, segment: u32, lap: u64) -> Result<(), ReadError> {
-        let mut next = 0;
-        loop {
-            if self.tell_from_memory(owner, segment, lap) {
-                return Ok(());
-            }
-            let parts = self.load_footer_part(PartKey { segment, lap, page: None }, 0).await?;
-            let Some((_, FooterPart::Directory(directory))) = parts.into_iter().next() else { continue };
-            while next < directory.pages.len() {
-                let key = PartKey { segment, lap, page: Some(next as u32) };
-                let parts = self.load_footer_part(key, SCAN_IO_BYTES).await?;
-                if parts.is_empty() {
-                    break;
-                }
-                for (key, part) in parts {
-                    let FooterPart::Page(page) = part else { continue };
-                    for run in 0..page.run_count() {
-                        self.place(owner, &page.head(run), segment, lap);
-                    }
-                    next = key.page.map_or(next, |page| page as usize + 1);
-                }
-            }
-            if next == directory.pages.len() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Tells of a segment whose index is in memory: an open one, or one whose footer is harmed. Returns whether it is.
-    fn tell_from_memory(&self, owner: &dyn Owner, segment: u32, lap: u64) -> bool {
-        let heads: Vec<RunHead> = {
-            let core = self.core.borrow();
-            let Some(index) = core.catalog.index_of(segment, lap) else { return false };
-            index.runs().map(|(head, blob)| head.to_head(blob)).collect()
-        };
-        heads.iter().for_each(|head| self.place(owner, &head.view(), segment, lap));
-        true
+        owner.placed_all(records, &mut |garbage| core.note_garbage(garbage.lap));
+        records.clear();
     }
 }

@@ -40,10 +40,10 @@ pub struct Scrubbed {
 }
 
 /// Work on the drives that a close waits for, until it is dropped.
-struct Busy<'a>(&'a Inner);
+pub(super) struct Busy<'a>(&'a Inner);
 
 impl<'a> Busy<'a> {
-    fn begin(inner: &'a Inner) -> Self {
+    pub(super) fn begin(inner: &'a Inner) -> Self {
         inner.busy.set(inner.busy.get() + 1);
         Self(inner)
     }

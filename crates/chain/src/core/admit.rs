@@ -7,7 +7,9 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Core, Queued};
 use crate::error::AppendError;
-use crate::format::{GROUP_HEAD_BYTES, RUN_HEAD_BYTES, RunHead, is_aligned, run_blob_bytes};
+use crate::format::{
+    CENSUS_RANGE_BYTES, GROUP_HEAD_BYTES, RUN_HEAD_BYTES, RunHead, is_aligned, run_blob_bytes,
+};
 use crate::limits::{BATCH_RUNS_MAX, META_MAX_BYTES, RUN_RECORDS_MAX};
 use crate::options::planted;
 use crate::run::{Run, RunKind};
@@ -36,6 +38,8 @@ pub(crate) struct Sizes {
     pub(crate) aligned: u64,
     pub(crate) releases: u64,
     pub(crate) state: u64,
+    /// Ranges of a census.
+    pub(crate) census: u64,
 }
 
 impl Sizes {
@@ -74,12 +78,14 @@ impl Sizes {
             aligned: self.aligned + other.aligned,
             releases: self.releases + other.releases,
             state: self.state.max(other.state),
+            census: self.census.max(other.census),
         }
     }
 
     /// Bytes of a group of this content.
     pub(crate) fn group_bytes(&self) -> u64 {
-        let head = GROUP_HEAD_BYTES as u64 + self.releases * 16 + self.state + self.blob;
+        let control = self.releases * 16 + self.census * CENSUS_RANGE_BYTES as u64 + self.state;
+        let head = GROUP_HEAD_BYTES as u64 + control + self.blob;
         (head + self.packed).next_multiple_of(BLOCK_BYTES as u64) + self.aligned
     }
 

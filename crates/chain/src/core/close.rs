@@ -17,7 +17,7 @@ use crate::owner::Keys;
 
 /// A full segment on its way to be closed.
 pub(super) struct Closing {
-    segment: u32,
+    pub(super) segment: u32,
     /// The last group that was formed for it. Its successor holds the next one.
     last_seq: u64,
     stage: Stage,
@@ -85,7 +85,13 @@ impl Core {
         self.write_next_part(out);
     }
 
-    pub(super) fn encode_footer(
+    /// Full segments that wait to be closed.
+    pub(crate) fn full_segments(&self) -> Vec<u32> {
+        self.closing.iter().map(|closing| closing.segment).collect()
+    }
+
+    /// The footer of an open segment as it would be now, part by part with the place of each, and behind them the trailer.
+    pub(crate) fn encode_footer(
         &self,
         segment: u32,
         is_body: bool,

@@ -8,7 +8,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::{Closing, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes};
 use crate::catalog::{OpenSegment, SegmentState};
 use crate::format::{
-    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group, footer_bound_bytes,
+    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group_with, footer_bound_bytes,
 };
 use crate::limits::SEGMENTS_READY_MAX;
 use crate::links::link_of;
@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// Whether a group of this content fits into the segment, with the footer that it will then need.
-    fn fits(&self, cursor: &Cursor, sizes: &Sizes) -> bool {
+    pub(super) fn fits(&self, cursor: &Cursor, sizes: &Sizes) -> bool {
         let sizes = if cursor.is_empty { self.with_checkpoint(sizes) } else { *sizes };
         let footer =
             footer_bound_bytes(cursor.blob_bytes + sizes.blob, cursor.runs + sizes.runs, cursor.holes);
@@ -82,6 +82,7 @@ impl Core {
         Sizes {
             releases: sizes.releases + self.formed_released.range_count() as u64,
             state: sizes.state.max(self.formed_state.as_ref().map_or(0, |state| state.len() as u64)),
+            census: self.geometry.census_max_ranges as u64,
             ..*sizes
         }
     }
@@ -102,6 +103,8 @@ impl Core {
             self.marker = None;
         }
         let (released, state) = self.control(&cursor, &taken);
+        let content = taken.iter().fold(Sizes::default(), |sum, queued| sum.plus(&queued.sizes));
+        let census = self.census(&cursor, &content, flags);
         if cursor.is_empty {
             flags = flags.with(GroupFlags::CHECKPOINT);
         }
@@ -120,7 +123,7 @@ impl Core {
         };
         let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
         let source = GroupSource { identity, released: &released, state: state.as_ref(), runs: &runs };
-        let encoded = encode_group(&source);
+        let encoded = encode_group_with(&source, census.as_ref());
         let end_offset = cursor.offset + encoded.layout.total_bytes() as u32;
         let data_bytes = (encoded.layout.packed_bytes + encoded.layout.aligned_bytes) as u64;
         self.cursor = Some(Cursor {

@@ -11,6 +11,7 @@
 
 mod admit;
 mod body;
+mod census;
 mod clean;
 mod close;
 mod form;
@@ -188,6 +189,14 @@ pub(crate) struct Core {
     ready_wanted: usize,
     /// Every group up to this one is durable, and a durable group says so.
     vouched_seq: u64,
+    /// A segment was closed that no census names yet, or one is asked for.
+    census_due: bool,
+    /// The group with the newest census.
+    census_seq: u64,
+    /// For each link the newest group whose census names it; what was before the open may name any.
+    named_seq: [u64; limits::LINKS_MAX],
+    /// Closed segments when that was last looked at.
+    counted_closed: u64,
     cleaner: Cleaner,
     /// The cleaner's own segment.
     body: Option<Body>,
@@ -236,6 +245,10 @@ impl Core {
             reclaim_due: true,
             ready_wanted,
             vouched_seq: 0,
+            census_due: true,
+            census_seq: 0,
+            named_seq: [resume.next_seq - 1; limits::LINKS_MAX],
+            counted_closed: 0,
             cleaner: Cleaner::new(),
             body: None,
             grown_out: BTreeSet::new(),
@@ -247,6 +260,11 @@ impl Core {
     pub(crate) fn turn(&mut self, out: &mut Vec<Effect>) {
         if self.stopped.is_some() {
             return;
+        }
+        // Other segments than those of the log are closed too.
+        if self.counters.segments_closed != self.counted_closed {
+            self.counted_closed = self.counters.segments_closed;
+            self.census_due = true;
         }
         self.prepare_next(out);
         self.form(out);

@@ -4,17 +4,15 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::run_head::HeadView;
+use super::page::{PAGE_HEAD_BYTES, PageBuilder};
 use super::{finish_zeros, open_record, seal_record};
 use crate::limits::{FOOTER_PAGE_BYTES, FORMAT_VERSION, HOLES_MAX};
 
-const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"ITHF");
 const DIRECTORY_MAGIC: u32 = u32::from_le_bytes(*b"ITHD");
-const PAGE_HEAD_BYTES: usize = 36;
 const DIRECTORY_HEAD_BYTES: usize = 36;
 const PAGE_ENTRY_BYTES: usize = 32;
 const HOLE_BYTES: usize = 24;
@@ -35,6 +33,17 @@ pub(crate) struct PageEntry {
     pub(crate) bytes: u32,
     /// The page's checksum: a page of another lap is never taken for it.
     pub(crate) checksum: u32,
+}
+
+impl PageEntry {
+    /// Whether the page is in `bytes`, which begin at byte `start` of the segment, as it was written.
+    pub(crate) fn is_whole(&self, bytes: &[u8], start: u32) -> bool {
+        let at = self.offset.checked_sub(start).map(|at| at as usize);
+        let page = at.and_then(|at| bytes.get(at..at + self.bytes as usize));
+        page.is_some_and(|page| {
+            stored_checksum(page) == self.checksum && crc32c::crc32c(&page[8..]) == self.checksum
+        })
+    }
 }
 
 /// Groups that were durable and cannot be read any more.
@@ -89,12 +98,12 @@ impl Footer {
         let mut pages: Vec<(Range<u64>, BytesMut)> = Vec::new();
         let mut building = PageBuilder::default();
         for run in runs {
-            building.add(run);
-            if building.is_full() {
+            if building.is_full_before(&run) {
                 pages.push(std::mem::take(&mut building).finish(segment, lap));
             }
+            building.add(run);
         }
-        if !building.starts.is_empty() {
+        if !building.is_empty() {
             pages.push(building.finish(segment, lap));
         }
         let pages_bytes: usize = pages.iter().map(|(_, page)| page.len()).sum();
@@ -126,140 +135,11 @@ impl Footer {
     }
 }
 
-fn stored_checksum(record: &[u8]) -> u32 {
+pub(super) fn stored_checksum(record: &[u8]) -> u32 {
     u32::from_le_bytes([record[4], record[5], record[6], record[7]])
 }
 
-#[derive(Default)]
-struct PageBuilder {
-    starts: Vec<u32>,
-    blob: BytesMut,
-    first_key: u64,
-    end_key: u64,
-}
-
-impl PageBuilder {
-    fn add(&mut self, run: FooterRun<'_>) {
-        if self.starts.is_empty() {
-            self.first_key = run.keys.0;
-        }
-        self.end_key = self.end_key.max(run.keys.1);
-        self.starts.push(self.blob.len() as u32);
-        self.blob.extend_from_slice(run.blob);
-    }
-
-    fn is_full(&self) -> bool {
-        self.blob.len() + 4 * self.starts.len() >= FOOTER_PAGE_BYTES
-    }
-
-    fn finish(self, segment: u32, lap: u64) -> (Range<u64>, BytesMut) {
-        let bytes = (PAGE_HEAD_BYTES + 4 * self.starts.len() + self.blob.len()).next_multiple_of(BLOCK_BYTES);
-        let mut out = BytesMut::with_capacity(bytes);
-        out.put_u32_le(PAGE_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
-        out.put_u32_le(segment);
-        out.put_u64_le(lap);
-        out.put_u32_le(self.starts.len() as u32);
-        out.put_u32_le(self.blob.len() as u32);
-        out.put_u32_le(0);
-        debug_assert_eq!(out.len(), PAGE_HEAD_BYTES);
-        self.starts.iter().for_each(|&start| out.put_u32_le(start));
-        out.extend_from_slice(&self.blob);
-        out.resize(bytes, 0);
-        seal_record(&mut out);
-        (self.first_key..self.end_key, out)
-    }
-}
-
-/// A page in memory: run heads to search.
-#[derive(Clone, Debug)]
-pub(crate) struct PageView {
-    blob: Bytes,
-    starts: Vec<u32>,
-    /// Beside each other, so that a search touches few lines of memory.
-    first_keys: Vec<u64>,
-    /// Of the records of each run.
-    counts: Vec<u32>,
-}
-
-impl PageView {
-    /// Decodes a page and checks every run head in it once.
-    pub(crate) fn decode(page: &Bytes, segment: u32, lap: u64) -> Result<Self, DecodeError> {
-        let mut decoder = open_record(page, "footer page", PAGE_MAGIC)?;
-        expect(u64::from(decoder.u16("page flags")?), 0, "page flags")?;
-        expect(u64::from(decoder.u32("page segment")?), u64::from(segment), "page segment")?;
-        expect(decoder.u64("page lap")?, lap, "page lap")?;
-        let count = decoder.u32("page runs")? as usize;
-        let blob_bytes = decoder.u32("page bytes")? as usize;
-        expect(u64::from(decoder.u32("page reserved")?), 0, "page reserved")?;
-        let mut list = Decoder::new(decoder.bytes("page runs", count.saturating_mul(4))?);
-        let blob_at = page.len() - decoder.left();
-        decoder.bytes("page bytes", blob_bytes)?;
-        finish_zeros(decoder, "footer page")?;
-        let blob = page.slice(blob_at..blob_at + blob_bytes);
-        let (mut starts, mut first_keys) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut counts = Vec::with_capacity(count);
-        let (mut at, mut last_key) = (0, 0);
-        for _ in 0..count {
-            expect(u64::from(list.u32("page runs")?), at as u64, "page runs")?;
-            let (run, len) = HeadView::decode(blob.get(at..).unwrap_or(&[]))?;
-            run.check()?;
-            if run.first_key < last_key {
-                return Err(DecodeError::Invalid {
-                    field: "page runs",
-                    found: run.first_key,
-                    expected: "ascending keys",
-                });
-            }
-            last_key = run.first_key;
-            starts.push(at as u32);
-            first_keys.push(run.first_key);
-            counts.push((run.keys().end - run.first_key) as u32);
-            at += len;
-        }
-        expect(at as u64, blob_bytes as u64, "page bytes")?;
-        Ok(Self { blob, starts, first_keys, counts })
-    }
-
-    pub(crate) fn run_count(&self) -> usize {
-        self.starts.len()
-    }
-
-    /// The keys of run `index`, if there are so many.
-    pub(crate) fn keys(&self, index: usize) -> Option<Range<u64>> {
-        let first_key = *self.first_keys.get(index)?;
-        Some(first_key..first_key + u64::from(self.counts[index]))
-    }
-
-    /// The first run that has a key at or after `from`.
-    pub(crate) fn first_at(&self, from: u64) -> Option<usize> {
-        let after = self.first_keys.partition_point(|&first_key| first_key <= from);
-        let before =
-            after.checked_sub(1).filter(|&index| self.keys(index).is_some_and(|keys| keys.end > from));
-        before.or((after < self.starts.len()).then_some(after))
-    }
-
-    /// The records of run `index` with keys in `keys`, which lie within it, and the heads that they lie in.
-    pub(crate) fn part(&self, index: usize, keys: Range<u64>) -> (HeadView<'_>, &Bytes) {
-        (self.head(index).part(keys, 0), &self.blob)
-    }
-
-    /// The whole head of run `index`. Panics if there is no such run.
-    pub(crate) fn head(&self, index: usize) -> HeadView<'_> {
-        let (head, _) =
-            HeadView::decode(&self.blob[self.starts[index] as usize..]).expect("checked when it was decoded");
-        head
-    }
-
-    /// Bytes it takes in memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.blob.len() + 16 * self.starts.len() + PAGE_HEAD_BYTES + BLOCK_BYTES / 2
-    }
-}
-
-fn expect(found: u64, expected: u64, field: &'static str) -> Result<(), DecodeError> {
+pub(super) fn expect(found: u64, expected: u64, field: &'static str) -> Result<(), DecodeError> {
     if found == expected {
         return Ok(());
     }
@@ -365,8 +245,10 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
-    use crate::format::{GroupFlags, GroupIdentity, GroupSource, encode_group, testing};
+    use crate::format::{GroupFlags, GroupIdentity, GroupSource, PageView, encode_group, testing};
     use crate::options::ChainId;
     use crate::run::{Run, RunKind, Table};
 

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use bytes::Bytes;
 
 use super::{
-    CacheHeader, CachedBlock, Directory, Footer, FooterRun, GroupFlags, GroupIdentity, GroupSource, Hole,
-    LineHead, PageView, SegmentHeader, SegmentKind, Superblock, Trailer, encode_group, peek_group,
+    CacheHeader, CachedBlock, Directory, EntryHead, Footer, FooterRun, GroupFlags, GroupIdentity,
+    GroupSource, Hole, LineHead, MetadataHeader, PageView, SegmentHeader, SegmentKind, Superblock, Trailer,
+    encode_group_with, peek_group,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -81,21 +82,53 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     };
     let runs = runs();
     let state = Bytes::from_static(b"state");
-    let group = encode_group(&GroupSource {
+    let source = GroupSource {
         identity,
         released: &[0..50, 60..70],
         state: Some(&state),
         runs: &runs.iter().collect::<Vec<_>>(),
-    });
+    };
+    let group = encode_group_with(&source, Some(&vec![0..2, 5..9]));
     let ends = group.starts.iter().skip(1).map(|&end| end as usize).chain([group.blob.len()]);
-    let footer_runs = runs.iter().zip(group.starts.iter().zip(ends)).map(|(run, (&start, end))| FooterRun {
+    let footer_run = |(run, (&start, end)): (&Run, (&u32, usize))| FooterRun {
         keys: (run.keys().start, run.keys().end),
         blob: &group.blob[start as usize..end],
-    });
+    };
+    let footer_runs: Vec<FooterRun<'_>> =
+        runs.iter().zip(group.starts.iter().zip(ends)).map(footer_run).collect();
     let holes = vec![Hole { offset: 16384, bytes: 8192, seqs: 9..10 }];
     let keys = vec![std::ops::Range { start: 100, end: 106 }];
-    let footer = Footer::encode(2, 3, (64 << 20) - 4096, footer_runs, holes, keys.clone());
-    let trailer = Trailer {
+    let end = (64 << 20) - 4096;
+    let footer = Footer::encode(2, 3, end, footer_runs.iter().copied(), holes, keys.clone());
+    let blocks = footer_runs.iter().filter(|run| run.keys.1 - run.keys.0 == 1).copied();
+    let packed = Footer::encode(2, 3, end, blocks, Vec::new(), keys.clone());
+    let trailer = trailer(&footer, keys);
+    let entry = EntryHead {
+        id: 0x0807_0605_0403_0201,
+        slot: 5,
+        drive: DriveId(0x1122_3344_5566_7788),
+        footer_bytes: footer.bytes.len() as u32,
+        trailer: trailer.clone(),
+    };
+    vec![
+        ("superblock", superblock().encode().to_vec()),
+        ("segment header", header.encode().to_vec()),
+        ("segment header of copies", body.encode().to_vec()),
+        ("group", group.image.to_vec()),
+        ("footer page", footer.bytes[..4096].to_vec()),
+        ("footer page, packed", packed.bytes[..4096].to_vec()),
+        ("footer directory", footer.bytes[4096..].to_vec()),
+        ("segment trailer", trailer.encode().to_vec()),
+        ("cache header", CacheHeader { session: 0x0102_0304_0506_0708, lines: 9 }.encode().to_vec()),
+        ("cache line head", line_head().encode().to_vec()),
+        ("metadata header", MetadataHeader { id: entry.id }.encode().to_vec()),
+        ("metadata entry", entry.encode().to_vec()),
+    ]
+}
+
+/// Of the segment with this footer.
+fn trailer(footer: &Footer, keys: Vec<std::ops::Range<u64>>) -> Trailer {
+    Trailer {
         chain: CHAIN,
         segment: 2,
         lap: 3,
@@ -114,18 +147,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         lost_below: 104,
         segments: 16,
         keys: Some(keys),
-    };
-    vec![
-        ("superblock", superblock().encode().to_vec()),
-        ("segment header", header.encode().to_vec()),
-        ("segment header of copies", body.encode().to_vec()),
-        ("group", group.image.to_vec()),
-        ("footer page", footer.bytes[..4096].to_vec()),
-        ("footer directory", footer.bytes[4096..].to_vec()),
-        ("segment trailer", trailer.encode().to_vec()),
-        ("cache header", CacheHeader { session: 0x0102_0304_0506_0708, lines: 9 }.encode().to_vec()),
-        ("cache line head", line_head().encode().to_vec()),
-    ]
+    }
 }
 
 /// Of a line with two blocks of one segment.
@@ -172,10 +194,12 @@ fn golden_records_decode() {
             "superblock" => Superblock::decode(&bytes).is_ok(),
             "segment header" | "segment header of copies" => SegmentHeader::decode(&bytes).is_ok(),
             "group" => peek_group(&bytes).is_ok_and(|head| head.decode_area(&bytes).is_ok()),
-            "footer page" => PageView::decode(&bytes, 2, 3).is_ok(),
+            "footer page" | "footer page, packed" => PageView::decode(&bytes, 2, 3).is_ok(),
             "footer directory" => Directory::decode(&bytes, 2, 3).is_ok(),
             "cache header" => CacheHeader::decode(&bytes).is_ok(),
             "cache line head" => LineHead::decode(&bytes).is_ok(),
+            "metadata header" => MetadataHeader::decode(&bytes).is_ok(),
+            "metadata entry" => EntryHead::decode(&bytes, 0x0807_0605_0403_0201, 5).is_ok(),
             _ => Trailer::decode(&bytes).is_ok(),
         };
         assert!(is_good, "{name}");

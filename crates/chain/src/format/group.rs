@@ -1,9 +1,9 @@
 //! A group: one atomic write. A head that lists everything in it, then the packed data, then the aligned data.
 //!
 //! ```text
-//!   0        112                              head_bytes            (padded to 4096)
-//!   | fixed   | released | state | run heads | packed data | zeros | aligned data      |
-//!   |<--------- covered by the head's checksum ----------->|<- covered by the tables ->|
+//!   0        116                                       head_bytes            (padded to 4096)
+//!   | fixed   | released | census | state | run heads | packed data | zeros | aligned data      |
+//!   |<-------------- covered by the head's checksum --------------->|<- covered by the tables ->|
 //! ```
 //!
 //! A run whose records are all non-empty multiples of 4096 bytes is aligned; the others are packed.
@@ -23,9 +23,13 @@ use crate::run::Run;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHG");
 /// Bytes of the fixed part.
-pub(crate) const GROUP_HEAD_BYTES: usize = 112;
+pub(crate) const GROUP_HEAD_BYTES: usize = 116;
+/// Bytes of a range of segments in a census.
+pub(crate) const CENSUS_RANGE_BYTES: usize = 8;
 /// In place of the state's length: there is none.
 const NO_STATE: u32 = u32::MAX;
+/// In place of the number of a census' ranges: there is none.
+const NO_CENSUS: u32 = u32::MAX;
 
 /// What a group is besides a carrier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +103,7 @@ pub(crate) struct GroupHead {
     run_count: u32,
     release_count: u32,
     state_bytes: u32,
+    census_count: u32,
     checksum: u32,
 }
 
@@ -128,11 +133,22 @@ pub(crate) fn is_aligned(run: &Run) -> bool {
         && run.table.entries().all(|entry| entry.len != 0 && (entry.len as usize).is_multiple_of(BLOCK_BYTES))
 }
 
+/// Segments that hold something, in order.
+pub(crate) type Census = Vec<Range<u32>>;
+
 /// Makes the image of a group. Payload bytes are copied once.
 pub(crate) fn encode_group(source: &GroupSource<'_>) -> EncodedGroup {
+    encode_group_with(source, None)
+}
+
+/// The same of a group with a census.
+pub(crate) fn encode_group_with(source: &GroupSource<'_>, census: Option<&Census>) -> EncodedGroup {
     let aligned: Vec<bool> = source.runs.iter().map(|run| is_aligned(run)).collect();
     let mut layout = Layout {
-        head_bytes: GROUP_HEAD_BYTES + source.released.len() * 16 + source.state.map_or(0, Bytes::len),
+        head_bytes: GROUP_HEAD_BYTES
+            + source.released.len() * 16
+            + census.map_or(0, |census| census.len() * CENSUS_RANGE_BYTES)
+            + source.state.map_or(0, Bytes::len),
         ..Layout::default()
     };
     for (run, &aligned) in source.runs.iter().zip(&aligned) {
@@ -143,7 +159,7 @@ pub(crate) fn encode_group(source: &GroupSource<'_>) -> EncodedGroup {
             layout.packed_bytes += run.data.len();
         }
     }
-    let (head, starts, blob_start) = encode_head(source, &layout, &aligned);
+    let (head, starts, blob_start) = encode_head(source, census, &layout, &aligned);
     let mut image = PageBuf::with_capacity(layout.total_bytes());
     image.extend(&head);
     let of_kind = |wanted| source.runs.iter().zip(&aligned).filter(move |(_, is)| **is == wanted);
@@ -155,7 +171,12 @@ pub(crate) fn encode_group(source: &GroupSource<'_>) -> EncodedGroup {
 }
 
 /// The head with its checksum, where in the blob each run begins, and where the blob begins.
-fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (BytesMut, Vec<u32>, usize) {
+fn encode_head(
+    source: &GroupSource<'_>,
+    census: Option<&Census>,
+    layout: &Layout,
+    aligned: &[bool],
+) -> (BytesMut, Vec<u32>, usize) {
     let identity = &source.identity;
     let mut out = BytesMut::with_capacity(layout.head_bytes);
     out.put_u32_le(MAGIC);
@@ -178,10 +199,15 @@ fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (
     out.put_u32_le(source.state.map_or(NO_STATE, |state| state.len() as u32));
     out.put_u32_le(identity.segments);
     out.put_u64_le(identity.key_end);
+    out.put_u32_le(census.map_or(NO_CENSUS, |census| census.len() as u32));
     debug_assert_eq!(out.len(), GROUP_HEAD_BYTES);
     for range in source.released {
         out.put_u64_le(range.start);
         out.put_u64_le(range.end);
+    }
+    for range in census.into_iter().flatten() {
+        out.put_u32_le(range.start);
+        out.put_u32_le(range.end);
     }
     out.extend_from_slice(source.state.map_or(&[], |state| state));
     let blob_start = out.len();
@@ -203,6 +229,8 @@ fn encode_head(source: &GroupSource<'_>, layout: &Layout, aligned: &[bool]) -> (
 #[derive(Clone, Debug)]
 pub(crate) struct GroupArea {
     pub(crate) released: Vec<Range<u64>>,
+    /// The segments, besides its own, that hold something, if it says which.
+    pub(crate) census: Option<Census>,
     pub(crate) state: Option<Bytes>,
     pub(crate) blob: Bytes,
     pub(crate) starts: Vec<u32>,
@@ -251,15 +279,32 @@ pub(crate) fn peek_group(block: &[u8]) -> Result<GroupHead, DecodeError> {
     let state_bytes = decoder.u32("state bytes")?;
     identity.segments = decoder.u32("segments")?;
     identity.key_end = decoder.u64("key end")?;
-    let head = GroupHead { identity, layout, run_count, release_count, state_bytes, checksum };
+    let census_count = decoder.u32("census count")?;
+    let head = GroupHead { identity, layout, run_count, release_count, state_bytes, census_count, checksum };
     if layout.head_bytes < GROUP_HEAD_BYTES || !layout.aligned_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(DecodeError::Invalid {
             field: "group layout",
             found: layout.head_bytes as u64,
-            expected: "a head of 112 bytes or more, and whole blocks of aligned data",
+            expected: "a head of 116 bytes or more, and whole blocks of aligned data",
         });
     }
     Ok(head)
+}
+
+/// Ranges of segments: sorted, disjoint, not empty.
+fn decode_census(decoder: &mut Decoder<'_>, count: usize) -> Result<Census, DecodeError> {
+    // The bytes are there before memory for them is taken.
+    let mut ranges = Decoder::new(decoder.bytes("census", count.saturating_mul(CENSUS_RANGE_BYTES))?);
+    let mut census: Census = Vec::with_capacity(count);
+    for _ in 0..count {
+        let range = ranges.u32("census")?..ranges.u32("census")?;
+        if range.is_empty() || census.last().is_some_and(|last| last.end >= range.start) {
+            let found = u64::from(range.start);
+            return Err(DecodeError::Invalid { field: "census", found, expected: "ascending ranges" });
+        }
+        census.push(range);
+    }
+    Ok(census)
 }
 
 impl GroupHead {
@@ -276,6 +321,10 @@ impl GroupHead {
         let mut decoder = Decoder::new(&image[GROUP_HEAD_BYTES..needed]);
         let released =
             super::segment::decode_ranges(&mut decoder, self.release_count as usize, "released range")?;
+        let census = match self.census_count {
+            NO_CENSUS => None,
+            count => Some(decode_census(&mut decoder, count as usize)?),
+        };
         let state_start = needed - decoder.left();
         let state = if self.state_bytes == NO_STATE {
             None
@@ -285,7 +334,7 @@ impl GroupHead {
         };
         let blob = image.slice(needed - decoder.left()..needed);
         let (starts, runs) = self.decode_runs(&blob)?;
-        Ok(GroupArea { released, state, blob, starts, runs })
+        Ok(GroupArea { released, census, state, blob, starts, runs })
     }
 
     fn decode_runs(&self, blob: &Bytes) -> Result<(Vec<u32>, Vec<RunHead>), DecodeError> {
@@ -374,15 +423,18 @@ mod tests {
     fn a_group_comes_back_with_its_data_where_it_says() {
         let runs = runs();
         let state = Bytes::from_static(b"state");
-        let encoded = encode_group(&GroupSource {
+        let source = GroupSource {
             identity: identity(),
             released: &[0..90, 95..100],
             state: Some(&state),
             runs: &runs.iter().collect::<Vec<_>>(),
-        });
+        };
+        let census = vec![0..3, 7..8, 1 << 20..(1 << 20) + 5];
+        let encoded = encode_group_with(&source, Some(&census));
         let (head, area) = decode(&encoded.image).expect("it decodes");
         assert_eq!((head.identity, head.layout), (identity(), encoded.layout));
         assert_eq!((&area.released[..], area.state.as_ref()), (&[0..90, 95..100][..], Some(&state)));
+        assert_eq!(area.census, Some(census));
         assert_eq!((&area.blob, &area.starts), (&encoded.blob, &encoded.starts));
         for (found, run) in area.runs.iter().zip(&runs) {
             let start = (found.data_offset - identity().offset) as usize;
@@ -396,12 +448,13 @@ mod tests {
     fn no_flipped_bit_of_a_head_passes_and_noise_does_no_harm() {
         let runs = runs();
         let small = [&runs[0], &runs[2]];
-        let encoded = encode_group(&GroupSource {
+        let source = GroupSource {
             identity: identity(),
             released: std::slice::from_ref(&(0..90)),
             state: None,
             runs: &small,
-        });
+        };
+        let encoded = encode_group_with(&source, Some(&vec![2..5, 9..10]));
         let head = &encoded.image[..encoded.layout.head_bytes];
         testing::every_bit_flip_is_refused(head, decode);
         testing::noise_does_not_panic(head, decode);

@@ -1,22 +1,26 @@
 //! The records on the drive, one file each. Everything is little-endian and starts with a magic number and a checksum.
 //!
-//! docs/format/chain.md, and docs/format/cache.md for cache drives, describe every byte. Decoders never panic, never trust a length, and reject trailing bytes.
+//! docs/format/chain.md, docs/format/cache.md for cache drives and docs/format/metadata.md for metadata drives describe every byte. Decoders never panic, never trust a length, and reject trailing bytes.
 
 mod cache;
 mod footer;
 #[cfg(test)]
 mod golden;
 mod group;
+mod metadata;
+mod page;
 mod run_head;
 mod segment;
 mod superblock;
 
 pub(crate) use cache::{CacheHeader, CachedBlock, LineHead, line_start};
-pub(crate) use footer::{Directory, Footer, FooterRun, Hole, PageEntry, PageView, footer_bound_bytes};
+pub(crate) use footer::{Directory, Footer, FooterRun, Hole, PageEntry, footer_bound_bytes};
 pub(crate) use group::{
-    GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity, GroupSource, encode_group, is_aligned,
-    peek_group,
+    CENSUS_RANGE_BYTES, Census, GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity,
+    GroupSource, encode_group, encode_group_with, is_aligned, peek_group,
 };
+pub(crate) use metadata::{ENTRY_HEAD_BYTES, EntryHead, MetadataHeader, slot_start, slots_for, slots_in};
+pub(crate) use page::{PageView, add_records};
 #[cfg(test)]
 pub(crate) use run_head::encode_run_head;
 pub(crate) use run_head::{HeadView, RUN_HEAD_BYTES, RunHead, run_blob_bytes};

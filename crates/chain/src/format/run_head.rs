@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
+use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::limits::{META_MAX_BYTES, RUN_RECORDS_MAX};
-use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table, listed_bytes};
+use crate::owner::{Place, Placed};
+use crate::run::{Run, RunKind, TABLE_ENTRY_BYTES, Table, TableEntry, listed, listed_bytes};
 
 /// Bytes of the fixed part.
 pub(crate) const RUN_HEAD_BYTES: usize = 32;
@@ -55,20 +57,21 @@ impl<'a> HeadView<'a> {
     /// The head at the front of `bytes`, and the number of bytes it takes. The lengths in the table are not added up
     /// here: [`HeadView::check`] does that once, when the head comes from the drive.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
-        let mut decoder = Decoder::new(bytes);
-        let first_key = decoder.u64("first key")?;
-        let version = decoder.u64("version")?;
-        let count = decoder.u32("record count")? as usize;
-        let data_bytes = decoder.u32("data bytes")?;
-        let data_offset = decoder.u32("data offset")?;
-        let meta_bytes = decoder.u16("meta bytes")? as usize;
-        let number = decoder.u8("run kind")?;
+        // One look at its length, and then none for each field: an open of a large segment decodes very many.
+        let Some((fixed, rest)) = bytes.split_first_chunk::<RUN_HEAD_BYTES>() else {
+            return Err(DecodeError::Short { field: "run head", needed: RUN_HEAD_BYTES, left: bytes.len() });
+        };
+        let u32_at = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let (first_key, version) = (u64_at(0), u64_at(8));
+        let (count, data_bytes, data_offset) = (u32_at(16) as usize, u32_at(20), u32_at(24));
+        let meta_bytes = usize::from(u16::from_le_bytes([fixed[28], fixed[29]]));
+        let (number, flags) = (fixed[30], fixed[31]);
         let kind = RunKind::from_u8(number).ok_or(DecodeError::Invalid {
             field: "run kind",
             found: u64::from(number),
             expected: "1 or 2",
         })?;
-        let flags = decoder.u8("run flags")?;
         let bad = |field, found: usize| {
             Err(DecodeError::Invalid { field, found: found as u64, expected: "a number within its limit" })
         };
@@ -81,6 +84,7 @@ impl<'a> HeadView<'a> {
         if flags & !FLAG_ALIGNED != 0 {
             return bad("run flags", flags as usize);
         }
+        let mut decoder = Decoder::new(rest);
         let meta = decoder.bytes("meta", meta_bytes)?;
         let table_bytes = count * TABLE_ENTRY_BYTES;
         let table = match kind {
@@ -90,6 +94,44 @@ impl<'a> HeadView<'a> {
         let aligned = flags & FLAG_ALIGNED != 0;
         let head = Self { first_key, version, kind, aligned, data_offset, data_bytes, meta, table };
         Ok((head, bytes.len() - decoder.left()))
+    }
+
+    /// The head of a run of one record without meta, whose table this is; one of junk has none.
+    pub(crate) fn of_single(
+        first_key: u64,
+        version: u64,
+        data_offset: u32,
+        kind: RunKind,
+        table: &'a [u8],
+    ) -> Self {
+        let (table, data_bytes) = match kind {
+            RunKind::Data => (table, listed_bytes(table) as u32),
+            RunKind::Junk => (&ZERO_TABLE[..TABLE_ENTRY_BYTES], 0),
+        };
+        let aligned = data_bytes > 0 && (data_bytes as usize).is_multiple_of(BLOCK_BYTES);
+        Self { first_key, version, kind, aligned, data_offset, data_bytes, meta: &[], table }
+    }
+
+    /// Whether both say the same.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        let numbers = |it: &Self| (it.first_key, it.version, it.data_offset, it.data_bytes);
+        let flags = |it: &Self| (it.kind, it.aligned);
+        (numbers(self), flags(self)) == (numbers(other), flags(other))
+            && (self.meta, self.table) == (other.meta, other.table)
+    }
+
+    /// Its records, each with its place.
+    pub(crate) fn records(&self, segment: u32, lap: u64) -> impl Iterator<Item = Placed> + use<'a> {
+        let (version, kind) = (self.version, self.kind);
+        let (mut key, mut offset) = (self.first_key, self.data_offset);
+        listed(self.table).map(move |TableEntry { len, checksum }| {
+            let place = Place { segment, lap, offset, len, checksum };
+            let record = Placed { key, version, kind, place };
+            key += 1;
+            // The lengths were added up before: a sum that wraps is refused there.
+            offset = offset.wrapping_add(len);
+            record
+        })
     }
 
     /// Whether the lengths in the table add up to the data.

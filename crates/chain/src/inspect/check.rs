@@ -9,6 +9,7 @@ use crate::format::{Directory, PageView, Superblock, Trailer};
 use crate::limits::{SUPERBLOCK_COPIES, SUPERBLOCK_STRIDE_BYTES};
 use crate::links::{Drives, link_of};
 use crate::membership::{DriveId, SideState};
+use crate::metadata::Known;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
     Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, read_superblock, recover,
@@ -93,7 +94,7 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let chain = roster.identity().id;
     let registry = Registry::new(roster.clone(), options.clone());
     let links = roster.links(&registry);
-    let reopened = recover(&links, chain, geometry, roster.keys(), &options).await?;
+    let reopened = recover(&links, chain, geometry, roster.keys(), &options, &Known::default()).await?;
     let recovered = reopened.recovered;
     let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
     let empty = CheckReport::empty(roster.identity(), geometry);
@@ -111,7 +112,8 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
         // Nothing on a stale side counts.
         if registry.is_live(it.id()) {
             let count = geometry.segments_in(it.drive.size_bytes());
-            let frames = read_frames(&it.drive, member.link, count, geometry, chain).await?;
+            let frames =
+                read_frames(&it.drive, member.link, count, geometry, chain, &Known::default()).await?;
             segments = frames.len() as u64;
             let sides = std::slice::from_ref(&it.drive);
             for (segment, frame) in frames {

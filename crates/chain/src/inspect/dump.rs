@@ -3,8 +3,10 @@
 use ithaca_env::drive::Drive;
 
 use super::cache::dump_cache;
+use super::metadata::dump_metadata;
 use crate::error::OpenError;
 use crate::format::{GroupFlags, PageView, Superblock, Trailer};
+use crate::metadata::Known;
 use crate::options::{ChainOptions, Geometry};
 use crate::recover::{
     Frame, ScanTarget, ScannedGroup, read_directory, read_frames, read_lenient, read_superblock, scan_segment,
@@ -21,7 +23,7 @@ pub struct DumpOptions {
     pub runs: bool,
 }
 
-/// Gives a line at a time to `line`: what one drive of a chain, or a cache drive, holds, well or harmed. Writes nothing. Lines are `what key=value …`,
+/// Gives a line at a time to `line`: what one drive of a chain, a cache drive or a metadata drive holds, well or harmed. Writes nothing. Lines are `what key=value …`,
 /// for people; they are not a stable format.
 ///
 /// Errors: the superblock cannot be read, or the drive fails.
@@ -30,7 +32,9 @@ pub async fn dump(
     options: DumpOptions,
     mut line: impl FnMut(String),
 ) -> Result<(), OpenError> {
-    if dump_cache(drive, options.runs, &mut line).await? {
+    if dump_cache(drive, options.runs, &mut line).await?
+        || dump_metadata(drive, options.segment, &mut line).await?
+    {
         return Ok(());
     }
     let (superblock, _) = read_superblock(drive).await?;
@@ -44,7 +48,7 @@ pub async fn dump(
     let segments = geometry.segments_in(drive.size_bytes());
     let sides = std::slice::from_ref(drive);
     let chain_options = ChainOptions { segment_bytes: superblock.segment_bytes, ..ChainOptions::default() };
-    for (segment, frame) in read_frames(drive, link, segments, geometry, chain).await? {
+    for (segment, frame) in read_frames(drive, link, segments, geometry, chain, &Known::default()).await? {
         if options.segment.is_some_and(|wanted| wanted != segment) {
             continue;
         }
@@ -134,7 +138,7 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
     let flags: String =
         names.iter().filter(|(flag, _)| identity.flags.has(*flag)).map(|(_, name)| *name).collect();
     line(format!(
-        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} key_end={} runs={} released={:?} state_bytes={}{flags}{}",
+        "  group seq={} offset={} bytes={} durable_seq={} incarnation={} key_end={} runs={} released={:?} census={} state_bytes={}{flags}{}",
         identity.seq,
         identity.offset,
         layout.total_bytes(),
@@ -143,6 +147,7 @@ fn dump_group(group: &ScannedGroup, runs: bool, line: &mut impl FnMut(String)) {
         identity.key_end,
         group.area.runs.len(),
         group.area.released,
+        group.area.census.as_ref().map_or("none".into(), |census| format!("{census:?}")),
         group.area.state.as_ref().map_or("none".into(), |state| state.len().to_string()),
         if group.bad.is_empty() { String::new() } else { format!(" HARMED keys={:?}", group.bad) },
     ));

@@ -3,6 +3,7 @@
 mod cache;
 mod check;
 mod dump;
+mod metadata;
 
 pub(crate) use check::is_footer_good;
 pub use check::{CheckReport, DriveReport, check, identify};

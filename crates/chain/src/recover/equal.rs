@@ -7,6 +7,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::frames::{Frame, read_frames};
 use crate::format::{SegmentHeader, SegmentKind};
 use crate::links::Link;
+use crate::metadata::Known;
 use crate::options::{ChainId, Geometry};
 
 /// A part of a segment that is not the same on all live sides.
@@ -32,12 +33,13 @@ pub(crate) async fn agreed_frames(
     geometry: Geometry,
     chain: ChainId,
     unequal: &mut Vec<Unequal>,
+    known: &Known,
 ) -> Result<Vec<(u32, Frame)>, DriveError> {
     let segments = geometry.segments_in(link.device.size_bytes());
     let mut agreed: Vec<(u32, Frame)> = Vec::new();
     let mut differ = vec![false; segments as usize];
     for drive in link.device.live_drives() {
-        let frames = read_frames(&drive, link.number, segments, geometry, chain).await?;
+        let frames = read_frames(&drive, link.number, segments, geometry, chain, known).await?;
         if agreed.is_empty() {
             agreed = frames;
             continue;

@@ -3,7 +3,7 @@
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::start_lenient;
+use super::{LenientRead, start_lenient};
 use crate::error::OpenError;
 use crate::format::{SegmentHeader, SegmentKind, Superblock, Trailer, is_newer, peek_group};
 use crate::limits::{
@@ -11,6 +11,7 @@ use crate::limits::{
     SUPERBLOCK_ZONE_BYTES,
 };
 use crate::links::segment_of;
+use crate::metadata::Known;
 use crate::options::{ChainId, Geometry};
 
 /// The superblock that a quorum of copies agrees on, and how many copies are it.
@@ -116,32 +117,69 @@ impl Frame {
 }
 
 /// Reads the frames of the first `segments` segments of one side of a link, a bounded number at a time; with the number
-/// of each.
+/// of each. Of segments that a metadata drive knows as closed the header alone is read, if that says the same.
 pub(crate) async fn read_frames(
     drive: &Drive,
     link: u32,
     segments: u32,
     geometry: Geometry,
     chain: ChainId,
+    known: &Known,
 ) -> Result<Vec<(u32, Frame)>, DriveError> {
     let mut frames = Vec::with_capacity(segments as usize);
     let mut reads = std::collections::VecDeque::new();
     let mut next = 0;
     while frames.len() < segments as usize {
         while next < segments && reads.len() < OPEN_READS {
-            let start = geometry.segment_start(segment_of(link, next));
-            let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
-            let read = |offset, len| start_lenient(drive, offset, len);
-            reads.push_back((read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES)));
+            let segment = segment_of(link, next);
+            reads.push_back(if known.has(segment) {
+                FrameRead::Header(start_lenient(drive, geometry.segment_start(segment), BLOCK_BYTES))
+            } else {
+                FrameRead::Whole(WholeFrame::start(drive, segment, geometry))
+            });
             next += 1;
         }
-        let Some((begin, trailer)) = reads.pop_front() else { break };
-        let (begin, trailer) = (begin.finish().await?, trailer.finish().await?);
-        let (header, group) = begin.split_at(BLOCK_BYTES);
+        let Some(read) = reads.pop_front() else { break };
         let segment = segment_of(link, frames.len() as u32);
-        frames.push((segment, classify(segment, chain, header, group, &trailer)));
+        let frame = match read {
+            FrameRead::Header(header) => {
+                let header = header.finish().await?;
+                match known.trailer(segment, chain, &header) {
+                    Some(trailer) => Frame::Closed { trailer: Box::new(trailer), is_header_bad: false },
+                    // Another use of the segment, or harm.
+                    None => WholeFrame::start(drive, segment, geometry).finish(segment, chain).await?,
+                }
+            }
+            FrameRead::Whole(whole) => whole.finish(segment, chain).await?,
+        };
+        frames.push((segment, frame));
     }
     Ok(frames)
+}
+
+/// The frame of a segment that is being read.
+enum FrameRead {
+    /// A metadata drive knows it: only the header.
+    Header(LenientRead),
+    Whole(WholeFrame),
+}
+
+/// Header and first group, and the trailer.
+struct WholeFrame(LenientRead, LenientRead);
+
+impl WholeFrame {
+    fn start(drive: &Drive, segment: u32, geometry: Geometry) -> Self {
+        let start = geometry.segment_start(segment);
+        let trailer_offset = start + geometry.segment_bytes - BLOCK_BYTES as u64;
+        let read = |offset, len| start_lenient(drive, offset, len);
+        Self(read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES))
+    }
+
+    async fn finish(self, segment: u32, chain: ChainId) -> Result<Frame, DriveError> {
+        let (begin, trailer) = (self.0.finish().await?, self.1.finish().await?);
+        let (header, group) = begin.split_at(BLOCK_BYTES);
+        Ok(classify(segment, chain, header, group, &trailer))
+    }
 }
 
 /// The lap of the group that a segment begins with, if that block says that it is one of this chain's.

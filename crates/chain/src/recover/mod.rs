@@ -4,13 +4,14 @@
 //! What it decides is always a prefix of what was written. Doing it twice gives the same.
 
 mod body;
+mod census;
 mod equal;
 mod frames;
 mod judge;
 mod lenient;
 mod scan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -18,18 +19,20 @@ use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use body::{is_body, keep_body};
+use census::{Lost, add_lost, missed};
 use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedLaps, Judged, judge};
-pub(crate) use lenient::{read_lenient, start_lenient};
+pub(crate) use lenient::{LenientRead, read_lenient, start_lenient};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
-use crate::format::{Directory, Hole, Trailer};
+use crate::format::{Directory, GroupIdentity, Hole, Trailer};
 use crate::links::Links;
+use crate::metadata::Known;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
 use crate::owner::Keys;
 use crate::range_set::RangeSet;
@@ -59,6 +62,14 @@ pub struct Recovered {
     pub scanned_segments: u64,
 }
 
+impl Recovered {
+    fn cover(&mut self, keys: &[Range<u64>]) {
+        for range in keys {
+            self.covered.insert(range.clone());
+        }
+    }
+}
+
 /// A chain as recovery hands it to the writer.
 pub(crate) struct Reopened {
     pub(crate) catalog: Catalog,
@@ -73,31 +84,43 @@ pub(crate) struct Reopened {
     pub(crate) unequal: Vec<Unequal>,
 }
 
-/// Finds out what is on the drives. Writes nothing.
+/// Finds out what is on the drives, with what a metadata drive knows of them. Writes nothing.
 pub(crate) async fn recover(
     links: &Links,
     chain: ChainId,
     geometry: Geometry,
     keys: Keys,
     options: &ChainOptions,
+    known: &Known,
 ) -> Result<Reopened, OpenError> {
-    let Survey {
-        mut catalog,
-        mut recovered,
-        closed_laps,
-        scans,
-        bodies,
-        highest_lap,
-        incarnation,
-        mut unequal,
-    } = survey(links, chain, geometry, keys, options).await?;
-    let judged = judge(scans, &closed_laps, options);
-    // Where no group of any lap was found there is nothing to wipe.
-    let is_empty = |kept: &&judge::KeptSegment| kept.groups.is_empty() && kept.lap != 0;
-    let cut = judged.segments.iter().filter(is_empty).map(|kept| kept.segment);
+    let mut look_through = BTreeSet::new();
+    let (found, judged, lost) = loop {
+        let mut found = survey(links, chain, geometry, keys, options, (known, &look_through)).await?;
+        let judged = judge(std::mem::take(&mut found.scans), &found.closed_laps, options);
+        let lost = match planted!(options, CensusIgnored) {
+            true => Lost::default(),
+            false => missed(links, &judged, &found.unseen),
+        };
+        let before = look_through.len();
+        look_through.extend(lost.segments.iter().copied());
+        if look_through.len() == before {
+            break (found, judged, lost);
+        }
+    };
+    let Survey { mut catalog, mut recovered, bodies, mut highest_lap, incarnation, mut unequal, .. } = found;
+    // Where no group of any lap was found there is nothing to wipe, and what is lost is not free.
+    let is_cut = |kept: &&judge::KeptSegment| {
+        kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
+    };
+    let cut = judged.segments.iter().filter(is_cut).map(|kept| kept.segment);
     let to_wipe = cut.chain(bodies).collect();
     add_lacking(links, &judged, &mut unequal);
-    let resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    for segment in lost.segments {
+        highest_lap += 1;
+        add_lost(segment, highest_lap, lost.below, geometry, &mut catalog, &mut recovered);
+    }
+    resume.next_lap = highest_lap + 1;
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
     }
@@ -125,6 +148,8 @@ struct Survey {
     incarnation: u64,
     /// What the live sides do not agree on.
     unequal: Vec<Unequal>,
+    /// Segments without a group that counts, and the laps of their headers if they have one.
+    unseen: BTreeMap<u32, Option<u64>>,
 }
 
 /// Reads the frames of all segments, and the groups of those without a footer.
@@ -134,27 +159,29 @@ async fn survey(
     geometry: Geometry,
     keys: Keys,
     options: &ChainOptions,
+    (known, look_through): (&Known, &BTreeSet<u32>),
 ) -> Result<Survey, OpenError> {
     let mut catalog = Catalog::new(keys);
     let mut unequal = Vec::new();
-    let frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal).await?;
+    let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
+    show_again(&mut frames, look_through);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
     let (mut scans, mut bodies) = (Vec::new(), Vec::new());
     let (mut highest_lap, mut incarnation) = (0, 0);
+    let mut unseen = BTreeMap::new();
     for (segment, frame) in frames {
         let device = links.device_of(segment).expect("its frame was read");
         let sides = &device.live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
         let lap = match frame {
-            Frame::Blank => continue,
-            Frame::Ready { .. } => {
-                catalog.set(segment, SegmentState::Ready);
+            Frame::Blank => {
+                unseen.insert(segment, None);
                 continue;
             }
-            Frame::Body { .. } => {
+            Frame::Ready { .. } | Frame::Body { .. } => {
                 catalog.set(segment, SegmentState::Ready);
-                bodies.push(segment);
+                bodies.extend(matches!(frame, Frame::Body { .. }).then_some(segment));
                 continue;
             }
             Frame::Open { lap } => lap,
@@ -164,13 +191,9 @@ async fn survey(
                 }
                 check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
-                if let Some(keys) = exact_keys(sides, geometry, &trailer).await? {
-                    keys.iter().for_each(|range| {
-                        recovered.covered.insert(range.clone());
-                    });
-                    if !trailer.is_body {
-                        closed_laps.insert(trailer.lap, trailer.last_seq);
-                    }
+                if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
+                    recovered.cover(&keys);
+                    closed_laps.extend((!trailer.is_body).then_some((trailer.lap, trailer.last_seq)));
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
                     continue;
                 }
@@ -180,6 +203,9 @@ async fn survey(
             }
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
+        if scan.groups.is_empty() {
+            unseen.insert(segment, lap);
+        }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
             keep_body(scan, &mut catalog, &mut recovered);
@@ -190,13 +216,11 @@ async fn survey(
     scans.sort_by_key(|scan| scan.lap);
     recovered.scanned_segments = scans.len() as u64;
     recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
-    for identity in scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity) {
-        highest_lap = highest_lap.max(identity.lap);
-        incarnation = incarnation.max(identity.incarnation);
-        let device = links.device_of(identity.segment).expect("it was scanned");
-        check_sizes(&device.live_drives(), geometry, identity.segments)?;
-    }
-    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal })
+    let heads = scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity);
+    highest_lap = heads.clone().map(|it| it.lap).fold(highest_lap, u64::max);
+    incarnation = heads.clone().map(|it| it.incarnation).fold(incarnation, u64::max);
+    check_links(links, geometry, heads)?;
+    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal, unseen })
 }
 
 /// The frames of all segments, as they count. Tells the catalog how many each link has.
@@ -206,14 +230,21 @@ async fn all_frames(
     geometry: Geometry,
     catalog: &mut Catalog,
     unequal: &mut Vec<Unequal>,
+    known: &Known,
 ) -> Result<Vec<(u32, Frame)>, OpenError> {
     let mut frames = Vec::new();
     for link in links.iter() {
         catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
-        frames.extend(agreed_frames(link, geometry, chain, unequal).await?);
+        frames.extend(agreed_frames(link, geometry, chain, unequal, known).await?);
     }
     look_through_if_empty(&mut frames);
     Ok(frames)
+}
+
+/// Segments that a census names and that look as if they had never been used: what is left of them is behind what shows.
+fn show_again(frames: &mut [(u32, Frame)], look_through: &BTreeSet<u32>) {
+    let is_meant = |it: &&mut (u32, Frame)| look_through.contains(&it.0) && it.1 == Frame::Blank;
+    frames.iter_mut().filter(is_meant).for_each(|(_, frame)| *frame = Frame::Open { lap: None });
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a
@@ -236,6 +267,19 @@ fn add_lacking(links: &Links, judged: &Judged, unequal: &mut Vec<Unequal>) {
             }
         }
     }
+}
+
+/// Every drive has the segments that groups on it say that it had.
+fn check_links<'a>(
+    links: &Links,
+    geometry: Geometry,
+    heads: impl Iterator<Item = &'a GroupIdentity>,
+) -> Result<(), OpenError> {
+    for identity in heads {
+        let device = links.device_of(identity.segment).expect("it was scanned");
+        check_sizes(&device.live_drives(), geometry, identity.segments)?;
+    }
+    Ok(())
 }
 
 fn check_sizes(sides: &[Drive], geometry: Geometry, had: u32) -> Result<(), OpenError> {
@@ -276,9 +320,13 @@ async fn exact_keys(
     sides: &[Drive],
     geometry: Geometry,
     trailer: &Trailer,
+    known: &Known,
 ) -> Result<Option<Vec<Range<u64>>>, OpenError> {
     if let Some(keys) = &trailer.keys {
         return Ok(Some(keys.clone()));
+    }
+    if let Some(directory) = known.directory(trailer.segment, trailer.lap).await {
+        return Ok(Some(directory.keys));
     }
     let directory = read_directory(sides, geometry, trailer).await?;
     Ok(directory.map(|directory| directory.keys))

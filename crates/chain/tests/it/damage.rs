@@ -8,6 +8,7 @@ use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, ReadError, check};
 use ithaca_env::drive::Durability;
 use ithaca_env::sim::{Death, DriveFault};
 
+use crate::drives::append;
 use crate::model::{Model, Rng, View, run_of};
 use crate::world::{MACHINE, Workload, World, check_everything, identity, open_drive, small_options};
 
@@ -204,4 +205,93 @@ fn a_segment_whose_header_reads_as_zeros_is_not_taken_for_an_unused_one() {
             assert_eq!(record.map(|record| record.version), Some(key));
         }
     });
+}
+
+/// What becomes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    /// All of it reads as zeros.
+    Everything,
+    /// All but its header.
+    AllButHeader,
+    /// Header, first group and trailer; the other groups are there.
+    Frame,
+}
+
+/// Whether an open misses a closed segment that was lost so, and names it among the damage until its keys are released.
+pub fn is_lost_segment_missed(options: &ChainOptions, loss: Loss) -> bool {
+    const LOST: u64 = 3;
+    let (options, segment_bytes) = (options.clone(), options.segment_bytes);
+    let world = World::new(21);
+    let env = world.sim.env(world.process);
+    let keys = world.sim.block_on(world.process, async move {
+        let chain =
+            Chain::create(&env, open_drive(&env).await, identity(), options.clone()).await.expect("blank");
+        append(&env, &chain, 0..100).await;
+        assert!(chain.stats().segments_closed > 5);
+        chain.close().await.expect("no fault");
+        let drive = open_drive(&env).await;
+        let start = (64 << 10) + LOST * segment_bytes;
+        let (before, after) = match loss {
+            Loss::Everything => (0, segment_bytes),
+            Loss::AllButHeader => (4096, segment_bytes),
+            Loss::Frame => (0, 16 << 10),
+        };
+        let zeros = |bytes: u64| Bytes::from(vec![0; bytes as usize]);
+        drive.write(start + before, zeros(after - before), Durability::Durable).await.expect("no fault");
+        if loss == Loss::Frame {
+            let trailer = start + segment_bytes - 4096;
+            drive.write(trailer, zeros(4096), Durability::Durable).await.expect("no fault");
+        }
+        options
+    });
+    let (env, options) = (world.sim.env(world.process), keys);
+    world.sim.block_on(world.process, async move {
+        let is_named = |damage: &[ithaca_chain::Damage]| {
+            damage.iter().any(|it| {
+                let is_kind = matches!(it.kind, DamageKind::Segment | DamageKind::Groups { .. });
+                it.segment == LOST as u32 && is_kind
+            })
+        };
+        let mut is_missed = true;
+        for round in 0..2 {
+            // Lost groups become a hole in the footer, which the first open tells of.
+            let is_told = |damage: &[_]| is_named(damage) || (round > 0 && loss == Loss::Frame);
+            let report = check(&open_drive(&env).await).await.expect("it can be checked");
+            is_missed &= is_told(&report.damage);
+            let opened = Chain::open(&env, open_drive(&env).await, None, options.clone()).await;
+            let (chain, recovered) = opened.expect("it opens");
+            is_missed &= is_told(&recovered.damage);
+            let mut damaged = 0;
+            for key in 0..100 {
+                match chain.read(key).await {
+                    Ok(Some(record)) => assert_eq!(record.data, vec![key as u8; 8192], "key {key}"),
+                    Ok(None) => is_missed = false,
+                    Err(ReadError::Damaged { .. }) => damaged += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            is_missed &= damaged > 0 && (damaged < 5) == (loss == Loss::Frame);
+            chain.close().await.expect("no fault");
+        }
+        // What is released is not missed any more.
+        let (chain, _) =
+            Chain::open(&env, open_drive(&env).await, None, options.clone()).await.expect("it opens");
+        let release = Batch { release: std::iter::once(0..100).collect(), ..Batch::default() };
+        let ticket = chain.append(release).expect("room");
+        chain.wait(ticket).await.expect("no fault");
+        append(&env, &chain, 100..200).await;
+        chain.close().await.expect("no fault");
+        let report = check(&open_drive(&env).await).await.expect("it can be checked");
+        assert!(!is_named(&report.damage) || loss == Loss::Frame, "{:?}", report.damage);
+        is_missed
+    })
+}
+
+#[test]
+fn a_segment_of_which_nothing_is_left_is_named() {
+    // A drive that lost a range of blocks: the segment looks as if it had never been used.
+    for loss in [Loss::Everything, Loss::AllButHeader, Loss::Frame] {
+        assert!(is_lost_segment_missed(&small_options(), loss), "{loss:?}");
+    }
 }

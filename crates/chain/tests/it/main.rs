@@ -26,6 +26,7 @@ mod crashes;
 mod damage;
 mod drives;
 mod interrupted;
+mod metadata;
 mod mirrors;
 mod model;
 mod owned;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainError, ChainOptions, Keys, OpenError, Owner, Place, PlaceError, Placed,
-    RunKind, Ticket, check,
+    AppendError, Batch, Chain, ChainError, ChainOptions, Drives, Keys, MetadataDrive, OpenError, Owner,
+    Place, PlaceError, Placed, RunKind, Ticket, check,
 };
 use ithaca_env::Env;
 use ithaca_env::sim::Death;
@@ -16,7 +16,7 @@ use ithaca_env::sim::Death;
 use crate::cleaning::{eager, in_body};
 use crate::drives::{THREE, tiny_drives};
 use crate::model::{Rng, junk, run_of};
-use crate::world::{World, identity, open_drives, small_options};
+use crate::world::{World, identity, open_drives, open_metadata, small_options};
 
 /// Version, whether there is data, and where.
 type Entry = (u64, RunKind, Place);
@@ -156,10 +156,12 @@ impl Owned {
         }
         let (env, names, options) = (world.sim.env(world.process), world.drives.clone(), options.clone());
         let (model, done) = (Rc::clone(&self.model), Rc::new(Cell::new(false)));
+        let metadata = world.metadata;
         let (over, cleaned, dropped) = (Rc::clone(&done), Rc::clone(&self.cleaned), Rc::clone(&self.dropped));
         env.clone().spawn(async move {
             let map = Rc::new(Map::default());
-            let chain = open(&env, &names, options, &map, &model).await;
+            let metadata = open_metadata(&env, metadata).await;
+            let chain = open(&env, &names, metadata.as_ref(), options, &map, &model).await;
             settle(&chain, &map, &model).await;
             work(&env, &chain, &map, &model, seed, steps).await;
             cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
@@ -185,11 +187,12 @@ impl Owned {
 async fn open(
     env: &Env,
     names: &[&str],
+    metadata: Option<&MetadataDrive>,
     options: ChainOptions,
     map: &Rc<Map>,
     model: &RefCell<Model>,
 ) -> Chain {
-    let drives = open_drives(env, names).await;
+    let drives = Drives::from(open_drives(env, names).await).with_metadata(metadata);
     let owner: Rc<dyn Owner> = Rc::clone(map) as Rc<dyn Owner>;
     let opened =
         Chain::open_owned(env, drives.clone(), Some(&identity()), options.clone(), Rc::clone(&owner)).await;
@@ -322,18 +325,25 @@ fn nor_does_it_matter_on_several_drives() {
 
 /// Lives that are cut off somewhere. Returns how much was done.
 pub fn lives(seed: u64, options: &ChainOptions) -> (u64, u64, u64) {
+    lives_with(seed, options, None)
+}
+
+/// The same, with a metadata drive of this name that some lives do without.
+pub fn lives_with(seed: u64, options: &ChainOptions, metadata: Option<&'static str>) -> (u64, u64, u64) {
     let mut rng = Rng(seed);
-    let owned = Owned::new(seed, &["chain"]);
-    let sim = &owned.world.sim;
+    let mut owned = Owned::new(seed, &["chain"]);
     for life in 0..4 {
+        owned.world.metadata = metadata.filter(|_| life != 2);
+        let sim = &owned.world.sim;
         let death = rng.pick(&[Death::PowerCut, Death::Kill]);
         // One life comes to its end.
         let point =
             if life == 2 { u64::MAX } else { sim.io_points(owned.world.process) + 1 + rng.below(700) };
         sim.end_at_io(owned.world.process, point, death);
         owned.live(options, rng.next(), 150);
-        sim.end(owned.world.process, death);
+        owned.world.sim.end(owned.world.process, death);
     }
+    owned.world.metadata = metadata;
     owned.audit(options);
     let acked = owned.model.borrow().total_acked;
     (acked, owned.cleaned.get(), owned.dropped.get())
@@ -365,7 +375,7 @@ fn a_drive_is_overwritten_many_times_its_size_in_random_order() {
     within(31, async |env| {
         let map = Rc::new(Map::default());
         let model = RefCell::new(Model::default());
-        let chain = open(&env, &["chain"], small_options(), &map, &model).await;
+        let chain = open(&env, &["chain"], None, small_options(), &map, &model).await;
         let mut rng = Rng(9);
         // A third of what the drive holds, over and over.
         for version in 1..3000 {
@@ -393,7 +403,7 @@ fn a_segment_whose_place_the_owner_keeps_is_not_freed() {
     within(32, async |env| {
         let map = Rc::new(Map::default());
         let model = RefCell::new(Model::default());
-        let chain = open(&env, &["chain"], eager(), &map, &model).await;
+        let chain = open(&env, &["chain"], None, eager(), &map, &model).await;
         map.pinned.set(Some(0));
         for version in 1..200 {
             let writes = vec![(version % 7 * u64::from(version > 1), version, Some(version as u8))];
@@ -423,7 +433,7 @@ pub fn read_of_an_old_place(options: &ChainOptions) -> Result<Bytes, PlaceError>
         let map = Rc::new(Map::default());
         let model = RefCell::new(Model::default());
         let options = ChainOptions { tail_cache_bytes: 0, ..options };
-        let chain = open(&env, &["chain"], options, &map, &model).await;
+        let chain = open(&env, &["chain"], None, options, &map, &model).await;
         let mut first = None;
         for version in 1..600 {
             let ticket =
@@ -445,7 +455,7 @@ fn a_place_of_an_earlier_use_is_never_read_as_something_else() {
 fn a_chain_of_one_kind_of_keys_is_not_opened_as_the_other() {
     within(34, async |env| {
         let map = Rc::new(Map::default());
-        let chain = open(&env, &["chain"], small_options(), &map, &RefCell::default()).await;
+        let chain = open(&env, &["chain"], None, small_options(), &map, &RefCell::default()).await;
         chain.close().await.expect("no fault");
         let opened = Chain::open(&env, open_drives(&env, &["chain"]).await, None, small_options()).await;
         assert!(

@@ -14,9 +14,10 @@ use crate::cache;
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::cleaning;
 use crate::crashes::lives;
-use crate::damage::{Tally, harm_and_look, lose_a_group};
+use crate::damage::{Loss, Tally, harm_and_look, is_lost_segment_missed, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
 use crate::interrupted;
+use crate::metadata;
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
 use crate::model::Rng;
 use crate::owned;
@@ -275,4 +276,26 @@ fn a_place_that_is_read_in_a_later_use_of_its_segment_is_found() {
     let planted = Some(PlantedBug::ReadAtForgetsLap);
     let options = ChainOptions { planted, capacity_bytes: 1 << 20, ..cleaning::eager() };
     assert!(owned::read_of_an_old_place(&options).is_ok(), "the place is refused for something else");
+}
+
+#[test]
+fn a_metadata_drive_that_is_believed_without_asking_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::StaleMetadataBelieved), ..small_options() };
+    assert!(!metadata::is_stale_drive_harmless(&options), "entries of an earlier use went unnoticed");
+}
+
+#[test]
+fn a_footer_that_is_mirrored_before_its_segment_is_closed_is_found() {
+    let found = (1..=100).find(|&seed| {
+        let plant = |options: &mut ChainOptions| options.planted = Some(PlantedBug::MetadataBeforeClose);
+        catch_unwind(AssertUnwindSafe(|| metadata::lives(seed, plant))).is_err()
+    });
+    assert!(found.is_some(), "records that a footer leaves out went unnoticed");
+    println!("MetadataBeforeClose: found at seed {found:?}");
+}
+
+#[test]
+fn an_open_that_does_not_miss_a_segment_is_found() {
+    let options = ChainOptions { planted: Some(PlantedBug::CensusIgnored), ..small_options() };
+    assert!(!is_lost_segment_missed(&options, Loss::Everything), "a segment that vanished went unnoticed");
 }

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{AppendError, Batch, Chain, ChainId, ChainOptions, Identity, Label, OpenError, Ticket};
+use ithaca_chain::{
+    AppendError, Batch, Chain, ChainId, ChainOptions, Drives, Identity, Label, MetadataDrive, OpenError,
+    Ticket,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::{Death, ProcessId, Sim, SimOptions};
@@ -74,7 +77,17 @@ pub async fn open_or_create(
     options: ChainOptions,
     model: &RefCell<Model>,
 ) -> Chain {
-    let drives = open_drives(env, names).await;
+    open_over(env, open_drives(env, names).await.into(), options, model).await
+}
+
+/// Opens the metadata drive of this name, or makes it, if it can be used.
+pub async fn open_metadata(env: &Env, name: Option<&str>) -> Option<MetadataDrive> {
+    let open = OpenDrive { path: name?.into(), create_bytes: Some(64 << 10), read_only: false };
+    let drive = env.open_drive(open).await.ok()?;
+    MetadataDrive::open(env, drive).await.ok()
+}
+
+async fn open_over(env: &Env, drives: Drives, options: ChainOptions, model: &RefCell<Model>) -> Chain {
     match Chain::open(env, drives.clone(), Some(&identity()), options.clone()).await {
         Ok((chain, recovered)) => {
             assert_eq!(recovered.damage, [], "no damage was done");
@@ -298,6 +311,8 @@ pub struct World {
     pub process: ProcessId,
     pub model: Rc<RefCell<Model>>,
     pub drives: Vec<&'static str>,
+    /// The metadata drive of the next life.
+    pub metadata: Option<&'static str>,
     /// Segments that were cleaned in lives that came to their end.
     pub cleaned: Rc<Cell<u64>>,
 }
@@ -313,7 +328,8 @@ impl World {
         let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("unit", MACHINE);
-        Self { sim, process, model: Rc::default(), drives: drives.to_vec(), cleaned: Rc::default() }
+        let (model, cleaned) = Default::default();
+        Self { sim, process, model, drives: drives.to_vec(), metadata: None, cleaned }
     }
 
     /// Itself after lives that end well, closed and started again, and what the chain holds.
@@ -338,10 +354,14 @@ impl World {
         let env = self.sim.env(self.process);
         let done = Rc::new(Cell::new(false));
         let (model, options, over) = (Rc::clone(&self.model), options.clone(), Rc::clone(&done));
-        let (drives, cleaned) = (self.drives.clone(), Rc::clone(&self.cleaned));
+        let (names, cleaned) = (self.drives.clone(), Rc::clone(&self.cleaned));
+        let metadata = self.metadata;
         env.clone().spawn(async move {
-            let chain = open_or_create(&env, &drives, options, &model).await;
+            let metadata = open_metadata(&env, metadata).await;
+            let drives = Drives::from(open_drives(&env, &names).await).with_metadata(metadata.as_ref());
+            let chain = open_over(&env, drives, options, &model).await;
             check_everything(&chain, &model).await;
+            assert_eq!(chain.stats().damage, [], "no damage was done");
             workload.work(env, chain.clone(), model).await;
             cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
             over.set(true);

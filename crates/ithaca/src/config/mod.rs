@@ -164,6 +164,14 @@ pub const SETTINGS: &[Setting] = &[
         help: "What the cache keeps: tail, the drive that is being written; or all, what is read from others too.",
     },
     Setting {
+        key: "metadata",
+        env: "ITHACA_METADATA",
+        default: None,
+        list: false,
+        check: any,
+        help: "File or block device that mirrors what lies where, for all units, so that a start reads that from one drive.",
+    },
+    Setting {
         key: "placement",
         env: "ITHACA_PLACEMENT",
         default: Some("fill"),

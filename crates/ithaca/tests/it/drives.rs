@@ -126,3 +126,24 @@ fn a_cache_is_made_where_it_is_asked_for_and_is_never_needed() {
     let told = run(dev_command(&other, &more), b"").expect(2).stderr;
     assert!(told.contains("unit-1.chain is neither blank nor a cache"), "{told}");
 }
+
+#[test]
+fn a_metadata_drive_is_made_where_it_is_asked_for_and_is_never_needed() {
+    let dir = temp_dir();
+    let (data, metadata) = (dir.path().join("data"), dir.path().join("metadata"));
+    let more = ["--metadata", metadata.to_str().expect("text")];
+    let dev = Dev::start(&data, &more);
+    dev.feed("log append", b"kept").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    assert!(metadata.exists());
+    assert_eq!(Dev::start(&data, &more).run("log read 0").expect(0).text(), "kept");
+    std::fs::remove_file(&metadata).expect("it is there");
+    assert_eq!(Dev::start(&data, &more).run("log read 0").expect(0).text(), "kept");
+    assert_eq!(Dev::start(&data, &[]).run("log read 0").expect(0).text(), "kept");
+    // A drive of a unit is none.
+    let chain = data.join("unit-1.chain");
+    let other = dir.path().join("other");
+    let more = ["--metadata", chain.to_str().expect("text")];
+    let told = run(dev_command(&other, &more), b"").expect(2).stderr;
+    assert!(told.contains("unit-1.chain is neither blank nor a metadata drive"), "{told}");
+}

@@ -4,6 +4,7 @@
 //!   acknowledged may be missing, nothing may differ.
 //! * `restart`: how long a log of a given size takes to serve again after SIGKILL.
 //! * `recovery`: how long a chain by itself takes to open, with the metadata of very many records.
+//! * `metadata`: what a metadata drive is written.
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
 //! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
@@ -27,6 +28,7 @@ mod kill;
 mod ledger;
 mod load;
 mod memory;
+mod metadata;
 mod nodes;
 mod power;
 mod process;
@@ -34,6 +36,7 @@ mod random;
 mod recovery;
 mod restart;
 mod results;
+mod volume;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,8 @@ enum Soak {
     Restart(restart::RestartArguments),
     /// Measures how long chains of many records, and of a large open segment, take to open.
     Recovery(recovery::RecoveryArguments),
+    /// Measures what a metadata drive is written for each byte of data.
+    Metadata(metadata::MetadataArguments),
     /// Measures resident memory while a log grows and is read.
     Memory(memory::MemoryArguments),
     /// Damages stored files and checks that no read gives other bytes.
@@ -124,6 +129,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
         Soak::Kill(arguments) => kill::run(arguments),
         Soak::Restart(arguments) => restart::run(arguments),
         Soak::Recovery(arguments) => recovery::run(arguments),
+        Soak::Metadata(arguments) => metadata::run(arguments),
         Soak::Memory(arguments) => memory::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
     }?;

@@ -1,8 +1,8 @@
-//! The cache drive of a process, which the chains of all its units share.
+//! The cache drive and the metadata drive of a process, which the chains of all its units share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ithaca_chain::{CacheDrive, CacheError};
+use ithaca_chain::{CacheDrive, CacheError, MetadataDrive, MetadataError};
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
 
@@ -29,6 +29,25 @@ pub(super) async fn open_cache(env: &Env, options: &CacheOptions) -> Result<Opti
         Ok(cache) => Ok(Some(cache)),
         Err(CacheError::Drive(error)) => {
             tracing::warn!(%error, "the cache drive cannot be used; reads go to the units' drives");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens the metadata drive. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
+/// small, another process has it, or there is no such place: nothing was written then.
+pub(super) async fn open_metadata(env: &Env, path: &Path) -> Result<Option<MetadataDrive>, MetadataError> {
+    let open = OpenDrive { path: path.to_owned(), create_bytes: Some(BLANK_BYTES), read_only: false };
+    let opened = match env.open_drive(open).await {
+        Ok(drive) => MetadataDrive::open(env, drive).await,
+        Err(error @ (DriveError::InUse { .. } | DriveError::NotFound { .. })) => return Err(error.into()),
+        Err(error) => Err(error.into()),
+    };
+    match opened {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(MetadataError::Drive(error)) => {
+            tracing::warn!(%error, "the metadata drive cannot be used; the units' own drives are read");
             Ok(None)
         }
         Err(error) => Err(error),

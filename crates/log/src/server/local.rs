@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::{CacheError, Chain, ChainError, ChainOptions, ChangeError, OpenError, Ticket};
+use ithaca_chain::{
+    CacheError, Chain, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError, Ticket,
+};
 use ithaca_env::net::{Listener, NetError};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
-use super::caches::{CacheOptions, open_cache};
+use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::decide::{Preparation, Proposal, prepare};
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
@@ -56,6 +58,8 @@ pub struct LocalOptions {
     pub create_bytes: u64,
     /// A cache drive for all units, if there is one.
     pub cache: Option<CacheOptions>,
+    /// A metadata drive for all units, if there is one: a file or block device; a path that is not there becomes a file.
+    pub metadata: Option<PathBuf>,
     /// How chains are set up.
     pub chain: ChainOptions,
     /// How units are set up.
@@ -79,6 +83,7 @@ impl LocalOptions {
             drives: Vec::new(),
             create_bytes: 1 << 30,
             cache: None,
+            metadata: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             sockets_between_nodes: false,
@@ -95,10 +100,11 @@ impl LocalOptions {
         if own.is_empty() { vec![vec![self.data.join(format!("unit-{}.chain", unit + 1))]] } else { own }
     }
 
-    fn drives_of(&self, unit: usize) -> UnitDrives {
+    fn drives_of(&self, unit: usize, metadata: Option<&MetadataDrive>) -> UnitDrives {
         UnitDrives {
             links: self.unit_drives(unit),
             create_bytes: self.create_bytes,
+            metadata: metadata.cloned(),
             chain: self.chain.clone(),
             unit: self.unit,
         }
@@ -136,6 +142,9 @@ pub enum StartError {
     /// The cache drive is none.
     #[error("cache: {0}")]
     Cache(#[from] CacheError),
+    /// The metadata drive is none.
+    #[error("metadata: {0}")]
+    Metadata(#[from] MetadataError),
     /// A drive could not be added to a unit's chain.
     #[error(transparent)]
     AddDrive(#[from] ChangeError),
@@ -252,10 +261,14 @@ impl LocalCluster {
             Some(cache) => open_cache(env, cache).await?,
             None => None,
         };
+        let metadata = match &options.metadata {
+            Some(path) => open_metadata(env, path).await?,
+            None => None,
+        };
         let mut units = Vec::new();
         let leases = Leases::not_needed(env);
         for unit in 0..options.units {
-            let (drives, id) = (options.drives_of(unit), NodeId(unit as u64 + 1));
+            let (drives, id) = (options.drives_of(unit, metadata.as_ref()), NodeId(unit as u64 + 1));
             let (shell, answering) =
                 open_unit(env, &drives, id, cluster, decided.is_some(), Rc::clone(&leases)).await?;
             if let Some(cache) = &cache {

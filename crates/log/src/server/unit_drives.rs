@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ithaca_chain::{
-    Chain, ChainId, ChainOptions, Identity, Label, LinkStats, OpenError, Recovered, identify,
+    Chain, ChainId, ChainOptions, Drives, Identity, Label, LinkStats, MetadataDrive, OpenError, Recovered,
+    identify,
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
@@ -22,6 +23,8 @@ pub(super) struct UnitDrives {
     pub(super) links: Vec<Vec<PathBuf>>,
     /// Bytes that a new drive is created with.
     pub(super) create_bytes: u64,
+    /// Where the footers of its chain are mirrored, if anywhere.
+    pub(super) metadata: Option<MetadataDrive>,
     /// How its chain is set up.
     pub(super) chain: ChainOptions,
     /// How the unit is set up.
@@ -71,6 +74,7 @@ async fn create_or_open(
         links.push(sides);
     }
     let chain_options = drives.chain.clone();
+    let links = Drives::from(links).with_metadata(drives.metadata.as_ref());
     // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
     match Chain::create(env, links.clone(), identity.clone(), chain_options.clone()).await {
         Err(OpenError::AlreadyThere { .. }) => {
@@ -104,7 +108,10 @@ async fn open_formed(
     let opened = match (members.is_empty(), &absent, blank) {
         (true, None, Some(drive)) => Err(OpenError::NotAChain { drive }),
         (true, ..) => Err(OpenError::NoDrives),
-        (false, ..) => Chain::open(env, members, Some(identity), drives.chain.clone()).await,
+        (false, ..) => {
+            let members = Drives::from(members).with_metadata(drives.metadata.as_ref());
+            Chain::open(env, members, Some(identity), drives.chain.clone()).await
+        }
     };
     let (chain, recovered) = match (opened, absent) {
         (Err(OpenError::NoDrives | OpenError::DriveMissing { .. }), Some(path)) => {

@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::{ChainError, ChainOptions, Ticket};
+use ithaca_chain::{ChainError, ChainOptions, MetadataDrive, Ticket};
 use ithaca_env::Env;
 use ithaca_env::net::Listener;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 
-use super::caches::{CacheOptions, open_cache};
+use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
@@ -60,6 +60,8 @@ pub struct NodeOptions {
     pub create_bytes: u64,
     /// A cache drive, if there is one.
     pub cache: Option<CacheOptions>,
+    /// A metadata drive, if there is one.
+    pub metadata: Option<PathBuf>,
     /// How its chain is set up.
     pub chain: ChainOptions,
     /// How its unit is set up.
@@ -87,6 +89,7 @@ impl NodeOptions {
             drives: Vec::new(),
             create_bytes: 1 << 30,
             cache: None,
+            metadata: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
@@ -98,12 +101,13 @@ impl NodeOptions {
 }
 
 impl NodeOptions {
-    fn unit_drives(&self) -> UnitDrives {
+    fn unit_drives(&self, metadata: Option<MetadataDrive>) -> UnitDrives {
         let named: Vec<Vec<PathBuf>> = self.drives.iter().map(|path| sides(path)).collect();
         let own = vec![vec![self.data.join(format!("unit-{}.chain", self.id.0))]];
         UnitDrives {
             links: if named.is_empty() { own } else { named },
             create_bytes: self.create_bytes,
+            metadata,
             chain: self.chain.clone(),
             unit: self.unit,
         }
@@ -144,7 +148,7 @@ impl ClusterNode {
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen(options.listen)?;
         let addr = listener.local_addr();
-        let drives = options.unit_drives().links.into_iter().flatten();
+        let drives = options.unit_drives(None).links.into_iter().flatten();
         let Opened { register, acceptor, formed } =
             open_register(env, options.id, &options.data, drives, options.planted).await?;
         let keeper = LayoutKeeper::new(env, register, acceptor);
@@ -227,7 +231,11 @@ impl Inner {
 
     /// Opens the unit of a node of `cluster`, and makes the node a member.
     async fn open(self: &Rc<Self>, cluster: ClusterId, is_formed: bool) -> Result<(), StartError> {
-        let drives = self.options.unit_drives();
+        let metadata = match &self.options.metadata {
+            Some(path) => open_metadata(&self.env, path).await?,
+            None => None,
+        };
+        let drives = self.options.unit_drives(metadata);
         let leases = Rc::clone(&self.node.leases);
         let (unit, answering) =
             open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
