@@ -120,7 +120,7 @@ impl MixFile {
         let len = shared.mix.group_bytes;
         let mut group = Aligned::zeroed(len);
         // Zeros are no data to some drives.
-        group.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 >> 3) as u8);
+        group.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 / 8) as u8);
         while let Some(number) = shared.begin(GROUP) {
             let written = write_durably(&self.file, &group.as_mut_slice()[..len], self.place(number, len));
             if written.is_err() {

@@ -53,7 +53,7 @@ pub struct Counted {
 
 impl Counted {
     /// `drive`, counted, and where its counts are.
-    pub fn new(drive: Drive, env: &Env) -> (Drive, Rc<RefCell<Counts>>) {
+    pub fn over(drive: Drive, env: &Env) -> (Drive, Rc<RefCell<Counts>>) {
         let counts = Rc::new(RefCell::new(Counts::default()));
         let reading = Rc::new(Cell::new((0, env.now())));
         let counted = Self { drive, counts: Rc::clone(&counts), reading, env: env.clone() };

@@ -74,7 +74,7 @@ impl ChainSide {
         }
         let open = OpenDrive { path: path.to_path_buf(), create_bytes: Some(FILE_BYTES), read_only: false };
         let drive = env.open_drive(open).await.map_err(io::Error::other)?;
-        let (drive, counts) = Counted::new(drive, env);
+        let (drive, counts) = Counted::over(drive, env);
         let mut options = ChainOptions { capacity_bytes: FILE_BYTES, ..ChainOptions::default() };
         // Every segment is written once before the log begins, as those of a log that has gone round.
         options.segments_ready = (FILE_BYTES / options.segment_bytes) as usize;
