@@ -62,8 +62,18 @@ pub const HOLES_MAX: usize = 1024;
 pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
 /// Free segments that are written over in advance at the most, unless the options ask for more.
 pub const SEGMENTS_READY_MAX: usize = 16;
-/// Bytes that a cleaner moves by one batch, at the most, unless one run is larger: so much of it is in flight.
+/// Bytes of copies that a cleaner has on their way to the tail at the most, unless one run is larger or room is needed most.
 pub const CLEAN_BATCH_MAX_BYTES: u64 = 1 << 20;
+/// The least that it has on their way, however little others have: smaller batches would be all heads.
+pub const CLEAN_WINDOW_MIN_BYTES: u64 = 128 << 10;
+/// The most that it has on their way where room is needed most.
+pub const CLEAN_WINDOW_MAX_BYTES: u64 = 8 << 20;
+/// Bytes of records that a cleaner without rests reads before they can be written.
+pub const CLEAN_READ_AHEAD_BYTES: u64 = 4 << 20;
+/// Bytes that a cleaner reads for each one that it needs, at the most, where gaps are read along.
+pub const CLEAN_READ_EXCESS: u64 = 8;
+/// Runs of a segment that are put in the order in which they lie there, to be read so: the others follow when they are moved.
+pub const CLEAN_RUNS_MAX: usize = 32_768;
 /// A segment is cleaned for room only if that gives one part of so many of it.
 pub const CLEAN_GAIN_MIN: u64 = 8;
 /// A segment that gave too little room is looked at again when one more part of so many of its keys is garbage.
@@ -112,6 +122,9 @@ pub const METADATA_WAITING_MAX_BYTES: usize = 16 << 20;
 /// Milliseconds that an open waits for one read of a metadata drive. One that takes longer is used no more.
 pub const METADATA_DEADLINE_MS: u64 = 5000;
 
+const _: () = assert!(
+    CLEAN_WINDOW_MIN_BYTES <= CLEAN_BATCH_MAX_BYTES && CLEAN_BATCH_MAX_BYTES <= CLEAN_WINDOW_MAX_BYTES
+);
 const _: () = assert!(SEGMENT_MAX_BYTES <= u32::MAX as u64);
 const _: () = assert!(SEGMENTS_MAX * LINKS_MAX as u64 <= u32::MAX as u64);
 const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);

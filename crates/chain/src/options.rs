@@ -189,8 +189,8 @@ pub struct ChainOptions {
     pub clean_start_free_percent: u32,
     /// It ends when so many of a hundred are free, or nothing is left that gives room.
     pub clean_stop_free_percent: u32,
-    /// Bytes that the cleaner moves at a time, about: it reads so much, and waits until the copies are durable. More is
-    /// faster, and holds appends up for longer.
+    /// Bytes of copies that the cleaner has on their way to the tail at the most; fewer while the log has little under way
+    /// itself, more where room is needed most. More is faster, and holds appends up for longer.
     pub clean_batch_bytes: u64,
     /// A deliberate fault.
     #[cfg(feature = "planted-bugs")]

@@ -2,6 +2,7 @@
 
 mod bare;
 mod bench;
+mod blocks;
 mod fig;
 mod measure;
 mod sim;

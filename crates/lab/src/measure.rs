@@ -1,6 +1,8 @@
 //! What a measurement is made of: a histogram of latencies, the CPU that a process has used, and the figure that one slice
 //! of a workload gives.
 
+use std::process::Command;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sub-buckets of each power of two: values are kept to within 1/32.
@@ -72,6 +74,13 @@ pub fn process_cpu_nanos() -> u64 {
 pub fn wall_nanos() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The first line that a program prints, or a question mark: a result without a commit is still a result.
+pub fn said_by(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().filter(|line| !line.is_empty()).unwrap_or("?").to_string()
 }
 
 /// What one slice of a workload gave.

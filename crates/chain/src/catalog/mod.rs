@@ -78,6 +78,23 @@ pub(crate) struct Located {
     pub(crate) run: RunHead,
 }
 
+impl Located {
+    /// Its records with keys in `keys`, which lie within it.
+    pub(crate) fn part(&self, keys: Range<u64>) -> Self {
+        let part = self.run.view().part(keys.clone(), 0);
+        let from = (keys.start - self.run.first_key) as usize;
+        let run = RunHead {
+            first_key: keys.start,
+            data_offset: part.data_offset,
+            data_bytes: part.data_bytes,
+            table: self.run.table.slice(from..from + (keys.end - keys.start) as usize),
+            meta: self.run.meta.clone(),
+            ..self.run
+        };
+        Self { run, ..*self }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {

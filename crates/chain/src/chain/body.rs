@@ -18,7 +18,7 @@ impl Inner {
                 return Ok(false);
             }
         }
-        self.copies.replace(Some(Copied::new(Ticket(0))));
+        self.copies.borrow_mut().push_back(Copied::new(Ticket(0)));
         self.change_body(|core, effects| core.write_body(batch, effects)).await?;
         Ok(true)
     }

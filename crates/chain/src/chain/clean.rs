@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::Inner;
 use super::open::wipe_segment;
-use super::victim::Victim;
+use super::victim::{Measured, Victim};
 use crate::cache::{FooterPart, PartKey};
 use crate::core::{Cause, PassedBy};
 use crate::error::{AppendError, ChainError, ReadError};
@@ -179,10 +179,13 @@ impl Inner {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
         let victim = self.victim(segment, lap, cause).await?;
-        let needed_bytes = self.measure(&victim).await?;
-        let began = self.core.borrow_mut().begin_cleaning(segment, lap, needed_bytes, cause);
-        began.map_err(Unclean::PassedBy)?;
-        self.move_records(&victim).await?;
+        let Measured { needed_bytes, least_bytes, runs } = self.measure(&victim).await?;
+        {
+            let mut core = self.core.borrow_mut();
+            let began = core.begin_cleaning(segment, lap, needed_bytes, least_bytes, cause);
+            began.map_err(Unclean::PassedBy)?;
+        }
+        self.move_records(&victim, runs).await?;
         if self.core.borrow().has_body() && !planted!(self.core.borrow().options, BodyCountsEarly) {
             self.core.borrow_mut().let_victim_wait();
             return Ok(());
@@ -221,7 +224,10 @@ impl Inner {
     async fn victim(&self, segment: u32, lap: u64, cause: Cause) -> Result<Victim, Unclean> {
         let key = PartKey { segment, lap, page: None };
         match self.load_footer_part(key, 0).await?.into_iter().next() {
-            Some((_, FooterPart::Directory(directory))) => Ok(Victim { segment, lap, directory, cause }),
+            Some((_, FooterPart::Directory(directory))) => {
+                let batch_bytes = self.core.borrow_mut().copies_batch_bytes();
+                Ok(Victim { segment, lap, directory, cause, batch_bytes })
+            }
             _ => Err(self.harmed_or_over(segment, lap)),
         }
     }

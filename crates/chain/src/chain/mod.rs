@@ -3,9 +3,11 @@
 mod body;
 mod clean;
 mod clean_now;
+mod copies;
 mod drives;
 mod keeper;
 mod metadata;
+mod moving;
 mod open;
 mod owned;
 mod rebuild;
@@ -16,6 +18,7 @@ mod tell;
 mod victim;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_env::drive::Durability;
@@ -93,8 +96,8 @@ pub(crate) struct Inner {
     pub(crate) scrubbed: Cell<Scrubbed>,
     /// Whose records they are, if keys are versioned.
     pub(crate) owner: Option<Rc<dyn Owner>>,
-    /// The batch of copies that is under way, and where its runs lie when they are durable.
-    copies: RefCell<Option<Copied>>,
+    /// The batches of copies that are under way, oldest first, and where their runs lie when they are durable.
+    copies: RefCell<VecDeque<Copied>>,
     /// Stale sides are being rebuilt.
     is_rebuilding: Cell<bool>,
     /// Sides that failed while they were rebuilt; they are left alone until the next open.

@@ -134,19 +134,22 @@ impl Inner {
         let mut copies = self.copies.borrow_mut();
         let mut starts = starts.iter();
         for &(ticket, runs) in batches {
-            let copied = copies.as_mut().filter(|copied| copied.ticket == ticket);
-            let heads = starts.by_ref().take(runs);
-            let heads = heads.map(|&at| RunHead::decode(blob, at as usize).expect("encoded here").0);
+            let copied = copies.iter_mut().find(|copied| copied.ticket == ticket);
+            let starts = starts.by_ref().take(runs);
+            let heads = starts.map(|&at| HeadView::decode(&blob[at as usize..]).expect("encoded here").0);
             match copied {
-                Some(copied) => copied.runs.extend(heads.map(|run| Located { segment, lap, run })),
-                None => heads.for_each(|run| self.place(&**owner, &run.view(), segment, lap)),
+                Some(copied) => {
+                    let located = |head: HeadView<'_>| Located { segment, lap, run: head.to_head(blob) };
+                    copied.runs.extend(heads.map(located));
+                }
+                None => heads.for_each(|head| self.place(&**owner, &head, segment, lap)),
             }
         }
     }
 
     /// Copies are durable in a segment of the cleaner's.
     pub(super) fn note_copies(&self, segment: u32, lap: u64, blob: &Bytes, starts: &[u32]) {
-        if let Some(copied) = self.copies.borrow_mut().as_mut() {
+        if let Some(copied) = self.copies.borrow_mut().back_mut() {
             let heads = starts.iter().map(|&at| RunHead::decode(blob, at as usize).expect("encoded here").0);
             copied.runs.extend(heads.map(|run| Located { segment, lap, run }));
         }

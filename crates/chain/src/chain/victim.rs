@@ -1,22 +1,21 @@
-//! A segment that is to be cleaned: what in it is live, and its way to the tail.
+//! A segment that is to be cleaned: what in it is live, what of that must have another place, and whether it may go.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::Inner;
-use super::clean::{Unclean, refused};
-use super::owned::{Copied, records_of};
+use super::clean::Unclean;
+use super::owned::records_of;
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::Located;
-use crate::core::{Batch, Cause, PassedBy, Ticket};
+use crate::core::{Cause, Copies, PassedBy};
 use crate::format::{Directory, PageView};
-use crate::limits::SCAN_IO_BYTES;
+use crate::limits::{CLEAN_RUNS_MAX, SCAN_IO_BYTES};
 use crate::options::planted;
-use crate::owner::{Owner, Placed};
+use crate::owner::Owner;
 use crate::range_set::RangeSet;
 use crate::read::{FetchError, Plan};
 use crate::run::RunKind;
-use crate::victims::Cleaning;
 
 /// See the module.
 pub(super) struct Victim {
@@ -25,7 +24,22 @@ pub(super) struct Victim {
     pub(super) directory: Rc<Directory>,
     /// Why it is cleaned.
     pub(super) cause: Cause,
+    /// The most that is moved together, as it counts at the tail.
+    pub(super) batch_bytes: u64,
 }
+
+/// What moving a victim's records will take.
+pub(super) struct Measured {
+    /// Bytes at the tail, in batches of the size that it is moved in.
+    pub(super) needed_bytes: u64,
+    /// Bytes that it takes in any case: whether it is worth it does not depend on the size of batches.
+    pub(super) least_bytes: u64,
+    /// If they are not too many, what is live, in the order in which it lies there.
+    pub(super) runs: Option<Vec<Located>>,
+}
+
+/// Runs of which it is asked together where else they are.
+const ELSEWHERE_RUNS: usize = 256;
 
 /// Some records of one run of a page.
 type Part = (usize, Range<u64>);
@@ -56,10 +70,7 @@ impl Inner {
             for keys in core.catalog.released.gaps(keys) {
                 match &self.owner {
                     None => live.push((run, keys)),
-                    Some(owner) => {
-                        let needed = needed(&**owner, victim, page, run, keys);
-                        live.extend(needed.ranges().map(|keys| (run, keys)));
-                    }
+                    Some(owner) => push_needed(&**owner, victim, page, (run, keys), &mut live),
                 }
             }
         }
@@ -69,77 +80,117 @@ impl Inner {
         live
     }
 
-    /// The same, without the junk of deleted keys of which nothing older is on any drive.
-    fn to_move(&self, victim: &Victim, page: &PageView) -> Vec<Part> {
-        let live = self.live(victim, page);
-        let Some(owner) = &self.owner else { return live };
+    /// What the victim's records take at the tail.
+    pub(super) async fn measure(&self, victim: &Victim) -> Result<Measured, Unclean> {
+        let mut copies = Copies::of(victim.batch_bytes);
+        let mut least = Copies::of(self.core.borrow().copies_max_bytes());
+        let (mut from, mut parts) = (0, 0);
+        loop {
+            let (runs, next) = self.collect(victim, from).await?;
+            for located in &runs {
+                copies.add(&located.run);
+                least.add(&located.run);
+            }
+            copies.finish();
+            parts += 1;
+            if next == victim.directory.pages.len() {
+                return Ok(Measured {
+                    needed_bytes: copies.total_bytes(),
+                    least_bytes: least.total_bytes(),
+                    runs: (parts == 1).then_some(runs),
+                });
+            }
+            from = next;
+        }
+    }
+
+    /// The live runs of the pages from `from` on, as many as are moved in one go, in the order in which they lie there, and
+    /// the first page that was not looked at.
+    async fn collect(&self, victim: &Victim, from: usize) -> Result<(Vec<Located>, usize), Unclean> {
+        let mut runs = Vec::new();
+        let mut next = from;
+        while next < victim.directory.pages.len() && runs.len() < CLEAN_RUNS_MAX {
+            let page = self.page(victim, next).await?;
+            next += 1;
+            for (run, keys) in self.live(victim, &page) {
+                let (head, blob) = page.part(run, keys);
+                runs.push(Located { segment: victim.segment, lap: victim.lap, run: head.to_head(blob) });
+            }
+        }
+        runs.sort_by_key(|located| located.run.data_offset);
+        Ok((runs, next))
+    }
+
+    /// Appends every record again that is not released and has no other copy. On return all copies are durable. `measured` is
+    /// what [`Inner::measure`] gave.
+    pub(super) async fn move_records(
+        self: &Rc<Self>,
+        victim: &Victim,
+        measured: Option<Vec<Located>>,
+    ) -> Result<(), Unclean> {
+        if let Some(runs) = measured {
+            let runs = self.to_move(victim, runs).await?;
+            return self.move_runs(victim, runs).await;
+        }
+        let mut from = 0;
+        while from < victim.directory.pages.len() {
+            let (runs, next) = self.collect(victim, from).await?;
+            let runs = self.to_move(victim, runs).await?;
+            self.move_runs(victim, runs).await?;
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Of live runs those that must have another place: not the junk of deleted keys of which nothing older is on any drive, and
+    /// not what has another place already.
+    async fn to_move(self: &Rc<Self>, victim: &Victim, runs: Vec<Located>) -> Result<Vec<Located>, Unclean> {
+        if let Some(owner) = &self.owner {
+            return Ok(self.without_last_junk(&**owner, victim, runs));
+        }
+        let mut kept = Vec::with_capacity(runs.len());
+        for runs in runs.chunks(ELSEWHERE_RUNS) {
+            let elsewhere = self.elsewhere(victim, runs).await?;
+            for located in runs {
+                kept.extend(elsewhere.gaps(located.run.keys()).map(|keys| located.part(keys)));
+            }
+        }
+        Ok(kept)
+    }
+
+    fn without_last_junk(&self, owner: &dyn Owner, victim: &Victim, runs: Vec<Located>) -> Vec<Located> {
         let core = self.core.borrow();
         let is_early = planted!(core.options, TombstoneDroppedEarly);
-        let mut kept = Vec::new();
-        for (run, keys) in live {
-            let (head, _) = page.part(run, keys.clone());
-            if head.kind == RunKind::Data {
-                kept.push((run, keys));
+        let is_last = |key| is_early || !core.catalog.may_hold(key, victim.segment);
+        let mut kept = Vec::with_capacity(runs.len());
+        for located in runs {
+            if located.run.kind == RunKind::Data {
+                kept.push(located);
                 continue;
             }
-            let is_last = |key| is_early || !core.catalog.may_hold(key, victim.segment);
-            let records = records_of(&head, victim.segment, victim.lap);
+            let view = located.run.view();
+            let records = records_of(&view, victim.segment, victim.lap);
             let stays = records.filter(|it| !(is_last(it.key) && owner.dropped(*it)));
             let stays: RangeSet = stays.map(|it| it.key..it.key + 1).collect();
-            kept.extend(stays.ranges().map(|keys| (run, keys)));
+            kept.extend(stays.ranges().map(|keys| located.part(keys)));
         }
         kept
     }
 
-    /// What the victim's records take at the tail.
-    pub(super) async fn measure(&self, victim: &Victim) -> Result<u64, Unclean> {
-        let mut copies = self.core.borrow().copies();
-        for page in 0..victim.directory.pages.len() {
-            let page = self.page(victim, page).await?;
-            for (run, keys) in self.live(victim, &page) {
-                let (head, blob) = page.part(run, keys);
-                copies.add(&head.to_head(blob));
-            }
+    /// Whether anything of a run is needed by now: much of a segment is overwritten while it is cleaned.
+    pub(super) fn is_still_live(&self, located: &Located) -> bool {
+        let Some(owner) = &self.owner else { return true };
+        if planted!(self.core.borrow().options, CleanerIgnoresRelease) {
+            return true;
         }
-        Ok(copies.total_bytes())
-    }
-
-    /// Appends every record again that is not released and has no other copy. On return all copies are durable.
-    pub(super) async fn move_records(self: &Rc<Self>, victim: &Victim) -> Result<(), Unclean> {
-        let mut batch: Vec<Located> = Vec::new();
-        let mut copies = self.core.borrow().copies();
-        for page in 0..victim.directory.pages.len() {
-            let page = self.page(victim, page).await?;
-            let live = self.to_move(victim, &page);
-            let elsewhere = match &self.owner {
-                None => self.elsewhere(victim, &page, &live).await?,
-                Some(_) => RangeSet::new(),
-            };
-            for (run, keys) in live {
-                for keys in elsewhere.gaps(keys) {
-                    let (head, blob) = page.part(run, keys);
-                    let run = head.to_head(blob);
-                    if copies.is_full_for(&run) {
-                        copies.finish();
-                        self.move_batch(victim, std::mem::take(&mut batch)).await?;
-                    }
-                    copies.add(&run);
-                    batch.push(Located { segment: victim.segment, lap: victim.lap, run });
-                }
-            }
-        }
-        self.move_batch(victim, batch).await
+        let view = located.run.view();
+        records_of(&view, located.segment, located.lap).any(|record| owner.is_live(record))
     }
 
     /// Which of these keys have a copy in another segment: after a crash in the middle of a cleaning, or when a freed segment
     /// came back. No segment may hold two. Errors: a copy is damaged; then this is the record's only one.
-    async fn elsewhere(
-        self: &Rc<Self>,
-        victim: &Victim,
-        page: &PageView,
-        live: &[Part],
-    ) -> Result<RangeSet, Unclean> {
-        let keys: RangeSet = live.iter().map(|(_, keys)| keys.clone()).collect();
+    async fn elsewhere(self: &Rc<Self>, victim: &Victim, live: &[Located]) -> Result<RangeSet, Unclean> {
+        let keys: RangeSet = live.iter().map(|located| located.run.keys()).collect();
         loop {
             let mut going = vec![victim.segment];
             if !planted!(self.core.borrow().options, WaitingCountsAsCopy) {
@@ -148,12 +199,12 @@ impl Inner {
             }
             let mut plan = Plan::elsewhere(keys.ranges().collect(), going);
             self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
-            let is_same = |found: &Located, run: usize, keys: &Range<u64>| {
-                let (head, _) = page.part(run, keys.clone());
-                let has_keys = found.run.keys().start < keys.end && keys.start < found.run.keys().end;
-                has_keys && (head.version, head.kind) == (found.run.version, found.run.kind)
+            let is_same = |found: &Located, live: &Located| {
+                let (found, keys) = (&found.run, live.run.keys());
+                let has_keys = found.keys().start < keys.end && keys.start < found.keys().end;
+                has_keys && (live.run.version, live.run.kind) == (found.version, found.kind)
             };
-            plan.found.retain(|found| live.iter().any(|(run, keys)| is_same(found, *run, keys)));
+            plan.found.retain(|found| live.iter().any(|live| is_same(found, live)));
             match self.verify(&plan.found).await {
                 Err(FetchError::Recycled) => {}
                 verified => {
@@ -170,78 +221,6 @@ impl Inner {
             self.fetch(one).await?;
         }
         Ok(())
-    }
-
-    /// Reads the records in the order in which they lie there, and appends them. On return they are durable.
-    async fn move_batch(self: &Rc<Self>, victim: &Victim, mut batch: Vec<Located>) -> Result<(), Unclean> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        if self.is_closing.get() && victim.cause != Cause::Leaving {
-            return Err(Unclean::Over);
-        }
-        let began = self.env.now();
-        batch.sort_by_key(|located| located.run.data_offset);
-        if planted!(self.core.borrow().options, CleanerFreesDamaged) {
-            batch = self.without_damaged(batch).await?;
-        }
-        let data = self.fetch(&batch).await?;
-        let runs = batch.iter().zip(data).map(|(located, data)| located.run.clone().into_run(data)).collect();
-        let copies = Batch { runs, ..Batch::default() };
-        let is_compacting = self.core.borrow().options.cleaning == Cleaning::CompactInBody;
-        let is_for_body = is_compacting && victim.cause != Cause::Leaving;
-        if !is_for_body || !self.write_to_body(&copies).await? {
-            let ticket = self.append_copies(copies)?;
-            if planted!(self.core.borrow().options, VictimFreedEarly) {
-                return Ok(());
-            }
-            self.durable_from(ticket).await?;
-        }
-        self.tell_of_moves(&batch);
-        let is_hurried = victim.cause != Cause::Space || self.core.borrow().is_cleaning_urgent();
-        if !is_hurried {
-            self.rest(began).await;
-        }
-        Ok(())
-    }
-
-    /// What a cleaner does that must not: it forgets what it cannot read.
-    async fn without_damaged(&self, batch: Vec<Located>) -> Result<Vec<Located>, Unclean> {
-        let mut whole = Vec::new();
-        for located in batch {
-            if self.fetch(std::slice::from_ref(&located)).await.is_ok() {
-                whole.push(located);
-            }
-        }
-        Ok(whole)
-    }
-
-    fn append_copies(self: &Rc<Self>, batch: Batch) -> Result<Ticket, Unclean> {
-        let ticket = self.core.borrow_mut().append_copies(batch).map_err(refused)?;
-        self.copies.replace(Some(Copied::new(ticket)));
-        self.pump.ring();
-        Ok(ticket)
-    }
-
-    /// Tells the owner of records where their copies are. They are durable.
-    fn tell_of_moves(&self, batch: &[Located]) {
-        let copied = self.copies.take();
-        let (Some(owner), Some(copied)) = (&self.owner, copied) else { return };
-        if planted!(self.core.borrow().options, OwnerNotToldOfMove) {
-            return;
-        }
-        let from = batch.iter().flat_map(|it| records_of(&it.run.view(), it.segment, it.lap));
-        let to = copied.runs.iter().flat_map(|it| records_of(&it.run.view(), it.segment, it.lap));
-        for (from, to) in from.zip(to) {
-            assert_eq!(
-                (from.key, from.version, from.kind),
-                (to.key, to.version, to.kind),
-                "a copy is the same"
-            );
-            if !owner.moved(from, to.place) {
-                self.core.borrow_mut().note_garbage(to.place.lap);
-            }
-        }
     }
 
     /// Before a segment is freed: its owner needs no record of it where it is. Errors: it needs one.
@@ -263,9 +242,16 @@ impl Inner {
     }
 }
 
-/// The keys among `keys` of a run of which the owner needs the records that the victim has.
-fn needed(owner: &dyn Owner, victim: &Victim, page: &PageView, run: usize, keys: Range<u64>) -> RangeSet {
+/// Adds those records of `part` of which the owner needs what the victim has.
+fn push_needed(owner: &dyn Owner, victim: &Victim, page: &PageView, (run, keys): Part, live: &mut Vec<Part>) {
     let (head, _) = page.part(run, keys);
-    let live = records_of(&head, victim.segment, victim.lap).filter(|it: &Placed| owner.is_live(*it));
-    live.map(|it| it.key..it.key + 1).collect()
+    for record in records_of(&head, victim.segment, victim.lap) {
+        if !owner.is_live(record) {
+            continue;
+        }
+        match live.last_mut() {
+            Some((last, keys)) if *last == run && keys.end == record.key => keys.end += 1,
+            _ => live.push((run, record.key..record.key + 1)),
+        }
+    }
 }

@@ -7,7 +7,7 @@
 //!
 //! It reads nothing: the shell brings what the victim holds. docs/protocol/cleaning.md has the steps and why they are safe.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use ithaca_env::limits::BLOCK_BYTES;
@@ -16,7 +16,7 @@ use super::{Batch, Core, Sizes, Ticket};
 use crate::catalog::{ClosedSegment, SegmentState};
 use crate::error::{AppendError, DamageKind};
 use crate::format::RunHead;
-use crate::limits::{CLEAN_AGAIN_PART, CLEAN_GAIN_MIN};
+use crate::limits::{CLEAN_AGAIN_PART, CLEAN_GAIN_MIN, CLEAN_WINDOW_MAX_BYTES, CLEAN_WINDOW_MIN_BYTES};
 use crate::links::link_of;
 use crate::options::planted;
 use crate::owner::Keys;
@@ -71,6 +71,10 @@ pub(crate) struct Cleaner {
     passed: BTreeMap<u64, (PassedBy, u64)>,
     /// Records of each segment that their owner does not need, by lap, if keys are versioned.
     garbage: BTreeMap<u64, u64>,
+    /// Copies on their way to the tail, with what each batch takes.
+    under_way: VecDeque<(Ticket, u64)>,
+    /// The most that others had under way since the cleaner last asked.
+    others_peak_bytes: u64,
 }
 
 impl Cleaner {
@@ -82,6 +86,8 @@ impl Cleaner {
             waiting: Vec::new(),
             passed: BTreeMap::new(),
             garbage: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            others_peak_bytes: 0,
         }
     }
 
@@ -104,6 +110,11 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
+    /// Nothing yet, of batches that take so many bytes at the most unless one run is larger.
+    pub(crate) fn of(max_bytes: u64) -> Self {
+        Self { sizes: Sizes::default(), done_bytes: 0, max_bytes }
+    }
+
     /// Whether the present batch has to be written before this run is added, because it would be too large.
     pub(crate) fn is_full_for(&self, run: &RunHead) -> bool {
         self.sizes.runs > 0 && self.sizes.plus(&Sizes::of_head(run)).cost() > self.max_bytes
@@ -257,14 +268,55 @@ impl Core {
         has_holes || damage.iter().any(|it| it.segment == segment && !is_frame(&it.kind))
     }
 
-    /// Adds up batches of runs that are moved.
-    pub(crate) fn copies(&self) -> Copies {
-        let max_bytes = self.geometry.batch_max_bytes.min(self.options.clean_batch_bytes);
-        Copies { sizes: Sizes::default(), done_bytes: 0, max_bytes }
+    /// Bytes of copies that may be under way at the tail. Three parts for four of everybody else's, because a drive is shared
+    /// by what waits for it, and the log comes first; where room is needed most, as many as everybody else's, or the log would
+    /// have to wait for room while its own queue holds up the copies.
+    pub(crate) fn copies_window_bytes(&mut self) -> u64 {
+        let now = self.others_bytes();
+        let others = std::mem::replace(&mut self.cleaner.others_peak_bytes, now).max(now);
+        let most = self.options.clean_batch_bytes;
+        if self.is_cleaning_urgent() {
+            return others.clamp(most, CLEAN_WINDOW_MAX_BYTES);
+        }
+        if others == 0 { most } else { (others * 3 / 4).max(CLEAN_WINDOW_MIN_BYTES).min(most) }
     }
 
-    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail. For
-    /// space it is worth it only if that leaves room.
+    /// What is moved by one batch: two of them fill the usual window, so that the drive has always one to write.
+    pub(crate) fn copies_batch_bytes(&mut self) -> u64 {
+        let most = self.options.clean_batch_bytes;
+        let in_body = self.options.cleaning == Cleaning::CompactInBody;
+        let bytes = if in_body { most } else { self.copies_window_bytes().min(most) / 2 };
+        bytes.min(self.geometry.batch_max_bytes)
+    }
+
+    /// The largest batch that is ever moved.
+    pub(crate) fn copies_max_bytes(&self) -> u64 {
+        self.options.clean_batch_bytes.min(self.geometry.batch_max_bytes)
+    }
+
+    /// Bytes that are queued or being written and are no copies.
+    fn others_bytes(&self) -> u64 {
+        let flying: u64 = self.flights.iter().map(|flight| flight.image.len() as u64).sum();
+        let copies: u64 = self.cleaner.under_way.iter().map(|(_, bytes)| bytes).sum();
+        (self.queued_bytes + flying).saturating_sub(copies)
+    }
+
+    /// Remembers the most that others had under way since the cleaner last asked: between two groups they may have nothing.
+    pub(super) fn note_others(&mut self) {
+        if self.cleaner.victim.is_some() {
+            self.cleaner.others_peak_bytes = self.cleaner.others_peak_bytes.max(self.others_bytes());
+        }
+    }
+
+    /// Copies up to this ticket are durable.
+    pub(super) fn copies_done(&mut self) {
+        while self.cleaner.under_way.front().is_some_and(|(ticket, _)| ticket.0 <= self.durable_ticket) {
+            self.cleaner.under_way.pop_front();
+        }
+    }
+
+    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail, or, in the largest batches,
+    /// `least_bytes`. For space it is worth it only if that leaves room.
     ///
     /// All of it fits, or nothing is begun: what was moved of a segment gives no room before the last record is.
     pub(crate) fn begin_cleaning(
@@ -272,11 +324,12 @@ impl Core {
         segment: u32,
         lap: u64,
         needed_bytes: u64,
+        least_bytes: u64,
         cause: Cause,
     ) -> Result<(), PassedBy> {
         assert!(self.cleaner.victim.is_none(), "one segment at a time");
         let usable_bytes = self.geometry.usable_bytes;
-        if cause == Cause::Space && needed_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
+        if cause == Cause::Space && least_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
             return Err(PassedBy::NoGain);
         }
         let body_room_bytes = match self.options.cleaning {
@@ -308,7 +361,9 @@ impl Core {
         let cost = Sizes::of(&batch).cost();
         let records: u64 = batch.runs.iter().map(Run::count).sum();
         let bytes: u64 = batch.runs.iter().map(|run| run.data.len() as u64).sum();
+        let group_bytes = Sizes::of(&batch).group_bytes();
         let ticket = self.take_in(batch, 0)?;
+        self.cleaner.under_way.push_back((ticket, group_bytes));
         self.counters.records_moved += records;
         self.counters.moved_bytes += bytes;
         let victim = self.cleaner.victim.as_mut().expect("a segment is being cleaned");

@@ -28,7 +28,7 @@ pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
 use body::Body;
 use clean::Cleaner;
-pub(crate) use clean::{Cause, PassedBy};
+pub(crate) use clean::{Cause, Copies, PassedBy};
 use close::Closing;
 pub(crate) use links::Leaving;
 
@@ -267,6 +267,7 @@ impl Core {
             self.census_due = true;
         }
         self.prepare_next(out);
+        self.note_others();
         self.form(out);
         self.close_segments(out);
     }
@@ -316,6 +317,7 @@ impl Core {
         self.counters.data_bytes += flight.data_bytes;
         self.counters.batches += flight.last_ticket.saturating_sub(self.durable_ticket);
         self.durable_ticket = self.durable_ticket.max(flight.last_ticket);
+        self.copies_done();
         self.vouched_seq = self.vouched_seq.max(flight.vouches_for);
         self.reclaim_due |= !flight.released.is_empty();
         self.cleaner.is_due |= !flight.released.is_empty();

@@ -69,6 +69,15 @@ struct Memory {
     capacity: usize,
 }
 
+/// Sizes of large buffers have three binary digits that count: so one that is given back serves the next, whose size is seldom the
+/// very same.
+fn rounded(bytes: usize) -> usize {
+    if bytes < LARGE_MIN_BYTES {
+        return bytes;
+    }
+    bytes.next_multiple_of((bytes.next_power_of_two() / 8).max(BLOCK_BYTES))
+}
+
 impl Memory {
     #[expect(unsafe_code, reason = "std has no safe allocation with a chosen alignment")]
     fn allocate(capacity: usize) -> Self {
@@ -84,7 +93,7 @@ impl Memory {
 
     /// Memory of at least `bytes`, from the pool if something there is not much too large.
     fn take(bytes: usize) -> Self {
-        let wanted = bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
+        let wanted = rounded(bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES));
         let pooled = POOL.try_with(|pool| pool.try_borrow_mut().ok()?.take(wanted));
         pooled.ok().flatten().unwrap_or_else(|| Self::allocate(wanted))
     }

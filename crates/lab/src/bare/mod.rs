@@ -23,11 +23,13 @@ mod client;
 mod drive;
 mod frame;
 mod journal;
+mod mix;
 mod pipe;
 mod process;
 mod server;
 
 pub use client::{Client, Work};
 pub use drive::{DriveFile, flush_probe_us, random_reads, sequential_writes};
+pub use mix::{Mix, MixFile};
 pub use process::ServerProcess;
 pub use server::serve;

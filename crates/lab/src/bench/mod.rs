@@ -14,6 +14,7 @@
     reason = "a bench starts real processes, reads the clock and writes its results"
 )]
 
+mod chain;
 mod ithaca;
 mod plan;
 mod redis;
@@ -56,30 +57,46 @@ pub struct BenchArguments {
 /// Runs the benches that `arguments` names. Returns whether every target that was measured is met.
 pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     let bare_only = arguments.names.iter().any(|name| name == "bare");
+    let with_chain = !bare_only
+        && (arguments.names.is_empty() || arguments.names.iter().any(|name| chain::is_named(name)));
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
-    let benches: Vec<&Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    if benches.is_empty() {
+    let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
+    if benches.is_empty() && !with_chain {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
-        return Err(io::Error::other(format!("no such bench; there are: bare {}", known.join(" "))));
-    }
-    if !bare_only {
-        ithaca::build()?;
+        let known = known.join(" ");
+        return Err(io::Error::other(format!("no such bench; there are: bare {} {known}", chain::NAME)));
     }
     std::fs::create_dir_all(&arguments.data)?;
     let drive = DriveFile::create(&arguments.data.join("drive"))?;
+    let mut all_met = if with_chain { chain::run(arguments, &drive)? } else { true };
+    if !benches.is_empty() {
+        all_met &= run_servers(arguments, &benches, bare_only, &drive)?;
+    }
+    std::fs::remove_dir_all(&arguments.data)?;
+    Ok(all_met)
+}
+
+/// The benches of a server that is a process of its own.
+fn run_servers(
+    arguments: &BenchArguments,
+    benches: &[&'static Bench],
+    bare_only: bool,
+    drive: &DriveFile,
+) -> io::Result<bool> {
+    if !bare_only {
+        ithaca::build()?;
+    }
     let mut server = ServerProcess::start(&arguments.data)?;
     let mut all_met = true;
     for bench in benches {
-        let report = measure(bench, arguments, bare_only, &drive, &mut server)?;
+        let report = measure(bench, arguments, bare_only, drive, &mut server)?;
         all_met &= report.print();
         let name = if bare_only { format!("bare-{}", bench.name) } else { bench.name.to_string() };
         report.write(&arguments.results.join(name + ".csv"))?;
     }
-    drop(server);
-    std::fs::remove_dir_all(&arguments.data)?;
     Ok(all_met)
 }
 

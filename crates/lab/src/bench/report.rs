@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-use std::process::Command;
 
 use super::plan::{Bench, Target};
 use super::side::MakeSide;
-use crate::measure::{Figure, median};
+use crate::measure::{Figure, median, said_by};
 
 /// One slice of one side.
 pub struct Row {
@@ -177,14 +176,6 @@ impl Report {
         let (least, most) = (probes().fold(f64::INFINITY, f64::min), probes().fold(0.0, f64::max));
         format!("{:.0} us (from {least:.0} to {most:.0})", median(probes()))
     }
-}
-
-/// The first line that a program prints, or a question mark: a result without a commit is still a result.
-fn said_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text =
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string()).unwrap_or_default();
-    if text.is_empty() { "?".into() } else { text }
 }
 
 #[cfg(test)]

@@ -1,35 +1,23 @@
-//! Blocks over a chain: an address space of 4 KiB blocks, written anywhere, appended to a log. The log lies on a chain of
-//! disks, or on an array of as many disks that looks like one drive: the same code on either.
+//! Blocks over a chain of simulated disks, or over an array of as many disks that looks like one drive: the same code on
+//! either.
 //!
 //! The disks are those of docs/drives.md, but of one zone, so that 120 MB/s are 120 MB/s wherever the log stands: on a disk
 //! of a real size a measurement like these stays within one zone too.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{
-    Batch, Chain, ChainId, ChainOptions, Cleaning, Drives, Identity, Label, Owner, Place, PlaceError, Placed,
-    Run, RunKind, Table, Ticket,
-};
+use ithaca_chain::{Chain, ChainId, ChainOptions, Cleaning, Drives, Identity, Label, Owner};
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::{Array, ArrayOptions, Disk, DiskOptions, DriveId, DriveStats, Speed, SpeedModel};
 
 use super::load::Bench;
+use crate::blocks::{BLOCK, Blocks, Map};
 
-/// Bytes of a block.
-pub const BLOCK: u64 = 4 << 10;
 /// Most blocks of one write.
-pub const WRITE_BLOCKS_MAX: u64 = 4;
-/// Blocks of one append while the log is filled.
-const FILL_BLOCKS: u64 = 256;
-/// Appends under way while the log is filled.
-const FILL_DEPTH: usize = 4;
+const WRITE_BLOCKS_MAX: u64 = 4;
 const SUPERBLOCKS: u64 = 64 << 10;
-/// Blocks that are remembered as written not long ago.
-const RECENT: usize = 4096;
 const SEED: u64 = 1;
 
 /// How disks are put together.
@@ -137,10 +125,14 @@ impl World {
         let owner = Rc::clone(&map) as Rc<dyn Owner>;
         let create = async move { Chain::create_owned(&env, links, identity, options, owner).await };
         let chain = bench.block_on(create).expect("the drives are empty");
-        let blocks = Blocks::new(chain, map);
+        let blocks = Blocks::new(chain, map, Bytes::from(vec![7; (WRITE_BLOCKS_MAX * BLOCK) as usize]));
         let (filled, env) = (blocks.clone(), bench.env());
         bench.block_on(async move {
-            filled.fill(shape.segments_to_fill()).await;
+            let used = || {
+                let stats = filled.chain.stats();
+                stats.segments_open + stats.segments_closed
+            };
+            filled.fill(|_| used() < shape.segments_to_fill()).await;
             // The last disk's segments are written over once, while nothing else goes on.
             while filled.chain.stats().segments_raw > 0 {
                 filled.write(0, 1).await;
@@ -170,163 +162,5 @@ impl World {
     /// Bytes that the cleaner has written again so far.
     pub fn moved_bytes(&self) -> u64 {
         self.blocks.chain.stats().counters.moved_bytes
-    }
-}
-
-/// Where the newest version of each block lies, in memory: the owner of the chain.
-#[derive(Default)]
-struct Map {
-    newest: RefCell<Vec<Option<(u64, Place)>>>,
-}
-
-impl Map {
-    /// Puts a record in the place of the one that there is, if `may` it. Returns that one's place.
-    fn replace(
-        &self,
-        key: u64,
-        with: (u64, Place),
-        may: impl FnOnce(&(u64, Place)) -> bool,
-    ) -> Result<Option<Place>, ()> {
-        let mut newest = self.newest.borrow_mut();
-        let at = key as usize;
-        if newest.len() <= at {
-            newest.resize(at + 1, None);
-        }
-        match newest[at] {
-            Some(old) if !may(&old) => Err(()),
-            _ => Ok(newest[at].replace(with).map(|(_, place)| place)),
-        }
-    }
-}
-
-impl Owner for Map {
-    fn placed(&self, record: Placed) -> Option<Place> {
-        let is_newer = |old: &(u64, Place)| record.version > old.0;
-        self.replace(record.key, (record.version, record.place), is_newer).unwrap_or(Some(record.place))
-    }
-
-    fn is_live(&self, record: Placed) -> bool {
-        let newest = self.newest.borrow();
-        newest.get(record.key as usize).copied().flatten() == Some((record.version, record.place))
-    }
-
-    fn moved(&self, record: Placed, to: Place) -> bool {
-        self.is_live(record) && self.replace(record.key, (record.version, to), |_| true).is_ok()
-    }
-
-    fn dropped(&self, _record: Placed) -> bool {
-        false
-    }
-}
-
-/// Blocks by their addresses.
-#[derive(Clone)]
-pub struct Blocks {
-    /// The log.
-    pub chain: Chain,
-    inner: Rc<Inner>,
-}
-
-struct Inner {
-    map: Rc<Map>,
-    next_version: Cell<u64>,
-    /// Blocks in the order in which they were written last.
-    recent: RefCell<VecDeque<u64>>,
-    data: Bytes,
-    table: Table,
-}
-
-impl Blocks {
-    fn new(chain: Chain, map: Rc<Map>) -> Self {
-        let data = Bytes::from(vec![7; (WRITE_BLOCKS_MAX * BLOCK) as usize]);
-        let table = Table::of_payloads(data.chunks(BLOCK as usize));
-        let inner = Inner { map, next_version: Cell::new(1), recent: RefCell::default(), data, table };
-        Self { chain, inner: Rc::new(inner) }
-    }
-
-    /// Blocks of the address space.
-    pub fn count(&self) -> u64 {
-        self.inner.map.newest.borrow().len() as u64
-    }
-
-    /// The block that was written `ago` writes before the last one, as far back as is remembered.
-    pub fn recent(&self, ago: u64) -> Option<u64> {
-        let recent = self.inner.recent.borrow();
-        let last = recent.len().checked_sub(1)?;
-        recent.get(last - last.min(ago as usize)).copied()
-    }
-
-    /// Appends runs of `count` blocks, which begin at `blocks`.
-    fn append(&self, blocks: impl IntoIterator<Item = u64>, count: u64) -> Ticket {
-        let inner = &self.inner;
-        let version = inner.next_version.replace(inner.next_version.get() + 1);
-        let run = |first_key| Run {
-            first_key,
-            version,
-            kind: RunKind::Data,
-            meta: Bytes::new(),
-            table: inner.table.slice(0..count as usize),
-            data: inner.data.slice(..(count * BLOCK) as usize),
-        };
-        let runs = blocks.into_iter().map(run).collect();
-        let ticket = self.chain.append(Batch { runs, ..Batch::default() });
-        ticket.expect("the log has room for the whole measurement")
-    }
-
-    async fn wait(&self, ticket: Ticket) {
-        self.chain.wait(ticket).await.expect("a simulated drive that no fault meets writes");
-    }
-
-    /// Writes `count` blocks from `block` on, up to [`WRITE_BLOCKS_MAX`]; done when they are on stable storage.
-    pub async fn write(&self, block: u64, count: u64) {
-        let ticket = self.append([block], count);
-        self.wait(ticket).await;
-        let mut recent = self.inner.recent.borrow_mut();
-        recent.push_back(block);
-        if recent.len() > RECENT {
-            recent.pop_front();
-        }
-    }
-
-    /// Reads a block; nothing if it is trimmed.
-    pub async fn read(&self, block: u64) {
-        loop {
-            let newest = self.inner.map.newest.borrow()[block as usize];
-            let Some((_, place)) = newest else { return };
-            match self.chain.read_at(place).await {
-                Err(PlaceError::Moved { .. }) => {}
-                read => {
-                    let data = read.expect("a simulated drive that no fault meets reads");
-                    assert_eq!(data.len() as u64, BLOCK, "block {block} is there");
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Forgets a block: what lies in the log of it is garbage.
-    pub fn trim(&self, block: u64) {
-        self.inner.map.newest.borrow_mut()[block as usize] = None;
-    }
-
-    /// Writes blocks in the order of their addresses, which begin to be there, until so many segments are in use.
-    async fn fill(&self, segments: u64) {
-        let used = || {
-            let stats = self.chain.stats();
-            stats.segments_open + stats.segments_closed
-        };
-        let (mut next, mut under_way) = (0, VecDeque::new());
-        while used() < segments {
-            under_way.push_back(self.append(next..next + FILL_BLOCKS, 1));
-            next += FILL_BLOCKS;
-            if under_way.len() == FILL_DEPTH
-                && let Some(oldest) = under_way.pop_front()
-            {
-                self.wait(oldest).await;
-            }
-        }
-        for ticket in under_way {
-            self.wait(ticket).await;
-        }
     }
 }

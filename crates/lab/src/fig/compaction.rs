@@ -5,11 +5,12 @@ use ithaca_chain::{ChainOptions, Cleaning};
 use ithaca_env::sim::Speed;
 
 use super::Figure;
-use super::blocks::{BLOCK, Layout, Shape, array_of_disks};
+use super::blocks::{Layout, Shape, array_of_disks};
 use super::chart::{Chart, Line, Scale};
 use super::cleaning::{Extent, Run, Style};
 use super::load::{Bench, Load, Request};
 use super::mix::Mix;
+use crate::blocks::BLOCK;
 
 const SEED: u64 = 1;
 const TRIMS: u64 = 50;
@@ -149,15 +150,11 @@ fn checks(cases: &[Case], bare: f64) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn compacting_the_body_leaves_the_tail_to_the_application() {
-        let (around, most) = (Duration::from_millis(500), Duration::from_millis(2000));
-        let segment_bytes = 128 << 20;
-        let figure = measure(Extent { disk_segments: 9, segment_bytes, segments: 1, around, most, ahead: 1 });
+        let figure = measure(Extent::small(9, 128 << 20, 1, 500, 2000));
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }

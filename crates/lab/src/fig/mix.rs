@@ -8,7 +8,8 @@ use std::time::Duration;
 use ithaca_env::Time;
 use ithaca_env::sim::{Dice, Domain};
 
-use super::blocks::{BLOCK, Blocks, World};
+use super::blocks::World;
+use crate::blocks::{BLOCK, Blocks};
 
 const SEED: u64 = 1;
 /// Bytes are counted by slots of this length.

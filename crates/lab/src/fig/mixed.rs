@@ -143,21 +143,11 @@ fn checks(cases: &[Case]) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_mirrored_chain_beats_a_log_over_as_many_disks() {
-        let (around, most) = (Duration::from_millis(800), Duration::from_millis(1500));
-        let figure = measure(Extent {
-            disk_segments: 7,
-            segment_bytes: 64 << 20,
-            segments: 1,
-            around,
-            most,
-            ahead: 0,
-        });
+        let figure = measure(Extent::small(7, 64 << 20, 0, 800, 1500));
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-use std::process::Command;
+
+use crate::measure::said_by;
 
 /// Rows under one header.
 pub struct Results {
@@ -45,11 +46,4 @@ impl Results {
         std::fs::create_dir_all(folder)?;
         std::fs::write(folder.join(format!("{name}.csv")), &self.text)
     }
-}
-
-/// The first line that a program prints, or a question mark: a result without a commit is still a result.
-fn said_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().filter(|line| !line.is_empty()).unwrap_or("?").to_string()
 }
