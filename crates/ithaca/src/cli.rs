@@ -187,9 +187,10 @@ pub struct ServeArgs {
     /// Where metrics and health are served; port 0 picks a free one
     #[arg(long, value_name = "ADDR")]
     pub http: SocketAddr,
-    /// Id of this server among the nodes of a cluster of servers, which `ithaca cluster init` forms
+    /// Id of this server among the nodes of a cluster of servers, which `ithaca cluster init` forms; 0 makes it a cluster of
+    /// its own
     #[arg(long, value_name = "ID")]
-    pub node: Option<std::num::NonZeroU64>,
+    pub node: u64,
     /// Log units
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub units: u32,

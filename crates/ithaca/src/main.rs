@@ -53,7 +53,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Dev(arguments) => serve::dev(arguments, out),
         Command::Server(arguments) => serve::server(arguments, out),
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
-        Command::Cluster(ClusterCommand::Init(arguments)) => members::init(&cli.global, &arguments, &mut out),
+        Command::Cluster(ClusterCommand::Init(arguments)) => members::init(&cli.global, arguments, &mut out),
         Command::Cluster(ClusterCommand::Replace { node }) => members::replace(&cli.global, *node, &mut out),
         Command::Cluster(ClusterCommand::Layout) => members::layout(&cli.global, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),

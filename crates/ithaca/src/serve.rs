@@ -51,13 +51,19 @@ impl Addresses {
 
 /// Runs a cluster until a signal comes.
 pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
+    if arguments.node != 0 {
+        return Err(Failure::usage("dev: --node is of a server; a whole cluster has no id".to_owned()));
+    }
     run("dev", arguments, out, |out, at| out.either(|| at.human(), || at.json()))
 }
 
 /// Runs one node with every role until a signal comes.
 pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
     run("server", arguments, out, |out, at| {
-        let next = format!("echo hello | ithaca log append --endpoint {}", at.log());
+        let next = match arguments.node {
+            0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
+            id => format!("ithaca cluster init {id}={} and the others", at.log()),
+        };
         out.either(
             || {
                 format!(
@@ -121,9 +127,9 @@ enum Served {
 impl Served {
     async fn start(env: &Env, arguments: &ServeArgs) -> Result<Self, Failure> {
         match arguments.node {
-            None => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),
-            Some(id) => {
-                let options = node_options(NodeId(id.get()), arguments);
+            0 => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),
+            id => {
+                let options = node_options(NodeId(id), arguments);
                 ClusterNode::start(env, options).await.map(Self::Node).map_err(failed)
             }
         }

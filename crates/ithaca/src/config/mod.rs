@@ -102,10 +102,10 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "node",
         env: "ITHACA_NODE",
-        default: None,
+        default: Some("0"),
         list: false,
-        check: |text| said(text.parse::<std::num::NonZeroU64>()),
-        help: "Id of this server among the nodes of a cluster of servers; without one, it is a cluster of its own.",
+        check: |text| said(text.parse::<u64>()),
+        help: "Id of this server among the nodes of a cluster of servers, from 1; 0 makes it a cluster of its own.",
     },
     Setting {
         key: "units",

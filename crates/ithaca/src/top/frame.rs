@@ -156,10 +156,12 @@ pub mod tests {
     }
 
     fn sight(first: NodeStatus) -> Sight {
-        let node = |id: u64| Node {
-            id: NodeId(id),
-            roles: Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT),
-            address: format!("10.0.0.{id}:7420"),
+        let node = |id: u64| {
+            Node::new(
+                NodeId(id),
+                Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT),
+                format!("10.0.0.{id}:7420"),
+            )
         };
         let layout = Layout::single(ClusterId(0xab), node(1));
         let addr = |id: u8| SocketAddr::from(([10, 0, 0, id], 7420));

@@ -49,6 +49,9 @@ pub struct FailoverArguments {
     /// Clients that append beside the probe.
     #[arg(long, default_value_t = 1)]
     clients: u32,
+    /// Asks the nodes to stop instead of killing them, as a rolling restart would.
+    #[arg(long)]
+    stop: bool,
     /// Milliseconds of each phase: healthy, and dead.
     #[arg(long, default_value_t = 1500)]
     phase_ms: u64,
@@ -213,7 +216,10 @@ async fn one(
     let layout = client.layout().await.map_err(io::Error::other)?;
     let was_sequencer = layout.sequencer == id;
     let dead = Instant::now();
-    nodes.kill(killed)?;
+    match arguments.stop {
+        true => nodes.stop(killed)?,
+        false => nodes.kill(killed)?,
+    }
     let resumed = loop {
         if let Some(resumed) = probe.resumed(dead) {
             break resumed;
@@ -248,8 +254,10 @@ fn ms(span: Duration) -> f64 {
 /// Writes the results and the summary; returns how much of what is demanded does not hold.
 fn report(arguments: &FailoverArguments, trials: &[Trial], ledger: &Ledger) -> io::Result<u64> {
     let what = format!(
-        "SIGKILL of one node of {} under load, {} copies of each entry; stall: from the kill until an append that was begun after it is acknowledged",
-        arguments.nodes, arguments.replicas
+        "{} of one node of {} under load, {} copies of each entry; stall: from the kill until an append that was begun after it is acknowledged",
+        if arguments.stop { "SIGTERM" } else { "SIGKILL" },
+        arguments.nodes,
+        arguments.replicas
     );
     let columns = "trial,node,was_sequencer,stall_ms,healthy_gap_ms,dead_gap_ms,back_ms";
     let mut results = Results::new(&what, columns);
@@ -280,6 +288,6 @@ fn report(arguments: &FailoverArguments, trials: &[Trial], ledger: &Ledger) -> i
     );
     println!("{summary}");
     results.remark(&summary);
-    results.write(&arguments.ground.results, "failover")?;
+    results.write(&arguments.ground.results, if arguments.stop { "rolling" } else { "failover" })?;
     Ok(lost + differing)
 }

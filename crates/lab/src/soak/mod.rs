@@ -6,6 +6,7 @@
 //! * `recovery`: how long a chain by itself takes to open, with the metadata of very many records.
 //! * `metadata`: what a metadata drive is written.
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
+//! * `wipe`: a node of a cluster of processes loses its data under load, and every entry gets its copies again.
 //! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
 //!
@@ -37,6 +38,7 @@ mod recovery;
 mod restart;
 mod results;
 mod volume;
+mod wipe;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,6 +70,8 @@ enum Soak {
     Metadata(metadata::MetadataArguments),
     /// Measures resident memory while a log grows and is read.
     Memory(memory::MemoryArguments),
+    /// Wipes a node of a cluster of processes and measures how long every entry lacks a copy.
+    Wipe(wipe::WipeArguments),
     /// Damages stored files and checks that no read gives other bytes.
     Corrupt(corrupt::CorruptArguments),
 }
@@ -131,6 +135,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
         Soak::Recovery(arguments) => recovery::run(arguments),
         Soak::Metadata(arguments) => metadata::run(arguments),
         Soak::Memory(arguments) => memory::run(arguments),
+        Soak::Wipe(arguments) => wipe::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
     }?;
     println!("soak: {passed} passed, {failed} failed");

@@ -40,6 +40,22 @@ impl Nodes {
         Ok(Self { binary: binary.to_owned(), root: root.to_owned(), nodes })
     }
 
+    /// The same, running and formed into a cluster that keeps `replicas` copies of each entry.
+    pub fn formed(binary: &Path, root: &Path, count: usize, replicas: u32) -> io::Result<Self> {
+        let mut nodes = Self::new(binary, root, count)?;
+        for id in 1..=count {
+            nodes.start(id)?;
+        }
+        let named: Vec<String> =
+            nodes.addrs().iter().zip(1..).map(|(addr, id)| format!("{id}={addr}")).collect();
+        let mut form: Vec<&str> = vec!["init"];
+        form.extend(named.iter().map(String::as_str));
+        let replicas = replicas.to_string();
+        form.extend(["--replicas", &replicas]);
+        nodes.cluster(&form)?;
+        Ok(nodes)
+    }
+
     /// Where the nodes listen, node 1 first.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.addr).collect()
