@@ -73,7 +73,8 @@ impl Appending {
             env.spawn(async move {
                 let entry = Bytes::from(vec![7; ENTRY_BYTES]);
                 while !stopped.get() {
-                    acked.set(acked.get() + u64::from(client.append(entry.clone()).await.is_ok()));
+                    let is_acked = client.append(entry.clone()).await.is_ok();
+                    acked.set(acked.get() + u64::from(is_acked));
                 }
             });
         }
