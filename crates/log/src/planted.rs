@@ -50,6 +50,12 @@ pub enum PlantedBug {
     FirstPartAnswers,
     /// An append counts as written although a unit has not written its part.
     RefusedPartCounts,
+    /// A copy of a closed stripe is listed without the trims since it was made.
+    TrimsNotTaken,
+    /// A copy of a closed stripe is made around what is undecided in it.
+    CopiedWithHoles,
+    /// A node says what is not there without a lease.
+    LeaseIgnored,
     /// A node that hears no majority of the cluster takes others out.
     CutOffNodeEjects,
     /// The client writes to every replica of a stripe at once.

@@ -167,20 +167,27 @@ pub fn run_planted(ceiling: u64) -> io::Result<bool> {
     catch_panics();
     let mut all_found = true;
     for planted::Planting { name, fault, budget } in planted::plantings() {
-        let scenario = LogScenario { budget, planted: fault };
-        let shape = scenario.shape();
-        let fails = |seed: &u64| run_caught(&scenario, &Plan::expand(*seed, &shape), false).failure;
-        match (1..=ceiling).find_map(|seed| fails(&seed).map(|failure| (seed, failure))) {
-            Some((seed, failure)) => {
-                println!("found {name} by seed {seed}: {}", failure.lines().next().unwrap_or(""));
-            }
-            None => {
-                println!("FAIL  {name} goes unnoticed for {ceiling} seeds");
-                all_found = false;
-            }
-        }
+        all_found &= is_found(&name, &LogScenario { budget, planted: fault }, ceiling);
+    }
+    for bug in planted::in_cluster() {
+        let scenario = ClusterScenario { planted: Planted::bug(bug) };
+        all_found &= is_found(&format!("cluster/{bug:?}"), &scenario, ceiling);
     }
     Ok(all_found)
+}
+
+#[cfg(feature = "planted-bugs")]
+fn is_found(name: &str, scenario: &dyn Scenario, ceiling: u64) -> bool {
+    let shape = scenario.shape();
+    let fails = |seed: &u64| run_caught(scenario, &Plan::expand(*seed, &shape), false).failure;
+    let found = (1..=ceiling).find_map(|seed| fails(&seed).map(|failure| (seed, failure)));
+    match &found {
+        Some((seed, failure)) => {
+            println!("found {name} by seed {seed}: {}", failure.lines().next().unwrap_or(""));
+        }
+        None => println!("FAIL  {name} goes unnoticed for {ceiling} seeds"),
+    }
+    found.is_some()
 }
 
 fn report(scenario: &dyn Scenario, plan: &Plan, failure: &str) {

@@ -100,3 +100,10 @@ pub fn plantings() -> Vec<Planting> {
     let chain = chain.into_iter().map(|bug| (format!("chain/{bug:?}"), Fault::Chain(bug)));
     log.chain(chain).map(|(name, fault)| Planting { name, fault, budget: Budget::Survive }).collect()
 }
+
+/// Every fault that the cluster scenario must find.
+#[cfg(feature = "planted-bugs")]
+pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 2] {
+    use ithaca_log::planted::PlantedBug as LogBug;
+    [LogBug::TrimsNotTaken, LogBug::CopiedWithHoles]
+}

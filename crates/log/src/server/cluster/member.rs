@@ -234,7 +234,7 @@ impl Member {
         self.applied.set(layout.epoch);
         self.detector.borrow_mut().watch(self.env.now(), layout.nodes.iter().map(|node| node.id));
         self.meet(layout);
-        self.node.leases.renew(layout, self.options.planted);
+        self.node.leases.renew(layout);
         // In the epoch that it began with, an earlier life of this node may have granted positions.
         let is_new = layout.epoch > self.began_in;
         self.node.go_on(layout, is_new, self.options.remembered_max, self.options.planted);

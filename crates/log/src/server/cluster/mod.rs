@@ -159,7 +159,7 @@ impl ClusterNode {
             incarnation: Incarnation(env.wall_clock_ms()),
             unit: OnceCell::new(),
             relay: OnceCell::new(),
-            leases: Leases::needed(env),
+            leases: Leases::needed(env, options.planted),
             sequencer: RefCell::default(),
             forwarder: RefCell::default(),
             layouts: Some(Rc::clone(&keeper)),

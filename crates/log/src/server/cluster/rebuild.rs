@@ -13,6 +13,7 @@ use super::peer::Peer;
 use crate::client::{CallError, ClientError};
 use crate::layout::{Copy, Layout};
 use crate::limits;
+use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
 use crate::server::unit_shell::{Copied, UnitShell};
 use crate::unit::Holding;
@@ -121,7 +122,7 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         let (runs, data) = source.ask::<_, ReceivedRuns>(member, layout.epoch, &read, PIECE_PATIENCE).await?;
         let holes: Vec<AddrRange> =
             runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
-        if !holes.is_empty() {
+        if !holes.is_empty() && !member.options.planted.is(PlantedBug::CopiedWithHoles) {
             decide(member, layout, source.node, &holes).await?;
             continue;
         }
@@ -163,6 +164,9 @@ pub(super) async fn take_trims(
     next: Epoch,
     copy: &Copy,
 ) -> Result<(), RebuildError> {
+    if member.options.planted.is(PlantedBug::TrimsNotTaken) {
+        return Ok(());
+    }
     let unit = member.unit()?;
     let source = Source::of(member, layout, copy)?;
     let mut extent = source.extent;
