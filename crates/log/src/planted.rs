@@ -52,8 +52,6 @@ pub enum PlantedBug {
     RefusedPartCounts,
     /// A copy of a closed stripe is listed without the trims since it was made.
     TrimsNotTaken,
-    /// A copy of a closed stripe is made around what is undecided in it.
-    CopiedWithHoles,
     /// A node says what is not there without a lease.
     LeaseIgnored,
     /// A node that hears no majority of the cluster takes others out.

@@ -65,3 +65,40 @@ impl Leases {
         if is_valid { Ok(()) } else { Err(Refusal::NoLease { epoch }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ithaca_env::real;
+
+    use super::*;
+    use crate::layout::Node;
+    use crate::pos::ClusterId;
+    use crate::wire::Roles;
+
+    fn layout() -> Layout {
+        let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
+        Layout::single(ClusterId(7), Node::new(NodeId(1), roles, "127.0.0.1:1".to_owned()))
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_missing_before_the_acceptors_have_granted_it_nor_in_another_epoch() {
+        real::run(|env| async move {
+            let leases = Leases::needed(&env, Planted::NONE);
+            leases.renew(&layout());
+            assert_eq!(leases.check(Epoch(1)), Err(Refusal::NoLease { epoch: Epoch(1) }));
+            leases.granted(Epoch(1), NodeId(1), env.now());
+            assert_eq!(leases.check(Epoch(1)), Ok(()));
+            assert_eq!(leases.check(Epoch(2)), Err(Refusal::NoLease { epoch: Epoch(2) }));
+            assert_eq!(Leases::not_needed(&env).check(Epoch(1)), Ok(()));
+        });
+    }
+
+    #[test]
+    fn the_planted_fault_of_a_lease_shows() {
+        real::run(|env| async move {
+            let leases = Leases::needed(&env, Planted::bug(PlantedBug::LeaseIgnored));
+            leases.renew(&layout());
+            assert_eq!(leases.check(Epoch(1)), Ok(()), "nobody has granted it");
+        });
+    }
+}

@@ -122,7 +122,7 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         let (runs, data) = source.ask::<_, ReceivedRuns>(member, layout.epoch, &read, PIECE_PATIENCE).await?;
         let holes: Vec<AddrRange> =
             runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
-        if !holes.is_empty() && !member.options.planted.is(PlantedBug::CopiedWithHoles) {
+        if !holes.is_empty() {
             decide(member, layout, source.node, &holes).await?;
             continue;
         }
