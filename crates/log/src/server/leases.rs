@@ -77,7 +77,7 @@ mod tests {
 
     fn layout() -> Layout {
         let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-        Layout::single(ClusterId(7), Node::new(NodeId(1), roles, "127.0.0.1:1".to_owned()))
+        Layout::single(ClusterId(7), Node::new(NodeId(1), roles, "unit:1".to_owned()))
     }
 
     #[test]
