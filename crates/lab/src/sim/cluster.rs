@@ -2,7 +2,7 @@
 //! drives and to the links between them, the log stays one log.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use ithaca_chain::ChainOptions;
 use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim, SimOptions};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{Forming, form};
+use ithaca_log::layout::Layout;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::NodeId;
 use ithaca_log::server::{ClusterNode, NodeOptions};
 
-use super::history::{Fate, History, Seen};
 use super::oracle;
 use super::scenario::{Outcome, Points, Scenario};
-use super::workload::{self, Forwarded, Shared};
+use super::workload::{self, Shared, machine};
 
 /// Faults begin within this time.
 const HORIZON: Duration = Duration::from_secs(3);
@@ -104,15 +104,10 @@ fn node_name(id: u8) -> String {
     format!("node-{id}")
 }
 
-fn machine(number: u8) -> IpAddr {
-    [10, 0, 0, number].into()
-}
-
 struct World {
     sim: Sim,
     nodes: Vec<(ProcessId, Rc<Life>)>,
     shared: Rc<Shared>,
-    clients: u32,
 }
 
 /// What a node's process says of itself.
@@ -127,21 +122,7 @@ impl World {
     fn new(sim: Sim, plan: &Plan, planted: Planted) -> Self {
         let count = (plan.setting("topology.nodes", 3) as u8).clamp(1, NODES_MAX);
         let addr = |id: u8| SocketAddr::new(machine(id), PORT);
-        let shared = Rc::new(Shared {
-            history: Rc::new(History::default()),
-            addrs: (1..=count).map(addr).collect(),
-            entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
-            burst_max: plan.setting("workload.burst_max", 4),
-            pause_us: plan.setting("workload.pause_us", 3_000),
-            forwarded: match plan.setting("workload.forwarded", 2) {
-                0 => Forwarded::Nobodys,
-                1 => Forwarded::Everybodys,
-                _ => Forwarded::Odd,
-            },
-            relayed: plan.setting("workload.relayed", 1) == 1,
-            planted,
-            done: Cell::new(0),
-        });
+        let shared = Shared::of_plan(plan, (1..=count).map(addr).collect(), planted);
         let start = |id: u8| {
             let process = sim.process(&node_name(id), machine(id));
             let life = Rc::new(Life::default());
@@ -150,18 +131,16 @@ impl World {
             (process, life)
         };
         let nodes = (1..=count).map(start).collect();
-        let clients = plan.setting("topology.clients", 1) as u32;
-        World { sim, nodes, shared, clients }
+        World { sim, nodes, shared }
     }
 
     /// Forming, faults, healing, the clients' end, the audit, the verdict.
     fn run(&self, plan: &Plan) -> Result<(), String> {
         self.form(plan)?;
-        self.start_clients(plan);
+        let all = self.shared.start(&self.sim, plan, 100, 150);
         plan.apply(&self.sim).map_err(|error| error.to_string())?;
         self.run_until(Time::ZERO + HORIZON, || true).ok();
         self.sim.heal();
-        let all = self.clients;
         let deadline = self.sim.now() + PATIENCE;
         let ended = self
             .run_until(deadline, || self.shared.done.get() < all)
@@ -171,13 +150,7 @@ impl World {
             })
             .and_then(|()| self.recover())
             .and_then(|()| self.audit());
-        if let Some(wrong) = self.shared.history.wrong.borrow().first() {
-            return Err(wrong.clone());
-        }
-        if let Some(pos) = self.shared.history.damaged.borrow().first() {
-            return Err(format!("position {pos} is damaged although no drive was harmed"));
-        }
-        oracle::check(&self.shared.history)?;
+        oracle::judge(&self.shared.history)?;
         ended
     }
 
@@ -188,39 +161,17 @@ impl World {
         let forming = Forming {
             nodes: ids.zip(self.shared.addrs.iter().copied()).collect(),
             replicas,
-            min_replicas: replicas.min(1),
+            min_replicas: 1,
             timeout: FORM_TIME,
         };
-        let done = Rc::new(RefCell::new(None));
-        let slot = Rc::clone(&done);
-        operator.spawn({
-            let env = operator.clone();
-            async move {
-                let formed = form(&env, &forming).await;
-                *slot.borrow_mut() = Some(formed);
-            }
-        });
+        let env = operator.clone();
+        let done = workload::result_of(&operator, async move { form(&env, &forming).await });
         let deadline = self.sim.now() + 2 * FORM_TIME;
         self.run_until(deadline, || done.borrow().is_none()).ok();
         match done.take() {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(format!("forming: {error}; {}", self.said())),
             None => Err(format!("forming does not end; {}", self.said())),
-        }
-    }
-
-    fn start_clients(&self, plan: &Plan) {
-        let operations = plan.setting("workload.operations", 100) / u64::from(self.clients.max(1));
-        for number in 1..=self.clients {
-            let process = self.sim.process(&format!("client-{number}"), machine(100 + number as u8));
-            let env = self.sim.env(process);
-            let (shared, dice) = (Rc::clone(&self.shared), self.sim.dice());
-            env.spawn(workload::work(env.clone(), dice, shared, number, operations));
-        }
-        for number in 0..plan.setting("topology.followers", 0) {
-            let process = self.sim.process(&format!("follower-{number}"), machine(150 + number as u8));
-            let env = self.sim.env(process);
-            env.spawn(workload::follow(env.clone(), Rc::clone(&self.shared)));
         }
     }
 
@@ -232,8 +183,7 @@ impl World {
             if !has_ended() {
                 return waited.map_err(|_| ());
             }
-            for (process, life) in self.nodes.iter().filter(|(_, life)| life.ended.take()) {
-                let _ = life;
+            for (process, _) in self.nodes.iter().filter(|(_, life)| life.ended.take()) {
                 self.sim.end(*process, Death::Kill);
                 self.sim.restart_after(*process, RESTART);
             }
@@ -243,31 +193,25 @@ impl World {
     /// Every node is in use again, and every entry has its copies.
     fn recover(&self) -> Result<(), String> {
         let env = self.sim.env(self.sim.process("observer", machine(202)));
-        let whole = Rc::new(Cell::new(false));
         let seen = Rc::new(RefCell::new(String::new()));
-        env.spawn({
-            let (env, shared, whole, seen) =
-                (env.clone(), Rc::clone(&self.shared), Rc::clone(&whole), Rc::clone(&seen));
-            async move {
-                let client = shared.connect(&env, 0).await;
-                loop {
-                    match client.layout().await {
-                        Ok(layout)
-                            if layout.units().count() == layout.nodes.len()
-                                && layout.missing().is_empty() =>
-                        {
-                            return whole.set(true);
-                        }
-                        Ok(layout) => *seen.borrow_mut() = format!("{:?}", layout.ranges),
-                        Err(error) => *seen.borrow_mut() = error.to_string(),
-                    }
-                    env.sleep(Duration::from_millis(100)).await;
+        let (shared, told, observer) = (Rc::clone(&self.shared), Rc::clone(&seen), env.clone());
+        let whole = workload::result_of(&env, async move {
+            let client = shared.connect(&observer, 0).await;
+            loop {
+                let is_whole = |layout: &Layout| {
+                    layout.units().count() == layout.nodes.len() && layout.missing().is_empty()
+                };
+                match client.layout().await {
+                    Ok(layout) if is_whole(&layout) => return,
+                    Ok(layout) => *told.borrow_mut() = format!("{:?}", layout.ranges),
+                    Err(error) => *told.borrow_mut() = error.to_string(),
                 }
+                observer.sleep(Duration::from_millis(100)).await;
             }
         });
         let deadline = self.sim.now() + RECOVERY_TIME;
-        self.run_until(deadline, || !whole.get()).ok();
-        if whole.get() {
+        self.run_until(deadline, || whole.borrow().is_none()).ok();
+        if whole.borrow().is_some() {
             return Ok(());
         }
         let known = seen.borrow();
@@ -276,15 +220,7 @@ impl World {
 
     fn audit(&self) -> Result<(), String> {
         let env = self.sim.env(self.sim.process("auditor", machine(200)));
-        let done = Rc::new(RefCell::new(None));
-        let (slot, shared) = (Rc::clone(&done), Rc::clone(&self.shared));
-        env.spawn({
-            let env = env.clone();
-            async move {
-                let result = workload::audit(env, shared).await;
-                *slot.borrow_mut() = Some(result);
-            }
-        });
+        let done = workload::result_of(&env, workload::audit(env.clone(), Rc::clone(&self.shared)));
         let deadline = self.sim.now() + AUDIT_TIME;
         self.run_until(deadline, || done.borrow().is_none()).ok();
         match done.take() {
@@ -303,18 +239,8 @@ impl World {
 
     fn points(&self) -> Points {
         let mut points = Points::default();
-        let history = &self.shared.history;
         points.see("a node was started again", self.nodes.iter().any(|(_, life)| life.starts.get() > 1));
-        let fates = history.appends.borrow();
-        let any = |wanted: fn(&Fate) -> bool| fates.iter().any(|append| wanted(&append.fate));
-        points.see("an append's outcome is unknown", any(|fate| matches!(fate, Fate::Unknown(_))));
-        points.see(
-            "an append's outcome and place are unknown",
-            any(|fate| matches!(fate, Fate::UnknownAfter(_))),
-        );
-        points.see("an append failed", any(|fate| matches!(fate, Fate::Failed)));
-        let looks = history.looks.borrow();
-        points.see("junk was read", looks.iter().any(|look| look.seen == Seen::Junk));
+        self.shared.history.add_points(&mut points);
         points
     }
 }

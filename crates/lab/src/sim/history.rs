@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+use super::scenario::Points;
 use super::value::Value;
 
 /// A point in the run's order of beginnings and ends of calls.
@@ -106,6 +107,24 @@ pub struct History {
 }
 
 impl History {
+    /// Counts the rare things that clients met.
+    pub fn add_points(&self, points: &mut Points) {
+        let appends = self.appends.borrow();
+        let any = |wanted: fn(&Fate) -> bool| appends.iter().any(|append| wanted(&append.fate));
+        points.see("an append's outcome is unknown", any(|fate| matches!(fate, Fate::Unknown(_))));
+        points.see(
+            "an append's outcome and place are unknown",
+            any(|fate| matches!(fate, Fate::UnknownAfter(_))),
+        );
+        points.see("an append failed", any(|fate| matches!(fate, Fate::Failed)));
+        let looks = self.looks.borrow();
+        let saw = |wanted| looks.iter().any(|look| look.seen == wanted);
+        points.see("junk was read", saw(Seen::Junk));
+        points.see("a trimmed position was read", saw(Seen::Trimmed));
+        points.see("an unwritten position was read", saw(Seen::Unwritten));
+        points.see("a fill met data", saw(Seen::SomeData));
+    }
+
     /// The next moment.
     pub fn now(&self) -> Moment {
         self.moments.set(self.moments.get() + 1);

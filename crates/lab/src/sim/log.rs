@@ -1,7 +1,7 @@
 //! The single-node scenario: a cluster in one process, clients on other machines, and whatever the plan does to them.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,11 +11,10 @@ use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setti
 use ithaca_env::{Env, Time};
 use ithaca_log::server::{LocalCluster, LocalOptions};
 
-use super::history::History;
 use super::oracle;
 use super::planted::Fault;
 use super::scenario::{Outcome, Points, Scenario};
-use super::workload::{self, Forwarded, Shared};
+use super::workload::{self, Shared, machine};
 
 /// Faults begin within this time.
 const HORIZON: Duration = Duration::from_millis(400);
@@ -123,7 +122,6 @@ struct World {
     shared: Rc<Shared>,
     ended: Rc<Ended>,
     clients: u32,
-    operations: u64,
 }
 
 /// What the node's process says when it ends by itself.
@@ -137,51 +135,17 @@ struct Ended {
     refused: RefCell<Vec<String>>,
 }
 
-fn machine(number: u8) -> IpAddr {
-    [10, 0, 0, number].into()
-}
-
 impl World {
     fn new(sim: Sim, plan: &Plan, planted: Fault) -> Self {
         let node = sim.process("node", machine(1));
-        let shared = Rc::new(Shared {
-            history: Rc::new(History::default()),
-            addrs: vec![SocketAddr::new(machine(1), PORT)],
-            entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
-            burst_max: plan.setting("workload.burst_max", 4),
-            pause_us: 3_000,
-            forwarded: match plan.setting("workload.forwarded", 2) {
-                0 => Forwarded::Nobodys,
-                1 => Forwarded::Everybodys,
-                _ => Forwarded::Odd,
-            },
-            relayed: plan.setting("workload.relayed", 1) == 1,
-            planted: planted.of_clients(),
-            done: Cell::new(0),
-        });
+        let addrs = vec![SocketAddr::new(machine(1), PORT)];
+        let shared = Shared::of_plan(plan, addrs, planted.of_clients());
         let ended = Rc::new(Ended::default());
         let options = local_options(plan, shared.addrs[0], planted);
         let told = Rc::clone(&ended);
         sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
-        let clients = plan.setting("topology.clients", 1) as u32;
-        let operations = plan.setting("workload.operations", 100) / u64::from(clients.max(1));
-        let world = World { sim, node, shared, ended, clients, operations };
-        world.start_clients(plan);
-        world
-    }
-
-    fn start_clients(&self, plan: &Plan) {
-        for number in 1..=self.clients {
-            let process = self.sim.process(&format!("client-{number}"), machine(1 + number as u8));
-            let env = self.sim.env(process);
-            let (shared, dice) = (Rc::clone(&self.shared), self.sim.dice());
-            env.spawn(workload::work(env.clone(), dice, shared, number, self.operations));
-        }
-        for number in 0..plan.setting("topology.followers", 0) {
-            let process = self.sim.process(&format!("follower-{number}"), machine(100 + number as u8));
-            let env = self.sim.env(process);
-            env.spawn(workload::follow(env.clone(), Rc::clone(&self.shared)));
-        }
+        let clients = shared.start(&sim, plan, 1, 100);
+        World { sim, node, shared, ended, clients }
     }
 
     /// Faults, healing, the clients' end, the audit, the verdict.
@@ -210,13 +174,7 @@ impl World {
             // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done.
             return Ok(());
         }
-        if let Some(difference) = self.shared.history.differences.borrow().first() {
-            return Err(difference.clone());
-        }
-        if let Some(pos) = self.shared.history.damaged.borrow().first() {
-            return Err(format!("position {pos} is damaged although no drive was harmed"));
-        }
-        oracle::check(&self.shared.history)?;
+        oracle::judge(&self.shared.history)?;
         ended
     }
 
@@ -236,17 +194,8 @@ impl World {
     }
 
     fn audit(&self) -> Result<(), String> {
-        let auditor = self.sim.process("auditor", machine(200));
-        let env = self.sim.env(auditor);
-        let done = Rc::new(RefCell::new(None));
-        let (slot, shared) = (Rc::clone(&done), Rc::clone(&self.shared));
-        env.spawn({
-            let env = env.clone();
-            async move {
-                let result = workload::audit(env, shared).await;
-                *slot.borrow_mut() = Some(result);
-            }
-        });
+        let env = self.sim.env(self.sim.process("auditor", machine(200)));
+        let done = workload::result_of(&env, workload::audit(env.clone(), Rc::clone(&self.shared)));
         let deadline = self.sim.now() + AUDIT_TIME;
         self.run_until(deadline, |_| done.borrow().is_none()).ok();
         match done.take() {
@@ -265,23 +214,7 @@ impl World {
         points.see("a start was refused", !self.ended.refused.borrow().is_empty());
         points.see("a read was refused as damaged", !history.damaged.borrow().is_empty());
         points.see("a drive was harmed", atlas.history().iter().any(|harm| !harm.kind.is_reported()));
-        let fates = history.appends.borrow();
-        let any = |wanted: fn(&super::history::Fate) -> bool| fates.iter().any(|append| wanted(&append.fate));
-        points.see(
-            "an append's outcome is unknown",
-            any(|fate| matches!(fate, super::history::Fate::Unknown(_))),
-        );
-        points.see(
-            "an append's outcome and place are unknown",
-            any(|fate| matches!(fate, super::history::Fate::UnknownAfter(_))),
-        );
-        points.see("an append failed", any(|fate| matches!(fate, super::history::Fate::Failed)));
-        let looks = history.looks.borrow();
-        let saw = |wanted| looks.iter().any(|look| look.seen == wanted);
-        points.see("junk was read", saw(super::history::Seen::Junk));
-        points.see("a trimmed position was read", saw(super::history::Seen::Trimmed));
-        points.see("an unwritten position was read", saw(super::history::Seen::Unwritten));
-        points.see("a fill met data", saw(super::history::Seen::SomeData));
+        history.add_points(&mut points);
         points
     }
 }

@@ -49,8 +49,22 @@ fn earliest(known: &mut Option<Moment>, moment: Moment) {
     *known = Some(known.map_or(moment, |known| known.min(moment)));
 }
 
+/// Everything that holds for a run in which no drive was harmed beyond what the system survives.
+pub fn judge(history: &History) -> Result<(), String> {
+    if let Some(wrong) = history.wrong.borrow().first() {
+        return Err(wrong.clone());
+    }
+    if let Some(difference) = history.differences.borrow().first() {
+        return Err(difference.clone());
+    }
+    if let Some(pos) = history.damaged.borrow().first() {
+        return Err(format!("position {pos} is damaged although no drive was harmed"));
+    }
+    check(history)
+}
+
 /// Checks everything but wrong bytes. The first violation found.
-pub fn check(history: &History) -> Result<(), Violation> {
+fn check(history: &History) -> Result<(), Violation> {
     let mut places: BTreeMap<u64, Place> = BTreeMap::new();
     gather_appends(history, &mut places)?;
     gather_looks(history, &mut places)?;

@@ -1,13 +1,13 @@
 //! What clients do to the log in a simulation, noting all of it in the history.
 
-use std::cell::Cell;
-use std::net::SocketAddr;
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_env::Env;
-use ithaca_env::sim::{Dice, Domain};
+use ithaca_env::sim::{Dice, Domain, Plan, Sim};
 use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind};
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::LogPos;
@@ -54,6 +54,42 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What `plan` sets, for clients that begin with the nodes at `addrs`.
+    pub fn of_plan(plan: &Plan, addrs: Vec<SocketAddr>, planted: Planted) -> Rc<Self> {
+        Rc::new(Self {
+            history: Rc::new(History::default()),
+            addrs,
+            entry_max_bytes: plan.setting("workload.entry_max_bytes", 300) as usize,
+            burst_max: plan.setting("workload.burst_max", 4),
+            pause_us: plan.setting("workload.pause_us", 3_000),
+            forwarded: match plan.setting("workload.forwarded", 2) {
+                0 => Forwarded::Nobodys,
+                1 => Forwarded::Everybodys,
+                _ => Forwarded::Odd,
+            },
+            relayed: plan.setting("workload.relayed", 1) == 1,
+            planted,
+            done: Cell::new(0),
+        })
+    }
+
+    /// Starts the clients of `plan`, on the machines after `clients`, and its followers, on those from `followers` on. How many
+    /// clients there are.
+    pub fn start(self: &Rc<Self>, sim: &Sim, plan: &Plan, clients: u8, followers: u8) -> u32 {
+        let count = plan.setting("topology.clients", 1) as u32;
+        let operations = plan.setting("workload.operations", 100) / u64::from(count.max(1));
+        for number in 1..=count {
+            let env = sim.env(sim.process(&format!("client-{number}"), machine(clients + number as u8)));
+            env.spawn(work(env.clone(), sim.dice(), Rc::clone(self), number, operations));
+        }
+        for number in 0..plan.setting("topology.followers", 0) {
+            let at = machine(followers + number as u8);
+            let env = sim.env(sim.process(&format!("follower-{number}"), at));
+            env.spawn(follow(env.clone(), Rc::clone(self)));
+        }
+        count
+    }
+
     fn options(&self, number: u32) -> ClientOptions {
         ClientOptions {
             endpoints: self.addrs.clone(),
@@ -82,6 +118,22 @@ impl Shared {
     }
 }
 
+/// The address of a machine.
+pub fn machine(number: u8) -> IpAddr {
+    [10, 0, 0, number].into()
+}
+
+/// Runs `task` in `env`; its result is there when it has ended.
+pub fn result_of<T: 'static>(env: &Env, task: impl Future<Output = T> + 'static) -> Rc<RefCell<Option<T>>> {
+    let result = Rc::new(RefCell::new(None));
+    let slot = Rc::clone(&result);
+    env.spawn(async move {
+        let ended = task.await;
+        *slot.borrow_mut() = Some(ended);
+    });
+    result
+}
+
 /// One client of the workload.
 struct Worker {
     env: Env,
@@ -94,7 +146,7 @@ struct Worker {
 }
 
 /// Does `operations` operations as client `number` (from 1).
-pub async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations: u64) {
+async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations: u64) {
     let client = shared.connect(&env, number).await;
     let mut worker = Worker { env, dice, shared, client, number, next_value: 0, draws: 0 };
     let mut left = operations;
@@ -264,7 +316,7 @@ fn note_failure(history: &History, error: &ClientError, start: Moment) {
 }
 
 /// Follows the log from its beginning on, for as long as the run lasts.
-pub async fn follow(env: Env, shared: Rc<Shared>) {
+async fn follow(env: Env, shared: Rc<Shared>) {
     let client = shared.connect(&env, 0).await;
     let mut tailing = client.tail_from(LogPos(0));
     // What is pushed may have been under way for long: it promises order, not freshness.
