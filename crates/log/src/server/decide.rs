@@ -6,19 +6,20 @@
 //! ```
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
 
-use crate::client::{CallError, ClientError, Connection, Identity, Phase};
+use super::peers::Peer;
+use crate::client::{CallError, ClientError, Phase};
 use crate::layout::Layout;
 use crate::layout::proposer::{Effect, Input, Proposer};
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
+use crate::pos::{Epoch, NodeId};
 use crate::wire::{Accept, Accepted, Learn, Learned, Message, Prepare, Promise, Refusal, Vote};
 
 /// Time for a majority to answer in the first attempt, before it is asked again with a higher ballot. It doubles with each,
@@ -30,14 +31,11 @@ const BACK_OFF_FIRST_MS: u64 = 10;
 const BACK_OFF_MAX_MS: u64 = 640;
 
 /// Who proposes, to whom, and on what it builds.
-#[derive(Clone, Debug)]
-pub struct Proposal {
+pub(super) struct Proposal {
     /// The node that proposes.
     pub me: NodeId,
-    /// Its cluster.
-    pub cluster: ClusterId,
-    /// Where the acceptors of the layout before listen, or for the first epoch those of the first layout.
-    pub acceptors: Vec<(NodeId, SocketAddr)>,
+    /// The acceptors of the layout before, or for the first epoch those of the first layout.
+    pub acceptors: Vec<Rc<Peer>>,
     /// The layout before; `None` for the first epoch. Acceptors that do not know it are told.
     pub before: Option<Layout>,
     /// A fault of the proposer to put in force.
@@ -45,7 +43,7 @@ pub struct Proposal {
 }
 
 /// How far preparing came.
-pub enum Preparation {
+pub(super) enum Preparation {
     /// A majority is prepared.
     Open(Box<Prepared>),
     /// The layout is decided already.
@@ -53,7 +51,7 @@ pub enum Preparation {
 }
 
 /// A majority of the acceptors that accepts nothing older any more, and grants no lease on the epoch before.
-pub struct Prepared {
+pub(super) struct Prepared {
     driver: Driver,
     since: Time,
 }
@@ -61,7 +59,11 @@ pub struct Prepared {
 /// Prepares a majority of the acceptors to decide the epoch after that of the layout before; tries again, with higher
 /// ballots, until `deadline`. A majority that refuses for good ends it at once. Dropping the future leaves the acceptors
 /// prepared: they grant no leases until some proposer has a layout decided.
-pub async fn prepare(env: &Env, proposal: Proposal, deadline: Time) -> Result<Preparation, ClientError> {
+pub(super) async fn prepare(
+    env: &Env,
+    proposal: Proposal,
+    deadline: Time,
+) -> Result<Preparation, ClientError> {
     let mut driver = Driver::new(env, proposal);
     let prepared = driver.prepare(deadline).await?;
     Ok(match prepared {
@@ -103,17 +105,10 @@ impl Prepared {
 
 /// Tells every node of a layout that was decided, as far as each can be reached by `deadline`; returns how many know it, or
 /// a later one, now. Waits for every one of them.
-pub async fn learn(
-    env: &Env,
-    me: NodeId,
-    nodes: &[(NodeId, SocketAddr)],
-    layout: &Layout,
-    deadline: Time,
-) -> usize {
+pub(super) async fn learn(nodes: &[Rc<Peer>], layout: &Layout, deadline: Time) -> usize {
     let message = Learn { record: layout.encode() };
-    let tell = async |&(node, addr): &(NodeId, SocketAddr)| {
-        let peer = Peer::new(node, addr, me, layout.cluster);
-        let told: Result<Learned, _> = peer.call(env, layout.epoch, &message, deadline).await;
+    let tell = async |peer: &Rc<Peer>| {
+        let told = call::<_, Learned>(peer, layout.epoch, &message, deadline).await;
         if let Err(error) = &told {
             tracing::debug!(%error, "a node could not be told of a layout");
         }
@@ -123,37 +118,16 @@ pub async fn learn(
     told.into_iter().flatten().filter(|&known| known).count()
 }
 
-/// One node that is asked, on one connection as long as that lasts.
-struct Peer {
-    node: NodeId,
-    addr: SocketAddr,
-    who: Identity,
-    connection: RefCell<Option<Connection>>,
-}
-
-impl Peer {
-    fn new(node: NodeId, addr: SocketAddr, me: NodeId, cluster: ClusterId) -> Self {
-        let who = Identity { client: ClientId(me.0), node, cluster };
-        Self { node, addr, who, connection: RefCell::default() }
-    }
-
-    async fn call<Q: Message, R: Message>(
-        &self,
-        env: &Env,
-        epoch: Epoch,
-        request: &Q,
-        deadline: Time,
-    ) -> Result<R, ClientError> {
-        let failed = |error| ClientError::Node { addr: self.addr, epoch, phase: Phase::Layout, error };
-        let open = self.connection.borrow().clone().filter(Connection::is_open);
-        let connection = match open {
-            Some(connection) => connection,
-            None => Connection::open(env, self.addr, self.who, deadline).await.map_err(failed)?,
-        };
-        self.connection.replace(Some(connection.clone()));
-        let called = connection.call::<Q, R>(env, epoch, request, deadline).await;
-        called.map(|(reply, _, _)| reply).map_err(failed)
-    }
+/// One call to an acceptor.
+async fn call<Q: Message, R: Message>(
+    peer: &Peer,
+    epoch: Epoch,
+    request: &Q,
+    deadline: Time,
+) -> Result<R, ClientError> {
+    let called = peer.call::<Q, R>(epoch, request, deadline).await;
+    let failed = |error| ClientError::Node { addr: peer.addr(), epoch, phase: Phase::Layout, error };
+    called.map(|(reply, _, _)| reply).map_err(failed)
 }
 
 /// What a round came to.
@@ -185,7 +159,6 @@ struct Driver {
     proposal: Proposal,
     epoch: Epoch,
     proposer: RefCell<Proposer>,
-    peers: Vec<Peer>,
     /// Attempts since the proposer was made.
     attempts: u32,
     began: Time,
@@ -194,17 +167,13 @@ struct Driver {
 impl Driver {
     fn new(env: &Env, proposal: Proposal) -> Self {
         let epoch = proposal.before.as_ref().map_or(Epoch(1), |before| before.epoch.next());
-        let acceptors = proposal.acceptors.iter().map(|&(node, _)| node).collect();
-        let peer =
-            |&(node, addr): &(NodeId, SocketAddr)| Peer::new(node, addr, proposal.me, proposal.cluster);
-        let peers = proposal.acceptors.iter().map(peer).collect();
+        let acceptors = proposal.acceptors.iter().map(|peer| peer.node()).collect();
         let proposer = Proposer::new(proposal.me, epoch, acceptors, proposal.planted);
         Self {
             env: env.clone(),
             proposal,
             epoch,
             proposer: RefCell::new(proposer),
-            peers,
             attempts: 0,
             began: env.now(),
         }
@@ -260,19 +229,19 @@ impl Driver {
         let patience = ROUND_TIMEOUT * (1 << (self.attempts.clamp(1, 6) - 1));
         let deadline = deadline.min(self.env.now() + patience);
         let round = RefCell::new(Round::default());
-        let ask = async |peer: &Peer| {
+        let ask = async |peer: &Rc<Peer>| {
             let answered = self.ask_one::<Q, R>(peer, message, deadline).await;
             let vote = answered.and_then(|answer| {
                 let decode = |record: Bytes| Layout::decode(&record);
-                let bad = |error| ClientError::BadLayout { addr: peer.addr, error };
+                let bad = |error| ClientError::BadLayout { addr: peer.addr(), error };
                 vote(answer).try_map(decode).map_err(bad)
             });
             let mut round = round.borrow_mut();
             let vote = vote.map_err(|error| round.fail(error)).ok();
-            self.proposer.borrow_mut().step(input(peer.node, vote), &mut round.effects);
+            self.proposer.borrow_mut().step(input(peer.node(), vote), &mut round.effects);
             !round.effects.is_empty()
         };
-        gather(self.peers.iter().map(&ask).collect(), |&enough| enough).await;
+        gather(self.proposal.acceptors.iter().map(&ask).collect(), |&enough| enough).await;
         round.into_inner()
     }
 
@@ -283,7 +252,7 @@ impl Driver {
         message: &Q,
         deadline: Time,
     ) -> Result<R, ClientError> {
-        let answered = peer.call(&self.env, self.epoch, message, deadline).await;
+        let answered = call(peer, self.epoch, message, deadline).await;
         let (Err(error), Some(before)) = (&answered, &self.proposal.before) else { return answered };
         let ClientError::Node { error: CallError::Refused(Refusal::WrongEpoch { serving, .. }), .. } = error
         else {
@@ -293,8 +262,8 @@ impl Driver {
             return answered;
         }
         let learn = Learn { record: before.encode() };
-        let _: Learned = peer.call(&self.env, self.epoch, &learn, deadline).await?;
-        peer.call(&self.env, self.epoch, message, deadline).await
+        let _: Learned = call(peer, self.epoch, &learn, deadline).await?;
+        call(peer, self.epoch, message, deadline).await
     }
 
     /// What the proposer wants after `round`: at the most one thing. The error if it wants to begin again and that cannot
@@ -305,9 +274,9 @@ impl Driver {
             return Ok(effect);
         }
         let now = self.env.now();
-        let waited = now.since(self.began);
+        let (waited, asked) = (now.since(self.began), self.proposal.acceptors.len());
         match round.last {
-            Some(error) if self.peers.len() - round.lost < self.peers.len() / 2 + 1 => Err(error),
+            Some(error) if asked - round.lost < asked / 2 + 1 => Err(error),
             Some(last) if now >= deadline => {
                 Err(ClientError::TimedOut { phase: Phase::Layout, waited, last: Box::new(last) })
             }

@@ -13,6 +13,7 @@ use ithaca_env::{Env, Time};
 use super::decide::{Preparation, Proposal, learn, prepare};
 use super::layouts::LayoutKeeper;
 use super::node::Node;
+use super::peers::{Peer, Peers};
 use super::register::{REGISTER_BYTES, Register};
 use crate::client::{ClientError, Connection, Identity};
 use crate::layout::{self, Acceptor, Layout};
@@ -27,8 +28,9 @@ fn addr(id: u64) -> SocketAddr {
     ([10, 0, 0, id as u8], 7420).into()
 }
 
-fn acceptors() -> Vec<(NodeId, SocketAddr)> {
-    (1..=3).map(|id| (NodeId(id), addr(id))).collect()
+fn acceptors(env: &Env) -> Vec<Rc<Peer>> {
+    let peers = Peers::new(env, CLUSTER);
+    (1..=3).map(|id| peers.at(NodeId(id), addr(id))).collect()
 }
 
 fn first() -> Layout {
@@ -105,7 +107,7 @@ impl World {
     /// Every node is told of a layout; how many know it.
     fn tell(&self, layout: &Layout) -> usize {
         let layout = layout.clone();
-        self.run(async move |env, deadline| learn(&env, NodeId(4), &acceptors(), &layout, deadline).await)
+        self.run(async move |env, deadline| learn(&acceptors(&env), &layout, deadline).await)
     }
 
     /// The latest epoch that a node knows.
@@ -129,8 +131,8 @@ async fn decide(
     deadline: Time,
 ) -> Result<Layout, ClientError> {
     let layout = before.as_ref().map_or_else(first, |before| before.next_epoch(LogPos(tail)));
-    let acceptors = acceptors();
-    let proposal = Proposal { me: NodeId(me), cluster: CLUSTER, acceptors, before, planted: Planted::NONE };
+    let acceptors = acceptors(env);
+    let proposal = Proposal { me: NodeId(me), acceptors, before, planted: Planted::NONE };
     match prepare(env, proposal, deadline).await? {
         Preparation::Decided(layout) => Ok(layout),
         Preparation::Open(prepared) => prepared.propose(&layout, deadline).await,
@@ -210,8 +212,7 @@ fn what_was_accepted_before_is_found_and_driven_home() {
         let (tail, wait) = world.run(async move |env, deadline| {
             let proposal = Proposal {
                 me: NodeId(5),
-                cluster: CLUSTER,
-                acceptors: acceptors(),
+                acceptors: acceptors(&env),
                 before: Some(before.clone()),
                 planted: Planted::NONE,
             };

@@ -39,12 +39,6 @@ impl Leases {
         }
     }
 
-    /// Whom to ask, and for which epoch.
-    pub(super) fn asked(&self) -> Option<(Epoch, Vec<NodeId>)> {
-        let held = self.held.as_ref()?.borrow();
-        held.as_ref().map(|holder| (holder.epoch(), holder.acceptors().to_vec()))
-    }
-
     /// An acceptor has granted the lease on `epoch` that it was asked for at `asked_at`.
     pub(super) fn granted(&self, epoch: Epoch, from: NodeId, asked_at: Time) {
         let now = self.env.now();

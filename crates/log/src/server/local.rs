@@ -358,9 +358,9 @@ impl LocalCluster {
     ) -> Result<Layout, StartError> {
         let deadline = env.now() + START_TIMEOUT;
         let (replicas, planted) = (options.replicas, options.planted);
-        let acceptors = vec![(FIRST_NODE, self.addrs[0])];
+        let acceptors = vec![Peers::new(env, cluster).at(FIRST_NODE, self.addrs[0])];
         let before = decided.clone();
-        let proposal = Proposal { me: FIRST_NODE, cluster, acceptors, before, planted };
+        let proposal = Proposal { me: FIRST_NODE, acceptors, before, planted };
         let prepared = match prepare(env, proposal, deadline).await? {
             Preparation::Open(prepared) => prepared,
             Preparation::Decided(layout) => return Ok(layout),

@@ -12,7 +12,7 @@
 
 mod caches;
 mod cluster;
-pub mod decide;
+mod decide;
 #[cfg(test)]
 mod decide_tests;
 mod follower;

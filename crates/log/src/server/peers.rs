@@ -1,84 +1,129 @@
-//! Connections from a node to other nodes: one to each, opened when it is first needed, and again after it was lost.
+//! Other nodes as one node reaches them: one connection to each, opened when it is first needed, and again after it was lost.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 
 use crate::client::{CallError, Connection, Identity};
-use crate::pos::{ClientId, ClusterId, NodeId};
+use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
+use crate::wire::Message;
 
-/// The connections of one node.
+/// How long a node may take to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
+
+/// The nodes that one node talks to.
 pub(super) struct Peers {
     env: Env,
     cluster: ClusterId,
-    open: RefCell<BTreeMap<NodeId, Connection>>,
-    /// Nodes that are being connected to.
-    connecting: RefCell<Vec<NodeId>>,
+    met: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+}
+
+impl Peers {
+    /// Nodes of `cluster`, none of them met yet.
+    pub(super) fn new(env: &Env, cluster: ClusterId) -> Self {
+        Self { env: env.clone(), cluster, met: RefCell::default() }
+    }
+
+    /// The node `node`, which listens at `addr`. Whoever asks for it there shares its connection.
+    pub(super) fn at(&self, node: NodeId, addr: SocketAddr) -> Rc<Peer> {
+        let mut met = self.met.borrow_mut();
+        let known = met.get(&node).filter(|peer| peer.addr == addr);
+        let peer = known.cloned().unwrap_or_else(|| Rc::new(Peer::new(&self.env, node, addr, self.cluster)));
+        met.insert(node, Rc::clone(&peer));
+        peer
+    }
+
+    /// The connection to a node, if one is open.
+    pub(super) fn open(&self, node: NodeId) -> Option<Connection> {
+        self.met.borrow().get(&node)?.open()
+    }
+}
+
+/// A node and the connection to it.
+pub struct Peer {
+    env: Env,
+    addr: SocketAddr,
+    who: Identity,
+    connection: RefCell<Option<Connection>>,
+    is_connecting: Cell<bool>,
     /// Rings when an attempt to connect has ended.
     settled: Notify,
 }
 
-impl Peers {
-    /// None yet.
-    pub(super) fn new(env: &Env, cluster: ClusterId) -> Self {
+impl Peer {
+    fn new(env: &Env, node: NodeId, addr: SocketAddr, cluster: ClusterId) -> Self {
         Self {
             env: env.clone(),
-            cluster,
-            open: RefCell::default(),
-            connecting: RefCell::default(),
+            addr,
+            who: Identity { client: ClientId(0), node, cluster },
+            connection: RefCell::default(),
+            is_connecting: Cell::default(),
             settled: Notify::default(),
         }
     }
 
-    /// The connection to a node, if one is open.
-    pub(super) fn get(&self, node: NodeId) -> Option<Connection> {
-        self.open.borrow().get(&node).filter(|connection| connection.is_open()).cloned()
+    /// Which node it is.
+    pub(super) fn node(&self) -> NodeId {
+        self.who.node
     }
 
-    /// The connection to a node that listens at `addr`, opened if there is none, by `deadline`. Several callers share one
-    /// attempt.
-    pub(super) async fn reach(
-        &self,
-        node: NodeId,
-        addr: SocketAddr,
-        deadline: Time,
-    ) -> Result<Connection, CallError> {
+    /// Where it listens.
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The connection, if one is open.
+    fn open(&self) -> Option<Connection> {
+        self.connection.borrow().clone().filter(Connection::is_open)
+    }
+
+    /// The connection, opened if there is none, by `deadline` and soon. Several callers share one attempt.
+    pub(super) async fn reach(&self, deadline: Time) -> Result<Connection, CallError> {
+        let deadline = deadline.min(self.env.now() + CONNECT_PATIENCE);
         loop {
-            if let Some(connection) = self.get(node) {
+            if let Some(connection) = self.open() {
                 return Ok(connection);
             }
             let ticket = self.settled.ticket();
-            if !self.connecting.borrow().contains(&node) {
+            if !self.is_connecting.replace(true) {
                 break;
             }
             if self.env.timeout_at(deadline, self.settled.after(ticket)).await.is_err() {
                 return Err(CallError::TimedOut);
             }
         }
-        self.connecting.borrow_mut().push(node);
-        let attempt = Attempt { peers: self, node };
-        let who = Identity { client: ClientId(0), node, cluster: self.cluster };
-        let opened = Connection::open(&self.env, addr, who, deadline).await;
-        if let Ok(connection) = &opened {
-            self.open.borrow_mut().insert(node, connection.clone());
-        }
+        let attempt = Attempt(self);
+        let connection = Connection::open(&self.env, self.addr, self.who, deadline).await?;
+        self.connection.replace(Some(connection.clone()));
         drop(attempt);
-        opened
+        Ok(connection)
+    }
+
+    /// One call: the reply, its data and its epoch. An error may mean that the connection is gone; the next call makes a new
+    /// one.
+    pub(super) async fn call<M: Message, R: Message>(
+        &self,
+        epoch: Epoch,
+        request: &M,
+        deadline: Time,
+    ) -> Result<(R, Bytes, Epoch), CallError> {
+        let connection = self.reach(deadline).await?;
+        connection.call::<M, R>(&self.env, epoch, request, deadline).await
     }
 }
 
 /// An attempt to connect, over when dropped: the next in line may try.
-struct Attempt<'a> {
-    peers: &'a Peers,
-    node: NodeId,
-}
+struct Attempt<'a>(&'a Peer);
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        self.peers.connecting.borrow_mut().retain(|&node| node != self.node);
-        self.peers.settled.ring();
+        self.0.is_connecting.set(false);
+        self.0.settled.ring();
     }
 }

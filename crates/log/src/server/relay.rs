@@ -158,12 +158,12 @@ impl Relay {
         self.held_bytes.set(self.held_bytes.get() + bytes);
         let deadline = self.env.now() + RELAY_TIMEOUT;
         // On an open connection it is sent here and now.
-        let open = self.peers.get(node).map(|connection| self.send(&connection, has_more, &run, deadline));
+        let open = self.peers.open(node).map(|connection| self.send(&connection, has_more, &run, deadline));
         let relay = Rc::clone(self);
         self.env.spawn(async move {
             let answered = match open {
                 Some(answer) => answer.await,
-                None => match relay.peers.reach(node, addr, deadline).await {
+                None => match relay.peers.at(node, addr).reach(deadline).await {
                     Ok(connection) => relay.send(&connection, has_more, &run, deadline).await,
                     Err(error) => Err(error),
                 },

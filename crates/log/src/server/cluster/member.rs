@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use ithaca_env::task::{TaskHandle, race};
 use ithaca_env::{Env, Time};
 
 use super::NodeOptions;
-use super::peer::Peer;
 use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
@@ -24,6 +22,7 @@ use crate::pos::{Addr, Epoch, LogPos, NodeId};
 use crate::server::decide::learn;
 use crate::server::layouts::LayoutKeeper;
 use crate::server::node::Node;
+use crate::server::peers::{Peer, Peers};
 use crate::server::unit_shell::UnitShell;
 use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, Lease, Leased, NodeState, Refusal};
 
@@ -53,7 +52,8 @@ pub(super) struct Member {
     pub(super) keeper: Rc<LayoutKeeper>,
     pub(super) options: NodeOptions,
     detector: RefCell<Detector>,
-    peers: RefCell<BTreeMap<NodeId, Beating>>,
+    peers: Peers,
+    beating: RefCell<BTreeMap<NodeId, Beating>>,
     /// An epoch that is over here although no later layout is known, and since when.
     over_since: Cell<Option<(Epoch, Time)>>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
@@ -93,13 +93,15 @@ impl Member {
         began_in: Epoch,
     ) -> (Rc<Self>, Vec<TaskHandle<()>>) {
         let detector = Detector::new(options.id, options.timing, options.planted);
+        let peers = Peers::new(env, node.cluster.get());
         let member = Rc::new(Self {
             env: env.clone(),
             node,
             keeper,
             options,
             detector: RefCell::new(detector),
-            peers: RefCell::default(),
+            peers,
+            beating: RefCell::default(),
             over_since: Cell::default(),
             began_in,
             applied: Cell::default(),
@@ -178,20 +180,24 @@ impl Member {
         }
     }
 
-    /// The acceptors of `layout` and where they listen.
-    pub(super) fn acceptors(&self, layout: &Layout) -> Vec<(NodeId, SocketAddr)> {
-        let addr = |node: NodeId| Some((node, layout.node(node)?.address.parse().ok()?));
-        layout.acceptors().into_iter().filter_map(addr).collect()
+    /// A node of `layout`, this one among them.
+    pub(super) fn peer(&self, layout: &Layout, node: NodeId) -> Option<Rc<Peer>> {
+        Some(self.peers.at(node, layout.node(node)?.address.parse().ok()?))
+    }
+
+    /// The acceptors of `layout`.
+    pub(super) fn acceptors(&self, layout: &Layout) -> Vec<Rc<Peer>> {
+        layout.acceptors().into_iter().filter_map(|node| self.peer(layout, node)).collect()
     }
 
     /// Takes a layout that was decided, and tells every other node of it.
     pub(super) fn spread(self: &Rc<Self>, layout: Layout) {
         let others = layout.nodes.iter().filter(|node| node.id != self.options.id);
-        let told = others.filter_map(|node| Some((node.id, node.address.parse().ok()?))).collect::<Vec<_>>();
+        let told = others.filter_map(|node| self.peer(&layout, node.id)).collect::<Vec<_>>();
         self.keeper.take(layout.clone());
-        let (env, me) = (self.env.clone(), self.options.id);
+        let deadline = self.env.now() + TELL_PATIENCE;
         // Who is not reached now learns it from a beat.
-        self.env.spawn(async move { learn(&env, me, &told, &layout, env.now() + TELL_PATIENCE).await });
+        self.env.spawn(async move { learn(&told, &layout, deadline).await });
     }
 
     /// How far a copy has come.
@@ -214,16 +220,11 @@ impl Member {
         if let Some(client) = self.client.borrow().clone() {
             return Ok(client);
         }
-        let endpoints = self.peers.borrow().values().map(|beating| beating.peer.addr()).collect();
+        let endpoints = self.beating.borrow().values().map(|beating| beating.peer.addr()).collect();
         let options = ClientOptions { endpoints, timeout: CLIENT_TIMEOUT, ..ClientOptions::default() };
         let client = Client::connect(&self.env, options).await?;
         self.client.replace(Some(client.clone()));
         Ok(client)
-    }
-
-    /// A node of the cluster, this one among them.
-    pub(super) fn peer(&self, node: NodeId) -> Option<Rc<Peer>> {
-        self.peers.borrow().get(&node).map(|beating| Rc::clone(&beating.peer))
     }
 
     /// Does what a newly learned layout asks of this node.
@@ -241,29 +242,29 @@ impl Member {
         tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, tail = layout.tail().0, "layout");
     }
 
-    /// Beats to every other node of `layout`, and to no one else. Itself it reaches like any other.
+    /// Beats to every other node of `layout`, and to no one else.
     fn meet(self: &Rc<Self>, layout: &Layout) {
-        let mut peers = self.peers.borrow_mut();
+        let mut beating = self.beating.borrow_mut();
         let mut met = BTreeMap::new();
         for other in &layout.nodes {
-            let Ok(addr) = other.address.parse() else { continue };
-            let beating = match peers.remove(&other.id) {
-                Some(beating) if beating.peer.addr() == addr => beating,
+            let Some(peer) = self.peer(layout, other.id) else { continue };
+            let beating = match beating.remove(&other.id) {
+                Some(beating) if Rc::ptr_eq(&beating.peer, &peer) => beating,
                 _ => {
-                    let peer = Rc::new(Peer::new(&self.env, other.id, addr, layout.cluster));
-                    let beats = || self.env.spawn(beat_to(Rc::downgrade(self), other.id, Rc::clone(&peer)));
+                    let beats = || self.env.spawn(beat_to(Rc::downgrade(self), Rc::clone(&peer)));
                     let task = (other.id != self.options.id).then(beats);
                     Beating { peer, task }
                 }
             };
             met.insert(other.id, beating);
         }
-        *peers = met;
+        *beating = met;
     }
 
     /// Asks a node that knows a newer layout for it.
     fn catch_up(self: &Rc<Self>, node: NodeId) {
-        let Some(peer) = self.peer(node) else { return };
+        let known = self.keeper.latest();
+        let Some(peer) = known.and_then(|layout| self.peer(&layout, node)) else { return };
         let member = Rc::clone(self);
         self.env.spawn(async move {
             let deadline = member.env.now() + member.options.timing.silent_after;
@@ -341,15 +342,15 @@ async fn hold_lease(member: Weak<Member>) {
         let Some(strong) = member.upgrade() else { return };
         let (env, keeper) = (strong.env.clone(), Rc::clone(&strong.keeper));
         let ticket = keeper.changed().ticket();
-        if let Some((epoch, acceptors)) = strong.node.leases.asked() {
-            for acceptor in acceptors {
-                let Some(peer) = strong.peer(acceptor) else { continue };
-                let (env, leases, asked_at) = (env.clone(), Rc::clone(&strong.node.leases), env.now());
+        if let Some(layout) = keeper.latest() {
+            let epoch = layout.epoch;
+            for acceptor in strong.acceptors(&layout) {
+                let (leases, asked_at) = (Rc::clone(&strong.node.leases), env.now());
                 env.spawn(async move {
                     let deadline = asked_at + Duration::from_millis(limits::LEASE_MS);
-                    let answer = peer.call::<_, Leased>(epoch, &Lease { epoch }, deadline).await;
+                    let answer = acceptor.call::<_, Leased>(epoch, &Lease { epoch }, deadline).await;
                     if let Ok((Leased { granted: true }, _, _)) = answer {
-                        leases.granted(epoch, acceptor, asked_at);
+                        leases.granted(epoch, acceptor.node(), asked_at);
                     }
                 });
             }
@@ -360,7 +361,7 @@ async fn hold_lease(member: Weak<Member>) {
 }
 
 /// Beats to one node for as long as the member lives.
-async fn beat_to(member: Weak<Member>, node: NodeId, peer: Rc<Peer>) {
+async fn beat_to(member: Weak<Member>, peer: Rc<Peer>) {
     loop {
         let Some(strong) = member.upgrade() else { return };
         let (env, timing, stirred) = (strong.env.clone(), strong.options.timing, Rc::clone(&strong.stirred));
@@ -369,7 +370,7 @@ async fn beat_to(member: Weak<Member>, node: NodeId, peer: Rc<Peer>) {
         drop(strong);
         let answer = peer.call::<_, Beaten>(epoch, &beat, began + timing.silent_after).await;
         let Some(strong) = member.upgrade() else { return };
-        let is_lost = strong.answered(node, answer);
+        let is_lost = strong.answered(peer.node(), answer);
         drop(strong);
         // Never without a pause: a node that is not there is not called without end.
         env.sleep(LOST_WAIT).await;

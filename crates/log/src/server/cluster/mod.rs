@@ -10,7 +10,6 @@
 //! connected. Any node may propose, at any time; the acceptors decide one layout an epoch (docs/protocol/reconfigure.md).
 
 mod member;
-mod peer;
 mod rebuild;
 mod reconfigure;
 

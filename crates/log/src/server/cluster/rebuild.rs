@@ -9,12 +9,12 @@ use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 use thiserror::Error;
 
 use super::member::Member;
-use super::peer::Peer;
 use crate::client::{CallError, ClientError};
 use crate::layout::{Copy, Layout};
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::server::peers::Peer;
 use crate::server::unit_shell::{Copied, UnitShell};
 use crate::unit::Holding;
 use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trims};
@@ -75,7 +75,6 @@ impl From<ClientError> for RebuildError {
 /// A closed stripe, and a replica of it to copy from.
 struct Source {
     extent: AddrRange,
-    node: NodeId,
     peer: Rc<Peer>,
 }
 
@@ -88,9 +87,9 @@ impl Source {
         let (stripe, extent) = stripe.ok_or(RebuildError::NoStripe { start: copy.start })?;
         let is_used = |node: &NodeId| layout.units().any(|unit| unit == *node);
         let mut replicas = stripe.replicas.iter().rev().copied().filter(is_used);
-        let source = replicas.find_map(|node| Some((node, member.peer(node)?)));
-        let (node, peer) = source.ok_or(RebuildError::NoReplica { base: extent.start })?;
-        Ok(Self { extent, node, peer })
+        let source = replicas.find_map(|node| member.peer(layout, node));
+        let peer = source.ok_or(RebuildError::NoReplica { base: extent.start })?;
+        Ok(Self { extent, peer })
     }
 
     async fn ask<M: Message, R: Message>(
@@ -101,7 +100,7 @@ impl Source {
         patience: Duration,
     ) -> Result<(R, Bytes), RebuildError> {
         let answer = self.peer.call::<M, R>(epoch, message, member.env.now() + patience).await;
-        let node = self.node;
+        let node = self.peer.node();
         answer.map(|(reply, data, _)| (reply, data)).map_err(|error| RebuildError::Replica { node, error })
     }
 }
@@ -123,11 +122,11 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         let holes: Vec<AddrRange> =
             runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
         if !holes.is_empty() {
-            decide(member, layout, source.node, &holes).await?;
+            decide(member, layout, source.peer.node(), &holes).await?;
             continue;
         }
         let bytes = data.len();
-        let (copied, reached) = compare(&unit, source.node, next, &runs, data).await?;
+        let (copied, reached) = compare(&unit, source.peer.node(), next, &runs, data).await?;
         if reached == next {
             return Err(RebuildError::Unit(Refusal::Unwritten { addr: next }));
         }

@@ -51,7 +51,6 @@ pub(super) async fn reconfigure(
     before.change(before.tail(), change)?;
     let proposal = Proposal {
         me: member.options.id,
-        cluster: before.cluster,
         acceptors: member.acceptors(before),
         before: Some(before.clone()),
         planted: member.options.planted,
@@ -101,7 +100,7 @@ async fn seal(member: &Rc<Member>, before: &Layout, gone: &[NodeId]) -> BTreeMap
     let seal_one = async |node: NodeId| {
         let patience = if gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
         let seal = Seal { epoch: before.epoch, extents: before.active_extents(node) };
-        let answer = member.peer(node)?.call::<_, Sealed>(before.epoch, &seal, now + patience).await;
+        let answer = member.peer(before, node)?.call::<_, Sealed>(before.epoch, &seal, now + patience).await;
         answer.ok().map(|(sealed, _, _)| (node, sealed))
     };
     let nodes = before.nodes.iter().map(|node| seal_one(node.id));
