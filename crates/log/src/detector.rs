@@ -11,7 +11,8 @@
 //!   seconds.
 //! * Nodes propose one after the other, in the order of their ids, so that nearly always one does.
 //! * A node that was taken out comes back by itself once it has heard most of the others without a break for
-//!   [`Timing::return_after`]; after each time that it was taken out it waits twice as long, up to a bound.
+//!   [`Timing::return_after`], or for [`Timing::slow_rest`] if it was slow. If it is taken out again soon after, it waits twice as
+//!   long each time, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub struct Timing {
     pub slow_rest: Duration,
     /// A node that was out has to hear the others for so long before it comes back.
     pub return_after: Duration,
+    /// A node that has been in use for so long again may be taken out as if it were the first time.
+    pub forgiven_after: Duration,
 }
 
 impl Default for Timing {
@@ -57,18 +60,22 @@ impl Default for Timing {
             slow_after: Duration::from_secs(2),
             slow_rest: Duration::from_secs(10),
             return_after: Duration::from_secs(1),
+            forgiven_after: Duration::from_secs(60),
         }
     }
 }
 
 /// Writes that take less than this are never slow, whatever the others' take.
 const SLOW_FLOOR_US: u32 = 5_000;
+/// How often the wait before a return doubles at the most.
+const DOUBLINGS_MAX: u32 = 5;
 
 /// What a node knows of another.
 #[derive(Clone, Debug)]
 struct Peer {
     /// When it answered last, or when it was first heard of.
     heard: Time,
+    /// Whether it has ever answered.
     has_answered: bool,
     /// Beats since then that found nobody listening.
     refusals: u32,
@@ -89,13 +96,35 @@ pub struct Detector {
     /// When most of the others began to be heard without a break.
     steady: Option<Time>,
     last_slow: Option<Time>,
+    own: Own,
     planted: Planted,
+}
+
+/// What the node knows of its own part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    /// Since when it has been in use; `None` if it is not.
+    used: Option<Time>,
+    /// When it was taken out last.
+    out: Option<Time>,
+    /// How often in a row it was taken out soon after it had come back.
+    outs: u32,
+    /// Whether it was slow when it was taken out last.
+    was_slow: bool,
 }
 
 impl Detector {
     /// A detector for the node `me`, which knows nobody yet.
     pub fn new(me: NodeId, timing: Timing, planted: Planted) -> Self {
-        Self { me, timing, peers: BTreeMap::new(), steady: None, last_slow: None, planted }
+        Self {
+            me,
+            timing,
+            peers: BTreeMap::new(),
+            steady: None,
+            last_slow: None,
+            own: Own::default(),
+            planted,
+        }
     }
 
     /// These are the cluster's nodes from now on.
@@ -140,9 +169,7 @@ impl Detector {
         for (node, peer) in &mut self.peers {
             let is_silent = now.since(peer.heard) >= silent_after || peer.refusals >= refusals;
             peer.suspected = if is_silent { peer.suspected.or(Some(now)) } else { None };
-            let own = peer.account.write_us;
-            let is_slow = medians[node]
-                .is_some_and(|median| own >= SLOW_FLOOR_US && own / slow_factor.max(1) >= median.max(1));
+            let is_slow = is_slow(peer.account.write_us, medians[node], slow_factor);
             peer.slow = if is_slow && !is_silent { peer.slow.or(Some(now)) } else { None };
         }
         let heard = self.peers.values().filter(|peer| peer.suspected.is_none()).count();
@@ -150,7 +177,7 @@ impl Detector {
         self.steady = if is_majority { self.steady.or(Some(now)) } else { None };
     }
 
-    /// The median of what the nodes other than `node` say of their writes; `None` if fewer than two of them write.
+    /// The median of what the nodes other than `node` say of their writes; `None` if none of them writes.
     fn median_write_us(&self, node: NodeId) -> Option<u32> {
         let others = self.peers.iter().filter(|(other, peer)| **other != node && peer.suspected.is_none());
         let mut times: Vec<u32> =
@@ -159,14 +186,34 @@ impl Detector {
         (!times.is_empty()).then(|| times[(times.len() - 1) / 2])
     }
 
+    /// A newer layout has come: whether the node itself is in use there; and how long its own writes took before.
+    pub fn is_used(&mut self, now: Time, is_used: bool, write_us: u32) {
+        if is_used {
+            self.own.used.get_or_insert(now);
+        } else if let Some(since) = self.own.used.take() {
+            let is_again = self.own.out.is_some() && now.since(since) < self.timing.forgiven_after;
+            self.own.outs = if is_again { self.own.outs + 1 } else { 0 };
+            self.own.was_slow = is_slow(write_us, self.median_write_us(self.me), self.timing.slow_factor);
+            self.own.out = Some(now);
+        }
+    }
+
+    /// Whether the node, which is not in use, has heard most of the others for long enough to come back.
+    pub fn may_return(&self, now: Time) -> bool {
+        let first = if self.own.was_slow { self.timing.slow_rest } else { self.timing.return_after };
+        let wait = first * (1 << self.own.outs.min(DOUBLINGS_MAX));
+        self.steady
+            .is_some_and(|steady| now.since(self.own.out.map_or(steady, |out| out.max(steady))) >= wait)
+    }
+
     /// Nodes that this one does not hear, in order: what it tells the others.
     pub fn suspects(&self) -> Vec<NodeId> {
         self.peers.iter().filter(|(_, peer)| peer.suspected.is_some()).map(|(&node, _)| node).collect()
     }
 
-    /// Since when most of the cluster has been heard without a break; `None` if it is not.
-    pub fn steady_since(&self) -> Option<Time> {
-        self.steady
+    /// Whether most of the cluster is heard.
+    pub fn is_steady(&self) -> bool {
+        self.steady.is_some()
     }
 
     /// Whether every other node has answered at least once.
@@ -237,6 +284,11 @@ impl Detector {
     }
 }
 
+/// Whether a node that takes `own_us` to store a write is slow where the others take `median_us`.
+fn is_slow(own_us: u32, median_us: Option<u32>, factor: u32) -> bool {
+    median_us.is_some_and(|median| own_us >= SLOW_FLOOR_US && own_us / factor.max(1) >= median.max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,7 +355,7 @@ mod tests {
             beat(&mut detector, ms, &[]);
             assert_eq!(detector.lost(at(ms), &nodes), []);
         }
-        assert_eq!(detector.steady_since(), None);
+        assert!(!detector.is_steady());
         let mut planted = Detector { planted: Planted::bug(PlantedBug::CutOffNodeEjects), ..detector };
         planted.tick(at(3100));
         assert_ne!(planted.lost(at(3100), &nodes), []);
@@ -360,5 +412,35 @@ mod tests {
         detector.answered(at(0), Account { state: NodeState::Leaving, ..account(3, &[]) });
         beat(&mut detector, 0, &[(2, &[])]);
         assert_eq!(detector.lost(at(0), &nodes), [NodeId(3)]);
+    }
+
+    #[test]
+    fn a_node_that_is_taken_out_again_and_again_comes_back_later_each_time() {
+        let (mut detector, _) = watching(1, 3);
+        beat(&mut detector, 0, &[(2, &[]), (3, &[])]);
+        let mut now_ms = 0;
+        for wait_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000] {
+            detector.is_used(at(now_ms), true, 0);
+            detector.is_used(at(now_ms + 500), false, 0);
+            now_ms += 500 + wait_ms;
+            assert!(!detector.may_return(at(now_ms - 1)), "{wait_ms}");
+            assert!(detector.may_return(at(now_ms)), "{wait_ms}");
+        }
+        detector.is_used(at(now_ms), true, 0);
+        detector.is_used(at(now_ms + 60_000), false, 0);
+        assert!(detector.may_return(at(now_ms + 61_000)), "it was in use for a minute");
+    }
+
+    #[test]
+    fn a_slow_node_stays_out_longer() {
+        let (mut detector, _) = watching(1, 3);
+        for node in [2, 3] {
+            detector.answered(at(0), Account { write_us: 1_000, ..account(node, &[]) });
+        }
+        detector.tick(at(0));
+        detector.is_used(at(0), true, 0);
+        detector.is_used(at(500), false, 100_000);
+        assert!(!detector.may_return(at(10_499)));
+        assert!(detector.may_return(at(10_500)));
     }
 }

@@ -233,7 +233,13 @@ impl Member {
             return;
         }
         self.applied.set(layout.epoch);
-        self.detector.borrow_mut().watch(self.env.now(), layout.nodes.iter().map(|node| node.id));
+        let (now, me) = (self.env.now(), self.options.id);
+        // In the epoch that it began with, it was another life of it.
+        let is_used = layout.epoch > self.began_in && layout.units().any(|unit| unit == me);
+        let mut detector = self.detector.borrow_mut();
+        detector.watch(now, layout.nodes.iter().map(|node| node.id));
+        detector.is_used(now, is_used, self.node.write_us());
+        drop(detector);
         self.meet(layout);
         self.node.leases.renew(layout);
         // In the epoch that it began with, an earlier life of this node may have granted positions.
@@ -289,20 +295,22 @@ impl Member {
     /// What the cluster should change, as far as this node sees and it is its turn to say so.
     fn wanted(&self, layout: &Layout) -> Option<Change> {
         let (now, me) = (self.env.now(), self.options.id);
-        let (detector, timing) = (self.detector.borrow(), &self.options.timing);
+        let detector = self.detector.borrow();
         let in_use: BTreeSet<NodeId> = layout.units().collect();
         let lost = detector.lost(now, &in_use);
         if !lost.is_empty() {
             return Some(Change { lost, ..Change::default() });
         }
-        let steady = detector.steady_since()?;
+        if !detector.is_steady() {
+            return None;
+        }
         if self.account().state != NodeState::Serving {
             return None;
         }
         if !in_use.contains(&me) {
-            let is_back = now.since(steady) >= timing.return_after;
             let own: Vec<Listed> = layout.node(me).cloned().into_iter().collect();
-            return (is_back && !own.is_empty()).then(|| Change { joined: own, ..Change::default() });
+            return (detector.may_return(now) && !own.is_empty())
+                .then(|| Change { joined: own, ..Change::default() });
         }
         if self.is_over(layout) {
             // Whoever ended the epoch may have come to nothing; an earlier life of this node did.
