@@ -15,9 +15,13 @@ pub struct CacheOptions {
     pub size_bytes: u64,
 }
 
-/// Opens the cache drive. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
+/// Opens the cache drive, if there is to be one. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
 /// small, another process has it, or there is no such place: nothing was written then.
-pub(super) async fn open_cache(env: &Env, options: &CacheOptions) -> Result<Option<CacheDrive>, CacheError> {
+pub(super) async fn open_cache(
+    env: &Env,
+    options: Option<&CacheOptions>,
+) -> Result<Option<CacheDrive>, CacheError> {
+    let Some(options) = options else { return Ok(None) };
     let create_bytes = Some(BLANK_BYTES);
     let open = OpenDrive { path: options.path.clone(), create_bytes, read_only: false };
     let opened = match env.open_drive(open).await {
@@ -35,9 +39,13 @@ pub(super) async fn open_cache(env: &Env, options: &CacheOptions) -> Result<Opti
     }
 }
 
-/// Opens the metadata drive. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
+/// Opens the metadata drive, if there is to be one. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
 /// small, another process has it, or there is no such place: nothing was written then.
-pub(super) async fn open_metadata(env: &Env, path: &Path) -> Result<Option<MetadataDrive>, MetadataError> {
+pub(super) async fn open_metadata(
+    env: &Env,
+    path: Option<&Path>,
+) -> Result<Option<MetadataDrive>, MetadataError> {
+    let Some(path) = path else { return Ok(None) };
     let open = OpenDrive { path: path.to_owned(), create_bytes: Some(BLANK_BYTES), read_only: false };
     let opened = match env.open_drive(open).await {
         Ok(drive) => MetadataDrive::open(env, drive).await,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::{
-    CacheError, Chain, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError, Ticket,
+    CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
 };
 use ithaca_env::net::{Listener, NetError};
 use ithaca_env::task::{TaskHandle, gather};
@@ -24,7 +24,7 @@ use super::node::Node;
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
-use super::unit_drives::{UnitDrives, open_unit, sides};
+use super::unit_drives::{UnitDrives, links, open_unit};
 use super::unit_shell::UnitShell;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, TailError};
@@ -92,17 +92,12 @@ impl LocalOptions {
         }
     }
 
-    /// The drives of a unit, in the order of its chain: each inner list is a link, with its sides.
-    pub(super) fn unit_drives(&self, unit: usize) -> Vec<Vec<PathBuf>> {
+    /// What a unit stands on. Those that are named are dealt out evenly, in order.
+    fn unit_drives(&self, unit: usize, metadata: Option<&MetadataDrive>) -> UnitDrives {
         let each = (self.drives.len() / self.units.max(1)).max(1);
-        let own: Vec<Vec<PathBuf>> =
-            self.drives.iter().skip(unit * each).take(each).map(|path| sides(path)).collect();
-        if own.is_empty() { vec![vec![self.data.join(format!("unit-{}.chain", unit + 1))]] } else { own }
-    }
-
-    fn drives_of(&self, unit: usize, metadata: Option<&MetadataDrive>) -> UnitDrives {
+        let named = self.drives.iter().skip(unit * each).take(each);
         UnitDrives {
-            links: self.unit_drives(unit),
+            links: links(named, &self.data, unit_id(unit)),
             create_bytes: self.create_bytes,
             metadata: metadata.cloned(),
             chain: self.chain.clone(),
@@ -257,25 +252,19 @@ impl LocalCluster {
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
         check_units(decided.as_ref(), &options)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
-        let cache = match &options.cache {
-            Some(cache) => open_cache(env, cache).await?,
-            None => None,
-        };
-        let metadata = match &options.metadata {
-            Some(path) => open_metadata(env, path).await?,
-            None => None,
-        };
+        let cache = open_cache(env, options.cache.as_ref()).await?;
+        let metadata = open_metadata(env, options.metadata.as_deref()).await?;
         let mut units = Vec::new();
         let leases = Leases::not_needed(env);
         for unit in 0..options.units {
-            let (drives, id) = (options.drives_of(unit, metadata.as_ref()), NodeId(unit as u64 + 1));
+            let (drives, id) = (options.unit_drives(unit, metadata.as_ref()), unit_id(unit));
             let (shell, answering) =
                 open_unit(env, &drives, id, cluster, decided.is_some(), Rc::clone(&leases)).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
             started.serving.borrow_mut().push(answering);
-            units.push((NodeId(unit as u64 + 1), shell));
+            units.push((id, shell));
         }
         let relays = relays(env, &options, cluster, &units);
         for (unit, ((listener, (id, shell)), relay)) in
@@ -327,10 +316,8 @@ impl LocalCluster {
     /// is started again.
     pub async fn failed(&self) -> ChainError {
         let units = self.nodes.iter().filter_map(|node| node.unit.get());
-        let stopped = |chain: Chain| async move { chain.changed(Ticket(u64::MAX)).await };
-        let waits = units.map(|unit| stopped(unit.chain().clone())).collect();
-        let ended = gather(waits, Result::is_err).await;
-        match ended.into_iter().flatten().find_map(Result::err) {
+        let ended = gather(units.map(|unit| unit.stopped()).collect(), |_| true).await;
+        match ended.into_iter().flatten().next() {
             Some(why) => why,
             // Without a unit.
             None => std::future::pending().await,
@@ -404,7 +391,7 @@ impl LocalCluster {
             _ => Roles::UNIT,
         };
         let node = |(unit, addr): (usize, &SocketAddr)| {
-            crate::layout::Node::new(NodeId(unit as u64 + 1), roles(unit), addr.to_string())
+            crate::layout::Node::new(unit_id(unit), roles(unit), addr.to_string())
         };
         self.addrs.iter().enumerate().map(node).collect()
     }
@@ -426,6 +413,11 @@ fn relays(
     }
 }
 
+/// The node of a unit, counted from 0.
+fn unit_id(unit: usize) -> NodeId {
+    NodeId(FIRST_NODE.0 + unit as u64)
+}
+
 /// The first node does everything.
 fn first_roles() -> Roles {
     Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT).with(Roles::FORWARDER)
@@ -445,7 +437,7 @@ struct Known {
 
 /// Opens the register; a new cluster's id is drawn and stored.
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
-    let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit)).flatten();
+    let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit, None).links).flatten();
     let Opened { mut register, mut acceptor, formed } =
         open_register(env, FIRST_NODE, &options.data, drives, options.planted).await?;
     let cluster = match formed {

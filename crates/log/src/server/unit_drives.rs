@@ -31,8 +31,18 @@ pub(super) struct UnitDrives {
     pub(super) unit: UnitOptions,
 }
 
+/// The drives of the unit of `node`: those that are named, where `A+B` names the sides of one, or else one of its own in `data`.
+pub(super) fn links<'a>(
+    named: impl Iterator<Item = &'a PathBuf>,
+    data: &Path,
+    node: NodeId,
+) -> Vec<Vec<PathBuf>> {
+    let named: Vec<Vec<PathBuf>> = named.map(|path| sides(path)).collect();
+    if named.is_empty() { vec![vec![data.join(format!("unit-{}.chain", node.0))]] } else { named }
+}
+
 /// The sides that `A+B` names. A path that is not text is one side.
-pub(super) fn sides(path: &Path) -> Vec<PathBuf> {
+fn sides(path: &Path) -> Vec<PathBuf> {
     path.to_str().map_or_else(|| vec![path.to_owned()], |text| text.split('+').map(PathBuf::from).collect())
 }
 

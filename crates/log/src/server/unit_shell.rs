@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ithaca_chain::{AppendError, Batch, Chain, ReadError, Run, RunKind, SideState};
+use ithaca_chain::{AppendError, Batch, Chain, ChainError, ReadError, Run, RunKind, SideState};
 use ithaca_env::sync::{Notify, oneshot};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
@@ -178,6 +178,15 @@ impl UnitShell {
         });
         let whole = self.traffic.counters().into_iter().chain(whole);
         whole.map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
+    }
+
+    /// Waits until its chain has stopped and returns why.
+    pub(super) async fn stopped(&self) -> ChainError {
+        loop {
+            if let Err(why) = self.chain.changed(ithaca_chain::Ticket(u64::MAX)).await {
+                return why;
+            }
+        }
     }
 
     /// Whether its drive has failed.

@@ -34,6 +34,7 @@ mod tests;
 pub use follow::Follower;
 pub use found::Found;
 pub use state::{SealedExtent, UnitState};
+pub(crate) use step::junk;
 
 use std::collections::VecDeque;
 use std::ops::Range;

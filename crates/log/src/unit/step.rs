@@ -402,7 +402,8 @@ fn disjoint(ranges: &[AddrRange]) -> RangeSet {
 }
 
 /// Junk runs over `range`.
-fn junk(range: Range<u64>, epoch: Epoch) -> impl Iterator<Item = Run> {
+/// Junk at every address of `range`, filled in `epoch`.
+pub(crate) fn junk(range: Range<u64>, epoch: Epoch) -> impl Iterator<Item = Run> {
     range.clone().step_by(limits::RUN_MAX_COUNT).map(move |first_key| {
         let count = (range.end - first_key).min(limits::RUN_MAX_COUNT as u64) as usize;
         let zeros = Bytes::from_static(&JUNK_TABLE).slice(..count * TABLE_ENTRY_BYTES);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::{ChainError, ChainOptions, MetadataDrive, Ticket};
+use ithaca_chain::{ChainError, ChainOptions, MetadataDrive};
 use ithaca_env::Env;
 use ithaca_env::net::Listener;
 use ithaca_env::sync::Notify;
@@ -34,7 +34,7 @@ use super::node::Node;
 use super::peers::Peers;
 use super::relay::Relay;
 use super::reply::ReplyRoute;
-use super::unit_drives::{UnitDrives, open_unit, sides};
+use super::unit_drives::{UnitDrives, links, open_unit};
 use crate::detector::Timing;
 use crate::layout::Layout;
 use crate::limits;
@@ -101,10 +101,8 @@ impl NodeOptions {
 
 impl NodeOptions {
     fn unit_drives(&self, metadata: Option<MetadataDrive>) -> UnitDrives {
-        let named: Vec<Vec<PathBuf>> = self.drives.iter().map(|path| sides(path)).collect();
-        let own = vec![vec![self.data.join(format!("unit-{}.chain", self.id.0))]];
         UnitDrives {
-            links: if named.is_empty() { own } else { named },
+            links: links(self.drives.iter(), &self.data, self.id),
             create_bytes: self.create_bytes,
             metadata,
             chain: self.chain.clone(),
@@ -200,11 +198,7 @@ impl ClusterNode {
     pub async fn failed(&self) -> ChainError {
         let inner = &self.inner;
         let unit = inner.formed.until(|| inner.node.unit.get().cloned()).await;
-        loop {
-            if let Err(why) = unit.chain().changed(Ticket(u64::MAX)).await {
-                return why;
-            }
-        }
+        unit.stopped().await
     }
 
     /// Has the cluster go on without this node, as far as that can be had soon, waits for what is under way to be durable, and
@@ -230,17 +224,12 @@ impl Inner {
 
     /// Opens the unit of a node of `cluster`, and makes the node a member.
     async fn open(self: &Rc<Self>, cluster: ClusterId, is_formed: bool) -> Result<(), StartError> {
-        let metadata = match &self.options.metadata {
-            Some(path) => open_metadata(&self.env, path).await?,
-            None => None,
-        };
+        let metadata = open_metadata(&self.env, self.options.metadata.as_deref()).await?;
         let drives = self.options.unit_drives(metadata);
         let leases = Rc::clone(&self.node.leases);
         let (unit, answering) =
             open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
-        if let Some(cache) = &self.options.cache
-            && let Some(cache) = open_cache(&self.env, cache).await?
-        {
+        if let Some(cache) = open_cache(&self.env, self.options.cache.as_ref()).await? {
             unit.chain().use_cache(&cache);
         }
         self.tasks.borrow_mut().push(answering);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+use ithaca_chain::{Run, RunKind, Table};
 use thiserror::Error;
 
 use super::member::Member;
@@ -16,7 +16,7 @@ use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
 use crate::server::peers::Peer;
 use crate::server::unit_shell::{Copied, UnitShell};
-use crate::unit::Holding;
+use crate::unit::{Holding, junk};
 use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trims};
 
 /// Bytes that are read at a time.
@@ -201,7 +201,7 @@ async fn compare(
                 let is_data = |run: &&Run| run.kind == RunKind::Data;
                 let stored = own.iter().flat_map(|(_, _, runs)| runs).filter(is_data);
                 copied.voided.extend(stored.map(|run| AddrRange::from(run.keys())));
-                copied.runs.extend(junk(range, epoch.0));
+                copied.runs.extend(junk(range.numbers(), epoch));
             }
             StateRef::Data { epoch, meta, table } => {
                 let run = Run {
@@ -238,13 +238,4 @@ async fn check_same(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(),
         }
     }
     Ok(())
-}
-
-fn junk(range: AddrRange, version: u64) -> impl Iterator<Item = Run> {
-    let numbers = range.numbers();
-    numbers.clone().step_by(limits::RUN_MAX_COUNT).map(move |first_key| {
-        let count = (numbers.end - first_key).min(limits::RUN_MAX_COUNT as u64) as usize;
-        let table = Table::from_bytes(vec![0; count * TABLE_ENTRY_BYTES].into()).expect("whole entries");
-        Run { first_key, version, kind: RunKind::Junk, meta: Bytes::new(), table, data: Bytes::new() }
-    })
 }
