@@ -4,8 +4,8 @@ use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::{array, finish_zeros, open_record, seal_record};
-use crate::limits::{CACHE_LINE_BLOCKS, CACHE_LINE_BYTES, CACHE_ZONE_BYTES, FORMAT_VERSION};
+use super::{array, begin_record, finish_record, finish_zeros, open_record};
+use crate::limits::{CACHE_LINE_BLOCKS, CACHE_LINE_BYTES, CACHE_ZONE_BYTES};
 use crate::options::ChainId;
 
 const ZONE_MAGIC: u32 = u32::from_le_bytes(*b"ITHC");
@@ -22,17 +22,11 @@ pub(crate) struct CacheHeader {
 
 impl CacheHeader {
     pub(crate) fn encode(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        out.put_u32_le(ZONE_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        let mut out = begin_record(BLOCK_BYTES, ZONE_MAGIC, 0);
         out.put_u32_le(self.lines);
         out.put_u64_le(self.session);
         out.put_u32_le(CACHE_LINE_BYTES as u32);
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
@@ -83,11 +77,7 @@ impl LineHead {
             "{} blocks in a line",
             self.blocks.len()
         );
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        out.put_u32_le(LINE_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        let mut out = begin_record(BLOCK_BYTES, LINE_MAGIC, 0);
         out.put_u32_le(self.line);
         out.put_u64_le(self.session);
         out.put_u32_le(self.blocks.len() as u32);
@@ -100,9 +90,7 @@ impl LineHead {
             out.put_u32_le(block.checksum);
             out.put_u32_le(0);
         }
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {

@@ -9,8 +9,8 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::page::{PAGE_HEAD_BYTES, PageBuilder};
-use super::{finish_zeros, open_record, seal_record};
-use crate::limits::{FOOTER_PAGE_BYTES, FORMAT_VERSION, HOLES_MAX};
+use super::{begin_record, finish_record, finish_zeros, open_record};
+use crate::limits::{FOOTER_PAGE_BYTES, HOLES_MAX};
 
 const DIRECTORY_MAGIC: u32 = u32::from_le_bytes(*b"ITHD");
 const DIRECTORY_HEAD_BYTES: usize = 36;
@@ -157,11 +157,7 @@ impl Directory {
 
     fn encode(&self) -> BytesMut {
         let bytes = self.encoded_bytes(self.pages.len());
-        let mut out = BytesMut::with_capacity(bytes);
-        out.put_u32_le(DIRECTORY_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        let mut out = begin_record(bytes, DIRECTORY_MAGIC, 0);
         out.put_u32_le(self.segment);
         out.put_u64_le(self.lap);
         out.put_u32_le(self.pages.len() as u32);
@@ -186,9 +182,7 @@ impl Directory {
             out.put_u64_le(range.start);
             out.put_u64_le(range.end);
         }
-        out.resize(bytes, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, bytes)
     }
 
     /// Decodes the directory of this segment and lap.

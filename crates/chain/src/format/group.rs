@@ -178,11 +178,7 @@ fn encode_head(
     aligned: &[bool],
 ) -> (BytesMut, Vec<u32>, usize) {
     let identity = &source.identity;
-    let mut out = BytesMut::with_capacity(layout.head_bytes);
-    out.put_u32_le(MAGIC);
-    out.put_u32_le(0);
-    out.put_u16_le(FORMAT_VERSION);
-    out.put_u16_le(identity.flags.0);
+    let mut out = super::begin_record(layout.head_bytes, MAGIC, identity.flags.0);
     out.put_u32_le(identity.segment);
     out.put_slice(&identity.chain.0);
     out.put_u64_le(identity.lap);

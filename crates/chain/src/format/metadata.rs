@@ -4,8 +4,8 @@ use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::{Trailer, array, finish_zeros, open_record, seal_record};
-use crate::limits::{FORMAT_VERSION, METADATA_SLOT_BYTES, METADATA_SLOTS_MAX, METADATA_ZONE_BYTES};
+use super::{Trailer, array, begin_record, finish_record, finish_zeros, open_record};
+use crate::limits::{METADATA_SLOT_BYTES, METADATA_SLOTS_MAX, METADATA_ZONE_BYTES};
 use crate::membership::DriveId;
 use crate::options::ChainId;
 
@@ -25,16 +25,10 @@ pub(crate) struct MetadataHeader {
 
 impl MetadataHeader {
     pub(crate) fn encode(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        out.put_u32_le(ZONE_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        let mut out = begin_record(BLOCK_BYTES, ZONE_MAGIC, 0);
         out.put_u32_le(METADATA_SLOT_BYTES as u32);
         out.put_u64_le(self.id);
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
@@ -77,11 +71,7 @@ impl EntryHead {
     /// Head and trailer, a block each.
     pub(crate) fn encode(&self) -> BytesMut {
         let trailer = self.trailer.encode();
-        let mut out = BytesMut::with_capacity(ENTRY_HEAD_BYTES);
-        out.put_u32_le(ENTRY_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
+        let mut out = begin_record(ENTRY_HEAD_BYTES, ENTRY_MAGIC, 0);
         out.put_u32_le(self.slot);
         out.put_u64_le(self.id);
         out.put_u64_le(self.drive.0);
@@ -90,8 +80,7 @@ impl EntryHead {
         out.put_u32_le(self.trailer.segment);
         out.put_u32_le(self.footer_bytes);
         out.put_slice(&trailer[4..8]);
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
+        let mut out = finish_record(out, BLOCK_BYTES);
         out.extend_from_slice(&trailer);
         out
     }

@@ -27,6 +27,7 @@ pub(crate) use run_head::{HeadView, RUN_HEAD_BYTES, RunHead, run_blob_bytes};
 pub(crate) use segment::{SegmentHeader, SegmentKind, Trailer};
 pub(crate) use superblock::Superblock;
 
+use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use crate::limits::FORMAT_VERSION;
@@ -70,6 +71,23 @@ pub(crate) fn is_newer(error: &DecodeError) -> Option<u16> {
         DecodeError::Invalid { field: "format version", found, .. } => u16::try_from(*found).ok(),
         _ => None,
     }
+}
+
+/// Begins a record of `capacity` bytes: magic, room for the checksum, version, flags.
+fn begin_record(capacity: usize, magic: u32, flags: u16) -> BytesMut {
+    let mut out = BytesMut::with_capacity(capacity);
+    out.put_u32_le(magic);
+    out.put_u32_le(0);
+    out.put_u16_le(FORMAT_VERSION);
+    out.put_u16_le(flags);
+    out
+}
+
+/// Ends a record of `bytes`: zeros to its end, and the checksum.
+fn finish_record(mut out: BytesMut, bytes: usize) -> BytesMut {
+    out.resize(bytes, 0);
+    seal_record(&mut out);
+    out
 }
 
 /// Fills in the checksum at byte 4.

@@ -11,8 +11,8 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::footer::{FooterRun, expect};
 use super::run_head::{HeadView, RUN_HEAD_BYTES};
-use super::{finish_zeros, open_record, seal_record};
-use crate::limits::{FOOTER_PAGE_BYTES, FORMAT_VERSION};
+use super::{begin_record, finish_record, finish_zeros, open_record};
+use crate::limits::FOOTER_PAGE_BYTES;
 use crate::owner::{Place, Placed};
 use crate::run::{RunKind, TABLE_ENTRY_BYTES, listed};
 
@@ -138,12 +138,8 @@ impl PageBuilder {
     pub(super) fn finish(self, segment: u32, lap: u64) -> (Range<u64>, BytesMut) {
         let heads_bytes = PAGE_HEAD_BYTES + 4 * self.starts.len() + self.blob.len();
         let bytes = self.packing.as_ref().map_or(heads_bytes, Packing::bytes).next_multiple_of(BLOCK_BYTES);
-        let mut out = BytesMut::with_capacity(bytes);
         let content_bytes = self.packing.as_ref().map_or(self.blob.len(), |it| it.bytes() - PAGE_HEAD_BYTES);
-        out.put_u32_le(MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(if self.packing.is_some() { FLAG_PACKED } else { 0 });
+        let mut out = begin_record(bytes, MAGIC, if self.packing.is_some() { FLAG_PACKED } else { 0 });
         out.put_u32_le(segment);
         out.put_u64_le(lap);
         out.put_u32_le(self.starts.len() as u32);
@@ -167,9 +163,7 @@ impl PageBuilder {
                 out.extend_from_slice(&self.blob);
             }
         }
-        out.resize(bytes, 0);
-        seal_record(&mut out);
-        (self.first_key..self.end_key, out)
+        (self.first_key..self.end_key, finish_record(out, bytes))
     }
 }
 

@@ -6,8 +6,8 @@ use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::DecodeError;
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::{array, finish_zeros, open_record, seal_record};
-use crate::limits::{FORMAT_VERSION, TRAILER_RANGES_MAX};
+use super::{array, begin_record, finish_record, finish_zeros, open_record};
+use crate::limits::TRAILER_RANGES_MAX;
 use crate::options::ChainId;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"ITHH");
@@ -38,17 +38,11 @@ pub(crate) struct SegmentHeader {
 
 impl SegmentHeader {
     pub(crate) fn encode(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        out.put_u32_le(HEADER_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(self.kind as u16);
+        let mut out = begin_record(BLOCK_BYTES, HEADER_MAGIC, self.kind as u16);
         out.put_u32_le(self.segment);
         out.put_slice(&self.chain.0);
         out.put_u64_le(self.lap);
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
@@ -112,11 +106,7 @@ const RANGES_ELSEWHERE: u32 = u32::MAX;
 
 impl Trailer {
     pub(crate) fn encode(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        out.put_u32_le(TRAILER_MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(if self.is_body { FLAG_BODY } else { 0 });
+        let mut out = begin_record(BLOCK_BYTES, TRAILER_MAGIC, if self.is_body { FLAG_BODY } else { 0 });
         out.put_u32_le(self.segment);
         out.put_slice(&self.chain.0);
         out.put_u64_le(self.lap);
@@ -144,9 +134,7 @@ impl Trailer {
                 }
             }
         }
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {

@@ -4,9 +4,9 @@ use bytes::{BufMut, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::{array, finish_zeros, open_record, seal_record};
+use super::{array, begin_record, finish_record, finish_zeros, open_record};
 use crate::limits::{
-    DRIVES_MAX, FORMAT_VERSION, LABEL_MAX_BYTES, LINKS_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES, SIDES_MAX,
+    DRIVES_MAX, LABEL_MAX_BYTES, LINKS_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES, SIDES_MAX,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -33,15 +33,12 @@ pub(crate) struct Superblock {
 
 impl Superblock {
     pub(crate) fn encode(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(BLOCK_BYTES);
-        let Membership { generation, members, earlier } = &self.membership;
-        out.put_u32_le(MAGIC);
-        out.put_u32_le(0);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(match self.keys {
+        let flags = match self.keys {
             Keys::Once => 0,
             Keys::Versioned => FLAG_VERSIONED,
-        });
+        };
+        let mut out = begin_record(BLOCK_BYTES, MAGIC, flags);
+        let Membership { generation, members, earlier } = &self.membership;
         out.put_slice(&self.identity.id.0);
         out.put_u64_le(self.sequence);
         out.put_u64_le(self.segment_bytes);
@@ -56,9 +53,7 @@ impl Superblock {
         let label = self.identity.label.as_str().as_bytes();
         out.put_u32_le(label.len() as u32);
         out.put_slice(label);
-        out.resize(BLOCK_BYTES, 0);
-        seal_record(&mut out);
-        out
+        finish_record(out, BLOCK_BYTES)
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {
@@ -203,7 +198,7 @@ mod tests {
     fn a_newer_version_is_told_by_its_number() {
         let mut block = example(None).encode();
         block[8] = 9;
-        seal_record(&mut block);
+        super::super::seal_record(&mut block);
         let error = Superblock::decode(&block).expect_err("version 9");
         assert_eq!(super::super::is_newer(&error), Some(9));
     }
