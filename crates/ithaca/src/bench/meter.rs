@@ -1,12 +1,14 @@
 //! Counts what workers complete, and turns it into figures.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ithaca_env::real::process;
 use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{Client, ClientError};
+use ithaca_log::pos::NodeId;
 use ithaca_log::wire::Durability;
 
 use super::histogram::Histogram;
@@ -48,7 +50,8 @@ struct Mark {
     at: Time,
     ops: u64,
     client_cpu_us: u64,
-    nodes_cpu_us: u64,
+    /// Of each node that answered.
+    nodes_cpu_us: BTreeMap<NodeId, u64>,
     durability: &'static str,
 }
 
@@ -113,7 +116,10 @@ impl Meter {
         }
         let latencies = self.latencies.borrow();
         let client_cpu_us = (end.client_cpu_us - begin.client_cpu_us) as f64;
-        let nodes_cpu_us = end.nodes_cpu_us.saturating_sub(begin.nodes_cpu_us) as f64;
+        // A node that was started again has begun to count anew; one that was away is left out.
+        let of_node =
+            |(node, cpu_us): (&NodeId, &u64)| Some(cpu_us.saturating_sub(*begin.nodes_cpu_us.get(node)?));
+        let nodes_cpu_us = end.nodes_cpu_us.iter().filter_map(of_node).sum::<u64>() as f64;
         Ok(Figures {
             ops,
             ops_per_s: ops as f64 / end.at.since(begin.at).as_secs_f64(),
@@ -135,15 +141,15 @@ impl Meter {
 
     /// The nodes first, which takes a moment, the same at both ends; then everything else at once.
     async fn mark(&self, control: &Client) -> Result<Mark, Failure> {
-        let mut nodes_cpu_us = 0;
+        let mut nodes_cpu_us = BTreeMap::new();
         let mut durability = "fsync";
-        for (_, _, status) in control.status().await? {
-            let status = status?;
+        for (node, _, status) in control.status().await? {
+            let Ok(status) = status else { continue };
             if status.durability == Durability::Memory {
                 durability = "memory";
             }
             // Of nodes that share a process one states its time, the others none.
-            nodes_cpu_us += status.cpu_us;
+            nodes_cpu_us.insert(node, status.cpu_us);
         }
         Ok(Mark {
             nodes_cpu_us,

@@ -96,6 +96,7 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
                 max_in_flight_bytes: in_flight,
                 forward_appends: arguments.carrier == Carrier::Sequencer,
                 relay_writes: arguments.carrier != Carrier::Client,
+                retry_appends: true,
                 ..options(global)
             };
             clients.push(Client::connect(&env, options).await?);

@@ -92,7 +92,7 @@ impl NodeOptions {
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
-            rebuild_bytes_per_second: 64 << 20,
+            rebuild_bytes_per_second: 32 << 20,
             timing: Timing::default(),
             planted: Planted::NONE,
         }
