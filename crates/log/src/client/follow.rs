@@ -18,7 +18,7 @@ use super::error::{ClientError, Phase};
 use super::read::{Entry, Origin, UnitRuns};
 use super::view::View;
 use crate::pos::{Addr, AddrRange, LogPos, NodeId, RequestId};
-use crate::wire::{Credit, Frame, Subscribe, Unsubscribe};
+use crate::wire::{Credit, Frame, Refusal, Subscribe, Unsubscribe};
 
 /// Bytes that a unit may push ahead of the follower.
 const CREDIT_BYTES: u64 = 4 << 20;
@@ -95,8 +95,15 @@ impl Tailing {
             match self.wait(stalled).await {
                 Woken::Pushed(frame) => {
                     stalled = false;
-                    if let Err(error) = self.accept(frame) {
-                        self.lost(error).await?;
+                    match self.accept(frame) {
+                        Ok(()) => {}
+                        Err(ClientError::Damaged { pos }) if pos >= self.next => {
+                            let entries = self.read_to(pos).await?;
+                            if !entries.is_empty() {
+                                return Ok(entries);
+                            }
+                        }
+                        Err(error) => self.lost(error).await?,
                     }
                 }
                 Woken::Ended => {
@@ -170,6 +177,16 @@ impl Tailing {
         entries
     }
 
+    /// Reads what comes next up to a damaged position, which another replica may have, and subscribes anew after it.
+    async fn read_to(&mut self, damaged: LogPos) -> Result<Vec<Entry>, ClientError> {
+        self.stripes.clear();
+        self.range = None;
+        let entries = self.inner.read_range(self.next, LogPos(damaged.0 + 1)).await?;
+        self.next.0 += entries.len() as u64;
+        self.lost_since = None;
+        Ok(entries)
+    }
+
     /// Waits for the unit that holds the next position.
     async fn wait(&mut self, stalled: bool) -> Woken {
         let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
@@ -198,7 +215,13 @@ impl Tailing {
         let bytes = (frame.body.len() + frame.data.len()) as u64;
         let epoch = view.layout.epoch;
         let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Follow };
-        let (runs, data, _) = open_reply(frame).map_err(|error| origin.failed(error))?;
+        // The unit names an address; its reader knows positions.
+        let (runs, data, _) = open_reply(frame).map_err(|error| match error {
+            CallError::Refused(Refusal::Damaged { addr }) if let Some(pos) = position(addr) => {
+                ClientError::Damaged { pos }
+            }
+            error => origin.failed(error),
+        })?;
         let next = self.next;
         let ready = &mut subscription.ready;
         UnitRuns { origin, runs, data }.each(|run| {

@@ -166,14 +166,27 @@ impl Inner {
     pub(super) async fn read_many(self: &Rc<Self>, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
         let deadline = self.deadline();
         let mut entries = Vec::new();
+        let mut end = positions.len();
         while entries.len() < positions.len() {
-            let rest = &positions[entries.len()..];
+            let rest = &positions[entries.len()..end];
             let piece = &rest[..rest.len().min(limits::RANGES_MAX_COUNT)];
             let read = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
                     inner.read_piece(view, piece).await
                 })
-                .await?;
+                .await;
+            let read = match read {
+                Err(ClientError::Damaged { pos }) if pos == piece[0] => {
+                    vec![self.read_copy(pos, deadline).await?]
+                }
+                Err(ClientError::Damaged { pos }) if piece.contains(&pos) => {
+                    // What comes before it first.
+                    end = entries.len() + piece.iter().take_while(|&&before| before != pos).count();
+                    continue;
+                }
+                read => read?,
+            };
+            end = positions.len();
             if read.is_empty() {
                 return Err(ClientError::Unwritten { pos: rest[0] });
             }
@@ -233,14 +246,14 @@ impl Inner {
         to: LogPos,
     ) -> Result<Vec<Entry>, ClientError> {
         let tail = if to <= self.known_tail.get() { to } else { self.tail().await? };
-        let to = to.min(tail).min(LogPos(from.0.saturating_add(PIECE_MAX_COUNT)));
+        let mut to = to.min(tail).min(LogPos(from.0.saturating_add(PIECE_MAX_COUNT)));
         if from >= to {
             return Ok(Vec::new());
         }
         let deadline = self.deadline();
         let mut waited = false;
         loop {
-            let (entries, has_holes) = self
+            let read = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
                     let (entries, holes) = inner.scan(view, from, to).await?;
                     // What stands before the first hole is a piece; only a hole at the very start is waited for.
@@ -249,7 +262,18 @@ impl Inner {
                     }
                     Ok((entries, !holes.is_empty()))
                 })
-                .await?;
+                .await;
+            let (entries, has_holes) = match read {
+                Err(ClientError::Damaged { pos }) if pos == from => {
+                    return Ok(vec![self.read_copy(pos, deadline).await?]);
+                }
+                Err(ClientError::Damaged { pos }) if from < pos && pos < to => {
+                    // What comes before it first.
+                    to = pos;
+                    continue;
+                }
+                read => read?,
+            };
             if !entries.is_empty() || !has_holes {
                 return Ok(entries);
             }
@@ -260,6 +284,29 @@ impl Inner {
                 return Err(ClientError::Slow { phase: Phase::Fill, waited: self.options.timeout });
             }
         }
+    }
+
+    /// Reads a position that is damaged on the last replica from another one, the nearest first. Whatever an earlier one holds
+    /// there is what the position holds for ever: the first replica has decided it.
+    async fn read_copy(self: &Rc<Self>, pos: LogPos, deadline: Time) -> Result<Entry, ClientError> {
+        self.retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view: &View| {
+            let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
+            let addrs = AddrRange::from(location.addr.0..location.addr.0 + 1);
+            for &unit in location.replicas.iter().rev().skip(1) {
+                let answer = inner.begin_read(view, unit, vec![addrs], limits::READ_MAX_BYTES as u32).await?;
+                let mut found = None;
+                let read = answer
+                    .await
+                    .and_then(|runs| runs.each(|run| run.take(|_| Some(pos), |entry| found = Some(entry))));
+                match (read, found) {
+                    (Ok(()), Some(entry)) => return Ok(entry),
+                    (Ok(()) | Err(ClientError::Damaged { .. } | ClientError::Unwritten { .. }), _) => {}
+                    (Err(error), _) => return Err(error),
+                }
+            }
+            Err(ClientError::Damaged { pos })
+        })
+        .await
     }
 
     /// Decides holes that a scan with the same view has seen.

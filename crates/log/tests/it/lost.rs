@@ -3,12 +3,11 @@
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, OpenDrive};
-use ithaca_log::client::{CallError, Client, ClientError};
+use ithaca_log::client::{Client, ClientError};
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::{Addr, LogPos};
-use ithaca_log::wire::Refusal;
+use ithaca_log::pos::LogPos;
 
-use crate::worlds::{append, connect, options, restart, run, start};
+use crate::worlds::{append, connect, options, replicated, restart, run, start};
 
 /// An entry that is easily found on a drive.
 fn marked(number: u64) -> Bytes {
@@ -88,8 +87,7 @@ fn lose_and_read(planted: Planted) {
                 Err(error) => break error,
             }
         };
-        let refused = CallError::Refused(Refusal::Damaged { addr: Addr(4) });
-        assert!(matches!(&followed, ClientError::Node { error, .. } if *error == refused), "{followed:?}");
+        assert_eq!(followed, ClientError::Damaged { pos: LogPos(4) });
         assert_eq!(append(&client, 14, 1).await, [LogPos(14)]);
     });
 }
@@ -97,6 +95,42 @@ fn lose_and_read(planted: Planted) {
 #[test]
 fn a_lost_entry_is_named_in_every_kind_of_read_and_its_neighbours_are_served() {
     lose_and_read(Planted::NONE);
+}
+
+#[test]
+fn what_one_replica_has_lost_is_read_from_another() {
+    run(|env, dir| async move {
+        let cluster = restart(&env, replicated(dir.path(), 2, 2)).await;
+        let client = connect(&env, &cluster).await;
+        for number in 0..10 {
+            client.append(marked(number)).await.expect("appended");
+        }
+        drop(client);
+        cluster.stop().await;
+        // Each on the last replica of its stripe: even positions are on units 1 and 2, odd ones on 2 and 1.
+        for (lost, unit) in [(4, 2), (6, 2), (9, 1)] {
+            let drive = dir.path().join(format!("unit-{unit}.chain"));
+            lose_group_of(&env, drive, &marked(lost)).await;
+        }
+        let cluster = restart(&env, replicated(dir.path(), 2, 2)).await;
+        let client = connect(&env, &cluster).await;
+        for from in 0..10 {
+            assert_eq!(client.read(LogPos(from)).await.expect("another has it").data, marked(from));
+            assert_eq!(read_to(&client, from, 10).await, Ok(10));
+        }
+        let all: Vec<LogPos> = (0..10).rev().map(LogPos).collect();
+        let entries = client.read_many(&all).await.expect("another has them");
+        let found: Vec<(LogPos, Bytes)> = entries.into_iter().map(|entry| (entry.pos, entry.data)).collect();
+        assert_eq!(found, all.iter().map(|&pos| (pos, marked(pos.0))).collect::<Vec<_>>());
+        let mut tailing = client.tail_from(LogPos(3));
+        let mut next = 3;
+        while next < 10 {
+            for entry in tailing.next().await.expect("another has it") {
+                assert_eq!((entry.pos, entry.data), (LogPos(next), marked(next)), "no gap");
+                next += 1;
+            }
+        }
+    });
 }
 
 #[cfg(feature = "planted-bugs")]
