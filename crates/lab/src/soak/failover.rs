@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use ithaca_env::{Env, real};
-use ithaca_log::client::{Client, ClientError};
+use ithaca_log::client::Client;
 use ithaca_log::pos::NodeId;
 
 use super::audit::{OnDamage, audit};
@@ -96,19 +96,10 @@ impl Probe {
                 ledger.borrow_mut().violated(Violation::Differing, what);
             }
             let mut ledger = ledger.borrow_mut();
+            ledger.settled(name, &result);
             match result {
-                Ok(pos) => {
-                    ledger.acknowledged(name, pos.0);
-                    self.acks.borrow_mut().push((begun, Instant::now()));
-                }
-                Err(error) => {
-                    self.failed.borrow_mut().push(error.to_string());
-                    match error {
-                        ClientError::OutcomeUnknown { pos, .. } => ledger.at_or_nowhere(name, pos.0),
-                        ClientError::OutcomeUnknownAfter { .. } => ledger.abandoned(1),
-                        _ => ledger.not_appended(name),
-                    }
-                }
+                Ok(_) => self.acks.borrow_mut().push((begun, Instant::now())),
+                Err(error) => self.failed.borrow_mut().push(error.to_string()),
             }
         }
     }
@@ -133,16 +124,7 @@ impl Probe {
 /// Kills as often as asked. Returns what holds and what does not.
 pub fn run(arguments: &FailoverArguments) -> io::Result<(u64, u64)> {
     let (binary, folder, mut random) = arguments.ground.place("failover")?;
-    let mut nodes = Nodes::new(&binary, &folder, arguments.nodes)?;
-    for id in 1..=arguments.nodes {
-        nodes.start(id)?;
-    }
-    let named: Vec<String> = nodes.addrs().iter().zip(1..).map(|(addr, id)| format!("{id}={addr}")).collect();
-    let mut form: Vec<&str> = vec!["init"];
-    form.extend(named.iter().map(String::as_str));
-    let replicas = arguments.replicas.to_string();
-    form.extend(["--replicas", &replicas]);
-    nodes.cluster(&form)?;
+    let mut nodes = Nodes::formed(&binary, &folder, arguments.nodes, arguments.replicas)?;
     let ledger = Rc::new(RefCell::new(Ledger::default()));
     let trials = real::run(async |env| trials(&env, arguments, &mut nodes, &ledger, &mut random).await)?;
     for panic in nodes.panics()? {

@@ -11,7 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ithaca_log::client::EntryKind;
+use ithaca_log::client::{ClientError, EntryKind};
+use ithaca_log::pos::LogPos;
 
 use super::entry::{Content, Name};
 
@@ -136,6 +137,16 @@ impl Ledger {
         }
     }
 
+    /// An append ended with this.
+    pub fn settled(&mut self, name: Name, result: &Result<LogPos, ClientError>) {
+        match result {
+            Ok(pos) => self.acknowledged(name, pos.0),
+            Err(ClientError::OutcomeUnknown { pos, .. }) => self.at_or_nowhere(name, pos.0),
+            Err(ClientError::OutcomeUnknownAfter { .. }) => self.abandoned(1),
+            Err(_) => self.not_appended(name),
+        }
+    }
+
     /// An append was acknowledged.
     pub fn acknowledged(&mut self, name: Name, pos: u64) {
         self.acked += 1;
@@ -164,7 +175,7 @@ impl Ledger {
     }
 
     /// An append ended with an error that says that nothing was appended.
-    pub fn not_appended(&mut self, name: Name) {
+    fn not_appended(&mut self, name: Name) {
         if let Some(Fate::At(pos)) = self.fates.get(&name).copied() {
             let what = format!("{name:?} stands at {pos}, but its client was told that it was not appended");
             self.violated(Violation::Differing, what);
@@ -174,7 +185,7 @@ impl Ledger {
     }
 
     /// An append ended with an error that says that the entry is at `pos` or nowhere.
-    pub fn at_or_nowhere(&mut self, name: Name, pos: u64) {
+    fn at_or_nowhere(&mut self, name: Name, pos: u64) {
         self.unknown += 1;
         match self.fates.get(&name).copied() {
             Some(Fate::At(found)) if found != pos => {

@@ -134,13 +134,7 @@ fn append(load: &Rc<Load>, client: &Client, name: Name) {
     env.spawn(async move {
         let result = append.await;
         drop(client);
-        let mut ledger = load.ledger.borrow_mut();
-        match result {
-            Ok(pos) => ledger.acknowledged(name, pos.0),
-            Err(ClientError::OutcomeUnknown { pos, .. }) => ledger.at_or_nowhere(name, pos.0),
-            Err(ClientError::OutcomeUnknownAfter { .. }) => ledger.abandoned(1),
-            Err(_) => ledger.not_appended(name),
-        }
+        load.ledger.borrow_mut().settled(name, &result);
         load.outstanding.set(load.outstanding.get() - 1);
         load.changed.ring();
     });

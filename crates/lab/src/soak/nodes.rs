@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+
+use super::process::{panics_in, send};
 
 /// Ports that nodes listen at.
 const PORTS: std::ops::Range<u16> = 21_000..32_000;
@@ -68,8 +70,7 @@ impl Nodes {
 
     /// Starts node `id`, from 1, and waits until it says that it listens.
     pub fn start(&mut self, id: usize) -> io::Result<()> {
-        let said =
-            OpenOptions::new().create(true).append(true).open(self.root.join(format!("{id}.stderr")))?;
+        let said = OpenOptions::new().create(true).append(true).open(self.stderr_path(id))?;
         let mut command = Command::new(&self.binary);
         command.args(["server", "--json", "--log-level", "info", "--node", &id.to_string()]);
         command.arg("--data").arg(self.directory(id));
@@ -102,16 +103,16 @@ impl Nodes {
 
     /// Ends node `id` as a crash would.
     pub fn kill(&mut self, id: usize) -> io::Result<()> {
-        self.signal(id, Signal::KILL)?;
-        match self.nodes[id - 1].child.take() {
-            Some(mut child) => child.wait().map(drop),
-            None => Ok(()),
-        }
+        self.end(id, Signal::KILL)
     }
 
     /// Asks node `id` to stop, and waits until it has.
     pub fn stop(&mut self, id: usize) -> io::Result<()> {
-        self.signal(id, Signal::TERM)?;
+        self.end(id, Signal::TERM)
+    }
+
+    fn end(&mut self, id: usize, signal: Signal) -> io::Result<()> {
+        self.signal(id, signal)?;
         match self.nodes[id - 1].child.take() {
             Some(mut child) => child.wait().map(drop),
             None => Ok(()),
@@ -121,9 +122,7 @@ impl Nodes {
     /// Sends a signal to node `id`.
     pub fn signal(&self, id: usize, signal: Signal) -> io::Result<()> {
         let child = self.nodes[id - 1].child.as_ref();
-        let pid = child.and_then(|child| i32::try_from(child.id()).ok()).and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other(format!("node {id} does not run")))?;
-        Ok(kill_process(pid, signal)?)
+        send(child.ok_or_else(|| io::Error::other(format!("node {id} does not run")))?, signal)
     }
 
     /// Removes the directory of node `id`, which must not run.
@@ -135,9 +134,7 @@ impl Nodes {
     pub fn panics(&self) -> io::Result<Vec<String>> {
         let mut panics = Vec::new();
         for id in 1..=self.nodes.len() {
-            let said = std::fs::read(self.root.join(format!("{id}.stderr")))?;
-            let said = String::from_utf8_lossy(&said).into_owned();
-            panics.extend(said.lines().filter(|line| line.contains("panicked")).map(str::to_string));
+            panics.extend(panics_in(&self.stderr_path(id))?);
         }
         Ok(panics)
     }
@@ -145,6 +142,10 @@ impl Nodes {
     /// Removes everything.
     pub fn remove(&self) -> io::Result<()> {
         std::fs::remove_dir_all(&self.root)
+    }
+
+    fn stderr_path(&self, id: usize) -> PathBuf {
+        self.root.join(format!("{id}.stderr"))
     }
 
     fn directory(&self, id: usize) -> PathBuf {

@@ -15,6 +15,20 @@ use rustix::process::{Pid, Signal, kill_process};
 /// judged by the figure.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
+/// Sends a signal to a process that was started here and not waited for yet.
+pub fn send(child: &Child, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// Lines that speak of a panic in a file that holds what programs said.
+pub fn panics_in(said: &Path) -> io::Result<Vec<String>> {
+    let said = std::fs::read(said)?;
+    let said = String::from_utf8_lossy(&said);
+    Ok(said.lines().filter(|line| line.contains("panicked")).map(str::to_string).collect())
+}
+
 /// A data folder, the program that runs on it, and its port, which stays the same over restarts.
 pub struct Site {
     binary: PathBuf,
@@ -104,9 +118,7 @@ impl Site {
 
     /// Lines on the program's stderr that speak of a panic, of all its lives together.
     pub fn panics(&self) -> io::Result<Vec<String>> {
-        let said = std::fs::read(self.stderr_path())?;
-        let said = String::from_utf8_lossy(&said);
-        Ok(said.lines().filter(|line| line.contains("panicked")).map(str::to_string).collect())
+        panics_in(&self.stderr_path())
     }
 
     fn stderr_path(&self) -> PathBuf {
@@ -148,9 +160,7 @@ impl Server {
 
     /// Asks it to stop, and waits until it has.
     pub fn stop(mut self) -> io::Result<ExitStatus> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
-        kill_process(pid, Signal::TERM)?;
+        send(&self.child, Signal::TERM)?;
         self.child.wait()
     }
 
