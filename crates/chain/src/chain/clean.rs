@@ -129,7 +129,7 @@ impl Inner {
     /// Files grow before the copies need it. No change of the drives but that of the caller is under way.
     async fn grow_for_copies(self: &Rc<Self>) -> Result<(), ChainError> {
         loop {
-            match self.grow_once().await {
+            match self.grow_once(false).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(first) => return Err(self.fail(first)),

@@ -11,6 +11,7 @@ use ithaca_env::drive::{DriveError, Durability, PageBuf};
 
 use super::Inner;
 use super::open::mark_free;
+use crate::core::GrowthRefused;
 use crate::error::ChainError;
 use crate::limits::BACKGROUND_IO_BYTES;
 use crate::links::link_of;
@@ -21,12 +22,16 @@ const REST_FACTOR: u32 = 4;
 /// The longest rest: after a write that took long because the drive hung, the log may soon need room that only the keeper
 /// makes.
 const REST_MAX: Duration = Duration::from_millis(200);
+/// A file that had no room to grow on its file system is asked to grow again after this: nobody says when there is some.
+const GROW_AGAIN: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Starts the task. It ends with the chain.
     pub(super) fn spawn_keeper(self: &Rc<Self>) {
         let (changed, weak) = (Rc::clone(&self.changed), Rc::downgrade(self));
+        let env = self.env.clone();
         self.env.spawn(async move {
+            let mut again = false;
             loop {
                 let ticket = changed.ticket();
                 let Some(inner) = weak.upgrade() else { return };
@@ -34,7 +39,7 @@ impl Inner {
                     return;
                 }
                 inner.busy.set(inner.busy.get() + 1);
-                let kept = inner.keep().await;
+                let kept = inner.keep(again).await;
                 inner.busy.set(inner.busy.get() - 1);
                 // Only then: a ring before would wake this very task again and again.
                 if inner.core.borrow().stopped().is_some() {
@@ -47,10 +52,16 @@ impl Inner {
                         return;
                     }
                 };
+                let may_have_room = inner.core.borrow().may_have_room_later();
                 drop(inner);
-                if !goes_on {
-                    changed.after(ticket).await;
-                }
+                again = match (goes_on, may_have_room) {
+                    (true, _) => false,
+                    (false, true) => env.timeout(GROW_AGAIN, changed.after(ticket)).await.is_err(),
+                    (false, false) => {
+                        changed.after(ticket).await;
+                        false
+                    }
+                };
             }
         });
     }
@@ -82,9 +93,10 @@ impl Inner {
         });
     }
 
-    /// One round. Returns whether another may have something to do.
-    async fn keep(self: &Rc<Self>) -> Result<bool, DriveError> {
-        self.grow_if_due().await?;
+    /// One round. Returns whether another may have something to do. With `again`, files are asked to grow that could not
+    /// before.
+    async fn keep(self: &Rc<Self>, again: bool) -> Result<bool, DriveError> {
+        self.grow_if_due(again).await?;
         let to_prepare = self.core.borrow_mut().take_raw_segment();
         let to_prepare = to_prepare.filter(|_| !self.is_closing.get());
         if let Some(segment) = to_prepare {
@@ -93,20 +105,24 @@ impl Inner {
         Ok(to_prepare.is_some())
     }
 
-    async fn grow_if_due(self: &Rc<Self>) -> Result<(), DriveError> {
+    async fn grow_if_due(self: &Rc<Self>, again: bool) -> Result<(), DriveError> {
         // While drives come or go none grows; it rings when that is over.
         let Some(_change) = self.try_begin_change() else { return Ok(()) };
-        self.grow_once().await.map(|_| ())
+        self.grow_once(again).await.map(|_| ())
     }
 
     /// Lets a file grow if one should. Returns whether one was asked to. Nobody else changes the drives meanwhile.
-    pub(super) async fn grow_once(self: &Rc<Self>) -> Result<bool, DriveError> {
-        let to_grow = self.core.borrow_mut().segments_to_grow_to();
+    pub(super) async fn grow_once(self: &Rc<Self>, again: bool) -> Result<bool, DriveError> {
+        let to_grow = self.core.borrow_mut().segments_to_grow_to(again);
         let Some((link, segments)) = to_grow else { return Ok(false) };
         let size_bytes = self.core.borrow().geometry.bytes_for(segments);
         // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
-        let grown = self.device(link).grow(size_bytes).await.ok().map(|()| segments);
-        if let Some(segments) = grown {
+        let grown = match self.device(link).grow(size_bytes).await {
+            Ok(()) => Ok(segments),
+            Err(DriveError::NoSpace { .. }) => Err(GrowthRefused::NoRoom),
+            Err(_) => Err(GrowthRefused::Fixed),
+        };
+        if let Ok(segments) = grown {
             self.record_growth(link, segments).await?;
         }
         let mut effects = Vec::new();
@@ -164,7 +180,7 @@ impl Inner {
             // A busy log may need room before this segment is done. (A new chain is not busy.)
             let is_begun = self.core.borrow().is_fenced();
             if is_begun {
-                self.grow_if_due().await?;
+                self.grow_if_due(false).await?;
             }
             if self.core.borrow().is_flying() {
                 let rest = self.env.now().since(began) * REST_FACTOR;

@@ -19,7 +19,7 @@ mod links;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use ithaca_env::drive::DriveError;
@@ -200,9 +200,18 @@ pub(crate) struct Core {
     cleaner: Cleaner,
     /// The cleaner's own segment.
     body: Option<Body>,
-    /// Links that cannot become larger.
-    grown_out: BTreeSet<u32>,
+    /// Links that cannot become larger; of some it may change.
+    grown_out: BTreeMap<u32, GrowthRefused>,
     stopped: Option<ChainError>,
+}
+
+/// Why a link did not grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrowthRefused {
+    /// It never will.
+    Fixed,
+    /// What holds it has no room now.
+    NoRoom,
 }
 
 impl Core {
@@ -251,7 +260,7 @@ impl Core {
             counted_closed: 0,
             cleaner: Cleaner::new(),
             body: None,
-            grown_out: BTreeSet::new(),
+            grown_out: BTreeMap::new(),
             stopped: None,
         }
     }
@@ -437,7 +446,8 @@ impl Core {
     }
 
     /// Which link should grow now and to how many segments, if one should.
-    pub(crate) fn segments_to_grow_to(&mut self) -> Option<(u32, u32)> {
+    /// With `again`, links are asked that had no room for it before.
+    pub(crate) fn segments_to_grow_to(&mut self, again: bool) -> Option<(u32, u32)> {
         self.reclaim_if_short();
         if self.stopped.is_some() {
             return None;
@@ -450,7 +460,8 @@ impl Core {
             if free >= wanted {
                 return None;
             }
-            if self.can_link_grow(link) {
+            let had_no_room = self.grown_out.get(&link) == Some(&GrowthRefused::NoRoom);
+            if self.can_link_grow(link) || again && had_no_room && self.may_link_grow(link) {
                 let most = self.geometry.segments_in(self.options.capacity_bytes);
                 let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1);
                 let then = u64::from(self.catalog.space.count(link)).saturating_add(step);
@@ -460,23 +471,34 @@ impl Core {
         None
     }
 
-    /// The link has grown to so many segments, or, given `None`, cannot.
-    pub(crate) fn grown(&mut self, link: u32, segments: Option<u32>, out: &mut Vec<Effect>) {
-        match segments {
-            None => {
-                self.grown_out.insert(link);
+    /// The link has grown to so many segments, or not.
+    pub(crate) fn grown(&mut self, link: u32, grown: Result<u32, GrowthRefused>, out: &mut Vec<Effect>) {
+        match grown {
+            Err(refused) => {
+                self.grown_out.insert(link, refused);
             }
-            Some(segments) => self.catalog.space.grow(link, segments),
+            Ok(segments) => {
+                self.grown_out.remove(&link);
+                self.catalog.space.grow(link, segments);
+            }
         }
         self.turn(out);
         out.push(Effect::Changed);
     }
 
+    /// Whether a link had no room to grow and there may be some later. Until there is, it counts as one that cannot grow.
+    pub(crate) fn may_have_room_later(&self) -> bool {
+        self.grown_out.values().any(|refused| *refused == GrowthRefused::NoRoom)
+    }
+
     fn can_link_grow(&self, link: u32) -> bool {
+        !self.grown_out.contains_key(&link) && self.may_link_grow(link)
+    }
+
+    /// Whether nothing but its drive keeps a link from becoming larger.
+    fn may_link_grow(&self, link: u32) -> bool {
         let most = self.geometry.segments_in(self.options.capacity_bytes);
-        self.catalog.space.is_open(link)
-            && !self.grown_out.contains(&link)
-            && self.catalog.space.count(link) < most
+        self.catalog.space.is_open(link) && self.catalog.space.count(link) < most
     }
 
     fn can_grow(&self) -> bool {

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, OpenError, Ticket};
 use ithaca_env::Env;
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::drive::OpenDrive;
+use ithaca_env::sim::{Death, DriveFault, Sim, SimOptions};
 
 use crate::model::{junk, run_of};
 use crate::world::{MACHINE, World, identity, open_drive, small_options};
@@ -65,6 +66,34 @@ pub fn fill_and_release(options: &ChainOptions) {
 #[test]
 fn a_full_drive_still_releases_and_can_be_filled_again() {
     fill_and_release(&small_options());
+}
+
+#[test]
+fn a_drive_that_had_no_room_to_grow_grows_when_there_is_room() {
+    // A file system that was full once is not full for ever: the log must not wait for the next start to find out.
+    let options = SimOptions { machine_capacity_bytes: 2 << 20, ..SimOptions::default() };
+    let sim = Sim::with_options(1, options);
+    let node = sim.process("node", MACHINE);
+    let env = sim.env(node);
+    let first = env.clone();
+    let (chain, end) = sim.block_on(node, async move {
+        let others = OpenDrive { path: "others".into(), create_bytes: Some(1 << 20), read_only: false };
+        first.open_drive(others).await.expect("it fits");
+        let chain = create(&first, small_options()).await;
+        let end = fill(&first, &chain, 0).await;
+        (chain, end)
+    });
+    let full_bytes = sim.drive_size_bytes(sim.drive(MACHINE, "chain")).expect("it is there");
+    assert!(full_bytes <= 1 << 20, "{full_bytes}: it had no room");
+    sim.fault_drive(sim.drive(MACHINE, "others"), DriveFault::Replace);
+    sim.block_on(node, async move {
+        env.sleep(std::time::Duration::from_secs(3)).await;
+        let more = fill(&env, &chain, end).await;
+        assert!(more > end, "there is room again");
+        chain.close().await.expect("no fault");
+    });
+    let bytes = sim.drive_size_bytes(sim.drive(MACHINE, "chain")).expect("it is there");
+    assert!(bytes > full_bytes, "{bytes} bytes");
 }
 
 #[test]
