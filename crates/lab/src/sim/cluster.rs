@@ -96,6 +96,7 @@ impl Scenario for ClusterScenario {
             events: world.sim.events(),
             hash: world.sim.trace_hash(),
             trace: world.sim.trace_lines(),
+            history: Rc::clone(&world.shared.history),
         }
     }
 }

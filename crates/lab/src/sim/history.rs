@@ -3,6 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+use ithaca_log::client::ClientError;
+use ithaca_log::pos::LogPos;
+
 use super::scenario::Points;
 use super::value::Value;
 
@@ -21,6 +24,18 @@ pub enum Fate {
     UnknownAfter(u64),
     /// Certainly not appended.
     Failed,
+}
+
+impl Fate {
+    /// What a client was told.
+    pub fn of(result: &Result<LogPos, ClientError>) -> Self {
+        match result {
+            Ok(pos) => Self::Acked(pos.0),
+            Err(ClientError::OutcomeUnknown { pos, .. }) => Self::Unknown(pos.0),
+            Err(ClientError::OutcomeUnknownAfter { after, .. }) => Self::UnknownAfter(after.0),
+            Err(_) => Self::Failed,
+        }
+    }
 }
 
 /// One append.
@@ -84,6 +99,8 @@ pub struct Checked {
     pub first: u64,
     /// When the call began.
     pub start: Moment,
+    /// When it ended.
+    pub end: Moment,
 }
 
 /// Everything that the clients of one run did and saw.

@@ -112,6 +112,7 @@ impl Scenario for LogScenario {
             events: world.sim.events(),
             hash: world.sim.trace_hash(),
             trace: world.sim.trace_lines(),
+            history: Rc::clone(&world.shared.history),
         }
     }
 }

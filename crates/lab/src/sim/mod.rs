@@ -4,17 +4,19 @@
 //! must give the same trace.
 
 mod cluster;
-mod history;
+pub mod history;
+mod history_json;
 mod log;
-mod oracle;
+pub mod oracle;
 mod planted;
 mod replicas;
 mod scenario;
 mod shrink;
-mod value;
+pub mod value;
 mod workload;
 
 use std::io;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use ithaca_env::sim::{Budget, Plan};
@@ -78,6 +80,9 @@ pub struct SimArguments {
     /// Print the trace of the first seed, or of the plan.
     #[arg(long)]
     trace: bool,
+    /// Run the first seed, or the plan, and write what its clients did and saw to this file, as JSON.
+    #[arg(long, requires = "scenario")]
+    history: Option<PathBuf>,
     /// Print the plan of the first seed and run nothing.
     #[arg(long)]
     show: bool,
@@ -89,7 +94,7 @@ pub fn run(arguments: &SimArguments) -> io::Result<bool> {
     let names = arguments.scenario.map_or(Name::ALL.to_vec(), |name| vec![name]);
     if arguments.plan {
         let plan = io::read_to_string(io::stdin())?.parse::<Plan>().map_err(io::Error::other)?;
-        return Ok(run_one(&*names[0].scenario(), &plan, arguments.trace));
+        return run_one(&*names[0].scenario(), &plan, arguments);
     }
     let mut passed = true;
     for &name in &names {
@@ -97,8 +102,8 @@ pub fn run(arguments: &SimArguments) -> io::Result<bool> {
         let first = Plan::expand(arguments.first, &scenario.shape());
         if arguments.show {
             print!("{first}");
-        } else if arguments.trace {
-            passed &= run_one(&*scenario, &first, true);
+        } else if arguments.trace || arguments.history.is_some() {
+            passed &= run_one(&*scenario, &first, arguments)?;
         } else {
             let share = arguments.seconds.map(|seconds| seconds * 1_000_000_000 / names.len() as u64);
             passed &= run_seeds(&*scenario, arguments.first, arguments.seeds, share);
@@ -107,15 +112,18 @@ pub fn run(arguments: &SimArguments) -> io::Result<bool> {
     Ok(passed)
 }
 
-fn run_one(scenario: &dyn Scenario, plan: &Plan, trace: bool) -> bool {
-    let outcome = run_caught(scenario, plan, trace);
+fn run_one(scenario: &dyn Scenario, plan: &Plan, arguments: &SimArguments) -> io::Result<bool> {
+    let outcome = run_caught(scenario, plan, arguments.trace);
     outcome.trace.iter().for_each(|line| println!("{line}"));
+    if let Some(path) = &arguments.history {
+        ithaca_env::real::files::write(path, outcome.history.json().as_bytes())?;
+    }
     let Outcome { committed, events, hash, .. } = outcome;
     println!("{}: {committed} appends acknowledged, {events} events, trace {hash:016x}", scenario.name());
     if let Some(failure) = &outcome.failure {
         println!("FAIL {failure}");
     }
-    outcome.failure.is_none()
+    Ok(outcome.failure.is_none())
 }
 
 fn run_seeds(scenario: &dyn Scenario, first: u64, seeds: u64, limit_ns: Option<u64>) -> bool {

@@ -322,8 +322,9 @@ mod tests {
         assert!(violation(&history).contains("before 4 was asked for"));
         let history = History::default();
         history.appended(value(1), history.now(), Fate::Acked(5));
-        let start = history.now();
-        history.checks.borrow_mut().push(super::super::history::Checked { tail: 5, first: 0, start });
+        let (start, end) = (history.now(), history.now());
+        let check = super::super::history::Checked { tail: 5, first: 0, start, end };
+        history.checks.borrow_mut().push(check);
         assert!(violation(&history).contains("the tail is 5"));
     }
 }

@@ -3,8 +3,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use ithaca_env::sim::{Plan, Shape};
+
+use super::history::History;
 
 /// A world and a workload that plans are run in.
 pub trait Scenario {
@@ -17,7 +20,7 @@ pub trait Scenario {
 }
 
 /// What came of one run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Outcome {
     /// What went wrong, if anything did.
     pub failure: Option<String>,
@@ -31,6 +34,8 @@ pub struct Outcome {
     pub hash: u64,
     /// The trace, if it was asked for.
     pub trace: Vec<String>,
+    /// What clients did and saw.
+    pub history: Rc<History>,
 }
 
 /// Rare things that must happen in some run of a night: a test that never meets them tests less than it seems.

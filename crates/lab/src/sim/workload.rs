@@ -223,12 +223,7 @@ impl Worker {
             under_way.push((value, start, self.client.append(bytes)));
         }
         for (value, start, append) in under_way {
-            let fate = match append.await {
-                Ok(pos) => Fate::Acked(pos.0),
-                Err(ClientError::OutcomeUnknown { pos, .. }) => Fate::Unknown(pos.0),
-                Err(ClientError::OutcomeUnknownAfter { after, .. }) => Fate::UnknownAfter(after.0),
-                Err(_) => Fate::Failed,
-            };
+            let fate = Fate::of(&append.await);
             self.shared.history.appended(value, start, fate);
         }
         count
@@ -275,7 +270,8 @@ impl Worker {
     async fn check(&mut self) {
         let start = self.shared.history.now();
         if let Ok(bounds) = self.client.check().await {
-            let check = Checked { tail: bounds.tail.0, first: bounds.first.0, start };
+            let end = self.shared.history.now();
+            let check = Checked { tail: bounds.tail.0, first: bounds.first.0, start, end };
             self.shared.history.checks.borrow_mut().push(check);
         }
     }
@@ -337,7 +333,8 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     let client = shared.connect(&env, 0).await;
     let start = history.now();
     let bounds = client.check().await?;
-    history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start });
+    let end = history.now();
+    history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start, end });
     if let Err(error) = read_all(&client, &history, bounds.tail).await {
         // A full drive may have no room for the junk of a hole; it must have room for a trim.
         if !is_full(&error) {
@@ -391,19 +388,11 @@ async fn append_or_make_room(
         let value = Value { client: 0, number };
         let start = history.now();
         let appended = client.append(value.encode(100)).await;
+        history.appended(value, start, Fate::of(&appended));
         match appended {
-            Ok(pos) => {
-                history.appended(value, start, Fate::Acked(pos.0));
-                break;
-            }
+            Ok(_) => break,
             Err(error) if number == APPENDS_AFTER_TRIM => return Err(error),
-            Err(ClientError::OutcomeUnknown { pos, .. }) => {
-                history.appended(value, start, Fate::Unknown(pos.0));
-            }
-            Err(ClientError::OutcomeUnknownAfter { after, .. }) => {
-                history.appended(value, start, Fate::UnknownAfter(after.0));
-            }
-            Err(_) => history.appended(value, start, Fate::Failed),
+            Err(_) => {}
         }
         if number == 1 {
             trim_all(client, history, tail).await?;

@@ -19,10 +19,11 @@ use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
 use ithaca_log::pos::NodeId;
 
+use super::acks::Acks;
 use super::audit::{OnDamage, audit};
 use super::entry::Name;
 use super::ledger::{Ledger, Violation};
-use super::load::{CALL_TIMEOUT, Load, connect};
+use super::load::{CALL_TIMEOUT, Load, connect, must_have_ended};
 use super::nodes::Nodes;
 use super::results::Results;
 use super::{Ground, Random};
@@ -75,8 +76,7 @@ struct Trial {
 /// A probe: appends one entry after the other and notes when each was begun and acknowledged.
 #[derive(Default)]
 struct Probe {
-    acks: RefCell<Vec<(Instant, Instant)>>,
-    failed: RefCell<Vec<String>>,
+    acks: Acks,
     stopped: Cell<bool>,
 }
 
@@ -90,34 +90,13 @@ impl Probe {
             ledger.borrow_mut().sending(name);
             let begun = Instant::now();
             let result = client.append(name.bytes()).await;
-            let took = begun.elapsed();
-            if took > CALL_TIMEOUT + Duration::from_millis(500) {
-                let what = format!("an append took {took:?}, its time is {CALL_TIMEOUT:?}");
-                ledger.borrow_mut().violated(Violation::Differing, what);
-            }
             let mut ledger = ledger.borrow_mut();
+            must_have_ended(&mut ledger, "an append", begun);
             ledger.settled(name, &result);
-            match result {
-                Ok(_) => self.acks.borrow_mut().push((begun, Instant::now())),
-                Err(error) => self.failed.borrow_mut().push(error.to_string()),
+            if result.is_ok() {
+                self.acks.acked(begun);
             }
         }
-    }
-
-    /// The longest time without an acknowledgement within `[from, to]`.
-    fn gap(&self, from: Instant, to: Instant) -> Duration {
-        let mut last = from;
-        let mut longest = Duration::ZERO;
-        for &(_, acked) in self.acks.borrow().iter().filter(|(_, acked)| (from..=to).contains(acked)) {
-            longest = longest.max(acked - last);
-            last = acked;
-        }
-        longest.max(to.saturating_duration_since(last))
-    }
-
-    /// When the first append that was begun after `when` was acknowledged.
-    fn resumed(&self, when: Instant) -> Option<Instant> {
-        self.acks.borrow().iter().find(|(begun, _)| *begun >= when).map(|&(_, acked)| acked)
     }
 }
 
@@ -175,8 +154,8 @@ async fn trials(
     probe.stopped.set(true);
     load.drain(workers).await;
     probing.join().await;
-    for error in probe.failed.borrow().iter().take(5) {
-        eprintln!("an append of the probe failed: {error}");
+    for error in ledger.borrow_mut().take_errors().iter().take(5) {
+        eprintln!("an append failed: {error}");
     }
     audit(&client, ledger, OnDamage::Lost).await.map_err(io::Error::other)?;
     Ok(done)
@@ -203,7 +182,7 @@ async fn one(
         false => nodes.kill(killed)?,
     }
     let resumed = loop {
-        if let Some(resumed) = probe.resumed(dead) {
+        if let Some(resumed) = probe.acks.resumed(dead) {
             break resumed;
         }
         if dead.elapsed() > 3 * CALL_TIMEOUT {
@@ -213,7 +192,7 @@ async fn one(
     };
     env.sleep(phase).await;
     let restarted = Instant::now();
-    let (healthy_gap, dead_gap) = (probe.gap(began, dead), probe.gap(resumed, restarted));
+    let (healthy_gap, dead_gap) = (probe.acks.gap(began, dead), probe.acks.gap(resumed, restarted));
     nodes.start(killed)?;
     loop {
         let layout = client.layout().await.map_err(io::Error::other)?;

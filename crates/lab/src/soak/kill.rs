@@ -69,7 +69,8 @@ pub struct KillArguments {
     ground: Ground,
 }
 
-fn parse_span(text: &str) -> Result<(f64, f64), String> {
+/// A range of seconds as 0.5..2.
+pub fn parse_span(text: &str) -> Result<(f64, f64), String> {
     let parts = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     parts.filter(|(first, end)| first <= end).ok_or_else(|| format!("`{text}`: expected a range as 0.5..2"))
 }
@@ -111,7 +112,8 @@ struct Soak<'a> {
 /// Kills as often as asked. Returns rounds without and with a violation.
 pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
     let ground = &arguments.ground;
-    let power = arguments.power.map(|kind| Powered::new(&ground.data, kind)).transpose()?;
+    let named = |kind: FileSystem| format!("{}-{}", kind.name(), std::process::id());
+    let power = arguments.power.map(|kind| Powered::new(&ground.data, &named(kind), kind)).transpose()?;
     let folder = power.as_ref().map_or(ground.data.as_path(), Powered::folder);
     let (site, random) = ground.site_in(folder, "kill", arguments.units, arguments.drive_size)?;
     let mut soak =
@@ -149,12 +151,8 @@ pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
     );
     println!("{summary}");
     results.remark(&summary);
-    let name = match arguments.power {
-        None => "kill",
-        Some(FileSystem::Ext4) => "power-ext4",
-        Some(FileSystem::Xfs) => "power-xfs",
-    };
-    results.write(&ground.results, name)?;
+    let name = arguments.power.map_or("kill".to_string(), |kind| format!("power-{}", kind.name()));
+    results.write(&ground.results, &name)?;
     if failed == 0 {
         soak.site.remove()?;
     } else {

@@ -56,6 +56,28 @@ pub enum Violation {
     Differing,
 }
 
+/// How many appends ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Acknowledged.
+    pub acked: u64,
+    /// Said not to be appended.
+    pub refused: u64,
+    /// Without word of what became of them.
+    pub unknown: u64,
+}
+
+impl Counts {
+    /// Those that came after `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            acked: self.acked - before.acked,
+            refused: self.refused - before.refused,
+            unknown: self.unknown - before.unknown,
+        }
+    }
+}
+
 /// Everything that is known.
 #[derive(Clone, Default)]
 pub struct Ledger {
@@ -65,22 +87,32 @@ pub struct Ledger {
     prefix_asked: u64,
     prefix_done: u64,
     audited: u64,
-    acked: u64,
-    unknown: u64,
+    counts: Counts,
     lost: u64,
     differing: u64,
     told: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl Ledger {
     /// Entries acknowledged so far.
     pub fn acked(&self) -> u64 {
-        self.acked
+        self.counts.acked
     }
 
     /// Appends so far whose client was not told what became of them.
     pub fn unknown(&self) -> u64 {
-        self.unknown
+        self.counts.unknown
+    }
+
+    /// What became of appends so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Positions that are known and whose trim was asked for.
+    pub fn trims_asked(&self) -> impl Iterator<Item = u64> {
+        self.positions.iter().filter(|(_, known)| known.trim_asked).map(|(&pos, _)| pos)
     }
 
     /// Violations of each kind so far: lost, differing.
@@ -91,6 +123,11 @@ impl Ledger {
     /// The violations that were told since the last call.
     pub fn take_told(&mut self) -> Vec<String> {
         std::mem::take(&mut self.told)
+    }
+
+    /// What the first appends failed with since the last call.
+    pub fn take_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.errors)
     }
 
     /// The position below which everything was read once since it was written, and may go.
@@ -139,6 +176,11 @@ impl Ledger {
 
     /// An append ended with this.
     pub fn settled(&mut self, name: Name, result: &Result<LogPos, ClientError>) {
+        if let Err(error) = result
+            && self.errors.len() < TOLD_MAX
+        {
+            self.errors.push(format!("{name:?}: {error}"));
+        }
         match result {
             Ok(pos) => self.acknowledged(name, pos.0),
             Err(ClientError::OutcomeUnknown { pos, .. }) => self.at_or_nowhere(name, pos.0),
@@ -149,7 +191,7 @@ impl Ledger {
 
     /// An append was acknowledged.
     pub fn acknowledged(&mut self, name: Name, pos: u64) {
-        self.acked += 1;
+        self.counts.acked += 1;
         if pos < self.prefix_asked {
             self.fates.remove(&name);
             return;
@@ -176,6 +218,7 @@ impl Ledger {
 
     /// An append ended with an error that says that nothing was appended.
     fn not_appended(&mut self, name: Name) {
+        self.counts.refused += 1;
         if let Some(Fate::At(pos)) = self.fates.get(&name).copied() {
             let what = format!("{name:?} stands at {pos}, but its client was told that it was not appended");
             self.violated(Violation::Differing, what);
@@ -186,7 +229,7 @@ impl Ledger {
 
     /// An append ended with an error that says that the entry is at `pos` or nowhere.
     fn at_or_nowhere(&mut self, name: Name, pos: u64) {
-        self.unknown += 1;
+        self.counts.unknown += 1;
         match self.fates.get(&name).copied() {
             Some(Fate::At(found)) if found != pos => {
                 let what = format!("{name:?} stands at {found}, not at {pos}, as its client was told");
@@ -199,7 +242,7 @@ impl Ledger {
 
     /// So many appends lost their client before they had a result.
     pub fn abandoned(&mut self, count: u64) {
-        self.unknown += count;
+        self.counts.unknown += count;
     }
 
     /// A trim of one position is about to start.

@@ -4,12 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ithaca_env::Env;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use ithaca_log::client::{Client, ClientError, ClientOptions};
+use ithaca_log::layout::Layout;
 use ithaca_log::pos::LogPos;
 
 use super::entry::{Name, random_len};
@@ -18,6 +19,8 @@ use super::random::Random;
 
 /// Every call of a client ends within this time.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A call may end later than that by this much: this process may not have had a processor when its time was over.
+const LATE: Duration = Duration::from_millis(500);
 /// A reader gives a hole's writer this long before it fills the hole.
 const HOLE_WAIT: Duration = Duration::from_millis(20);
 /// Appends without a result at the most, over all clients.
@@ -31,9 +34,24 @@ pub struct Load {
     addrs: Vec<SocketAddr>,
     ledger: Rc<RefCell<Ledger>>,
     keep: u64,
+    pause: Duration,
     stopped: Cell<bool>,
     outstanding: Cell<usize>,
     changed: Notify,
+}
+
+/// A call that was begun at `begun` has ended just now: not long after its time.
+pub fn must_have_ended(ledger: &mut Ledger, call: &str, begun: Instant) {
+    let took = begun.elapsed();
+    if took > CALL_TIMEOUT + LATE {
+        let what = format!("{call} took {took:?}, its time is {CALL_TIMEOUT:?}");
+        ledger.violated(Violation::Differing, what);
+    }
+}
+
+/// Whether every node of the cluster is in use and every entry has its copies.
+pub fn is_whole(layout: &Layout) -> bool {
+    layout.units().count() == layout.nodes.len() && layout.missing().is_empty()
 }
 
 /// A client of the cluster that has nodes at `addrs`, as all of a soak are set up.
@@ -51,11 +69,23 @@ pub async fn connect(env: &Env, addrs: &[SocketAddr]) -> Result<Client, ClientEr
 impl Load {
     /// A load on the cluster that has nodes at `addrs`; it trims what was audited, but for the last `keep` positions.
     pub fn new(env: &Env, addrs: &[SocketAddr], ledger: &Rc<RefCell<Ledger>>, keep: u64) -> Rc<Self> {
+        Self::paced(env, addrs, ledger, keep, Duration::ZERO)
+    }
+
+    /// The same, whose clients rest for `pause` after each thing that they do.
+    pub fn paced(
+        env: &Env,
+        addrs: &[SocketAddr],
+        ledger: &Rc<RefCell<Ledger>>,
+        keep: u64,
+        pause: Duration,
+    ) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),
             addrs: addrs.to_vec(),
             ledger: Rc::clone(ledger),
             keep,
+            pause,
             stopped: Cell::new(false),
             outstanding: Cell::new(0),
             changed: Notify::default(),
@@ -109,7 +139,10 @@ async fn work(load: Rc<Load>, worker: u32, mut random: Random) {
                 load.changed.until(move || (shared.outstanding.get() < OUTSTANDING_MAX).then_some(())).await;
             }
         }
-        load.env.yield_now().await;
+        match load.pause {
+            Duration::ZERO => load.env.yield_now().await,
+            pause => load.env.sleep(pause).await,
+        }
     }
 }
 

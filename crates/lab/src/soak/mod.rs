@@ -8,6 +8,7 @@
 //! * `memory`: resident memory while a log grows, is read at random and is replayed.
 //! * `wipe`: a node of a cluster of processes loses its data under load, and every entry gets its copies again.
 //! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
+//! * `net`: every node of a cluster in a network of its own; links, processes and drives fail one or two at a time.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
 //!
 //! Each writes `results/NAME.csv` and ends with one line of JSON, then one of counts. Their data lies below `--data`,
@@ -19,6 +20,7 @@
     reason = "a soak starts and kills real processes, reads the clock and writes its results"
 )]
 
+mod acks;
 mod audit;
 mod corrupt;
 mod damage;
@@ -30,6 +32,7 @@ mod ledger;
 mod load;
 mod memory;
 mod metadata;
+mod net;
 mod nodes;
 mod power;
 mod process;
@@ -72,6 +75,8 @@ enum Soak {
     Memory(memory::MemoryArguments),
     /// Wipes a node of a cluster of processes and measures how long every entry lacks a copy.
     Wipe(wipe::WipeArguments),
+    /// Breaks links, processes and drives of a cluster of processes and checks that the log stays one log.
+    Net(net::NetArguments),
     /// Damages stored files and checks that no read gives other bytes.
     Corrupt(corrupt::CorruptArguments),
 }
@@ -111,6 +116,12 @@ impl Ground {
     }
 
     fn place_in(&self, folder: &Path, name: &str) -> io::Result<(PathBuf, PathBuf, Random)> {
+        let (binary, folder, seed) = self.seeded_place_in(folder, name)?;
+        Ok((binary, folder, Random::new(seed)))
+    }
+
+    /// The program, a folder of its own below `folder`, and the seed of this run.
+    fn seeded_place_in(&self, folder: &Path, name: &str) -> io::Result<(PathBuf, PathBuf, u64)> {
         let binary = match &self.binary {
             Some(binary) => binary.clone(),
             None => std::env::current_exe()?.with_file_name("ithaca"),
@@ -123,7 +134,7 @@ impl Ground {
         }
         let seed = self.seed.unwrap_or_else(|| Random::from_clock().next_u64() >> 32);
         println!("soak {name}: seed {seed}, {} on {}", binary.display(), folder.display());
-        Ok((binary, folder.join(format!("{name}-{}", std::process::id())), Random::new(seed)))
+        Ok((binary, folder.join(format!("{name}-{}", std::process::id())), seed))
     }
 }
 
@@ -136,6 +147,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
         Soak::Metadata(arguments) => metadata::run(arguments),
         Soak::Memory(arguments) => memory::run(arguments),
         Soak::Wipe(arguments) => wipe::run(arguments),
+        Soak::Net(arguments) => net::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
     }?;
     println!("soak: {passed} passed, {failed} failed");

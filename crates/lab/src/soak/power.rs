@@ -8,6 +8,8 @@ use std::process::Command;
 use clap::ValueEnum;
 use ithaca_env::real::files;
 
+use super::process::complete;
+
 /// Bytes of the file system: XFS asks for 300 MB at least.
 const IMAGE_BYTES: u64 = 3 << 30;
 
@@ -20,6 +22,16 @@ pub enum FileSystem {
     Xfs,
 }
 
+impl FileSystem {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
 /// A mounted file system. Unmounted and removed when dropped.
 pub struct Powered {
     image: PathBuf,
@@ -27,21 +39,17 @@ pub struct Powered {
 }
 
 impl Powered {
-    /// Makes a file system in a file below `folder` and mounts it beside. Needs root, and the program that makes it
-    /// (packages e2fsprogs, xfsprogs).
-    pub fn new(folder: &Path, kind: FileSystem) -> io::Result<Self> {
-        let (name, maker) = match kind {
-            FileSystem::Ext4 => ("ext4", "mkfs.ext4"),
-            FileSystem::Xfs => ("xfs", "mkfs.xfs"),
+    /// Makes a file system in a file below `folder` and mounts it beside; both are called `name`. Needs root, and the program
+    /// that makes it (packages e2fsprogs, xfsprogs).
+    pub fn new(folder: &Path, name: &str, kind: FileSystem) -> io::Result<Self> {
+        let maker = match kind {
+            FileSystem::Ext4 => "mkfs.ext4",
+            FileSystem::Xfs => "mkfs.xfs",
         };
-        let number = std::process::id();
-        let powered = Self {
-            image: folder.join(format!("{name}-{number}.image")),
-            mount: folder.join(format!("{name}-{number}")),
-        };
+        let powered = Self { image: folder.join(format!("{name}.image")), mount: folder.join(name) };
         fs::create_dir_all(&powered.mount)?;
         File::create(&powered.image)?.set_len(IMAGE_BYTES)?;
-        run(Command::new(maker).arg("-q").arg(&powered.image))?;
+        complete(Command::new(maker).arg("-q").arg(&powered.image))?;
         powered.mount()?;
         Ok(powered)
     }
@@ -63,11 +71,11 @@ impl Powered {
     }
 
     fn mount(&self) -> io::Result<()> {
-        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mount))
+        complete(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mount))
     }
 
     fn unmount(&self) -> io::Result<()> {
-        run(Command::new("umount").arg(&self.mount))
+        complete(Command::new("umount").arg(&self.mount))
     }
 }
 
@@ -79,15 +87,4 @@ impl Drop for Powered {
             let _ = fs::remove_file(&self.image);
         }
     }
-}
-
-/// Runs a command to its end. Errors name it and say what it said.
-fn run(command: &mut Command) -> io::Result<()> {
-    let told = format!("{command:?}");
-    let output = command.output().map_err(|error| io::Error::other(format!("{told}: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{told}: {}", said.trim())))
 }

@@ -1,7 +1,7 @@
 //! The cluster as a process: started, asked whether it serves, killed, stopped, and looked at from outside.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,6 +20,28 @@ pub fn send(child: &Child, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
     Ok(kill_process(pid, signal)?)
+}
+
+/// Runs a command to its end. Errors name it and say what it said.
+pub fn complete(command: &mut Command) -> io::Result<()> {
+    complete_with(command, "")
+}
+
+/// The same, with something to read.
+pub fn complete_with(command: &mut Command, input: &str) -> io::Result<()> {
+    let told = format!("{command:?}");
+    let failed = |what: String| io::Error::other(format!("{told}: {}", what.trim()));
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not read all of it says why when it ends.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
 }
 
 /// Lines that speak of a panic in a file that holds what programs said.

@@ -10,7 +10,7 @@ use clap::Args;
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
 
-use super::load::connect;
+use super::load::{connect, is_whole};
 use super::nodes::Nodes;
 use super::results::Results;
 use super::{Ground, parse_size};
@@ -113,7 +113,7 @@ async fn wipe(env: &Env, arguments: &WipeArguments, nodes: &mut Nodes) -> io::Re
     let before = appending.acked.get();
     loop {
         let layout = client.layout().await.map_err(io::Error::other)?;
-        if layout.units().count() == arguments.nodes && layout.missing().is_empty() {
+        if is_whole(&layout) {
             break;
         }
         if began.elapsed() > PATIENCE {

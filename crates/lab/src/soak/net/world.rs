@@ -1,0 +1,244 @@
+//! A cluster whose every node has a network and a drive of its own, and the faults that befall it.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use ithaca_env::Env;
+use ithaca_log::client::{CallError, Client, ClientError};
+use ithaca_log::wire::Refusal;
+use rustix::process::Signal;
+
+use super::super::entry::Name;
+use super::super::ledger::{Ledger, Violation};
+use super::super::load::is_whole;
+use super::super::nodes::{Home, Nodes, empty_dir};
+use super::super::random::Random;
+use super::disk::Disk;
+use super::fault::{Fault, Kind};
+use super::links::{Links, address};
+
+/// Where every node listens.
+const PORT: u16 = 7420;
+/// Room that the file system of a full drive has: for what a node takes at its start, and little more.
+const LEFT_BYTES: u64 = 480 << 20;
+/// Entries that fill a drive: their length, how many at a time, and for how long at the most.
+const FILLING: (u32, usize, Duration) = (64 << 10, 16, Duration::from_secs(40));
+/// Their worker among those of the ledger.
+const FILLER: u32 = u32::MAX - 1;
+/// What a node exits with when its drive has failed.
+const DRIVE_FAILED: Option<i32> = Some(3);
+/// Power cuts out of a hundred that a node finds out by itself.
+const NOTICES_PERCENT: u64 = 50;
+/// The longest that anything may take that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The cluster, and what it runs on. Taken down in this order.
+pub struct World<'a> {
+    nodes: Nodes,
+    disks: Vec<Disk>,
+    links: &'a mut Links,
+    ledger: Rc<RefCell<Ledger>>,
+    filled: u64,
+    /// Whether the nodes that ended by themselves had a reason.
+    excused: bool,
+}
+
+impl<'a> World<'a> {
+    /// A new cluster in `folder`, which is emptied first, with as many nodes as `links` has, and nothing wrong with these. Of
+    /// the node `short` the drive has no room to grow.
+    pub fn new(
+        binary: &Path,
+        folder: &Path,
+        links: &'a mut Links,
+        replicas: u32,
+        short: Option<usize>,
+        ledger: &Rc<RefCell<Ledger>>,
+    ) -> io::Result<Self> {
+        empty_dir(folder)?;
+        links.heal_all()?;
+        let count = links.nodes();
+        let disks: Vec<Disk> =
+            (1..=count).map(|id| Disk::new(folder, &format!("disk-{id}"))).collect::<io::Result<_>>()?;
+        if let Some(short) = short {
+            disks[short - 1].leave(LEFT_BYTES)?;
+        }
+        let home = |id: usize| {
+            // A node ends with this process, however that ends.
+            let mut through: Vec<String> =
+                ["setpriv", "--pdeathsig", "KILL"].into_iter().map(String::from).collect();
+            through.extend(Links::through(id));
+            Home { addr: (address(id), PORT).into(), data: disks[id - 1].data(), through }
+        };
+        let mut nodes = Nodes::new(binary, folder, (1..=count).map(home).collect());
+        nodes.form(replicas)?;
+        Ok(Self { nodes, disks, links, ledger: Rc::clone(ledger), filled: 0, excused: false })
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Lets a fault begin that is to last for `hold`.
+    pub async fn begin(
+        &mut self,
+        env: &Env,
+        client: &Client,
+        random: &mut Random,
+        fault: Fault,
+        hold: Duration,
+    ) -> io::Result<()> {
+        let node = fault.node;
+        match fault.kind {
+            Kind::Kill | Kind::Wiped => self.nodes.kill(node),
+            Kind::KillAll => (1..=self.disks.len()).try_for_each(|id| self.nodes.kill(id)),
+            Kind::Pause => self.nodes.signal(node, Signal::STOP),
+            Kind::HungDisk => self.disks[node - 1].hang(hold),
+            Kind::SlowDisk => self.disks[node - 1].stutter(hold),
+            Kind::FullDisk => self.fill(env, client).await,
+            Kind::PowerCut => {
+                self.disks[node - 1].cut()?;
+                self.excused = true;
+                if random.percent(NOTICES_PERCENT) { Ok(()) } else { self.nodes.kill(node) }
+            }
+            _ => self.links.begin(fault),
+        }
+    }
+
+    /// Ends a fault.
+    pub async fn heal(&mut self, env: &Env, random: &mut Random, fault: Fault) -> io::Result<()> {
+        let node = fault.node;
+        match fault.kind {
+            Kind::Kill => {
+                // Its monotonic clock may begin anywhere: no node may compare its own with another's.
+                let offset = random.below(1 << 30).to_string();
+                let shifted = ["unshare", "--time", "--boottime", &offset, "--monotonic", &offset];
+                self.nodes.start_through(node, if random.percent(50) { &shifted } else { &[] })
+            }
+            Kind::KillAll => (1..=self.disks.len()).try_for_each(|id| self.nodes.start(id)),
+            Kind::Pause => self.nodes.signal(node, Signal::CONT),
+            Kind::HungDisk | Kind::SlowDisk => self.disks[node - 1].thawed(env).await,
+            Kind::FullDisk => self.disks[node - 1].free(),
+            Kind::PowerCut => self.power_back(env, node).await,
+            Kind::Wiped => self.replace(env, node).await,
+            _ => self.links.heal(fault),
+        }
+    }
+
+    async fn power_back(&mut self, env: &Env, node: usize) -> io::Result<()> {
+        match self.nodes.ended_by_itself(node)? {
+            Some(DRIVE_FAILED) => {}
+            Some(code) => self.violated(format!("with its drive gone node {node} ended with {code:?}")),
+            // It was killed, or had nothing to write meanwhile.
+            None if self.nodes.runs(node) => self.nodes.kill(node)?,
+            None => {}
+        }
+        self.disks[node - 1].restore(env).await?;
+        self.excused = false;
+        self.nodes.start(node)
+    }
+
+    /// Starts a node without its data and has the cluster take it for the one that it was.
+    async fn replace(&mut self, env: &Env, node: usize) -> io::Result<()> {
+        self.nodes.wipe(node)?;
+        self.nodes.start(node)?;
+        let begun = Instant::now();
+        let place = format!("{node}={}", self.nodes.addrs()[node - 1]);
+        loop {
+            let mut replacing = self.nodes.cluster_command(&["replace", &place]);
+            let mut replacing = replacing.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+            let status = loop {
+                match replacing.try_wait()? {
+                    Some(status) => break status,
+                    None => env.sleep(Duration::from_millis(10)).await,
+                }
+            };
+            if status.success() {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                let said = replacing.stderr.take().map(io::read_to_string).transpose()?;
+                return Err(io::Error::other(format!(
+                    "cluster replace {place}: {}",
+                    said.unwrap_or_default()
+                )));
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Appends until a drive is full.
+    async fn fill(&mut self, env: &Env, client: &Client) -> io::Result<()> {
+        let (len, at_once, limit) = FILLING;
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            let names: Vec<Name> =
+                (self.filled..).take(at_once).map(|number| Name { worker: FILLER, len, number }).collect();
+            self.filled += at_once as u64;
+            names.iter().for_each(|&name| self.ledger.borrow_mut().sending(name));
+            let appends: Vec<_> = names.iter().map(|name| client.append(name.bytes())).collect();
+            let mut is_full = false;
+            for (name, append) in names.into_iter().zip(appends) {
+                let result = append.await;
+                self.ledger.borrow_mut().settled(name, &result);
+                is_full |= result.is_err_and(|error| says_full(&error));
+            }
+            if is_full {
+                return Ok(());
+            }
+            env.yield_now().await;
+        }
+        self.violated(format!(
+            "the drive is not full after {limit:?} and {} entries of {len} bytes",
+            self.filled
+        ));
+        Ok(())
+    }
+
+    /// Notes nodes that ended although nothing was done to their drives, and starts them again.
+    pub fn look_after(&mut self) -> io::Result<()> {
+        for id in 1..=self.disks.len() {
+            if self.excused {
+                return Ok(());
+            }
+            if let Some(code) = self.nodes.ended_by_itself(id)? {
+                self.violated(format!("node {id} ended by itself with exit code {code:?}"));
+                self.nodes.start(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn violated(&self, what: String) {
+        self.ledger.borrow_mut().violated(Violation::Differing, what);
+    }
+}
+
+/// Waits until every node is in use and no copy is missing; `None` if that takes too long.
+pub async fn whole_again(env: &Env, client: &Client) -> Option<Duration> {
+    let begun = Instant::now();
+    loop {
+        if client.layout().await.is_ok_and(|layout| is_whole(&layout)) {
+            return Some(begun.elapsed());
+        }
+        if begun.elapsed() > PATIENCE {
+            return None;
+        }
+        env.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn says_full(error: &ClientError) -> bool {
+    match error {
+        ClientError::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
+        ClientError::TimedOut { last, .. } => says_full(last),
+        ClientError::OutcomeUnknown { cause, .. } | ClientError::OutcomeUnknownAfter { cause, .. } => {
+            says_full(cause)
+        }
+        _ => false,
+    }
+}
