@@ -29,6 +29,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ithaca_env::real::files;
 use ithaca_env::task::{Ended, TaskHandle, race};
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
@@ -250,7 +251,7 @@ impl<'a> Round<'a> {
         }
         let held = Instant::now();
         for fault in &event.faults {
-            world.heal(env, &mut random, *fault).await?;
+            world.heal(env, client, &mut random, *fault).await?;
         }
         let healed = Instant::now();
         let resumed = self.resumed(env, acks, healed, event).await;
@@ -304,7 +305,7 @@ impl<'a> Round<'a> {
             self.violated(what);
         }
         if let Some(path) = &self.arguments.history {
-            std::fs::write(path, history.json())?;
+            files::write(path, history.json().as_bytes())?;
         }
         world.nodes().panics()?.into_iter().for_each(|panic| self.violated(panic));
         match &audited {

@@ -25,8 +25,8 @@ use super::links::{Links, address};
 const PORT: u16 = 7420;
 /// Room that the file system of a full drive has: for what a node takes at its start, and little more.
 const LEFT_BYTES: u64 = 480 << 20;
-/// Entries that fill a drive: their length, how many at a time, and for how long at the most.
-const FILLING: (u32, usize, Duration) = (64 << 10, 16, Duration::from_secs(40));
+/// Entries that fill a drive: their length, and how many at a time.
+const FILLING: (u32, u64) = (64 << 10, 16);
 /// Their worker among those of the ledger.
 const FILLER: u32 = u32::MAX - 1;
 /// What a node exits with when its drive has failed.
@@ -110,7 +110,13 @@ impl<'a> World<'a> {
     }
 
     /// Ends a fault.
-    pub async fn heal(&mut self, env: &Env, random: &mut Random, fault: Fault) -> io::Result<()> {
+    pub async fn heal(
+        &mut self,
+        env: &Env,
+        client: &Client,
+        random: &mut Random,
+        fault: Fault,
+    ) -> io::Result<()> {
         let node = fault.node;
         match fault.kind {
             Kind::Kill => {
@@ -122,7 +128,7 @@ impl<'a> World<'a> {
             Kind::KillAll => (1..=self.disks.len()).try_for_each(|id| self.nodes.start(id)),
             Kind::Pause => self.nodes.signal(node, Signal::CONT),
             Kind::HungDisk | Kind::SlowDisk => self.disks[node - 1].thawed(env).await,
-            Kind::FullDisk => self.disks[node - 1].free(),
+            Kind::FullDisk => self.empty(env, client, node).await,
             Kind::PowerCut => self.power_back(env, node).await,
             Kind::Wiped => self.replace(env, node).await,
             _ => self.links.heal(fault),
@@ -173,30 +179,47 @@ impl<'a> World<'a> {
 
     /// Appends until a drive is full.
     async fn fill(&mut self, env: &Env, client: &Client) -> io::Result<()> {
-        let (len, at_once, limit) = FILLING;
         let begun = Instant::now();
-        while begun.elapsed() < limit {
-            let names: Vec<Name> =
-                (self.filled..).take(at_once).map(|number| Name { worker: FILLER, len, number }).collect();
-            self.filled += at_once as u64;
-            names.iter().for_each(|&name| self.ledger.borrow_mut().sending(name));
-            let appends: Vec<_> = names.iter().map(|name| client.append(name.bytes())).collect();
-            let mut is_full = false;
-            for (name, append) in names.into_iter().zip(appends) {
-                let result = append.await;
-                self.ledger.borrow_mut().settled(name, &result);
-                is_full |= result.is_err_and(|error| says_full(&error));
-            }
-            if is_full {
-                return Ok(());
+        while !self.append_some(client).await.iter().any(says_full) {
+            if begun.elapsed() > PATIENCE {
+                let bytes = self.filled * u64::from(FILLING.0);
+                self.violated(format!("the drive is not full after {PATIENCE:?} and {bytes} bytes"));
+                break;
             }
             env.yield_now().await;
         }
-        self.violated(format!(
-            "the drive is not full after {limit:?} and {} entries of {len} bytes",
-            self.filled
-        ));
         Ok(())
+    }
+
+    /// Gives a full drive room, and waits until the log takes everything again.
+    async fn empty(&mut self, env: &Env, client: &Client, node: usize) -> io::Result<()> {
+        self.disks[node - 1].free()?;
+        let begun = Instant::now();
+        while self.append_some(client).await.iter().any(says_full) {
+            if begun.elapsed() > PATIENCE {
+                self.violated(format!("the drive is still full {PATIENCE:?} after it was given room"));
+                break;
+            }
+            env.sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// Appends a few large entries, for every stripe; returns what failed.
+    async fn append_some(&mut self, client: &Client) -> Vec<ClientError> {
+        let (len, at_once) = FILLING;
+        let name = |number| Name { worker: FILLER, len, number };
+        let names: Vec<Name> = (self.filled..self.filled + at_once).map(name).collect();
+        self.filled += at_once;
+        names.iter().for_each(|&name| self.ledger.borrow_mut().sending(name));
+        let appends: Vec<_> = names.iter().map(|name| client.append(name.bytes())).collect();
+        let mut failed = Vec::new();
+        for (name, append) in names.into_iter().zip(appends) {
+            let result = append.await;
+            self.ledger.borrow_mut().settled(name, &result);
+            failed.extend(result.err());
+        }
+        failed
     }
 
     /// Notes nodes that ended although nothing was done to their drives, and starts them again.
