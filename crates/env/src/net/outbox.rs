@@ -16,6 +16,8 @@ pub(crate) struct Outbox {
     pieces: RefCell<VecDeque<Bytes>>,
     open: RefCell<BytesMut>,
     queued_bytes: Cell<usize>,
+    /// Messages that were pushed since this was asked for.
+    messages: Cell<u64>,
     closed: Cell<bool>,
     drained: Notify,
 }
@@ -30,6 +32,7 @@ impl Outbox {
         encode(&mut open);
         assert!(open.len() >= before, "an encoder only appends");
         self.queued_bytes.set(self.queued_bytes.get() + open.len() - before);
+        self.messages.set(self.messages.get() + 1);
         if open.len() >= GATHER_BYTES {
             self.pieces.borrow_mut().push_back(open.split().freeze());
         }
@@ -53,6 +56,11 @@ impl Outbox {
 
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes.get()
+    }
+
+    /// Messages encoded since the last call; what is [shared](Self::push_shared) belongs to the one before it.
+    pub(crate) fn take_messages(&self) -> u64 {
+        self.messages.take()
     }
 
     /// Gives the pieces that are queued to `send`, which says how many bytes it took. Returns its answer.

@@ -35,6 +35,7 @@ impl Sim {
             paused: false,
             vanished: false,
             cpu_ns: nanos(self.world.options.cpu_per_wake),
+            message_ns: nanos(self.world.options.cpu_per_message),
             busy_until: Time::ZERO,
             held: Vec::new(),
             run_scheduled: false,
@@ -185,6 +186,11 @@ impl Sim {
         self.world.processes.borrow_mut()[process.0 as usize].cpu_ns = nanos(cost);
     }
 
+    /// From now on every message that the process sends costs it this much CPU time.
+    pub fn set_cpu_per_message(&self, process: ProcessId, cost: Duration) {
+        self.world.processes.borrow_mut()[process.0 as usize].message_ns = nanos(cost);
+    }
+
     /// Lets its monotonic clock run this much fast (or slow). Panics past [`CLOCK_DRIFT_MAX_PPM`].
     pub fn set_clock_rate(&self, process: ProcessId, ppm: i32) {
         assert!(ppm.unsigned_abs() <= CLOCK_DRIFT_MAX_PPM, "{ppm} ppm: past the stated bound");
@@ -234,6 +240,7 @@ impl Sim {
             let (is_up, paused) = {
                 let state = &mut self.world.processes.borrow_mut()[index];
                 state.cpu_ns = nanos(self.world.options.cpu_per_wake);
+                state.message_ns = nanos(self.world.options.cpu_per_message);
                 state.die_at_io = None;
                 (state.life.is_some(), state.paused)
             };

@@ -21,6 +21,12 @@ pub struct SimOptions {
     pub loopback: LinkOptions,
     /// Virtual CPU time that every wake of a process costs it; it handles nothing else meanwhile.
     pub cpu_per_wake: Duration,
+    /// Virtual CPU time that every message costs the process that sends it: it leaves when that is over, and the process
+    /// handles nothing else meanwhile. A message is what is queued on a connection in one piece, with the data after it.
+    pub cpu_per_message: Duration,
+    /// What a machine receives at most, all its connections together, in the order in which it comes; `None` for whatever
+    /// it is sent.
+    pub receive_bytes_per_s: Option<u64>,
     /// Every process's monotonic clock runs fast or slow by up to this, at most [`CLOCK_DRIFT_MAX_PPM`].
     pub clock_drift_ppm: u32,
     /// Every process's wall clock is off by up to this, either way.
@@ -66,6 +72,8 @@ impl Default for SimOptions {
                 ..LinkOptions::default()
             },
             cpu_per_wake: Duration::ZERO,
+            cpu_per_message: Duration::ZERO,
+            receive_bytes_per_s: None,
             clock_drift_ppm: 100,
             wall_clock_offset: Duration::from_secs(1),
             readable_trace: false,
@@ -102,6 +110,7 @@ impl SimOptions {
         );
         assert!(self.link.window_bytes > 0 && self.loopback.window_bytes > 0, "a window of no bytes");
         assert!(self.link.bytes_per_s > 0 && self.loopback.bytes_per_s > 0, "a link of no bandwidth");
+        assert!(self.receive_bytes_per_s != Some(0), "a machine that receives nothing");
     }
 }
 

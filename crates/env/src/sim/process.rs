@@ -63,6 +63,7 @@ pub(super) struct Process {
     /// It died without a word: packets to it vanish.
     pub(super) vanished: bool,
     pub(super) cpu_ns: u64,
+    pub(super) message_ns: u64,
     pub(super) busy_until: Time,
     /// Wakes that wait for the pause to end or for CPU.
     pub(super) held: Vec<Waker>,

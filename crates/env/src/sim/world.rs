@@ -106,12 +106,30 @@ impl World {
         waker.wake();
     }
 
+    /// `owner` has made so many messages: when it is done with them, which is when the last of them leaves it.
+    pub(super) fn charge(&self, owner: ProcessId, messages: u64) -> Time {
+        let now = self.now.get();
+        let process = &mut self.processes.borrow_mut()[owner.0 as usize];
+        let cost = process.message_ns.saturating_mul(messages);
+        if cost == 0 {
+            return now;
+        }
+        process.busy_until = Time(process.busy_until.max(now).0.saturating_add(cost));
+        process.busy_until
+    }
+
     /// The next wake of those that were held, if the process may run.
     pub(super) fn run_held(&self, owner: ProcessId) {
         let mut processes = self.processes.borrow_mut();
         let process = &mut processes[owner.0 as usize];
         process.run_scheduled = false;
         if process.paused || process.held.is_empty() {
+            return;
+        }
+        if process.message_ns > 0 && process.busy_until > self.now.get() {
+            // What it sent meanwhile keeps it busy for longer.
+            process.run_scheduled = true;
+            self.schedule(process.busy_until, Event::Run(owner));
             return;
         }
         let free_of_cost = process.cpu_ns == 0;

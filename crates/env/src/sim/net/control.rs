@@ -114,6 +114,7 @@ impl super::SimStream {
                 kept -= len;
             }
         }
+        state.let_through = 0;
         // A clean end after a cut would pass for a whole stream.
         state.under_way.retain(|(_, packet)| !matches!(packet, super::stream::Packet::Fin));
         drop(state);

@@ -24,9 +24,15 @@ pub(in crate::sim) fn arrive(world: &Rc<World>, stream: &Rc<SimStream>) {
         return;
     }
     let now = world.now.get();
+    let is_limited = world.options.receive_bytes_per_s.is_some();
+    if is_limited && !receive(world, stream) {
+        return;
+    }
     let (mut bytes, mut reset) = (0, false);
     let mut state = stream.state.borrow_mut();
-    while let Some((_, packet)) = state.under_way.pop_front_if(|(at, _)| *at <= now) {
+    while !is_limited || state.let_through > 0 {
+        let Some((_, packet)) = state.under_way.pop_front_if(|(at, _)| *at <= now) else { break };
+        state.let_through = state.let_through.saturating_sub(1);
         match packet {
             Packet::Data(piece) => {
                 bytes += piece.len();
@@ -37,12 +43,17 @@ pub(in crate::sim) fn arrive(world: &Rc<World>, stream: &Rc<SimStream>) {
                 // What was sent after the break must not close the gap.
                 reset = true;
                 state.under_way.clear();
+                state.let_through = 0;
                 state.under_way_bytes = bytes;
             }
         }
     }
     state.under_way_bytes -= bytes;
     state.inbox_bytes += bytes;
+    if is_limited && state.under_way.front().is_some_and(|(at, _)| *at <= now) {
+        // What came while the machine was receiving has its turn.
+        world.schedule(now, Event::Arrive(Rc::clone(stream)));
+    }
     let waker = state.waker.take();
     drop(state);
     if reset {
@@ -56,9 +67,43 @@ pub(in crate::sim) fn arrive(world: &Rc<World>, stream: &Rc<SimStream>) {
     }
 }
 
+/// Whether the first packets that are due at `stream` are in its machine, which receives one thing after the other. If not, they
+/// come again when they are.
+fn receive(world: &Rc<World>, stream: &Rc<SimStream>) -> bool {
+    let now = world.now.get();
+    let (from, to) = (stream.peer_addr.ip(), stream.local.ip());
+    let mut state = stream.state.borrow_mut();
+    if state.let_through > 0 {
+        return state.under_way.front().is_some_and(|(at, _)| *at <= now);
+    }
+    let (mut packets, mut bytes) = (0, 0);
+    for (_, packet) in state.under_way.iter().take_while(|(at, _)| *at <= now) {
+        packets += 1;
+        bytes += if let Packet::Data(piece) = packet { piece.len() as u64 } else { 0 };
+    }
+    state.let_through = packets;
+    let limit = world.options.receive_bytes_per_s.filter(|_| from != to && bytes > 0);
+    let Some(bytes_per_s) = limit else { return packets > 0 };
+    let span = |bytes_per_s: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)) as u64;
+    let (sending, receiving) = (link(world, from, to, |link| span(link.bytes_per_s)), span(bytes_per_s));
+    let mut net = world.net.borrow_mut();
+    let machine = net.machines.entry(to).or_default();
+    // It comes in while it is sent: a machine that is idle, and as fast as the sender, has the last byte when it comes.
+    let began = now.0.saturating_sub(sending);
+    machine.ingress_free = Time(machine.ingress_free.0.max(began) + receiving);
+    let done = machine.ingress_free;
+    if done > now {
+        state.under_way.iter_mut().take(packets).for_each(|(at, _)| *at = done);
+        state.last_arrival = state.last_arrival.max(done);
+        world.schedule(done, Event::Arrive(Rc::clone(stream)));
+    }
+    done <= now
+}
+
 /// Bytes for an end that is closed: answered by a reset, unless its machine answers nobody.
 fn turn_away(world: &Rc<World>, stream: &Rc<SimStream>) {
     let mut state = stream.state.borrow_mut();
+    state.let_through = 0;
     let had_data = state.under_way.drain(..).any(|(_, packet)| matches!(packet, Packet::Data(_)));
     state.under_way_bytes = 0;
     let peer = state.peer.upgrade();

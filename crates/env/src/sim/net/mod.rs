@@ -33,12 +33,14 @@ use listen::ListenerState;
 struct MachineNet {
     /// When what it has sent so far has left it.
     egress_free: Time,
+    /// When what has come to it so far is in it; moves only if what a machine receives is limited.
+    ingress_free: Time,
     next_port: u16,
 }
 
 impl Default for MachineNet {
     fn default() -> Self {
-        Self { egress_free: Time::ZERO, next_port: FIRST_FREE_PORT }
+        Self { egress_free: Time::ZERO, ingress_free: Time::ZERO, next_port: FIRST_FREE_PORT }
     }
 }
 

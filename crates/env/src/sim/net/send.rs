@@ -69,12 +69,13 @@ impl SimStream {
             self.shut(NetError::Overflow { addr: self.peer_addr, limit: OUTBOX_MAX_BYTES });
             return;
         }
+        let ready = self.world.charge(self.owner, self.outbox.take_messages());
         match self.find_peer() {
             Peer::Open(peer) => {
                 let pieces = self.take_queued(self.room_at(&peer));
                 self.state.borrow_mut().blocked = self.outbox.queued_bytes() > 0;
                 if !pieces.is_empty() {
-                    self.transmit(&peer, pieces);
+                    self.transmit(&peer, pieces, ready);
                 }
             }
             Peer::Gone => {
@@ -122,14 +123,14 @@ impl SimStream {
         let Peer::Open(peer) = self.find_peer() else { return };
         let pieces = self.take_queued(self.room_at(&peer));
         if !pieces.is_empty() {
-            self.transmit(&peer, pieces);
+            self.transmit(&peer, pieces, self.world.now.get());
         }
         self.send_end();
     }
 
     fn send_end(&self) {
         if let Peer::Open(peer) = self.find_peer() {
-            let at = self.arrival(&peer, 0);
+            let at = self.arrival(&peer);
             peer.send_here(at, Packet::Fin);
         }
     }
@@ -138,7 +139,8 @@ impl SimStream {
         self.world.dice.draw(domain, self.entity, self.state.borrow().sends << 3 | what)
     }
 
-    fn transmit(&self, peer: &Rc<SimStream>, mut pieces: Vec<Bytes>) {
+    /// Sends pieces that its process is done with at `ready`.
+    fn transmit(&self, peer: &Rc<SimStream>, mut pieces: Vec<Bytes>, ready: Time) {
         self.state.borrow_mut().sends += 1;
         let len: usize = pieces.iter().map(Bytes::len).sum();
         self.world.note(Kind::Send, self.id, pieces.first().map_or(0, |piece| sample(piece)) ^ len as u64);
@@ -148,24 +150,24 @@ impl SimStream {
         if fault < reset_ppm {
             let kept = scale(self.draw(Domain::LinkFault, 2), len as u64 + 1) as usize;
             split_off(&mut pieces, kept);
-            self.put(peer, pieces, kept, 0);
+            self.put(peer, pieces, (kept, 0), ready);
             self.reset_both(peer);
         } else if fault < reset_ppm + split_ppm && len > 1 {
             let cut = 1 + scale(self.draw(Domain::LinkFault, 2), len as u64 - 1) as usize;
             let rest = split_off(&mut pieces, cut);
-            self.put(peer, pieces, cut, 0);
-            self.put(peer, rest, len - cut, 1);
+            self.put(peer, pieces, (cut, 0), ready);
+            self.put(peer, rest, (len - cut, 1), ready);
         } else {
-            self.put(peer, pieces, len, 0);
+            self.put(peer, pieces, (len, 0), ready);
         }
     }
 
-    /// Puts pieces of `len` bytes together on their way.
-    fn put(&self, peer: &Rc<SimStream>, pieces: Vec<Bytes>, len: usize, part: u64) {
+    /// Puts pieces of `len` bytes together on their way at `ready`, decisions of `part` deciding.
+    fn put(&self, peer: &Rc<SimStream>, pieces: Vec<Bytes>, (len, part): (usize, u64), ready: Time) {
         if pieces.is_empty() {
             return;
         }
-        let at = self.arrival_of(peer, len, part);
+        let at = self.arrival_of(peer, len, part, ready);
         let mut theirs = peer.state.borrow_mut();
         theirs.under_way_bytes += len;
         theirs.under_way.extend(pieces.into_iter().map(|piece| (at, Packet::Data(piece))));
@@ -177,9 +179,8 @@ impl SimStream {
         link(&self.world, self.local.ip(), self.peer_addr.ip(), ask)
     }
 
-    /// When the last of `len` bytes sent now arrives, decisions of `part` deciding.
-    fn arrival_of(&self, peer: &SimStream, len: usize, part: u64) -> Time {
-        let now = self.world.now.get();
+    /// When the last of `len` bytes sent at `ready` arrives, decisions of `part` deciding.
+    fn arrival_of(&self, peer: &SimStream, len: usize, part: u64, ready: Time) -> Time {
         let late = self.draw(Domain::LinkTime, part);
         let loss = scale(self.draw(Domain::LinkFault, 3 + part), 1_000_000);
         let (travel, sending) = self.ask_link(|link| {
@@ -189,11 +190,11 @@ impl SimStream {
             (nanos(link.latency).saturating_add(jitter).saturating_add(lost), sending)
         });
         let sent = if self.local.ip() == self.peer_addr.ip() {
-            Time(now.0 + sending)
+            Time(ready.0 + sending)
         } else {
             let mut net = self.world.net.borrow_mut();
             let machine = net.machines.entry(self.local.ip()).or_default();
-            machine.egress_free = Time(machine.egress_free.max(now).0 + sending);
+            machine.egress_free = Time(machine.egress_free.max(ready).0 + sending);
             machine.egress_free
         };
         let mut theirs = peer.state.borrow_mut();
@@ -201,8 +202,9 @@ impl SimStream {
         theirs.last_arrival
     }
 
-    fn arrival(&self, peer: &SimStream, len: usize) -> Time {
-        self.arrival_of(peer, len, 2)
+    /// When something without data that is sent now arrives.
+    fn arrival(&self, peer: &SimStream) -> Time {
+        self.arrival_of(peer, 0, 2, self.world.now.get())
     }
 
     /// Puts one packet without data on its way to this end.
@@ -221,7 +223,7 @@ impl SimStream {
 
     /// The connection breaks between the two ends.
     fn reset_both(&self, peer: &Rc<SimStream>) {
-        let at = self.arrival(peer, 0);
+        let at = self.arrival(peer);
         peer.send_here(at, Packet::Reset);
         let own = peer.state.borrow().peer.upgrade();
         if let Some(own) = own {
@@ -232,7 +234,7 @@ impl SimStream {
     /// The process of this end is no more; `aloud`, its peer is sent a reset.
     pub(super) fn die(&self, aloud: bool) {
         if aloud && let Peer::Open(peer) = self.find_peer() {
-            let at = self.arrival(&peer, 0);
+            let at = self.arrival(&peer);
             peer.send_here(at, Packet::Reset);
         }
         let mut state = self.state.borrow_mut();

@@ -40,6 +40,8 @@ pub(super) struct State {
     /// Packets on their way to this end, with their arrival, in order.
     pub(super) under_way: VecDeque<(Time, Packet)>,
     pub(super) under_way_bytes: usize,
+    /// The first of them, which this machine's limit of what it receives has let through: they are there at their time.
+    pub(super) let_through: usize,
     pub(super) inbox: VecDeque<Bytes>,
     pub(super) inbox_bytes: usize,
     /// The peer's end was read.
@@ -104,6 +106,7 @@ impl SimStream {
                 peer: Weak::new(),
                 under_way: VecDeque::new(),
                 under_way_bytes: 0,
+                let_through: 0,
                 inbox: VecDeque::new(),
                 inbox_bytes: 0,
                 ended: false,

@@ -1,5 +1,6 @@
 //! What the simulator promises, a file for each part of the world.
 
+mod capacity;
 mod drives;
 mod network;
 mod plans;
