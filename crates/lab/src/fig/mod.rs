@@ -17,11 +17,13 @@ mod length;
 mod load;
 mod mix;
 mod mixed;
+mod scaling;
 mod ssd_lifetime;
 mod tail_cache;
 #[cfg(test)]
 mod tail_chain;
 mod tail_emulator;
+mod testbed;
 
 use std::fmt::Write as _;
 use std::io;
@@ -53,6 +55,8 @@ pub enum Name {
     Mixed,
     /// Reads and writes on chains and on striped arrays of two to seven disks (Gecko, figure 10).
     Length,
+    /// Appends and reads a second as units are added (Wei, figure 3.14).
+    Scaling,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -175,6 +179,9 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
                 ahead: 0,
             }),
             Name::Length => length::measure(&[2, 3, 4, 5, 6, 7], 8, Duration::from_secs(2)),
+            Name::Scaling => {
+                scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100))
+            }
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,
                 segment_bytes: 128 << 20,
