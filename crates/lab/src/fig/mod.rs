@@ -17,6 +17,8 @@ mod length;
 mod load;
 mod mix;
 mod mixed;
+mod outage;
+mod reconfiguration;
 mod scaling;
 mod ssd_lifetime;
 mod tail_cache;
@@ -57,6 +59,10 @@ pub enum Name {
     Length,
     /// Appends and reads a second as units are added (Wei, figure 3.14).
     Scaling,
+    /// Appends and reads while a unit fails, and the sequencer (Wei, figure 3.15).
+    Outage,
+    /// From one layout to the next, by the number of units (Wei, figures 3.16 and 3.17).
+    Reconfiguration,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -179,9 +185,9 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
                 ahead: 0,
             }),
             Name::Length => length::measure(&[2, 3, 4, 5, 6, 7], 8, Duration::from_secs(2)),
-            Name::Scaling => {
-                scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100))
-            }
+            Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
+            Name::Outage => outage::measure(32),
+            Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,
                 segment_bytes: 128 << 20,

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::sim::{Dice, Domain, Lanes, LanesOptions, SpeedModel};
+use ithaca_env::sim::{Dice, Domain, Speed};
 use ithaca_log::client::Client;
 use ithaca_log::detector::Timing;
 use ithaca_log::pos::LogPos;
 
 use super::Figure;
 use super::chart::{Chart, Line, Scale};
-use super::testbed::{LINK_BYTES_PER_S, MESSAGES_PER_S, Setup, Testbed};
+use super::testbed::{LINK_BYTES_PER_S, MESSAGES_PER_S, Setup, Testbed, emulated};
 
 const SEED: u64 = 1;
 const ENTRY_BYTES: usize = 4096;
@@ -31,18 +31,6 @@ struct Point {
     reads: f64,
 }
 
-/// An Intel X25-V as the text has it: "the two drives on a server provide around 40,000 4KB read IOPS", writes "emulated".
-fn drive() -> Box<dyn SpeedModel> {
-    Box::new(Lanes::new(LanesOptions {
-        lanes: 2,
-        read_ns: 76_000,
-        write_ns: 1_000,
-        flush_ns: 0,
-        read_bytes_per_us: 170,
-        write_bytes_per_us: 10_000,
-    }))
-}
-
 /// Nobody is taken for lost, however busy it is, and a sequencer that is no unit need not come back as one.
 fn timing() -> Timing {
     let never = Duration::from_secs(3600);
@@ -58,7 +46,8 @@ fn point(units: usize, span: Duration) -> Point {
         units,
         client_machines: MACHINES,
         clients: CLIENTS,
-        drive,
+        drive: emulated,
+        registers: Speed::Ram,
         own_sequencer: true,
         timing: timing(),
         seed: SEED,

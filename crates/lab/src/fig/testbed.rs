@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
-use ithaca_env::sim::{LinkOptions, ProcessId, Sim, SimOptions, Speed, SpeedModel};
+use ithaca_env::sim::{Lanes, LanesOptions, LinkOptions, ProcessId, Sim, SimOptions, Speed, SpeedModel};
+use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientOptions, tell};
 use ithaca_log::detector::Timing;
 use ithaca_log::layout::{Layout, Node};
@@ -44,6 +45,8 @@ pub struct Setup {
     pub clients: usize,
     /// The drive of a unit.
     pub drive: fn() -> Box<dyn SpeedModel>,
+    /// The drives of registers, which lie beside the units.
+    pub registers: Speed,
     /// Whether the sequencer has a machine of its own, or is one of the units.
     pub own_sequencer: bool,
     /// What nodes of the cluster take for a failure of others.
@@ -66,6 +69,18 @@ pub struct Testbed {
     clients: Vec<(ProcessId, Vec<Client>)>,
 }
 
+/// An Intel X25-V as the text has it: "the two drives on a server provide around 40,000 4KB read IOPS", writes "emulated".
+pub fn emulated() -> Box<dyn SpeedModel> {
+    Box::new(Lanes::new(LanesOptions {
+        lanes: 2,
+        read_ns: 76_000,
+        write_ns: 1_000,
+        flush_ns: 0,
+        read_bytes_per_us: 170,
+        write_bytes_per_us: 10_000,
+    }))
+}
+
 /// Where a node listens. Units that follow one another by their ids lie in different racks, so that the replicas of a stripe do.
 fn place(index: usize, own_sequencer: bool) -> SocketAddr {
     if own_sequencer && index == 0 {
@@ -81,11 +96,10 @@ fn client_machine(client: usize) -> IpAddr {
     [10, 3, 0, 1 + client as u8].into()
 }
 
-fn options() -> SimOptions {
+fn options(registers: Speed) -> SimOptions {
     let link = LinkOptions { split_ppm: 0, short_read_ppm: 0, ..LinkOptions::default() };
     SimOptions {
-        // For registers, which no figure looks at; units' drives are given their own.
-        drive_speed: Speed::Ram,
+        drive_speed: registers,
         link: LinkOptions { bytes_per_s: LINK_BYTES_PER_S, ..link.clone() },
         loopback: LinkOptions { bytes_per_s: 5_000_000_000, ..link },
         receive_bytes_per_s: Some(LINK_BYTES_PER_S),
@@ -154,8 +168,10 @@ fn form(sim: &Sim, operator: ProcessId, setup: &Setup, count: usize) -> Layout {
     let (env, told) = (sim.env(operator), layout.clone());
     sim.block_on(operator, async move {
         let deadline = env.now() + FORM_TIME;
-        for at in places {
-            tell(&env, at, &told, deadline).await.expect("a node that meets no fault joins");
+        // At the same time: whoever joins much later than the others is taken for lost.
+        let telling = places.into_iter().map(|at| tell(&env, at, &told, deadline));
+        for answer in gather(telling.collect(), Result::is_err).await {
+            answer.expect("none has failed").expect("a node that meets no fault joins");
         }
     });
     layout
@@ -164,7 +180,7 @@ fn form(sim: &Sim, operator: ProcessId, setup: &Setup, count: usize) -> Layout {
 impl Testbed {
     /// Starts the nodes, forms the cluster and connects the clients.
     pub fn new(setup: &Setup) -> Self {
-        let sim = Sim::with_options(setup.seed, options());
+        let sim = Sim::with_options(setup.seed, options(setup.registers));
         let count = setup.units + usize::from(setup.own_sequencer);
         let nodes = (0..count).map(|index| start_node(&sim, setup, index)).collect();
         let operator = sim.process("operator", [10, 2, 0, 2].into());
@@ -176,38 +192,73 @@ impl Testbed {
         Self { sim, layout, nodes, operator, clients }
     }
 
-    /// Has so many clients of each process do `work`, each in so many tasks, again and again, for `warm` and then for `span`. Returns
-    /// how often it was done in `span`; `work` is told which time it is, of all. On return all have ended.
-    pub fn measure<F: Future<Output = ()> + 'static>(
+    /// Has so many clients of each process do `work`, each in so many tasks, again and again, until they are [stopped](Self::stop).
+    /// `work` is told which time it is, of all.
+    pub fn start<F: Future<Output = ()> + 'static>(
         &self,
         (clients, tasks): (usize, usize),
+        work: impl Fn(Client, u64) -> F + 'static,
+    ) -> Rc<Load> {
+        let work = Rc::new(work);
+        let load = Rc::new(Load { running: Cell::new(true), ..Load::default() });
+        for machine in 0..self.clients.len() {
+            (0..clients * tasks).for_each(|number| self.start_one(&load, (machine, number % clients), &work));
+        }
+        load
+    }
+
+    /// The same for the first client of one process.
+    pub fn start_at<F: Future<Output = ()> + 'static>(
+        &self,
+        machine: usize,
+        tasks: usize,
+        work: impl Fn(Client, u64) -> F + 'static,
+    ) -> Rc<Load> {
+        let work = Rc::new(work);
+        let load = Rc::new(Load { running: Cell::new(true), ..Load::default() });
+        (0..tasks).for_each(|_| self.start_one(&load, (machine, 0), &work));
+        load
+    }
+
+    fn start_one<F: Future<Output = ()> + 'static>(
+        &self,
+        load: &Rc<Load>,
+        (machine, client): (usize, usize),
+        work: &Rc<impl Fn(Client, u64) -> F + 'static>,
+    ) {
+        let (process, clients) = &self.clients[machine];
+        let (load, work, client) = (Rc::clone(load), Rc::clone(work), clients[client].clone());
+        load.tasks.set(load.tasks.get() + 1);
+        self.sim.env(*process).spawn(async move {
+            while load.running.get() {
+                let turn = load.turns.replace(load.turns.get() + 1);
+                work(client.clone(), turn).await;
+                load.done.set(load.done.get() + 1);
+            }
+            load.tasks.set(load.tasks.get() - 1);
+        });
+    }
+
+    /// Lets clients end what they have under way, and waits for that.
+    pub fn stop(&self, load: &Load) {
+        load.running.set(false);
+        let ended = self.sim.run_while(self.sim.now() + FORM_TIME, |_| load.tasks.get() > 0);
+        assert!(ended.is_ok(), "calls of a cluster without faults end: {ended:?}");
+    }
+
+    /// [Starts](Self::start) clients, lets them work for `warm` and then for `span`, and stops them. Returns how much was done in `span`.
+    pub fn measure<F: Future<Output = ()> + 'static>(
+        &self,
+        clients_and_tasks: (usize, usize),
         (warm, span): (Duration, Duration),
         work: impl Fn(Client, u64) -> F + 'static,
     ) -> u64 {
-        let load = Rc::new(Load { running: Cell::new(true), ..Load::default() });
-        let work = Rc::new(work);
-        for (process, of_process) in &self.clients {
-            for number in 0..clients * tasks {
-                let client = of_process[number % clients].clone();
-                let (load, work) = (Rc::clone(&load), Rc::clone(&work));
-                load.tasks.set(load.tasks.get() + 1);
-                self.sim.env(*process).spawn(async move {
-                    while load.running.get() {
-                        let turn = load.turns.replace(load.turns.get() + 1);
-                        work(client.clone(), turn).await;
-                        load.done.set(load.done.get() + 1);
-                    }
-                    load.tasks.set(load.tasks.get() - 1);
-                });
-            }
-        }
+        let load = self.start(clients_and_tasks, work);
         self.sim.run_for(warm);
         let before = load.done.get();
         self.sim.run_for(span);
         let done = load.done.get() - before;
-        load.running.set(false);
-        let ended = self.sim.run_while(self.sim.now() + FORM_TIME, |_| load.tasks.get() > 0);
-        assert!(ended.is_ok(), "calls of a cluster without faults end: {ended:?}");
+        self.stop(&load);
         done
     }
 
@@ -220,11 +271,18 @@ impl Testbed {
 
 /// Clients at work.
 #[derive(Default)]
-struct Load {
+pub struct Load {
     running: Cell<bool>,
     turns: Cell<u64>,
     done: Cell<u64>,
     tasks: Cell<usize>,
+}
+
+impl Load {
+    /// How often the work was done so far.
+    pub fn done(&self) -> u64 {
+        self.done.get()
+    }
 }
 
 /// Clients that take their tokens themselves and write to one replica after the other, as the text's do.
