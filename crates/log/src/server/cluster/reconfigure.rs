@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::member::Member;
 use super::rebuild;
 use crate::client::ClientError;
-use crate::layout::{Change, ChangeError, Layout, TailError};
+use crate::layout::{Change, ChangeError, Layout, Node as Listed, NodeState, TailError};
 use crate::pos::NodeId;
 use crate::server::decide::{Preparation, Proposal, prepare};
 use crate::wire::{Seal, Sealed};
@@ -93,16 +93,17 @@ pub(super) async fn reconfigure(
     Ok(())
 }
 
-/// Seals the epoch of `before` at every node that can be reached: what each unit said. Nodes that are taken to be `gone` are
-/// asked too, but hardly waited for.
+/// Seals the epoch of `before` at every node that can be reached: what each unit said. Nodes that are taken to be `gone`, or
+/// are out already, are asked too, but hardly waited for: every reconfiguration would stand still for one that is dead.
 async fn seal(member: &Rc<Member>, before: &Layout, gone: &[NodeId]) -> BTreeMap<NodeId, Sealed> {
     let now = member.env.now();
-    let seal_one = async |node: NodeId| {
-        let patience = if gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
+    let seal_one = async |Listed { id: node, state, .. }: &Listed| {
+        let (node, is_out) = (*node, *state == NodeState::Out);
+        let patience = if is_out || gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
         let seal = Seal { epoch: before.epoch, extents: before.active_extents(node) };
         let answer = member.peer(before, node)?.call::<_, Sealed>(before.epoch, &seal, now + patience).await;
         answer.ok().map(|(sealed, _, _)| (node, sealed))
     };
-    let nodes = before.nodes.iter().map(|node| seal_one(node.id));
+    let nodes = before.nodes.iter().map(&seal_one);
     gather(nodes.collect(), |_| false).await.into_iter().flatten().flatten().collect()
 }
