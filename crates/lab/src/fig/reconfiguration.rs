@@ -3,6 +3,7 @@
 //! An operator does what a node does that has seen a failure: it prepares the acceptors, seals the epoch at every node at the same time,
 //! and has the next layout decided. Nothing has failed, so nobody waits for leases; "we conservatively seal all drives".
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,13 +12,11 @@ use bytes::Bytes;
 use ithaca_env::sim::Speed;
 use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
-use ithaca_log::client::{Client, ClientError, Connection, Identity};
+use ithaca_log::client::{Client, Connection, Identity};
 use ithaca_log::detector::Timing;
 use ithaca_log::layout::Layout;
-use ithaca_log::planted::Planted;
-use ithaca_log::pos::{ClientId, NodeId};
-use ithaca_log::server::decide::{Preparation, Proposal, learn, prepare};
-use ithaca_log::wire::{Seal, Sealed};
+use ithaca_log::pos::{Ballot, ClientId, Epoch, NodeId};
+use ithaca_log::wire::{Accept, Accepted, Learn, Learned, Message, Prepare, Promise, Seal, Sealed, Vote};
 
 use super::Figure;
 use super::chart::{Chart, Line, Scale};
@@ -75,7 +74,7 @@ fn ms(from: Time, to: Time) -> f64 {
 /// A connection to every node.
 struct Operator {
     env: Env,
-    nodes: Vec<(NodeId, SocketAddr, Connection)>,
+    nodes: Vec<(NodeId, Connection)>,
 }
 
 impl Operator {
@@ -85,51 +84,66 @@ impl Operator {
             let addr: SocketAddr = node.address.parse().expect("an address of the testbed");
             let who = Identity { client: ClientId(OPERATOR.0), node: node.id, cluster: layout.cluster };
             let open = Connection::open(&env, addr, who, env.now() + PATIENCE).await;
-            nodes.push((node.id, addr, open.expect("a node that meets no fault is reached")));
+            nodes.push((node.id, open.expect("a node that meets no fault is reached")));
         }
         Self { env, nodes }
     }
 
+    /// Asks these nodes at the same time until so many have answered.
+    async fn ask<Q: Message, R: Message>(
+        &self,
+        (nodes, enough): (&[NodeId], usize),
+        epoch: Epoch,
+        request: impl Fn(NodeId) -> Q,
+    ) -> Vec<(NodeId, R)> {
+        let deadline = self.env.now() + PATIENCE;
+        let ask = async |(node, connection): &(NodeId, Connection)| {
+            let answered = connection.call::<Q, R>(&self.env, epoch, &request(*node), deadline).await;
+            (*node, answered.expect("a node that meets no fault does as it is asked").0)
+        };
+        let asked = self.nodes.iter().filter(|(node, _)| nodes.contains(node)).map(&ask).collect();
+        let answered = Cell::new(0);
+        let is_enough = |_: &(NodeId, R)| {
+            answered.set(answered.get() + 1);
+            answered.get() >= enough
+        };
+        gather(asked, is_enough).await.into_iter().flatten().collect()
+    }
+
     /// Has the layout after `before` decided: the same places, the next epoch.
-    async fn reconfigure(&self, before: &Layout) -> Result<(Layout, Took), ClientError> {
-        let env = &self.env;
-        let addr = |id: NodeId| {
-            self.nodes.iter().find(|(node, ..)| *node == id).map(|&(node, addr, _)| (node, addr))
-        };
-        let proposal = Proposal {
-            me: OPERATOR,
-            cluster: before.cluster,
-            acceptors: before.acceptors().into_iter().filter_map(addr).collect(),
-            before: Some(before.clone()),
-            planted: Planted::NONE,
-        };
+    async fn reconfigure(&self, before: &Layout) -> (Layout, Took) {
+        let (env, epoch) = (&self.env, before.epoch.next());
+        let acceptors = before.acceptors();
+        let majority = acceptors.len() / 2 + 1;
+        let all: Vec<NodeId> = self.nodes.iter().map(|&(node, _)| node).collect();
+        let ballot = Ballot { round: 1, proposer: OPERATOR };
         let began = env.now();
-        let Preparation::Open(prepared) = prepare(env, proposal, began + PATIENCE).await? else {
-            panic!("nothing has failed that a node would propose a layout for")
-        };
-        let promised = env.now();
-        let seal = async |(node, _, connection): &(NodeId, SocketAddr, Connection)| {
-            let seal = Seal { epoch: before.epoch, extents: before.active_extents(*node) };
-            let answer = connection.call::<_, Sealed>(env, before.epoch, &seal, env.now() + PATIENCE).await;
-            (*node, answer.expect("a node that meets no fault is sealed").0)
-        };
-        let sealed =
-            gather(self.nodes.iter().map(&seal).collect(), |_| false).await.into_iter().flatten().collect();
+        let promised: Vec<(_, Promise)> =
+            self.ask((&acceptors, majority), epoch, |_| Prepare { epoch, ballot }).await;
+        let is_free = |(_, promise): &(_, Promise)| promise.vote == Vote::Given { accepted: None };
+        assert!(promised.iter().all(is_free), "nothing has failed that a node would propose a layout for");
+        let prepared = env.now();
+        let seal = |node| Seal { epoch: before.epoch, extents: before.active_extents(node) };
+        let sealed: Vec<(NodeId, Sealed)> = self.ask((&all, all.len()), before.epoch, seal).await;
         let all_sealed = env.now();
-        let tail = before.find_tail(&sealed).expect("every unit is sealed");
-        let next = prepared.propose(&before.next_epoch(tail), env.now() + PATIENCE).await?;
+        let tail = before.find_tail(&sealed.into_iter().collect()).expect("every unit is sealed");
+        let next = before.next_epoch(tail);
+        let record = next.encode();
+        let accepted: Vec<(_, Accepted)> =
+            self.ask((&acceptors, majority), epoch, |_| Accept { ballot, record: record.clone() }).await;
+        let is_given = |(_, accepted): &(_, Accepted)| matches!(accepted.vote, Vote::Given { .. });
+        assert!(accepted.iter().all(is_given), "nobody else proposes");
         let decided = env.now();
-        let others: Vec<(NodeId, SocketAddr)> =
-            self.nodes.iter().map(|&(node, addr, _)| (node, addr)).collect();
-        learn(env, OPERATOR, &others, &next, env.now() + PATIENCE).await;
+        let _: Vec<(_, Learned)> =
+            self.ask((&all, all.len()), epoch, |_| Learn { record: record.clone() }).await;
         let took = Took {
-            prepare: ms(began, promised),
-            seal: ms(promised, all_sealed),
+            prepare: ms(began, prepared),
+            seal: ms(prepared, all_sealed),
             decide: ms(all_sealed, decided),
             total: ms(began, decided),
             learned: ms(began, env.now()),
         };
-        Ok((next, took))
+        (next, took)
     }
 }
 
@@ -157,19 +171,13 @@ fn trial(units: usize, count: usize) -> Trial {
         let mut took = Vec::new();
         for _ in 0..count {
             env.sleep(REST).await;
-            let (next, this) = operator.reconfigure(&layout).await.expect("a cluster without faults decides");
+            let (next, this) = operator.reconfigure(&layout).await;
             layout = next;
             took.push(this);
         }
         took
     });
     testbed.stop(&load);
-    eprintln!(
-        "{units}: {} events, {} appended, {} ms",
-        testbed.sim.events(),
-        load.done(),
-        testbed.sim.now().0 / 1000000
-    );
     Trial { units, took }
 }
 

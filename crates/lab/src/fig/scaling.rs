@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn appends_and_reads_grow_with_the_units() {
-        let figure = measure(&[4, 8], Duration::from_millis(20));
+        let figure = measure(&[8, 16], Duration::from_millis(60));
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }
