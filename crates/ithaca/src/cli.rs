@@ -252,6 +252,26 @@ pub enum ClusterCommand {
         #[arg(value_name = "ID=HOST:PORT", value_parser = parse_node)]
         node: (NodeId, SocketAddr),
     },
+    /// Make a server with an empty data directory a member of the cluster, and wait until it is in use
+    #[command(
+        after_help = "Example:\n  ithaca cluster add 4=10.0.0.4:7420\n\nThe server was started with its id: ithaca server \
+                      --node 4 --listen 10.0.0.4:7420. To add a node that is in use changes nothing."
+    )]
+    Add {
+        /// The node's id and where it listens
+        #[arg(value_name = "ID=HOST:PORT", value_parser = parse_node)]
+        node: (NodeId, SocketAddr),
+    },
+    /// Have a node leave the cluster for good, and wait until others have its copies
+    #[command(
+        after_help = "Example:\n  ithaca cluster remove 3 --timeout 10m\n\nIf the time is over before all is copied, the \
+                      copying goes on; the same command waits for the rest. To remove what is no member changes nothing."
+    )]
+    Remove {
+        /// The node's id
+        #[arg(value_name = "ID")]
+        node: u64,
+    },
     /// Show the newest layout
     #[command(after_help = "Example:\n  ithaca cluster layout --json")]
     Layout,

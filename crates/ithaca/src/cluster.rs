@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use ithaca_log::client::ClientError;
+use ithaca_log::client::{ClientError, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::wire::{Durability, NodeStatus, Roles};
@@ -48,7 +48,7 @@ impl Status {
             let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
             match answer {
                 Ok(node) => object
-                    .string("state", "up")
+                    .string("state", standing(&self.layout, *id))
                     .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
@@ -65,6 +65,7 @@ impl Status {
             .number("tail", self.tail.0)
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
+            .number("copies_missing", self.layout.missing().len() as u64)
             .string("cluster", &self.layout.cluster.to_string())
     }
 
@@ -81,8 +82,9 @@ impl Status {
             let _ = match answer {
                 Ok(node) => write!(
                     text,
-                    "\nnode {} at {addr}: up {} s, {}, durability {}, {} MiB of memory{}",
+                    "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}",
                     id.0,
+                    standing(&self.layout, *id),
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),

@@ -28,6 +28,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use tracing::level_filters::LevelFilter;
 
+use ithaca_log::pos::NodeId;
+
 use cli::{Cli, ClusterCommand, Command, ConfigCommand, LogLevel};
 use failure::Failure;
 use output::Output;
@@ -55,6 +57,10 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
         Command::Cluster(ClusterCommand::Init(arguments)) => members::init(&cli.global, arguments, &mut out),
         Command::Cluster(ClusterCommand::Replace { node }) => members::replace(&cli.global, *node, &mut out),
+        Command::Cluster(ClusterCommand::Add { node }) => members::add(&cli.global, *node, &mut out),
+        Command::Cluster(ClusterCommand::Remove { node }) => {
+            members::remove(&cli.global, NodeId(*node), &mut out)
+        }
         Command::Cluster(ClusterCommand::Layout) => members::layout(&cli.global, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),

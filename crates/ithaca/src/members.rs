@@ -1,9 +1,9 @@
-//! `ithaca cluster init`, `replace`, `layout`: who belongs to a cluster of servers.
+//! `ithaca cluster init`, `add`, `remove`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use std::net::SocketAddr;
 
 use ithaca_env::real;
-use ithaca_log::client::{FormError, Forming, form, tell};
+use ithaca_log::client::{FormError, Forming, MembersError, form, tell};
 use ithaca_log::layout::Layout;
 use ithaca_log::pos::NodeId;
 
@@ -19,6 +19,18 @@ impl From<FormError> for Failure {
         match error {
             FormError::Layout(_) | FormError::Formed { .. } => Self::usage(error.to_string()),
             FormError::BadLayout { .. } | FormError::Node { .. } => Self::unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<MembersError> for Failure {
+    fn from(error: MembersError) -> Self {
+        let line = error.to_string();
+        match error {
+            MembersError::Change(_) | MembersError::Removed { .. } => Self::usage(line),
+            MembersError::Joining { .. } | MembersError::Leaving { .. } => Self::unreachable(line),
+            MembersError::Cluster(error) => error.into(),
+            MembersError::Node(error) => error.into(),
         }
     }
 }
@@ -52,6 +64,28 @@ pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(
                 .raw("nodes", &array(nodes))
                 .number("replicas", u64::from(replicas))
         },
+    )?;
+    out.flush()
+}
+
+/// Makes a server a member of the cluster.
+pub fn add(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("cluster add {node}={addr}", node = node.0);
+    let layout = with_client(global, &verb, async |_, client| Ok(client.add_node(node, addr).await?))?;
+    out.either(
+        || format!("node {} at {addr} is in use, in epoch {}", node.0, layout.epoch.0),
+        || Object::new().number("node", node.0).number("epoch", layout.epoch.0).string("state", "up"),
+    )?;
+    out.flush()
+}
+
+/// Has a node leave the cluster for good.
+pub fn remove(global: &Global, node: NodeId, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("cluster remove {}", node.0);
+    let layout = with_client(global, &verb, async |_, client| Ok(client.remove_node(node).await?))?;
+    out.either(
+        || format!("node {} is no member of cluster {}, in epoch {}", node.0, layout.cluster, layout.epoch.0),
+        || Object::new().number("node", node.0).number("epoch", layout.epoch.0).string("state", "removed"),
     )?;
     out.flush()
 }

@@ -7,12 +7,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainError, ChainOptions, Cleaning, OpenError, Placement};
+use ithaca_chain::{ChainOptions, Cleaning, OpenError, Placement};
 use ithaca_env::Env;
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::pos::NodeId;
-use ithaca_log::server::{CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeOptions, StartError};
+use ithaca_log::server::{
+    CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeEnd, NodeOptions, StartError,
+};
 use ithaca_log::wire::NodeStatus;
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
@@ -62,7 +64,7 @@ pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
     run("server", arguments, out, |out, at| {
         let next = match arguments.node {
             0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
-            id => format!("ithaca cluster init {id}={} and the others", at.log()),
+            id => format!("ithaca cluster init or add {id}={}", at.log()),
         };
         out.either(
             || {
@@ -97,12 +99,12 @@ fn run(
         let pages = http::Server::start(&env, pages, Rc::new(source));
         announce(&mut out, &at)?;
         out.flush()?;
-        match race(signalled.join(), served.failed()).await {
+        match race(signalled.join(), served.ended()).await {
             Ended::First(Some(Ok(signal))) => tracing::info!(signal, "stopping"),
             Ended::First(Some(Err(error))) => return Err(Failure::unreachable(format!("signals: {error}"))),
             Ended::First(None) => unreachable!("nobody aborts the task"),
             // A new start finds out what the drive holds; this process cannot know it any more.
-            Ended::Second(why) => return Err(Failure::unreachable(format!("a unit has stopped: {why}"))),
+            Ended::Second(failure) => return Err(failure),
         }
         drop(pages);
         let Some(served) = Rc::into_inner(served) else { unreachable!("pages hold it weakly") };
@@ -149,10 +151,16 @@ impl Served {
         }
     }
 
-    async fn failed(&self) -> ChainError {
+    /// Waits until it cannot go on and says why.
+    async fn ended(&self) -> Failure {
         match self {
-            Self::Cluster(cluster) => cluster.failed().await,
-            Self::Node(node) => node.failed().await,
+            Self::Cluster(cluster) => {
+                Failure::unreachable(format!("a unit has stopped: {}", cluster.failed().await))
+            }
+            Self::Node(node) => match node.ended().await {
+                NodeEnd::Failed(why) => Failure::unreachable(format!("a unit has stopped: {why}")),
+                end @ NodeEnd::Removed { .. } => Failure::no(end.to_string()),
+            },
         }
     }
 
@@ -221,6 +229,7 @@ fn failed(error: StartError) -> Failure {
     let line = error.to_string();
     match error {
         error if error.is_damage() => Failure::damaged(line),
+        StartError::Removed { .. } => Failure::no(line),
         StartError::Chain(
             OpenError::DriveMissing { .. }
             | OpenError::NotAMember { .. }

@@ -52,6 +52,8 @@ pub enum PlantedBug {
     RefusedPartCounts,
     /// A copy of a closed stripe is listed without the trims since it was made.
     TrimsNotTaken,
+    /// A copy of what a leaving node holds is listed before it is made.
+    LetGoBeforeCopied,
     /// A node says what is not there without a lease.
     LeaseIgnored,
     /// A node that hears no majority of the cluster takes others out.

@@ -7,6 +7,7 @@
 //! * [`settings`]: flags, environment and file.
 //! * [`drives`]: several drives for a unit.
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
+//! * [`cluster`]: clusters of several servers, and who belongs to them.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
 //! * [`bench`]: every workload prints its figures.
 
@@ -18,6 +19,7 @@
 
 mod append;
 mod bench;
+mod cluster;
 mod crash;
 mod drives;
 mod harness;

@@ -14,8 +14,9 @@ use ithaca_log::client::{Forming, form};
 use ithaca_log::layout::Layout;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::NodeId;
-use ithaca_log::server::{ClusterNode, NodeOptions};
+use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 
+use super::operator;
 use super::oracle;
 use super::scenario::{Outcome, Points, Scenario};
 use super::workload::{self, Shared, machine};
@@ -36,6 +37,8 @@ const RESTART: Duration = Duration::from_millis(50);
 const PORT: u16 = 7420;
 /// The most nodes that a plan has.
 const NODES_MAX: u8 = 5;
+/// The most nodes that are added, and that are removed.
+const ADDED_MAX: u8 = 2;
 
 /// The cluster scenario.
 pub struct ClusterScenario {
@@ -46,6 +49,8 @@ pub struct ClusterScenario {
 const SETTINGS: &[Setting] = &[
     Setting { name: "topology.nodes", choices: &[3, 3, 3, 4, 5] },
     Setting { name: "topology.replicas", choices: &[1, 2, 2, 2, 3] },
+    Setting { name: "topology.added", choices: &[0, 0, 1, 2] },
+    Setting { name: "topology.removed", choices: &[0, 0, 1, 2] },
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
     Setting { name: "topology.followers", choices: &[0, 1] },
     Setting { name: "workload.operations", choices: &[40, 100, 200] },
@@ -107,14 +112,18 @@ fn node_name(id: u8) -> String {
 
 struct World {
     sim: Sim,
+    /// Those that the cluster is formed of, then those that are added.
     nodes: Vec<(ProcessId, Rc<Life>)>,
     shared: Rc<Shared>,
+    operated: Rc<operator::Done>,
 }
 
 /// What a node's process says of itself.
 #[derive(Default)]
 struct Life {
     ended: Cell<bool>,
+    /// It said that it was removed from its cluster.
+    removed: Cell<bool>,
     starts: Cell<u64>,
     refused: RefCell<Vec<String>>,
 }
@@ -131,14 +140,28 @@ impl World {
             sim.start(process, move |env| serve(env, options.clone(), Rc::clone(&told)));
             (process, life)
         };
-        let nodes = (1..=count).map(start).collect();
-        World { sim, nodes, shared }
+        let added = plan.setting("topology.added", 0).min(ADDED_MAX.into()) as u8;
+        let nodes = (1..=count + added).map(start).collect();
+        World { sim, nodes, shared, operated: Rc::default() }
+    }
+
+    /// Starts the operator: what became of all that it does.
+    fn operate(&self, plan: &Plan) -> Rc<RefCell<Option<Result<(), String>>>> {
+        let env = self.sim.env(self.sim.process("operator", machine(203)));
+        let formed = self.shared.addrs.len();
+        let spare = (formed + 1..=self.nodes.len()).map(|id| id as u8);
+        let added = spare.map(|id| (NodeId(id.into()), SocketAddr::new(machine(id), PORT))).collect();
+        let removals = plan.setting("topology.removed", 0).min(ADDED_MAX.into());
+        let task = operator::Task { added, removals, pause: HORIZON / 3 };
+        let (shared, done) = (Rc::clone(&self.shared), Rc::clone(&self.operated));
+        workload::result_of(&env, operator::operate(env.clone(), shared, task, done))
     }
 
     /// Forming, faults, healing, the clients' end, the audit, the verdict.
     fn run(&self, plan: &Plan) -> Result<(), String> {
         self.form(plan)?;
         let all = self.shared.start(&self.sim, plan, 100, 150);
+        let operated = self.operate(plan);
         plan.apply(&self.sim).map_err(|error| error.to_string())?;
         self.run_until(Time::ZERO + HORIZON, || true).ok();
         self.sim.heal();
@@ -149,6 +172,7 @@ impl World {
                 let done = self.shared.done.get();
                 format!("{done} of {all} clients are done long after healing; {}", self.said())
             })
+            .and_then(|()| self.end_of(&operated))
             .and_then(|()| self.recover())
             .and_then(|()| self.audit());
         oracle::judge(&self.shared.history)?;
@@ -184,14 +208,31 @@ impl World {
             if !has_ended() {
                 return waited.map_err(|_| ());
             }
-            for (process, _) in self.nodes.iter().filter(|(_, life)| life.ended.take()) {
+            for (process, life) in self.nodes.iter().filter(|(_, life)| life.ended.take()) {
                 self.sim.end(*process, Death::Kill);
-                self.sim.restart_after(*process, RESTART);
+                if !life.removed.get() {
+                    self.sim.restart_after(*process, RESTART);
+                }
             }
         }
     }
 
-    /// Every node is in use again, and every entry has its copies.
+    /// The operator's work is done.
+    fn end_of(&self, operated: &Rc<RefCell<Option<Result<(), String>>>>) -> Result<(), String> {
+        let deadline = self.sim.now() + PATIENCE;
+        self.run_until(deadline, || operated.borrow().is_none()).ok();
+        let (added, removed) = (self.operated.added.borrow(), self.operated.removed.borrow());
+        match operated.take() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(format!("{error}; {}", self.said())),
+            None => Err(format!(
+                "added {added:?} and removed {removed:?}, and no more long after healing; {}",
+                self.said()
+            )),
+        }
+    }
+
+    /// Every member is in use again, every entry has its copies, and who was removed knows it.
     fn recover(&self) -> Result<(), String> {
         let env = self.sim.env(self.sim.process("observer", machine(202)));
         let seen = Rc::new(RefCell::new(String::new()));
@@ -211,9 +252,14 @@ impl World {
             }
         });
         let deadline = self.sim.now() + RECOVERY_TIME;
-        self.run_until(deadline, || whole.borrow().is_none()).ok();
-        if whole.borrow().is_some() {
-            return Ok(());
+        let removed = self.operated.removed.borrow().clone();
+        let lives = || removed.iter().map(|node| (node, &self.nodes[node.0 as usize - 1].1));
+        let unaware = || lives().find(|(_, life)| !life.removed.get()).map(|(node, _)| *node);
+        self.run_until(deadline, || whole.borrow().is_none() || unaware().is_some()).ok();
+        match (whole.borrow().is_some(), unaware()) {
+            (true, None) => return Ok(()),
+            (true, Some(node)) => return Err(format!("node {node} does not know that it was removed")),
+            (false, _) => {}
         }
         let known = seen.borrow();
         Err(format!("copies are missing {RECOVERY_TIME:?} after healing: {known}; {}", self.said()))
@@ -241,6 +287,8 @@ impl World {
     fn points(&self) -> Points {
         let mut points = Points::default();
         points.see("a node was started again", self.nodes.iter().any(|(_, life)| life.starts.get() > 1));
+        points.see("a node was added", !self.operated.added.borrow().is_empty());
+        points.see("a node was removed", !self.operated.removed.borrow().is_empty());
         self.shared.history.add_points(&mut points);
         points
     }
@@ -251,9 +299,11 @@ async fn serve(env: Env, options: NodeOptions, life: Rc<Life>) {
     life.starts.set(life.starts.get() + 1);
     match ClusterNode::start(&env, options).await {
         Ok(node) => {
-            node.failed().await;
+            let end = node.ended().await;
+            life.removed.set(matches!(end, NodeEnd::Removed { .. }));
         }
         Err(error) => {
+            life.removed.set(matches!(error, StartError::Removed { .. }));
             let mut refused = life.refused.borrow_mut();
             if refused.len() < 10 {
                 refused.push(error.to_string());

@@ -7,6 +7,7 @@ mod cluster;
 pub mod history;
 mod history_json;
 mod log;
+mod operator;
 pub mod oracle;
 mod planted;
 mod replicas;

@@ -103,6 +103,7 @@ pub fn plantings() -> Vec<Planting> {
 
 /// Every fault that the cluster scenario must find.
 #[cfg(feature = "planted-bugs")]
-pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 1] {
-    [ithaca_log::planted::PlantedBug::TrimsNotTaken]
+pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 2] {
+    use ithaca_log::planted::PlantedBug;
+    [PlantedBug::TrimsNotTaken, PlantedBug::LetGoBeforeCopied]
 }

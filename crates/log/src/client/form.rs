@@ -8,8 +8,7 @@ use ithaca_env::{Env, Time};
 use thiserror::Error;
 
 use super::connection::{CallError, Connection, Identity};
-use crate::layout::{ChangeError, Layout, Node};
-use crate::limits;
+use crate::layout::{ChangeError, Layout, Node, acceptors_wanted};
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
 use crate::record::RecordError;
 use crate::wire::{GetLayout, LayoutRecord, Learn, Learned, Message, Refusal, Roles};
@@ -39,7 +38,7 @@ pub enum FormError {
     #[error("no such cluster: {0}")]
     Layout(#[from] ChangeError),
     /// A node belongs to a cluster already. Nothing was changed.
-    #[error("node {node} at {addr} belongs to cluster {cluster} already")]
+    #[error("node {} at {addr} belongs to cluster {cluster} already", node.0)]
     Formed {
         /// Which.
         node: NodeId,
@@ -50,7 +49,7 @@ pub enum FormError {
     },
     /// A node did not do as it was asked in time. Others may belong to the cluster already: their data directories are to be removed
     /// before another attempt.
-    #[error("node {node} at {addr}: {error}")]
+    #[error("node {} at {addr}: {error}", node.0)]
     Node {
         /// Which.
         node: NodeId,
@@ -60,7 +59,7 @@ pub enum FormError {
         error: CallError,
     },
     /// A node told of a layout that cannot be understood.
-    #[error("node {node} at {addr}: its layout cannot be understood: {error}")]
+    #[error("node {} at {addr}: its layout cannot be understood: {error}", node.0)]
     BadLayout {
         /// Which.
         node: NodeId,
@@ -90,11 +89,7 @@ pub async fn form(env: &Env, forming: &Forming) -> Result<Layout, FormError> {
 fn members(nodes: &[(NodeId, SocketAddr)]) -> Vec<Node> {
     let mut nodes = nodes.to_vec();
     nodes.sort_by_key(|(id, _)| *id);
-    let acceptors = match nodes.len() {
-        0..3 => 1,
-        3..5 => 3,
-        _ => limits::ACCEPTORS_MAX_COUNT,
-    };
+    let acceptors = acceptors_wanted(nodes.len());
     let all = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::FORWARDER);
     let roles = |at| if at < acceptors { all.with(Roles::LAYOUT) } else { all };
     let member = |(at, (id, addr)): (usize, (NodeId, SocketAddr))| Node::new(id, roles(at), addr.to_string());
@@ -115,13 +110,26 @@ pub async fn tell(
 
 async fn is_free(env: &Env, at: (NodeId, SocketAddr), deadline: Time) -> Result<(), FormError> {
     let (node, addr) = at;
+    match cluster_of(env, at, deadline).await? {
+        Some(cluster) => Err(FormError::Formed { node, addr, cluster }),
+        None => Ok(()),
+    }
+}
+
+/// The cluster that a node belongs to, if it does to any. A node that does not answer is asked again until the time is over.
+pub(super) async fn cluster_of(
+    env: &Env,
+    at: (NodeId, SocketAddr),
+    deadline: Time,
+) -> Result<Option<ClusterId>, FormError> {
+    let (node, addr) = at;
     match ask::<_, LayoutRecord>(env, at, &GetLayout { epoch: None }, deadline).await {
-        Err(FormError::Node { error: CallError::Refused(Refusal::NoLayout { .. }), .. }) => Ok(()),
+        Err(FormError::Node { error: CallError::Refused(Refusal::NoLayout { .. }), .. }) => Ok(None),
         Err(error) => Err(error),
         Ok(known) => {
             let layout = Layout::decode(&known.record);
             let layout = layout.map_err(|error| FormError::BadLayout { node, addr, error })?;
-            Err(FormError::Formed { node, addr, cluster: layout.cluster })
+            Ok(Some(layout.cluster))
         }
     }
 }

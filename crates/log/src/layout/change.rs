@@ -27,6 +27,12 @@ pub struct Change {
     pub lost: Vec<NodeId>,
     /// Nodes to put in use: new ones, ones that are out, and ones whose address or roles have changed.
     pub joined: Vec<Node>,
+    /// Nodes that become members. They are out until they join.
+    pub added: Vec<Node>,
+    /// Members that leave for good.
+    pub removed: Vec<NodeId>,
+    /// Replicas that an append needs, if it is to be another number.
+    pub min_replicas: Option<u16>,
     /// Replicas of closed stripes that hold everything now.
     pub completed: Vec<Copy>,
     /// The sequencer, if it is to be another one.
@@ -64,6 +70,50 @@ pub enum ChangeError {
     NotMember {
         /// Which.
         node: NodeId,
+    },
+    /// A node is to be added that is a member and listens elsewhere.
+    #[error("node {} is a member already and listens at {known}, not at {address}", node.0)]
+    OtherAddress {
+        /// Which.
+        node: NodeId,
+        /// Where it listens.
+        known: String,
+        /// Where it should.
+        address: String,
+    },
+    /// A node is to be added where another member listens.
+    #[error("{address} is the address of node {}", node.0)]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// Whose it is.
+        node: NodeId,
+    },
+    /// A node is to be added that is on its way out of the cluster.
+    #[error("node {} is leaving the cluster; it can be added again when it is gone", node.0)]
+    Leaving {
+        /// Which.
+        node: NodeId,
+    },
+    /// Without a node there would not be enough for the copies.
+    #[error("without node {} {left} are left for {replicas} copies of each entry", node.0)]
+    TooFewNodes {
+        /// Which.
+        node: NodeId,
+        /// How many others could hold copies.
+        left: usize,
+        /// Copies that are wanted.
+        replicas: u16,
+    },
+    /// What a node holds cannot be copied from it, and nobody else holds it.
+    #[error("node {} is not in use and has the only copy of positions from {start} to {end}", node.0)]
+    OnlyCopy {
+        /// Which.
+        node: NodeId,
+        /// The first position.
+        start: LogPos,
+        /// One past the last.
+        end: LogPos,
     },
     /// Too few units are left in use.
     #[error("{found} units are in use, at least {min} are needed")]
@@ -145,7 +195,9 @@ impl Layout {
             return Err(ChangeError::TailBelow { tail, decided });
         }
         let mut next = self.next_epoch(tail);
-        next.change_nodes(change)?;
+        next.min_replicas = change.min_replicas.unwrap_or(self.min_replicas);
+        next.take_out(&change.lost)?;
+        next.change_members(change)?;
         next.choose_sequencer(change.sequencer)?;
         for copy in &change.completed {
             next.complete(copy)?;
@@ -157,7 +209,8 @@ impl Layout {
             next.close_range(tail);
             next.start_range(tail, change.degraded)?;
         }
-        next.drop_lost();
+        next.drop_lost(&change.lost);
+        next.drop_leaving();
         let last = next.ranges.len() - 1;
         let dropped = next.ranges[..last].partition_point(|range| range.end <= change.trimmed);
         next.ranges.drain(..dropped);
@@ -173,9 +226,11 @@ impl Layout {
     }
 
     /// The copies that closed stripes lack, each for the unit in use that has the fewest positions of closed stripes by
-    /// then. Stripes without any replica in use are left out: there is nothing to copy from.
+    /// then. What a leaving node holds does not count, but can be copied. Stripes without any replica that serves are left
+    /// out: there is nothing to copy from.
     pub fn missing(&self) -> Vec<Copy> {
         let units: Vec<NodeId> = self.units().collect();
+        let serving: Vec<NodeId> = self.serving().collect();
         let wanted = usize::from(self.replicas).min(units.len());
         let closed = || self.ranges.iter().filter(|range| range.end != OPEN_END);
         let stripes = |range: &RangeMap| range.stripes.len();
@@ -187,11 +242,11 @@ impl Layout {
         }
         let mut missing = Vec::new();
         for (range, stripe) in closed().flat_map(|range| (0..stripes(range)).map(move |at| (range, at))) {
-            let held: Vec<NodeId> =
-                range.stripes[stripe].replicas.iter().filter(|node| units.contains(node)).copied().collect();
-            if held.is_empty() {
+            let replicas = &range.stripes[stripe].replicas;
+            if !replicas.iter().any(|node| serving.contains(node)) {
                 continue;
             }
+            let held: Vec<NodeId> = replicas.iter().filter(|node| units.contains(node)).copied().collect();
             let mut others: Vec<NodeId> = units.iter().filter(|unit| !held.contains(unit)).copied().collect();
             others.sort_by_key(|unit| (load[unit], *unit));
             for node in others.into_iter().take(wanted.saturating_sub(held.len())) {
@@ -202,16 +257,13 @@ impl Layout {
         missing
     }
 
-    fn change_nodes(&mut self, change: &Change) -> Result<(), ChangeError> {
-        for &node in &change.lost {
+    fn take_out(&mut self, lost: &[NodeId]) -> Result<(), ChangeError> {
+        for &node in lost {
             let listed = self.nodes.iter_mut().find(|listed| listed.id == node);
-            listed.ok_or(ChangeError::NotMember { node })?.state = NodeState::Out;
-        }
-        for node in &change.joined {
-            let node = Node { state: NodeState::InUse, ..node.clone() };
-            match self.nodes.binary_search_by_key(&node.id, |listed| listed.id) {
-                Ok(at) => self.nodes[at] = node,
-                Err(at) => self.nodes.insert(at, node),
+            let listed = listed.ok_or(ChangeError::NotMember { node })?;
+            // One that is leaving does not come back.
+            if listed.state == NodeState::InUse {
+                listed.state = NodeState::Out;
             }
         }
         Ok(())
@@ -270,17 +322,6 @@ impl Layout {
         }
         self.ranges.push(RangeMap { start, end: OPEN_END, stripes });
         Ok(())
-    }
-
-    /// Takes nodes that are out off closed stripes, but not the last that have a copy: they may come back with it.
-    fn drop_lost(&mut self) {
-        let out: BTreeSet<NodeId> =
-            self.nodes.iter().filter(|node| node.state == NodeState::Out).map(|node| node.id).collect();
-        for stripe in self.ranges.iter_mut().flat_map(|range| &mut range.stripes) {
-            if stripe.replicas.iter().any(|node| !out.contains(node)) {
-                stripe.replicas.retain(|node| !out.contains(node));
-            }
-        }
     }
 
     /// Makes one of ranges that follow each other on the same replicas, at addresses that follow each other.

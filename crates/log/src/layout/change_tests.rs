@@ -5,31 +5,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::limits;
 
-fn node(id: u64) -> Node {
+pub(super) fn node(id: u64) -> Node {
     let roles = Roles::SEQUENCER.with(Roles::UNIT);
     let roles = if id == 1 { roles.with(Roles::LAYOUT) } else { roles };
     Node::new(NodeId(id), roles, format!("127.0.0.1:{}", 7000 + id))
 }
 
 /// The first layout of `units` nodes, which do everything, with `replicas` copies of which all are needed.
-fn first(units: u64, replicas: u16) -> Layout {
+pub(super) fn first(units: u64, replicas: u16) -> Layout {
     Layout::first(ClusterId(7), (1..=units).map(node).collect(), replicas, replicas).expect("a layout")
 }
 
-fn lost(nodes: &[u64]) -> Change {
+pub(super) fn lost(nodes: &[u64]) -> Change {
     Change { lost: nodes.iter().map(|&id| NodeId(id)).collect(), ..Change::default() }
 }
 
-fn joined(nodes: &[u64]) -> Change {
+pub(super) fn joined(nodes: &[u64]) -> Change {
     Change { joined: nodes.iter().map(|&id| node(id)).collect(), ..Change::default() }
 }
 
-fn completed(layout: &Layout) -> Change {
+pub(super) fn completed(layout: &Layout) -> Change {
     Change { completed: layout.missing(), ..Change::default() }
 }
 
 /// Ranges in words: `START: [replicas] [replicas]`, with `@` and the block where one begins.
-fn ranges(layout: &Layout) -> Vec<String> {
+pub(super) fn ranges(layout: &Layout) -> Vec<String> {
     let stripe = |stripe: &Stripe| {
         let ids: Vec<String> = stripe.replicas.iter().map(|node| node.0.to_string()).collect();
         format!(" [{}]@{}", ids.join(","), stripe.base.0 / limits::STRIPE_ADDRESSES)
@@ -39,7 +39,7 @@ fn ranges(layout: &Layout) -> Vec<String> {
 }
 
 /// The layout that follows, which is decided.
-fn change(layout: &Layout, tail: u64, change: &Change) -> Layout {
+pub(super) fn change(layout: &Layout, tail: u64, change: &Change) -> Layout {
     let next = layout.change(LogPos(tail), change).expect("a layout");
     assert!(layout.may_be_followed_by(&next));
     assert_eq!(Layout::decode(&next.encode()).as_ref(), Ok(&next));
@@ -205,6 +205,8 @@ struct Model {
     /// What lost nodes may hold above a tail that was decided without them.
     stale: BTreeSet<(NodeId, Addr)>,
     seed: u64,
+    /// The highest id that a node ever had.
+    newest: u64,
 }
 
 impl Model {
@@ -226,9 +228,17 @@ impl Model {
     /// Something happens to the cluster: what is to change.
     fn event(&mut self) -> Change {
         let units: Vec<NodeId> = self.layout.units().collect();
-        let out: Vec<NodeId> =
-            self.layout.nodes.iter().map(|node| node.id).filter(|id| !units.contains(id)).collect();
-        match self.dice(5) {
+        let is_out = |node: &&Node| node.state == NodeState::Out;
+        let out: Vec<NodeId> = self.layout.nodes.iter().filter(is_out).map(|node| node.id).collect();
+        match self.dice(7) {
+            5 if units.len() > 3 => {
+                let node = units[self.dice(units.len() as u64) as usize];
+                Change { removed: vec![node], ..Change::default() }
+            }
+            6 if self.layout.nodes.len() < 7 => {
+                self.newest += 1;
+                Change { added: vec![node(self.newest)], ..Change::default() }
+            }
             0 | 1 if units.len() > 2 => {
                 let node = units[self.dice(units.len() as u64) as usize];
                 for pos in self.tail..self.tail + 6 {
@@ -237,7 +247,7 @@ impl Model {
                 }
                 lost(&[node.0])
             }
-            0..=2 if !out.is_empty() => joined(&[out[self.dice(out.len() as u64) as usize].0]),
+            0..=2 | 5 if !out.is_empty() => joined(&[out[self.dice(out.len() as u64) as usize].0]),
             3 => {
                 let change = completed(&self.layout);
                 for copy in &change.completed {
@@ -256,6 +266,16 @@ impl Model {
         for pos in positions {
             self.entries.get_mut(&pos).expect("it was appended").1.insert(copy.node);
         }
+    }
+
+    /// How many of the nodes that serve hold each position.
+    fn copies(&self) -> BTreeMap<u64, usize> {
+        let serving: Vec<NodeId> = self.layout.serving().collect();
+        let count = |pos: u64| {
+            let at = self.layout.locate(LogPos(pos)).expect("a place for what is not trimmed");
+            at.replicas.iter().filter(|node| serving.contains(node)).count()
+        };
+        self.entries.range(self.trimmed..).map(|(&pos, _)| (pos, count(pos))).collect()
     }
 
     fn check(&self) {
@@ -280,19 +300,27 @@ fn a_thousand_losses_and_returns_leave_every_entry_in_its_place_and_the_layout_s
     for seed in 0..3 {
         let layout = first(4, 2);
         let (entries, used, stale) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let mut model = Model { layout, tail: 0, trimmed: 0, entries, used, stale, seed };
-        let (mut most, mut changes) = (0, 0);
+        let mut model = Model { layout, tail: 0, trimmed: 0, entries, used, stale, seed, newest: 4 };
+        let (mut most, mut changes, mut members) = (0, 0, 0);
         for _ in 0..1000 {
             let count = model.dice(10).saturating_sub(4);
             model.append(count);
             let wanted = model.event();
             model.trimmed = model.trimmed.max(wanted.trimmed.0);
             changes += wanted.lost.len() + wanted.joined.len();
+            members += wanted.added.len() + wanted.removed.len();
+            let before = model.copies();
             model.layout = change(&model.layout, model.tail, &wanted);
             model.check();
+            if wanted.lost.is_empty() {
+                let (wanted, after) = (usize::from(model.layout.replicas), model.copies());
+                let fewer = after.iter().find(|(pos, count)| **count < before[pos].min(wanted));
+                assert_eq!(fewer, None, "fewer copies than before, and nobody was lost");
+            }
             most = most.max(model.layout.ranges.len());
         }
         assert!(changes > 300, "{changes} nodes came and went");
+        assert!(members > 100, "{members} nodes were added or removed");
         assert!(most < 100, "{most} ranges for 150 positions and some more");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Body of the record (the envelope is that of [`crate::record`], magic `ITly`, version 1): `cluster u128`, `epoch u64`,
 //! `sequencer u64`, `next_base u64`, `replicas u16`, `min_replicas u16`, `degraded u8` (0 or 1), `reserved u8`, `node count
-//! u16`, `range count u16`, `tail count u16`; then nodes: `id u64`, `roles u32`, `state u8` (0 in use, 1 out), `address`
-//! (`length u32`, UTF-8); ranges: `start u64`, `end u64`, `stripe count u32`, and for each stripe `base
+//! u16`, `range count u16`, `tail count u16`; then nodes: `id u64`, `roles u32`, `state u8` (0 in use, 1 out, 2 leaving),
+//! `address` (`length u32`, UTF-8); ranges: `start u64`, `end u64`, `stripe count u32`, and for each stripe `base
 //! u64`, `replica count u32`, `replica u64` each; tails: `epoch u64`, `tail u64`.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -122,9 +122,10 @@ fn bounded(field: &'static str, found: u16, max: usize) -> Result<usize, DecodeE
 fn decode_node(decoder: &mut Decoder<'_>) -> Result<Node, DecodeError> {
     let id = NodeId(decoder.u64("node")?);
     let roles = Roles(decoder.u32("roles")?);
-    let state = match bounded("state", decoder.u8("state")?.into(), 1)? {
+    let state = match bounded("state", decoder.u8("state")?.into(), 2)? {
         0 => NodeState::InUse,
-        _ => NodeState::Out,
+        1 => NodeState::Out,
+        _ => NodeState::Leaving,
     };
     let address = decoder.counted("address", limits::ADDRESS_MAX_BYTES)?;
     match std::str::from_utf8(address) {

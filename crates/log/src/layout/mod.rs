@@ -20,6 +20,7 @@ mod change;
 mod codec;
 mod lease;
 mod map;
+mod membership;
 pub mod proposer;
 mod succession;
 mod validate;
@@ -29,12 +30,15 @@ mod acceptor_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
+mod membership_tests;
+#[cfg(test)]
 mod tests;
 
 pub use acceptor::Acceptor;
 pub use change::{Change, ChangeError, Copy, arrange};
 pub use lease::LeaseHolder;
 pub use map::{Location, Piece};
+pub use membership::acceptors_wanted;
 pub use proposer::Proposer;
 pub use succession::TailError;
 pub use validate::LayoutError;
@@ -97,6 +101,9 @@ pub enum NodeState {
     /// It was ejected, or has never been used: no stripe of the active range and no sequencer is on it. It is still a member,
     /// decides layouts if it has that role, and may come back.
     Out = 1,
+    /// It is being removed for good: it decides nothing, nothing new is placed on it, and it stays a member only until
+    /// others have the copies that it holds.
+    Leaving = 2,
 }
 
 impl Node {

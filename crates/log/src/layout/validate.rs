@@ -85,8 +85,8 @@ pub enum LayoutError {
         /// The most.
         max: usize,
     },
-    /// A node that is out is the sequencer or has a part of the active range.
-    #[error("node {node} is out and has a part of what is active")]
+    /// A node that is out or leaving is the sequencer or has a part of the active range, or one that is leaving keeps layouts.
+    #[error("node {node} is not in use and has a part of what is active")]
     OutInActive {
         /// Which.
         node: NodeId,
@@ -149,6 +149,9 @@ impl Layout {
         }
         for node in &self.nodes {
             count("bytes of address", node.address.len(), 0, limits::ADDRESS_MAX_BYTES)?;
+            if node.state == NodeState::Leaving && node.roles.has(Roles::LAYOUT) {
+                return Err(LayoutError::OutInActive { node: node.id });
+            }
         }
         let found = self.acceptors().len();
         if found > limits::ACCEPTORS_MAX_COUNT || found.is_multiple_of(2) {
@@ -168,7 +171,7 @@ impl Layout {
     }
 
     fn check_in_use(&self, node: NodeId) -> Result<(), LayoutError> {
-        let out = self.node(node).is_some_and(|node| node.state == NodeState::Out);
+        let out = self.node(node).is_some_and(|node| node.state != NodeState::InUse);
         if out { Err(LayoutError::OutInActive { node }) } else { Ok(()) }
     }
 

@@ -123,6 +123,15 @@ pub enum StartError {
         /// What is wrong with it.
         error: RecordError,
     },
+    /// The cluster goes on without this node, for good: its data can be deleted, and with an empty directory it may be added
+    /// again.
+    #[error("node {} was removed from cluster {cluster}; its data directory is of no use any more", node.0)]
+    Removed {
+        /// The node.
+        node: NodeId,
+        /// The cluster that it was of.
+        cluster: ClusterId,
+    },
     /// The register is new or harmed beyond reading, but a unit's drive is in use: what was decided is lost.
     #[error("{register}: holds no layout, but {drive} holds data: the register of its cluster is lost")]
     RegisterLost {

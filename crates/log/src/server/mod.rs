@@ -30,5 +30,5 @@ mod unit_drives;
 mod unit_shell;
 
 pub use caches::CacheOptions;
-pub use cluster::{ClusterNode, NodeOptions};
+pub use cluster::{ClusterNode, NodeEnd, NodeOptions};
 pub use local::{LocalCluster, LocalOptions, StartError};

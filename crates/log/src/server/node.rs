@@ -387,6 +387,10 @@ impl Session {
                 Some(member) => member.beat(&self.route(head), &beat),
                 None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
             },
+            Request::ChangeCluster(asked) => match self.member() {
+                Some(member) => member.order(self.route(head), asked),
+                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+            },
             Request::Credit(Credit { credit_bytes }) => {
                 if let Some(following) = self.following.get(&head.request) {
                     following.add_credit(credit_bytes);

@@ -13,6 +13,7 @@
 
 mod append;
 mod beat;
+mod change;
 mod decide;
 mod frame;
 mod hello;
@@ -32,6 +33,7 @@ mod tests;
 
 pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use beat::{Account, Beat, Beaten, NodeState};
+pub use change::{ChangeCluster, ClusterChanged};
 pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
@@ -148,6 +150,7 @@ messages! {
     Lease = 0x0013,
     Beat = 0x0014,
     GetTrims = 0x0015,
+    ChangeCluster = 0x0016,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -165,6 +168,7 @@ messages! {
     Leased = 0x8013,
     Beaten = 0x8014,
     Trims = 0x8015,
+    ClusterChanged = 0x8016,
     Refusal = 0xffff,
 }
 
@@ -213,13 +217,14 @@ macro_rules! direction {
 direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
-    Append, Prepare, Accept, Learn, Lease, Beat, GetTrims
+    Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
+    ChangeCluster
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Promise, Accepted, Learned, Leased, Beaten, Trims, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, Refusal
 }
 
 /// Refuses data beside a message that has none.

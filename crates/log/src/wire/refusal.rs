@@ -138,6 +138,13 @@ pub enum Refusal {
         /// The epoch of the request.
         epoch: Epoch,
     },
+    /// Code 23. No layout was decided that is as was asked: that of `epoch`, the latest that the node knows, cannot be changed
+    /// so, or the others did not answer in time.
+    #[error("the layout of epoch {epoch} was not changed")]
+    NotChanged {
+        /// The latest epoch that the node knows.
+        epoch: Epoch,
+    },
 }
 
 /// What a client does after a refusal.
@@ -160,6 +167,7 @@ impl Refusal {
         match self {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
             Self::WrongNode { .. } | Self::NoLayout { .. } | Self::NoLease { .. } => Advice::NewLayout,
+            Self::NotChanged { .. } => Advice::NewLayout,
             Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
             Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
@@ -203,6 +211,7 @@ impl Refusal {
             Self::Forgotten { from } => (20, from.0, 0),
             Self::NotRelayed => (21, 0, 0),
             Self::NoLease { epoch } => (22, epoch.0, 0),
+            Self::NotChanged { epoch } => (23, epoch.0, 0),
         }
     }
 
@@ -233,6 +242,7 @@ impl Refusal {
             20 => Self::Forgotten { from: LogPos(a) },
             21 => Self::NotRelayed,
             22 => Self::NoLease { epoch: Epoch(a) },
+            23 => Self::NotChanged { epoch: Epoch(a) },
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

@@ -32,6 +32,11 @@ impl Roles {
         Self(self.0 | other.0)
     }
 
+    /// This set without what is in `other`.
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Whether all of `other` is in this set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -81,6 +81,7 @@ fn requests() -> Vec<Sample> {
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
     let (relay, relayed) = (Head { flags: FLAG_RELAY, ..head() }, write.clone());
     let extents = vec![range(0, 1 << 44), range(1 << 44, 2 << 44)];
+    let added = ChangeCluster::Add { node: NodeId(4), address: "10.0.0.4:7420".to_owned() };
     vec![
         sample("hello", Head::new(RequestId(1), Epoch(0)), hello(), &[]),
         sample("token", head(), Token { count: 16 }, &[]),
@@ -100,6 +101,9 @@ fn requests() -> Vec<Sample> {
         sample("get_status", head(), GetStatus, &[]),
         sample("get_trims", head(), GetTrims { extent: (40..90).into() }, &[]),
         sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
+        sample("add_a_node", head(), added, &[]),
+        sample("remove_a_node", head(), ChangeCluster::Remove { node: NodeId(4) }, &[]),
+        sample("set_the_minimum_of_replicas", head(), ChangeCluster::MinReplicas { count: 1 }, &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
     ]
 }
@@ -132,6 +136,7 @@ fn votes() -> Vec<Sample> {
         sample("accepted", head(), Accepted { vote: Vote::Given { accepted: None } }, &[]),
         sample("accepted_decided", head(), Accepted { vote: Vote::Decided { layout: record() } }, &[]),
         sample("learned", head(), Learned { epoch: Epoch(4) }, &[]),
+        sample("cluster_changed", head(), ClusterChanged { epoch: Epoch(4) }, &[]),
         sample("leased", head(), Leased { granted: true }, &[]),
     ]
 }
@@ -206,6 +211,7 @@ fn replies() -> Vec<Sample> {
         sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
         sample("refusal_not_relayed", head(), Refusal::NotRelayed, &[]),
         sample("refusal_no_lease", head(), Refusal::NoLease { epoch: Epoch(3) }, &[]),
+        sample("refusal_not_changed", head(), Refusal::NotChanged { epoch: Epoch(3) }, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
         sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
         sample(

@@ -1,7 +1,7 @@
 //! A node's part in its cluster: it beats to the others, applies what was decided, and sees when something has to be.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -12,12 +12,14 @@ use ithaca_env::task::{TaskHandle, race};
 use ithaca_env::{Env, Time};
 
 use super::NodeOptions;
+use super::order::{self, Order};
 use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
 use crate::detector::Detector;
-use crate::layout::{Change, Copy, Layout, Node as Listed};
+use crate::layout::{Change, Copy, Layout, NodeState as Standing};
 use crate::limits;
+use crate::planted::PlantedBug;
 use crate::pos::{Addr, Epoch, LogPos, NodeId};
 use crate::server::decide::learn;
 use crate::server::layouts::LayoutKeeper;
@@ -66,6 +68,8 @@ pub(super) struct Member {
     progress: RefCell<BTreeMap<(LogPos, usize), Addr>>,
     /// For what it does as any client would; made when it is needed.
     client: RefCell<Option<Client>>,
+    /// What operators have asked for and was not answered yet.
+    pub(super) orders: RefCell<VecDeque<Order>>,
     /// Rings when there is something to tell the others, or to look at.
     stirred: Rc<Notify>,
 }
@@ -109,6 +113,7 @@ impl Member {
             completed: RefCell::default(),
             progress: RefCell::default(),
             client: RefCell::default(),
+            orders: RefCell::default(),
             stirred: Rc::default(),
         });
         let weak = || Rc::downgrade(&member);
@@ -190,10 +195,14 @@ impl Member {
         layout.acceptors().into_iter().filter_map(|node| self.peer(layout, node)).collect()
     }
 
-    /// Takes a layout that was decided, and tells every other node of it.
-    pub(super) fn spread(self: &Rc<Self>, layout: Layout) {
-        let others = layout.nodes.iter().filter(|node| node.id != self.options.id);
-        let told = others.filter_map(|node| self.peer(&layout, node.id)).collect::<Vec<_>>();
+    /// Takes a layout that was decided, and tells every other node of it, those of the one `before` among them: who is no member
+    /// any more has to know.
+    pub(super) fn spread(self: &Rc<Self>, before: &Layout, layout: Layout) {
+        let is_gone = |id: NodeId| layout.node(id).is_none();
+        let gone = before.nodes.iter().filter(|node| is_gone(node.id));
+        let gone = gone.filter_map(|node| self.peer(before, node.id));
+        let others = layout.nodes.iter().filter_map(|node| self.peer(&layout, node.id));
+        let told: Vec<_> = others.chain(gone).filter(|peer| peer.node() != self.options.id).collect();
         self.keeper.take(layout.clone());
         let deadline = self.env.now() + TELL_PATIENCE;
         // Who is not reached now learns it from a beat.
@@ -292,12 +301,38 @@ impl Member {
             || self.node.leases.check(layout.epoch).is_err()
     }
 
+    /// Whether the planted fault shows: somebody leaves.
+    fn is_let_go_early(&self, layout: &Layout) -> bool {
+        self.options.planted.is(PlantedBug::LetGoBeforeCopied)
+            && layout.nodes.iter().any(|node| node.state == Standing::Leaving)
+    }
+
+    /// Proposes what the cluster needs, if it needs anything; whether a newer layout came of it.
+    async fn look_after(self: &Rc<Self>, env: &Env) -> bool {
+        let Some(layout) = self.keeper.latest() else { return false };
+        let Some(change) = self.wanted(&layout) else { return false };
+        match reconfigure(self, &layout, &change).await {
+            Ok(()) => {
+                self.detector.borrow_mut().taken_out(env.now(), &change.lost);
+                true
+            }
+            Err(why) => {
+                tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, %why, "no new layout");
+                let wait = env.random_u64() % RETRY_MAX.as_nanos() as u64;
+                env.sleep(Duration::from_nanos(wait)).await;
+                false
+            }
+        }
+    }
+
     /// What the cluster should change, as far as this node sees and it is its turn to say so.
     fn wanted(&self, layout: &Layout) -> Option<Change> {
         let (now, me) = (self.env.now(), self.options.id);
         let detector = self.detector.borrow();
         let in_use: BTreeSet<NodeId> = layout.units().collect();
-        let lost = detector.lost(now, &in_use);
+        // A node that was removed has no say.
+        let own = layout.node(me)?;
+        let lost = detector.lost(now, &layout.missed_if_lost().collect());
         if !lost.is_empty() {
             return Some(Change { lost, ..Change::default() });
         }
@@ -308,9 +343,8 @@ impl Member {
             return None;
         }
         if !in_use.contains(&me) {
-            let own: Vec<Listed> = layout.node(me).cloned().into_iter().collect();
-            return (detector.may_return(now) && !own.is_empty())
-                .then(|| Change { joined: own, ..Change::default() });
+            let comes = own.state == Standing::Out && detector.may_return(now);
+            return comes.then(|| Change { joined: vec![own.clone()], ..Change::default() });
         }
         if self.is_over(layout) {
             // Whoever ended the epoch may have come to nothing; an earlier life of this node did.
@@ -401,6 +435,10 @@ async fn catch_up_ranges(member: Weak<Member>) {
                 if strong.completed.borrow().contains(&missing) {
                     continue;
                 }
+                if strong.is_let_go_early(&layout) {
+                    strong.completed.borrow_mut().push(missing);
+                    continue;
+                }
                 match rebuild::make(&strong, &layout, &missing).await {
                     Ok(()) => strong.completed.borrow_mut().push(missing),
                     Err(why) => {
@@ -428,17 +466,9 @@ async fn supervise(member: Weak<Member>) {
             told = suspects;
             strong.stirred.ring();
         }
-        if let Some(layout) = strong.keeper.latest()
-            && let Some(change) = strong.wanted(&layout)
-        {
-            match reconfigure(&strong, &layout, &change).await {
-                Ok(()) => strong.detector.borrow_mut().taken_out(env.now(), &change.lost),
-                Err(why) => {
-                    tracing::info!(node = strong.options.id.0, epoch = layout.epoch.0, %why, "no new layout");
-                    let wait = env.random_u64() % RETRY_MAX.as_nanos() as u64;
-                    env.sleep(Duration::from_nanos(wait)).await;
-                }
-            }
+        let has_changed = strong.look_after(&env).await;
+        if !has_changed && let Some(layout) = strong.keeper.latest() {
+            order::carry_out(&strong, &layout).await;
         }
         drop(strong);
         env.sleep(TICK).await;

@@ -10,6 +10,7 @@
 //! connected. Any node may propose, at any time; the acceptors decide one layout an epoch (docs/protocol/reconfigure.md).
 
 mod member;
+mod order;
 mod rebuild;
 mod reconfigure;
 
@@ -23,7 +24,8 @@ use ithaca_chain::{ChainError, ChainOptions, MetadataDrive};
 use ithaca_env::Env;
 use ithaca_env::net::Listener;
 use ithaca_env::sync::Notify;
-use ithaca_env::task::TaskHandle;
+use ithaca_env::task::{Ended, TaskHandle, race};
+use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::forming::{self, Formed, Opened, open_register};
@@ -41,7 +43,7 @@ use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::unit::UnitOptions;
-use crate::wire::{Beat, Kind, Learn, NodeStatus, Refusal, Roles};
+use crate::wire::{Beat, ChangeCluster, Kind, Learn, NodeStatus, Refusal, Roles};
 use member::Member;
 
 /// How a node of a cluster is set up.
@@ -111,6 +113,22 @@ impl NodeOptions {
     }
 }
 
+/// Why a node is of no use any more.
+#[derive(Debug, Error)]
+pub enum NodeEnd {
+    /// Its unit's chain has stopped. It stores nothing until it is started again.
+    #[error("its unit has stopped: {0}")]
+    Failed(ChainError),
+    /// It is no member of the cluster any more, and will not be.
+    #[error("node {} was removed from cluster {cluster}", node.0)]
+    Removed {
+        /// The node.
+        node: NodeId,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+}
+
 /// A running node. Dropping it stops it where it stands, as a crash would.
 pub struct ClusterNode {
     inner: Rc<Inner>,
@@ -149,6 +167,9 @@ impl ClusterNode {
         let Opened { register, acceptor, formed } =
             open_register(env, options.id, &options.data, drives, options.planted).await?;
         let keeper = LayoutKeeper::new(env, register, acceptor);
+        if let Some(layout) = keeper.latest().filter(|layout| layout.node(options.id).is_none()) {
+            return Err(StartError::Removed { node: options.id, cluster: layout.cluster });
+        }
         let node = Rc::new(Node {
             env: env.clone(),
             id: options.id,
@@ -193,12 +214,12 @@ impl ClusterNode {
         self.inner.node.status()
     }
 
-    /// Waits until the unit's chain has stopped and returns why. The node stores nothing more until it is started again; the
-    /// cluster goes on without it.
-    pub async fn failed(&self) -> ChainError {
-        let inner = &self.inner;
-        let unit = inner.formed.until(|| inner.node.unit.get().cloned()).await;
-        unit.stopped().await
+    /// Waits until the node is of no use any more and returns why; the cluster goes on without it.
+    pub async fn ended(&self) -> NodeEnd {
+        match race(self.inner.failed(), self.inner.removed()).await {
+            Ended::First(error) => NodeEnd::Failed(error),
+            Ended::Second(end) => end,
+        }
     }
 
     /// Has the cluster go on without this node, as far as that can be had soon, waits for what is under way to be durable, and
@@ -259,7 +280,8 @@ impl Inner {
         // A place in a cluster that is at work was another life's, which this directory knows nothing of.
         let is_named = layout.ranges.iter().flat_map(|range| &range.stripes);
         let is_named = is_named.flat_map(|stripe| &stripe.replicas).any(|node| *node == self.options.id);
-        if layout.epoch > Epoch(1) && is_named {
+        let is_member = layout.node(self.options.id).is_some();
+        if !is_member || layout.epoch > Epoch(1) && is_named {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
         }
         if self.is_forming.replace(true) {
@@ -279,9 +301,31 @@ impl Inner {
         });
     }
 
+    /// Waits until the unit's chain has stopped.
+    async fn failed(&self) -> ChainError {
+        let unit = self.formed.until(|| self.node.unit.get().cloned()).await;
+        unit.stopped().await
+    }
+
+    /// Waits until there is a layout that does not list this node.
+    async fn removed(&self) -> NodeEnd {
+        let node = self.options.id;
+        let is_removed = || self.keeper.latest().filter(|layout| layout.node(node).is_none());
+        let cluster = self.keeper.changed().until(is_removed).await.cluster;
+        NodeEnd::Removed { node, cluster }
+    }
+
     async fn form(self: &Rc<Self>, cluster: ClusterId) -> Result<(), StartError> {
         self.keeper.store(forming::encode(cluster)).await?;
         self.open(cluster, false).await
+    }
+
+    /// Has the cluster changed as an operator asks.
+    pub(super) fn order(self: &Rc<Self>, route: ReplyRoute, asked: ChangeCluster) {
+        match self.member.get() {
+            Some(member) => order::take(member, route, asked),
+            None => route.refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+        }
     }
 
     /// Answers a beat, and learns from it.

@@ -79,14 +79,14 @@ struct Source {
 }
 
 impl Source {
-    /// The last replica in use: what it holds is decided.
+    /// The last replica that serves: what it holds is decided.
     fn of(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<Self, RebuildError> {
         let range = layout.ranges.iter().find(|range| range.start == copy.start);
         let stripe =
             range.and_then(|range| Some((range.stripes.get(copy.stripe)?, range.addresses(copy.stripe)?)));
         let (stripe, extent) = stripe.ok_or(RebuildError::NoStripe { start: copy.start })?;
-        let is_used = |node: &NodeId| layout.units().any(|unit| unit == *node);
-        let mut replicas = stripe.replicas.iter().rev().copied().filter(is_used);
+        let serves = |node: &NodeId| layout.serving().any(|unit| unit == *node);
+        let mut replicas = stripe.replicas.iter().rev().copied().filter(serves);
         let source = replicas.find_map(|node| member.peer(layout, node));
         let peer = source.ok_or(RebuildError::NoReplica { base: extent.start })?;
         Ok(Self { extent, peer })

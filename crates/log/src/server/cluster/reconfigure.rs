@@ -58,7 +58,7 @@ pub(super) async fn reconfigure(
     let prepared = match prepare(env, proposal, env.now() + DECIDE_PATIENCE).await? {
         Preparation::Open(prepared) => prepared,
         Preparation::Decided(layout) => {
-            member.spread(layout);
+            member.spread(before, layout);
             return Ok(());
         }
     };
@@ -70,7 +70,7 @@ pub(super) async fn reconfigure(
             let tail = before.find_tail(&sealed)?;
             let mut change = change.clone();
             // A unit that may still accept writes of the old epoch has no place in the next.
-            change.lost.extend(before.units().filter(|node| !sealed.contains_key(node)));
+            change.lost.extend(before.missed_if_lost().filter(|node| !sealed.contains_key(node)));
             change.lost.sort();
             change.lost.dedup();
             let mut completed = Vec::new();
@@ -83,13 +83,13 @@ pub(super) async fn reconfigure(
             }
             change.completed = completed;
             // Nodes that were out already serve nothing of the old epoch that could be asked for.
-            if before.units().chain([before.sequencer]).any(|node| !sealed.contains_key(&node)) {
+            if before.serving().chain([before.sequencer]).any(|node| !sealed.contains_key(&node)) {
                 env.sleep_until(prepared.leases_end_at()).await;
             }
             before.change(tail, &change)?
         }
     };
-    member.spread(prepared.propose(&next, env.now() + DECIDE_PATIENCE).await?);
+    member.spread(before, prepared.propose(&next, env.now() + DECIDE_PATIENCE).await?);
     Ok(())
 }
 

@@ -1,0 +1,138 @@
+//! `ithaca server --node` and `ithaca cluster`: clusters of several processes, and who belongs to them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Ran, ithaca, run, signal, string_field, temp_dir};
+
+/// A server that runs until it is dropped.
+struct Server {
+    child: Child,
+    id: u64,
+    addr: String,
+}
+
+impl Server {
+    /// Starts the node `id` with its data in `dir`, on a free port, and waits until it serves.
+    fn start(dir: &Path, id: u64) -> Self {
+        let mut child = server_command(dir, id).spawn().expect("the program starts");
+        let mut ready = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut ready).expect("its output is open");
+        Self { child, id, addr: string_field(&ready, "log") }
+    }
+
+    /// `ID=HOST:PORT`.
+    fn name(&self) -> String {
+        format!("{}={}", self.id, self.addr)
+    }
+
+    /// Waits until it ends by itself: its exit code, and what it said on stderr.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().expect("it ends").code();
+        let mut told = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut told).expect("text");
+        (code, told)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn server_command(dir: &Path, id: u64) -> Command {
+    let data = dir.join(id.to_string());
+    let id = id.to_string();
+    let mut command = ithaca(&["server", "--json", "--drive-size", "64M", "--node", &id]);
+    command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "off"]);
+    command.arg("--data").arg(data);
+    command.stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command against these servers.
+fn cluster(servers: &[Server], line: &str, input: &[u8]) -> Ran {
+    let endpoint: Vec<&str> = servers.iter().map(|server| server.addr.as_str()).collect();
+    let mut command = ithaca(&["--endpoint", &endpoint.join(",")]);
+    command.env("ITHACA_TIMEOUT", "30s").args(line.split_whitespace());
+    run(command, input)
+}
+
+/// Starts nodes 1 to `count` and makes one cluster of them.
+fn formed(dir: &Path, count: u64, more: &str) -> Vec<Server> {
+    let servers: Vec<Server> = (1..=count).map(|id| Server::start(dir, id)).collect();
+    let names: Vec<String> = servers.iter().map(Server::name).collect();
+    cluster(&servers, &format!("cluster init {more} {}", names.join(" ")), b"").expect(0);
+    servers
+}
+
+#[test]
+fn a_node_is_added_and_another_one_is_removed_with_all_entries_kept() {
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "");
+    cluster(&servers, "log append --lines", b"a\nb\nc\nd\n").expect(0);
+    let fourth = Server::start(dir.path(), 4);
+    let add = format!("cluster add {}", fourth.name());
+    servers.push(fourth);
+    for _ in 0..2 {
+        let told = cluster(&servers, &format!("{add} --json"), b"").expect(0).text();
+        assert!(told.contains("\"node\":4") && told.contains("\"state\":\"up\""), "{told}");
+    }
+    cluster(&servers, "log append --lines", b"e\nf\ng\nh\n").expect(0);
+    let layout = cluster(&servers, "cluster layout --json", b"").expect(0).text();
+    assert!(layout.contains("{\"replicas\":[3,4],"), "it takes part in what is appended: {layout}");
+    for _ in 0..2 {
+        let told = cluster(&servers, "cluster remove 1 --json", b"").expect(0).text();
+        assert!(told.contains("\"state\":\"removed\""), "{told}");
+    }
+    let (code, told) = servers[0].end();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("node 1 was removed from cluster") && told.lines().count() == 1, "{told}");
+    let told = run(server_command(dir.path(), 1), b"").expect(1).stderr;
+    assert!(told.contains("node 1 was removed from cluster"), "{told}");
+    cluster(&servers, "log append --lines", b"i\n").expect(0);
+    assert_eq!(cluster(&servers, "log read --from 0 --to 9", b"").expect(0).text(), "abcdefghi");
+    let status = cluster(&servers, "cluster status --json", b"").expect(0).text();
+    assert!(!status.contains("\"id\":1,") && status.contains("\"copies_missing\":0"), "{status}");
+}
+
+#[test]
+fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
+    let dir = temp_dir();
+    let servers = formed(dir.path(), 2, "");
+    let refused = |line: &str, code: i32, expected: &str| {
+        let told = cluster(&servers, line, b"").expect(code).stderr;
+        assert!(told.contains(expected), "{line}: {told}");
+    };
+    refused("cluster remove 2", 2, "without node 2 1 are left for 2 copies of each entry");
+    refused("cluster add 2=127.0.0.1:1", 2, "node 2 is a member already and listens at");
+    refused(&format!("cluster add 7={}", servers[0].addr), 2, "is the address of node 1");
+    refused("cluster add 7=127.0.0.1:1 --timeout 1s", 3, "node 7 at 127.0.0.1:1");
+    let other_dir = temp_dir();
+    let others = formed(other_dir.path(), 1, "");
+    let taken = format!("cluster add 1={}", others[0].addr);
+    refused(&taken, 2, "node 1 is a member already and listens at");
+    let third = Server::start(other_dir.path(), 3);
+    cluster(&others, &format!("cluster add {}", third.name()), b"").expect(0);
+    refused(&format!("cluster add {}", third.name()), 2, "belongs to cluster");
+    refused("cluster remove 9", 0, "");
+}
+
+#[test]
+fn a_node_that_was_removed_while_it_was_down_is_told_when_it_comes_back() {
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "");
+    cluster(&servers, "log append --lines", b"a\nb\nc\nd\n").expect(0);
+    signal(&servers[2].child, "KILL");
+    servers[2].end();
+    cluster(&servers, "cluster remove 3", b"").expect(0);
+    servers[2] = Server::start(dir.path(), 3);
+    let (code, told) = servers[2].end();
+    assert!(code == Some(1) && told.contains("node 3 was removed from cluster"), "{code:?} {told}");
+    cluster(&servers, "log append", b"e").expect(0);
+}

@@ -1,0 +1,176 @@
+//! Changing who belongs to a cluster that is at work.
+//!
+//! ```text
+//!   add      is the node free? ─► the cluster lists it ─► the node is told ─► it hears the others and joins
+//!   remove   the cluster goes on without it ─► others copy what it holds ─► the cluster lists it no more
+//! ```
+//!
+//! Each step may be done again, so that a call that was interrupted, or ran out of time, is simply made once more.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Time;
+use thiserror::Error;
+
+use super::Client;
+use super::error::{ClientError, Phase};
+use super::form::{FormError, cluster_of, tell};
+use crate::layout::{ChangeError, Layout, NodeState};
+use crate::pos::{ClusterId, NodeId};
+use crate::wire::{ChangeCluster, ClusterChanged};
+
+/// How often it is looked whether a change is complete.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a node may take to have a change decided before another one is asked.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// Why a cluster was not changed, or not wholly.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum MembersError {
+    /// There is no such layout. Nothing was changed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The cluster did not answer, or could not decide in time.
+    #[error(transparent)]
+    Cluster(#[from] ClientError),
+    /// The node that is to be added belongs to another cluster, or did not do as it was asked.
+    #[error(transparent)]
+    Node(#[from] FormError),
+    /// The node that is to be added was a member of this cluster before.
+    #[error(
+        "node {} at {addr} was removed from cluster {cluster}; start it with an empty data directory", node.0)]
+    Removed {
+        /// Which.
+        node: NodeId,
+        /// Where.
+        addr: SocketAddr,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// The node is a member, and was not in use in time. It joins by itself as soon as it hears the others.
+    #[error(
+        "node {} is a member and not in use yet after {waited:?}; it joins by itself when it hears the others", node.0)]
+    Joining {
+        /// Which.
+        node: NodeId,
+        /// The time that there was.
+        waited: Duration,
+    },
+    /// The cluster goes on without the node, and not everything that it holds was copied in time. That goes on by itself.
+    #[error(
+        "node {} is leaving still after {waited:?}: others are copying {stripes} stripes that it holds", node.0)]
+    Leaving {
+        /// Which.
+        node: NodeId,
+        /// Stripes that name it.
+        stripes: usize,
+        /// The time that there was.
+        waited: Duration,
+    },
+}
+
+impl Client {
+    /// Makes a server with an empty data directory, which listens at `addr`, a member of the cluster, and waits until it is in
+    /// use: it takes part in what is appended from then on. Returns that layout. A node that is in use already is left alone.
+    ///
+    /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
+    pub async fn add_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        let (inner, deadline) = (&self.inner, self.inner.deadline());
+        let asked = ChangeCluster::Add { node, address: addr.to_string() };
+        let layout = self.layout().await?;
+        if let Some(change) = layout.change_for(&asked) {
+            layout.change(layout.tail(), &change)?;
+        }
+        let is_used = |layout: &Layout| layout.units().any(|unit| unit == node);
+        if is_used(&layout) {
+            return Ok(layout);
+        }
+        match cluster_of(&inner.env, (node, addr), deadline).await? {
+            Some(cluster) if cluster != layout.cluster => {
+                return Err(FormError::Formed { node, addr, cluster }.into());
+            }
+            Some(cluster) if layout.node(node).is_none() => {
+                return Err(MembersError::Removed { node, addr, cluster });
+            }
+            _ => {}
+        }
+        let layout = self.change_cluster(&asked, deadline).await?;
+        tell(&inner.env, (node, addr), &layout, deadline).await?;
+        let layout = self.wait_until(deadline, is_used).await?;
+        layout.map_err(|_| MembersError::Joining { node, waited: inner.options.timeout })
+    }
+
+    /// Has a node leave the cluster for good, and waits until it is no member any more. What it holds is copied to others first,
+    /// so that there are never fewer copies than before. Returns the layout without it. A node that is none of the cluster is
+    /// left alone.
+    ///
+    /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
+    pub async fn remove_node(&self, node: NodeId) -> Result<Rc<Layout>, MembersError> {
+        let deadline = self.inner.deadline();
+        let asked = ChangeCluster::Remove { node };
+        let layout = self.layout().await?;
+        if let Some(change) = layout.change_for(&asked) {
+            layout.change(layout.tail(), &change)?;
+        }
+        self.change_cluster(&asked, deadline).await?;
+        let layout = self.wait_until(deadline, |layout| layout.node(node).is_none()).await?;
+        layout.map_err(|layout| {
+            let stripes = layout.stripes_of(node);
+            MembersError::Leaving { node, stripes, waited: self.inner.options.timeout }
+        })
+    }
+
+    /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known.
+    async fn change_cluster(
+        &self,
+        asked: &ChangeCluster,
+        deadline: Time,
+    ) -> Result<Rc<Layout>, MembersError> {
+        let inner = &self.inner;
+        // The nodes in use one after the other: one may be cut off.
+        for tried in 0.. {
+            inner.forget_view(&inner.view());
+            let view = inner.view_by(deadline).await?;
+            let Some(change) = view.layout.change_for(asked) else { return Ok(view.layout) };
+            view.layout.change(view.layout.tail(), &change)?;
+            let units: Vec<NodeId> = view.layout.units().collect();
+            let node = units.get(tried % units.len().max(1)).copied().unwrap_or(view.layout.sequencer);
+            let until = deadline.min(inner.env.now() + ATTEMPT);
+            let asked = inner.call::<_, ClusterChanged>(&view, node, Phase::Layout, asked, until).await;
+            if let Err(error) = asked {
+                inner.pause(Phase::Layout, deadline, Some(error)).await?;
+            }
+        }
+        unreachable!("it is tried until the deadline")
+    }
+
+    /// Looks at the newest layout until it is as wanted; the latest one as an error if it is not by `deadline`.
+    async fn wait_until(
+        &self,
+        deadline: Time,
+        is_so: impl Fn(&Layout) -> bool,
+    ) -> Result<Result<Rc<Layout>, Rc<Layout>>, ClientError> {
+        loop {
+            let layout = self.layout().await?;
+            if is_so(&layout) {
+                return Ok(Ok(layout));
+            }
+            if self.inner.env.now() + LOOK >= deadline {
+                return Ok(Err(layout));
+            }
+            self.inner.env.sleep(LOOK).await;
+        }
+    }
+}
+
+/// What a node of the cluster is doing, in a word: `up`, `joining`, `copying` or `leaving`, as far as `layout` tells.
+pub fn standing(layout: &Layout, node: NodeId) -> &'static str {
+    match layout.node(node).map(|node| node.state) {
+        Some(NodeState::Leaving) => "leaving",
+        Some(NodeState::Out) => "joining",
+        Some(NodeState::InUse) if layout.missing().iter().any(|copy| copy.node == node) => "copying",
+        _ => "up",
+    }
+}

@@ -1,0 +1,206 @@
+//! Who belongs to the cluster: nodes that are added, nodes that leave for good, and which of them decide layouts.
+//!
+//! ```text
+//!   add       not listed ──► Out ──(it hears the others)──► InUse
+//!   remove    InUse ──► Leaving ──(others have its copies)──► not listed
+//!             Out ─────────────────────────────────────────► not listed
+//! ```
+//!
+//! A node that leaves is taken off a stripe when as many others in use as copies are wanted hold that stripe; when no stripe
+//! names it any more it is gone from the layout. One that is lost while it leaves is taken off at once, as any lost node is.
+
+use super::{Change, ChangeError, Layout, Node, NodeState, RangeMap};
+use crate::limits;
+use crate::pos::NodeId;
+use crate::wire::{ChangeCluster, Roles};
+
+/// How many of `members` nodes decide layouts, if that many may.
+pub fn acceptors_wanted(members: usize) -> usize {
+    match members {
+        0..3 => 1,
+        3..limits::ACCEPTORS_MAX_COUNT => 3,
+        _ => limits::ACCEPTORS_MAX_COUNT,
+    }
+}
+
+impl Layout {
+    /// The units that serve what they hold, in the order of their ids: those in use, and those that are leaving.
+    pub fn serving(&self) -> impl Iterator<Item = NodeId> {
+        let serves = |node: &&Node| node.state != NodeState::Out && node.roles.has(Roles::UNIT);
+        self.nodes.iter().filter(serves).map(|node| node.id)
+    }
+
+    /// The units whose loss changes the layout: those in use, and those that are leaving and named beside others.
+    pub fn missed_if_lost(&self) -> impl Iterator<Item = NodeId> {
+        let beside = |node: NodeId| {
+            let stripes = self.ranges.iter().flat_map(|range| &range.stripes);
+            let mut named = stripes.filter(move |stripe| stripe.replicas.contains(&node));
+            named.any(|stripe| {
+                stripe.replicas.iter().any(|&other| self.state(other) == Some(NodeState::InUse))
+            })
+        };
+        self.serving().filter(move |&node| self.state(node) == Some(NodeState::InUse) || beside(node))
+    }
+
+    /// How many stripes `node` is a replica of.
+    pub fn stripes_of(&self, node: NodeId) -> usize {
+        let stripes = self.ranges.iter().flat_map(|range| &range.stripes);
+        stripes.filter(|stripe| stripe.replicas.contains(&node)).count()
+    }
+
+    /// What has to change so that `asked` is so; `None` if it is, or is on its way. Whether it can be shows
+    /// [`Layout::change`].
+    pub fn change_for(&self, asked: &ChangeCluster) -> Option<Change> {
+        match asked {
+            ChangeCluster::Add { node, address } => {
+                let known = self.node(*node);
+                let is_so =
+                    known.is_some_and(|known| known.address == *address && known.state != NodeState::Leaving);
+                let roles = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::FORWARDER);
+                let added = Node { state: NodeState::Out, ..Node::new(*node, roles, address.clone()) };
+                (!is_so).then(|| Change { added: vec![added], ..Change::default() })
+            }
+            ChangeCluster::Remove { node } => {
+                let stays = self.node(*node).is_some_and(|known| known.state != NodeState::Leaving);
+                stays.then(|| Change { removed: vec![*node], ..Change::default() })
+            }
+            ChangeCluster::MinReplicas { count } => {
+                let change = Change { min_replicas: Some(*count), ..Change::default() };
+                (self.min_replicas != *count).then_some(change)
+            }
+        }
+    }
+
+    fn state(&self, node: NodeId) -> Option<NodeState> {
+        self.node(node).map(|node| node.state)
+    }
+
+    /// Takes in and marks as leaving whom `change` names, and has others decide layouts in their place.
+    pub(super) fn change_members(&mut self, change: &Change) -> Result<(), ChangeError> {
+        change.added.iter().try_for_each(|node| self.add(node))?;
+        change.removed.iter().try_for_each(|&node| self.mark_leaving(node))?;
+        let comes = |node: &Node| self.state(node.id) == Some(NodeState::Out);
+        let is_changed =
+            !change.added.is_empty() || !change.removed.is_empty() || change.joined.iter().any(comes);
+        for node in &change.joined {
+            let node = Node { state: NodeState::InUse, ..node.clone() };
+            match self.nodes.binary_search_by_key(&node.id, |listed| listed.id) {
+                Ok(at) if self.nodes[at].state == NodeState::Leaving => {}
+                Ok(at) => self.nodes[at] = node,
+                Err(at) => self.nodes.insert(at, node),
+            }
+        }
+        if is_changed {
+            self.choose_acceptors();
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, node: &Node) -> Result<(), ChangeError> {
+        if let Some(known) = self.node(node.id) {
+            return match known {
+                known if known.address != node.address => Err(ChangeError::OtherAddress {
+                    node: node.id,
+                    known: known.address.clone(),
+                    address: node.address.clone(),
+                }),
+                known if known.state == NodeState::Leaving => Err(ChangeError::Leaving { node: node.id }),
+                _ => Ok(()),
+            };
+        }
+        if let Some(other) = self.nodes.iter().find(|other| other.address == node.address) {
+            return Err(ChangeError::AddressTaken { address: node.address.clone(), node: other.id });
+        }
+        let at = self.nodes.partition_point(|listed| listed.id < node.id);
+        self.nodes.insert(at, Node { state: NodeState::Out, ..node.clone() });
+        Ok(())
+    }
+
+    fn mark_leaving(&mut self, node: NodeId) -> Result<(), ChangeError> {
+        let Some(state) = self.state(node).filter(|state| *state != NodeState::Leaving) else {
+            return Ok(());
+        };
+        let stays = |other: &&Node| match state {
+            NodeState::InUse => other.state == NodeState::InUse,
+            _ => other.state != NodeState::Leaving,
+        };
+        let left = self.nodes.iter().filter(|other| other.id != node).filter(stays).count();
+        if left < usize::from(self.replicas) {
+            return Err(ChangeError::TooFewNodes { node, left, replicas: self.replicas });
+        }
+        if state == NodeState::Out
+            && let Some(range) = self.ranges.iter().find(|range| range.is_held_by(node))
+        {
+            return Err(ChangeError::OnlyCopy { node, start: range.start, end: range.end });
+        }
+        if let Ok(at) = self.nodes.binary_search_by_key(&node, |listed| listed.id) {
+            self.nodes[at].state = NodeState::Leaving;
+        }
+        Ok(())
+    }
+
+    /// Has as many nodes decide layouts as the members allow: those that do stay, as far as they are not leaving, and nodes
+    /// in use are added to them, in the order of their ids.
+    fn choose_acceptors(&mut self) {
+        let stays = |node: &&Node| node.state != NodeState::Leaving;
+        let wanted = acceptors_wanted(self.nodes.iter().filter(stays).count());
+        let rank = |node: &Node| match (node.roles.has(Roles::LAYOUT), node.state) {
+            (true, NodeState::InUse) => Some(0),
+            (true, NodeState::Out) => Some(1),
+            (false, NodeState::InUse) => Some(2),
+            _ => None,
+        };
+        let mut may: Vec<(u8, NodeId)> =
+            self.nodes.iter().filter_map(|node| Some((rank(node)?, node.id))).collect();
+        may.sort();
+        // An even number would only add one that may fail.
+        may.truncate((may.len().min(wanted)).saturating_sub(1) / 2 * 2 + 1);
+        for node in &mut self.nodes {
+            let decides = may.iter().any(|&(_, chosen)| chosen == node.id);
+            node.roles =
+                if decides { node.roles.with(Roles::LAYOUT) } else { node.roles.without(Roles::LAYOUT) };
+        }
+    }
+
+    /// Takes nodes that are out off closed stripes, and of the leaving ones those that are `lost`; but not the last that have a
+    /// copy: they may come back with it.
+    pub(super) fn drop_lost(&mut self, lost: &[NodeId]) {
+        let is_gone = |node: &&Node| match node.state {
+            NodeState::InUse => false,
+            NodeState::Out => true,
+            NodeState::Leaving => lost.contains(&node.id),
+        };
+        let gone: Vec<NodeId> = self.nodes.iter().filter(is_gone).map(|node| node.id).collect();
+        for stripe in self.ranges.iter_mut().flat_map(|range| &mut range.stripes) {
+            if stripe.replicas.iter().any(|node| !gone.contains(node)) {
+                stripe.replicas.retain(|node| !gone.contains(node));
+            }
+        }
+    }
+
+    /// Takes nodes that are leaving off closed stripes that enough others hold, and out of the cluster once no stripe names
+    /// them.
+    pub(super) fn drop_leaving(&mut self) {
+        let in_use: Vec<NodeId> = self.units().collect();
+        let leaving: Vec<NodeId> =
+            self.nodes.iter().filter(|node| node.state == NodeState::Leaving).map(|node| node.id).collect();
+        if leaving.is_empty() {
+            return;
+        }
+        let wanted = usize::from(self.replicas);
+        for stripe in self.ranges.iter_mut().flat_map(|range| &mut range.stripes) {
+            if stripe.replicas.iter().filter(|node| in_use.contains(node)).count() >= wanted {
+                stripe.replicas.retain(|node| !leaving.contains(node));
+            }
+        }
+        let gone: Vec<NodeId> = leaving.into_iter().filter(|&node| self.stripes_of(node) == 0).collect();
+        self.nodes.retain(|node| !gone.contains(&node.id));
+    }
+}
+
+impl RangeMap {
+    /// Whether a stripe of it names `node`.
+    fn is_held_by(&self, node: NodeId) -> bool {
+        self.stripes.iter().any(|stripe| stripe.replicas.contains(&node))
+    }
+}

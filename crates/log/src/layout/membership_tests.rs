@@ -1,0 +1,154 @@
+//! Nodes that are added and removed, by example. At random: see the model in `change_tests`.
+
+use super::change_tests::{change, completed, first, joined, lost, node, ranges};
+use super::*;
+use crate::wire::ChangeCluster;
+
+fn added(id: u64) -> Change {
+    Change { added: vec![node(id)], ..Change::default() }
+}
+
+fn removed(id: u64) -> Change {
+    Change { removed: vec![NodeId(id)], ..Change::default() }
+}
+
+fn acceptors(layout: &Layout) -> Vec<u64> {
+    layout.acceptors().iter().map(|node| node.0).collect()
+}
+
+fn state(layout: &Layout, id: u64) -> Option<NodeState> {
+    layout.node(NodeId(id)).map(|node| node.state)
+}
+
+#[test]
+fn an_added_node_takes_part_in_what_comes_and_in_nothing_before() {
+    let a = change(&first(3, 2), 10, &added(4));
+    assert_eq!(state(&a, 4), Some(NodeState::Out), "nothing is expected of it before it has said a word");
+    assert_eq!(ranges(&a), ["0: [1,2]@0 [2,3]@1 [3,1]@2"]);
+    let b = change(&a, 40, &joined(&[4]));
+    assert_eq!(ranges(&b)[1], "40: [1,2]@3 [2,3]@4 [3,4]@5 [4,1]@6");
+    assert_eq!(b.missing(), [], "and there is nothing to copy");
+    assert_eq!(change(&b, 50, &added(4)).nodes, b.nodes, "to add it again changes nothing");
+}
+
+#[test]
+fn a_removed_node_stays_until_others_have_its_copies() {
+    let a = change(&first(4, 2), 40, &removed(2));
+    assert_eq!(ranges(&a), ["0: [1,2]@0 [2,3]@1 [3,4]@2 [4,1]@3", "40: [1,3]@4 [3,4]@5 [4,1]@6"]);
+    assert_eq!(state(&a, 2), Some(NodeState::Leaving));
+    assert_eq!(a.missing().len(), 2, "what it holds does not count");
+    let half = Change { completed: a.missing()[..1].to_vec(), ..Change::default() };
+    let b = change(&a, 41, &half);
+    assert_eq!(ranges(&b)[0], "0: [1,3]@0 [2,3]@1 [3,4]@2 [4,1]@3");
+    assert_eq!(state(&b, 2), Some(NodeState::Leaving));
+    let back = change(&b, 41, &joined(&[2]));
+    assert_eq!(state(&back, 2), Some(NodeState::Leaving), "it does not come back");
+    let c = change(&b, 42, &completed(&b));
+    assert_eq!(ranges(&c)[0], "0: [1,3]@0 [3,1]@1 [3,4]@2 [4,1]@3");
+    assert_eq!(state(&c, 2), None);
+}
+
+#[test]
+fn with_one_copy_a_leaving_node_is_the_source_of_what_it_holds() {
+    let a = change(&first(3, 1), 30, &removed(2));
+    assert_eq!(ranges(&a), ["0: [1]@0 [2]@1 [3]@2", "30: [1]@3 [3]@4"]);
+    assert_eq!(a.missing().iter().map(|copy| copy.stripe).collect::<Vec<_>>(), [1]);
+    let b = change(&a, 30, &completed(&a));
+    assert_eq!((ranges(&b)[0].as_str(), state(&b, 2)), ("0: [1]@0 [1]@1 [3]@2", None));
+}
+
+#[test]
+fn a_leaving_node_that_is_lost_is_left_where_nobody_else_has_a_copy() {
+    let a = change(&first(4, 2), 40, &removed(2));
+    let gone = change(&a, 41, &lost(&[2]));
+    assert_eq!((ranges(&gone)[0].as_str(), state(&gone, 2)), ("0: [1]@0 [3]@1 [3,4]@2 [4,1]@3", None));
+    let a = change(&first(3, 1), 30, &removed(2));
+    let b = change(&a, 31, &lost(&[2]));
+    assert_eq!((ranges(&b)[0].as_str(), state(&b, 2)), ("0: [1]@0 [2]@1 [3]@2", Some(NodeState::Leaving)));
+    assert!(!b.missed_if_lost().any(|node| node == NodeId(2)), "there is nothing to take it off");
+}
+
+#[test]
+fn copies_are_counted_among_nodes_in_use_before_a_node_is_let_go() {
+    // While 1 is out, 3 alone is in use: one copy there is all that can be made, and is not enough for two.
+    let a = change(&first(3, 2), 40, &removed(2));
+    let a = change(&a, 40, &Change { degraded: true, ..lost(&[1]) });
+    let b = change(&a, 40, &Change { degraded: true, ..completed(&a) });
+    assert_eq!((ranges(&b)[0].as_str(), b.missing()), ("0: [2,3]@0 [2,3]@1 [3]@2", Vec::new()));
+    assert_eq!(state(&b, 2), Some(NodeState::Leaving));
+    let c = change(&b, 50, &joined(&[1]));
+    let d = change(&c, 50, &completed(&c));
+    assert_eq!((ranges(&d)[0].as_str(), state(&d, 2)), ("0: [3,1]@0 [3,1]@1 [3,1]@2", None));
+}
+
+#[test]
+fn a_node_that_is_out_is_removed_at_once_unless_it_has_the_only_copy() {
+    let a = change(&first(3, 2), 40, &lost(&[3]));
+    let b = change(&a, 40, &removed(3));
+    assert_eq!((state(&b, 3), ranges(&b)), (None, ranges(&a)));
+    let a = change(&first(3, 1), 40, &lost(&[3]));
+    let only = ChangeError::OnlyCopy { node: NodeId(3), start: LogPos(0), end: LogPos(40) };
+    assert_eq!(a.change(LogPos(40), &removed(3)), Err(only));
+}
+
+#[test]
+fn acceptors_follow_the_members() {
+    let mut layout = first(3, 2);
+    assert_eq!(acceptors(&layout), [1], "as it was formed");
+    let mut step = |wanted: &Change, expected: &[u64]| {
+        let tail = layout.tail().0 + 10;
+        layout = change(&layout, tail, wanted);
+        while layout.nodes.iter().any(|node| node.state == NodeState::Leaving) {
+            layout = change(&layout, tail, &completed(&layout));
+        }
+        assert_eq!(acceptors(&layout), expected);
+    };
+    step(&added(4), &[1, 2, 3]);
+    step(&added(5), &[1, 2, 3]);
+    step(&joined(&[5]), &[1, 2, 3]);
+    step(&joined(&[4]), &[1, 2, 3, 4, 5]);
+    step(&lost(&[2]), &[1, 2, 3, 4, 5]);
+    step(&removed(2), &[1, 3, 4]);
+    step(&removed(3), &[1, 4, 5]);
+    step(&lost(&[4]), &[1, 4, 5]);
+    step(&removed(4), &[1]);
+}
+
+#[test]
+fn what_cannot_be_added_or_removed_says_why() {
+    let a = first(3, 2);
+    let refused = |wanted: &Change| a.change(LogPos(0), wanted).expect_err("it cannot");
+    let elsewhere = Node { address: "127.0.0.1:9".to_owned(), ..node(3) };
+    let other = Change { added: vec![elsewhere.clone()], ..Change::default() };
+    assert!(matches!(refused(&other), ChangeError::OtherAddress { node: NodeId(3), .. }));
+    let taken = Change { added: vec![Node { id: NodeId(9), ..node(3) }], ..Change::default() };
+    assert!(matches!(refused(&taken), ChangeError::AddressTaken { node: NodeId(3), .. }));
+    let two = first(2, 2);
+    let few = ChangeError::TooFewNodes { node: NodeId(2), left: 1, replicas: 2 };
+    assert_eq!(two.change(LogPos(0), &removed(2)), Err(few));
+    let leaving = change(&first(4, 2), 40, &removed(2));
+    assert_eq!(leaving.change(LogPos(40), &added(2)), Err(ChangeError::Leaving { node: NodeId(2) }));
+}
+
+#[test]
+fn what_is_so_already_needs_no_change() {
+    let a = first(3, 2);
+    let add = |id: u64| ChangeCluster::Add { node: NodeId(id), address: format!("127.0.0.1:{}", 7000 + id) };
+    assert_eq!(a.change_for(&add(3)), None);
+    assert_eq!(a.change_for(&ChangeCluster::Remove { node: NodeId(4) }), None);
+    let wanted = a.change_for(&add(4)).expect("it is no member");
+    let b = change(&a, 0, &wanted);
+    assert_eq!((state(&b, 4), b.change_for(&add(4))), (Some(NodeState::Out), None));
+    let b = change(&b, 20, &joined(&[4]));
+    let wanted = b.change_for(&ChangeCluster::Remove { node: NodeId(1) }).expect("it is a member");
+    let c = change(&b, 30, &wanted);
+    assert_eq!((state(&c, 1), c.sequencer), (Some(NodeState::Leaving), NodeId(2)));
+    assert_eq!(c.change_for(&ChangeCluster::Remove { node: NodeId(1) }), None);
+    let stays = Layout { nodes: b.nodes.clone(), ..c };
+    let acceptor = stays.nodes.iter().map(|node| match node.id {
+        NodeId(1) => Node { state: NodeState::Leaving, ..node.clone() },
+        _ => node.clone(),
+    });
+    let stays = Layout { nodes: acceptor.collect(), ..stays };
+    assert_eq!(stays.validate(), Err(LayoutError::OutInActive { node: NodeId(1) }), "it decides nothing");
+}
