@@ -272,9 +272,23 @@ pub enum ClusterCommand {
         #[arg(value_name = "ID")]
         node: u64,
     },
-    /// Show the newest layout
-    #[command(after_help = "Example:\n  ithaca cluster layout --json")]
-    Layout,
+    /// Change what the cluster asks of an append
+    #[command(
+        after_help = "Example:\n  ithaca cluster set --min-replicas 1\n\nWith fewer nodes in use than that nothing is \
+                      appended; what is there can be read."
+    )]
+    Set {
+        /// Copies without which nothing is appended
+        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+        min_replicas: u16,
+    },
+    /// Show the newest layout, or the latest ones
+    #[command(after_help = "Example:\n  ithaca cluster layout --json\n  ithaca cluster layout --history")]
+    Layout {
+        /// The layouts before it as well, the newest first, as far back as the nodes remember
+        #[arg(long)]
+        history: bool,
+    },
 }
 
 /// `ithaca cluster init`.

@@ -65,6 +65,8 @@ impl Status {
             .number("tail", self.tail.0)
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
+            .number("min_replicas", u64::from(self.layout.min_replicas))
+            .boolean("appendable", self.layout.shortage().is_none())
             .number("copies_missing", self.layout.missing().len() as u64)
             .string("cluster", &self.layout.cluster.to_string())
     }
@@ -75,6 +77,9 @@ impl Status {
             self.layout.epoch.0, self.layout.sequencer.0, self.tail
         );
         // Writing to a String cannot fail.
+        if let Some((kept, needed)) = self.layout.shortage() {
+            let _ = write!(text, "\nnothing is appended: {kept} of {needed} copies can be kept");
+        }
         for range in &self.layout.ranges {
             let _ = write!(text, "\n{}", range_line(range));
         }

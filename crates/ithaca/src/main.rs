@@ -61,7 +61,12 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Cluster(ClusterCommand::Remove { node }) => {
             members::remove(&cli.global, NodeId(*node), &mut out)
         }
-        Command::Cluster(ClusterCommand::Layout) => members::layout(&cli.global, &mut out),
+        Command::Cluster(ClusterCommand::Set { min_replicas }) => {
+            members::set(&cli.global, *min_replicas, &mut out)
+        }
+        Command::Cluster(ClusterCommand::Layout { history }) => {
+            members::layout(&cli.global, *history, &mut out)
+        }
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),

@@ -1,4 +1,4 @@
-//! `ithaca cluster init`, `add`, `remove`, `replace`, `layout`: who belongs to a cluster of servers.
+//! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use std::net::SocketAddr;
 
@@ -90,6 +90,17 @@ pub fn remove(global: &Global, node: NodeId, out: &mut Output) -> Result<(), Fai
     out.flush()
 }
 
+/// Says how many copies an append needs.
+pub fn set(global: &Global, count: u16, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("cluster set --min-replicas {count}");
+    let layout = with_client(global, &verb, async |_, client| Ok(client.set_min_replicas(count).await?))?;
+    out.either(
+        || format!("an append needs {count} copies, from epoch {} on", layout.epoch.0),
+        || Object::new().number("min_replicas", count.into()).number("epoch", layout.epoch.0),
+    )?;
+    out.flush()
+}
+
 /// Has a server with an empty data directory take the place of a node that has lost its own.
 pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
     let epoch = with_client(global, "cluster replace", async |env, client| {
@@ -111,10 +122,14 @@ pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Ou
     out.flush()
 }
 
-/// Shows the newest layout.
-pub fn layout(global: &Global, out: &mut Output) -> Result<(), Failure> {
-    let layout = with_client(global, "cluster layout", async |_, client| Ok(client.layout().await?))?;
-    out.either(|| human(&layout), || json(&layout))?;
+/// Shows the newest layout, and with `history` those before it.
+pub fn layout(global: &Global, history: bool, out: &mut Output) -> Result<(), Failure> {
+    let layouts = with_client(global, "cluster layout", async |_, client| {
+        Ok(if history { client.layouts().await? } else { vec![client.layout().await?] })
+    })?;
+    for layout in layouts {
+        out.either(|| human(&layout), || json(&layout))?;
+    }
     out.flush()
 }
 

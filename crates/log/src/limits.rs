@@ -109,8 +109,11 @@ pub const NODES_MAX_COUNT: usize = 1024;
 
 const _: () = assert!(NODES_MAX_COUNT * 8 + 64 <= BODY_MAX_BYTES, "a beat may suspect every node");
 
-/// Ranges of positions in a layout.
-pub const LAYOUT_RANGES_MAX_COUNT: usize = 1024;
+/// Ranges of positions in a layout. Two are added when a node goes and comes back and something is appended meanwhile, and
+/// those whose positions are all trimmed go; so this is 4,000 restarts of nodes over what is kept.
+pub const LAYOUT_RANGES_MAX_COUNT: usize = 8192;
+
+const _: () = assert!(LAYOUT_RANGES_MAX_COUNT <= u16::MAX as usize, "a layout counts them in 16 bits");
 
 /// Stripes in a range of a layout.
 pub const STRIPES_MAX_COUNT: usize = 256;

@@ -25,6 +25,8 @@ pub struct Sequencer {
     remembered_max: usize,
     /// Every grant for a batch that is not remembered lies below.
     forgotten: LogPos,
+    /// What every request for positions is refused with.
+    refuses: Option<Refusal>,
     planted: Planted,
 }
 
@@ -58,12 +60,25 @@ impl Sequencer {
             false => tail,
         };
         let remembered_max = limits::SEQUENCER_REMEMBERED_MAX_COUNT;
-        Self { epoch, next, remembered: VecDeque::new(), remembered_max, forgotten: tail, planted }
+        Self {
+            epoch,
+            next,
+            remembered: VecDeque::new(),
+            remembered_max,
+            forgotten: tail,
+            refuses: None,
+            planted,
+        }
     }
 
     /// The same, remembering at most `count` batches, at least one.
     pub fn remembering(self, count: usize) -> Self {
         Self { remembered_max: count.max(1), ..self }
+    }
+
+    /// The same, which grants nothing: its layout keeps `kept` copies of an entry, and an append needs `needed`.
+    pub fn short_of_replicas(self, kept: u16, needed: u16) -> Self {
+        Self { refuses: Some(Refusal::TooFewReplicas { kept, needed }), ..self }
     }
 
     /// The epoch that it serves.
@@ -74,7 +89,7 @@ impl Sequencer {
     /// The next `count` positions. Refuses another epoch ([`Refusal::WrongEpoch`]), a count of zero or over
     /// [`limits::GRANT_MAX_COUNT`], and to go past the last position; then nothing is used up.
     pub fn grant(&mut self, epoch: Epoch, count: u32) -> Result<Grant, Refusal> {
-        self.check_epoch(epoch)?;
+        self.check_grants(epoch)?;
         if count == 0 || count > limits::GRANT_MAX_COUNT {
             return Err(Refusal::TooLarge { found: count.into(), limit: limits::GRANT_MAX_COUNT.into() });
         }
@@ -95,7 +110,7 @@ impl Sequencer {
         count: u32,
         admitted: Result<(), Refusal>,
     ) -> Result<Placed, Refusal> {
-        self.check_epoch(epoch)?;
+        self.check_grants(epoch)?;
         if let Some(grant) = self.recall(batch)
             && !self.planted.is(PlantedBug::BatchGrantedTwice)
         {
@@ -137,6 +152,11 @@ impl Sequencer {
     pub fn tail(&self, epoch: Epoch) -> Result<LogPos, Refusal> {
         self.check_epoch(epoch)?;
         Ok(self.next)
+    }
+
+    fn check_grants(&self, epoch: Epoch) -> Result<(), Refusal> {
+        self.check_epoch(epoch)?;
+        self.refuses.map_or(Ok(()), Err)
     }
 
     fn check_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {

@@ -124,6 +124,25 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
 }
 
 #[test]
+fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies() {
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "--replicas 3");
+    cluster(&servers, "log append", b"a").expect(0);
+    signal(&servers[1].child, "KILL");
+    servers[1].end();
+    let told = cluster(&servers, "log append --timeout 5s", b"b").expect(3).stderr;
+    assert!(told.contains("2 of 3 copies can be kept: node 2 is not in use"), "{told}");
+    assert_eq!(cluster(&servers, "log read 0", b"").expect(0).text(), "a");
+    cluster(&servers, "cluster set --min-replicas 4", b"").expect(2);
+    cluster(&servers, "cluster set --min-replicas 2", b"").expect(0);
+    cluster(&servers, "log append", b"b").expect(0);
+    let history = cluster(&servers, "cluster layout --history --json", b"").expect(0).text();
+    let (now, then) = (history.lines().next(), history.lines().last());
+    assert!(now.is_some_and(|line| line.contains("\"min_replicas\":2")), "{history}");
+    assert!(then.is_some_and(|line| line.contains("\"epoch\":1,")), "{history}");
+}
+
+#[test]
 fn a_node_that_was_removed_while_it_was_down_is_told_when_it_comes_back() {
     let dir = temp_dir();
     let mut servers = formed(dir.path(), 3, "");

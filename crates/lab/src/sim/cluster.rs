@@ -49,6 +49,7 @@ pub struct ClusterScenario {
 const SETTINGS: &[Setting] = &[
     Setting { name: "topology.nodes", choices: &[3, 3, 3, 4, 5] },
     Setting { name: "topology.replicas", choices: &[1, 2, 2, 2, 3] },
+    Setting { name: "topology.min_replicas", choices: &[1, 1, 2] },
     Setting { name: "topology.added", choices: &[0, 0, 1, 2] },
     Setting { name: "topology.removed", choices: &[0, 0, 1, 2] },
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
@@ -186,7 +187,7 @@ impl World {
         let forming = Forming {
             nodes: ids.zip(self.shared.addrs.iter().copied()).collect(),
             replicas,
-            min_replicas: 1,
+            min_replicas: replicas.min(plan.setting("topology.min_replicas", 1) as u16),
             timeout: FORM_TIME,
         };
         let env = operator.clone();

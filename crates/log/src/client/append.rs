@@ -252,7 +252,7 @@ impl Batch {
                 Err(error) if self.inner.worth_retrying(&error, deadline) => {
                     self.is_late();
                     self.inner.forget_view(&used.take());
-                    self.inner.env.sleep(RETRY_WAIT).await;
+                    self.inner.env.sleep(self.inner.wait_after(Some(&error), RETRY_WAIT)).await;
                     granted = self.ask_in_turn().await;
                 }
                 // Nothing was written: the appends certainly did not happen.
@@ -273,7 +273,8 @@ impl Batch {
         let is_next = || (appender.placed.borrow().first_gap(0) == self.number.0).then_some(());
         let is_over = || env.now() >= self.deadline();
         if is_over() || env.timeout_at(self.deadline(), appender.changed.until(is_next)).await.is_err() {
-            return Err(ClientError::Slow { phase, waited: self.inner.options.timeout });
+            let slow = ClientError::Slow { phase, waited: self.inner.options.timeout };
+            return Err(self.inner.shortage.borrow().clone().unwrap_or(slow));
         }
         Ok(())
     }
@@ -300,8 +301,7 @@ impl Batch {
     }
 
     pub(super) fn failed(&self, view: &View, phase: Phase, error: CallError) -> ClientError {
-        let addr = view.addr(view.layout.sequencer);
-        ClientError::Node { addr, epoch: view.layout.epoch, phase, error }
+        self.inner.call_error(view, view.layout.sequencer, phase, error)
     }
 
     pub(super) fn fail_all(mut self, error: &ClientError) {
@@ -343,10 +343,13 @@ impl Inner {
         count: u32,
         deadline: Time,
     ) -> Result<(Grant, Bytes, Epoch), ClientError> {
-        self.retrying(Phase::Token, deadline, async |inner: &Rc<Inner>, view: &View| {
-            let token = Token { count };
-            inner.call(view, view.layout.sequencer, Phase::Token, &token, deadline).await
-        })
-        .await
+        let granted = self
+            .retrying(Phase::Token, deadline, async |inner: &Rc<Inner>, view: &View| {
+                let token = Token { count };
+                inner.call(view, view.layout.sequencer, Phase::Token, &token, deadline).await
+            })
+            .await?;
+        self.shortage.replace(None);
+        Ok(granted)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::connection::CallError;
-use crate::pos::{Epoch, LogPos};
+use crate::pos::{Epoch, LogPos, NodeId};
 
 /// What a client was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +135,16 @@ pub enum ClientError {
         /// The time that it was given.
         waited: Duration,
     },
+    /// Nothing is appended: of each entry fewer copies can be kept than an append needs.
+    #[error("{kept} of {needed} copies can be kept: {}", not_in_use(out))]
+    TooFewReplicas {
+        /// Copies that can be kept.
+        kept: u16,
+        /// Copies that are needed.
+        needed: u16,
+        /// Members that are not in use.
+        out: Vec<NodeId>,
+    },
     /// No endpoint was given.
     #[error("no endpoint to connect to")]
     NoEndpoint,
@@ -157,6 +167,16 @@ pub enum ClientError {
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
+}
+
+/// Which nodes are not in use, in words.
+fn not_in_use(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+    match names.as_slice() {
+        [] => "too few nodes are in use".to_owned(),
+        [node] => format!("node {node} is not in use"),
+        nodes => format!("nodes {} are not in use", nodes.join(" ")),
+    }
 }
 
 /// What kind of failure it is, for exit codes and retries.

@@ -133,7 +133,7 @@ impl Sending {
             return Err(error);
         }
         inner.forget_view(&Some(self.view.clone()));
-        inner.env.sleep(RETRY_WAIT).await;
+        inner.env.sleep(inner.wait_after(Some(&error), RETRY_WAIT)).await;
         Ok(Next::Send)
     }
 

@@ -12,17 +12,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_env::Time;
+use ithaca_env::task::gather;
 use thiserror::Error;
 
 use super::Client;
 use super::error::{ClientError, Phase};
 use super::form::{FormError, cluster_of, tell};
 use crate::layout::{ChangeError, Layout, NodeState};
-use crate::pos::{ClusterId, NodeId};
-use crate::wire::{ChangeCluster, ClusterChanged};
+use crate::limits;
+use crate::pos::{ClusterId, Epoch, NodeId};
+use crate::wire::{ChangeCluster, ClusterChanged, GetLayout, LayoutRecord};
 
 /// How often it is looked whether a change is complete.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a node may take to tell of an old layout.
+const HISTORY_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a node may take to have a change decided before another one is asked.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
@@ -122,6 +126,15 @@ impl Client {
         })
     }
 
+    /// Has an append need `count` replicas from now on: with fewer nodes in use nothing is appended. Returns a layout that
+    /// says so.
+    ///
+    /// Errors: see [`MembersError`]; a count of 0, or above what is wanted, is no layout.
+    pub async fn set_min_replicas(&self, count: u16) -> Result<Rc<Layout>, MembersError> {
+        let asked = ChangeCluster::MinReplicas { count };
+        self.change_cluster(&asked, self.inner.deadline()).await
+    }
+
     /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known.
     async fn change_cluster(
         &self,
@@ -144,6 +157,28 @@ impl Client {
             }
         }
         unreachable!("it is tried until the deadline")
+    }
+
+    /// The layouts that were decided, as far back as somebody who decides them remembers, the newest first.
+    pub async fn layouts(&self) -> Result<Vec<Rc<Layout>>, ClientError> {
+        let (inner, deadline) = (&self.inner, self.inner.deadline());
+        inner.forget_view(&inner.view());
+        let view = inner.view_by(deadline).await?;
+        let mut layouts = vec![Rc::clone(&view.layout)];
+        for back in 1..limits::LAYOUT_HISTORY_MAX_COUNT as u64 {
+            let Some(epoch) = view.layout.epoch.0.checked_sub(back).filter(|&epoch| epoch > 0) else { break };
+            let asked = GetLayout { epoch: Some(Epoch(epoch)) };
+            let ask = async |node: NodeId| {
+                let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
+                let record = inner.call::<_, LayoutRecord>(&view, node, Phase::Layout, &asked, until).await;
+                record.ok().and_then(|(record, _, _)| Layout::decode(&record.record).ok())
+            };
+            let asking = view.layout.acceptors().into_iter().map(ask).collect();
+            let known = gather(asking, Option::is_some).await.into_iter().flatten().flatten().next();
+            let Some(layout) = known else { break };
+            layouts.push(Rc::new(layout));
+        }
+        Ok(layouts)
     }
 
     /// Looks at the newest layout until it is as wanted; the latest one as an error if it is not by `deadline`.

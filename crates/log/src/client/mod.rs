@@ -143,6 +143,8 @@ struct Inner {
     known_tail: Cell<LogPos>,
     /// An epoch, and a position below which its sequencer will grant none any more.
     granted: Cell<(Epoch, LogPos)>,
+    /// Why nothing can be appended, as it was when positions were asked for last.
+    shortage: RefCell<Option<ClientError>>,
     /// What every unit takes, as it said when it was greeted.
     write_limits: Cell<WriteLimits>,
     appender: Rc<Appender>,
@@ -275,6 +277,7 @@ impl Inner {
             watching: Cell::default(),
             known_tail: Cell::default(),
             granted: Cell::default(),
+            shortage: RefCell::default(),
             write_limits: Cell::default(),
             appender: Rc::default(),
         }))

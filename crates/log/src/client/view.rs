@@ -14,12 +14,14 @@ use ithaca_env::task::{Ended, race};
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::{ClientOptions, Inner};
-use crate::layout::{Layout, Node};
+use crate::layout::{Layout, Node, NodeState};
 use crate::pos::{Addr, Epoch, LogPos, NodeId};
-use crate::wire::{Advice, Message, Roles};
+use crate::wire::{Advice, Message, Refusal, Roles};
 
 /// The wait before a call that failed is tried again with a newer view.
 const RETRY_WAIT: Duration = Duration::from_millis(5);
+/// The same if too few nodes are in use: one of them has to come back first.
+const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// How long a node may take to accept a connection before another attempt is made.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
@@ -129,6 +131,7 @@ impl Inner {
     /// The sequencer of `epoch` has granted everything below `pos`.
     pub(super) fn note_granted(&self, epoch: Epoch, pos: LogPos) {
         self.granted.set(self.granted.get().max((epoch, pos)));
+        self.shortage.replace(None);
     }
 
     /// A position that every later grant of the view's epoch is at or above: its first, or what the client has seen
@@ -211,7 +214,33 @@ impl Inner {
         let connection = self.connection(view, node, deadline).await?;
         let epoch = view.layout.epoch;
         let answered = connection.call::<M, R>(&self.env, epoch, request, deadline).await;
-        answered.map_err(|error| ClientError::Node { addr: view.addr(node), epoch, phase, error })
+        answered.map_err(|error| self.call_error(view, node, phase, error))
+    }
+
+    /// Why a call to a node of `view` failed.
+    pub(super) fn call_error(
+        &self,
+        view: &View,
+        node: NodeId,
+        phase: Phase,
+        error: CallError,
+    ) -> ClientError {
+        let CallError::Refused(Refusal::TooFewReplicas { kept, needed }) = error else {
+            return ClientError::Node { addr: view.addr(node), epoch: view.layout.epoch, phase, error };
+        };
+        let nodes = view.layout.nodes.iter();
+        let out = nodes.filter(|node| node.state != NodeState::InUse).map(|node| node.id).collect();
+        let error = ClientError::TooFewReplicas { kept, needed, out };
+        self.shortage.replace(Some(error.clone()));
+        error
+    }
+
+    /// The wait before a call that failed so is tried again.
+    pub(super) fn wait_after(&self, error: Option<&ClientError>, else_wait: Duration) -> Duration {
+        match error {
+            Some(ClientError::TooFewReplicas { .. }) => SHORTAGE_WAIT,
+            _ => else_wait,
+        }
     }
 
     /// Tries `attempt` with the newest view until it succeeds, fails for good, or `deadline` passes.
@@ -240,6 +269,8 @@ impl Inner {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
             }
             ClientError::Node { error: CallError::Lost(_) | CallError::Superseded, .. } => true,
+            // Whoever waits for it must not be late: then only the time would have run out.
+            ClientError::TooFewReplicas { .. } => return self.env.now() + SHORTAGE_WAIT < deadline,
             _ => false,
         };
         transient && self.env.now() < deadline
@@ -252,14 +283,16 @@ impl Inner {
         deadline: Time,
         last: Option<ClientError>,
     ) -> Result<(), ClientError> {
-        if self.env.now() + RETRY_WAIT >= deadline {
+        let wait = self.wait_after(last.as_ref(), RETRY_WAIT);
+        if self.env.now() + wait >= deadline {
             let waited = self.options.timeout;
             return Err(match last {
+                Some(last @ ClientError::TooFewReplicas { .. }) => last,
                 Some(last) => ClientError::TimedOut { phase, waited, last: Box::new(last) },
                 None => ClientError::Slow { phase, waited },
             });
         }
-        self.env.sleep(RETRY_WAIT).await;
+        self.env.sleep(wait).await;
         Ok(())
     }
 }

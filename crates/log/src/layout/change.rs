@@ -39,8 +39,6 @@ pub struct Change {
     pub sequencer: Option<NodeId>,
     /// Everything below is trimmed: closed ranges that lie wholly below are dropped.
     pub trimmed: LogPos,
-    /// Whether the operator allows appends with fewer replicas than the minimum, as long as there are not enough units.
-    pub degraded: bool,
 }
 
 /// A copy of a closed stripe: one to make, or one that is complete.
@@ -115,13 +113,16 @@ pub enum ChangeError {
         /// One past the last.
         end: LogPos,
     },
-    /// Too few units are left in use.
-    #[error("{found} units are in use, at least {min} are needed")]
-    Units {
+    /// No unit is left in use.
+    #[error("no unit is in use")]
+    NoUnits,
+    /// A cluster is to be formed of fewer units than an append needs replicas.
+    #[error("{found} units are too few for {needed} copies of each entry")]
+    TooFewUnits {
         /// How many there are.
         found: usize,
         /// How many are needed.
-        min: usize,
+        needed: u16,
     },
     /// No node in use may be the sequencer.
     #[error("no node in use has the role of a sequencer")]
@@ -174,14 +175,16 @@ impl Layout {
             epoch: Epoch(1),
             replicas,
             min_replicas,
-            degraded: false,
             nodes,
             sequencer,
             next_base: Addr(0),
             ranges: Vec::new(),
             tails: Vec::new(),
         };
-        layout.start_range(LogPos(0), false)?;
+        layout.start_range(LogPos(0))?;
+        if layout.shortage().is_some() {
+            return Err(ChangeError::TooFewUnits { found: layout.units().count(), needed: min_replicas });
+        }
         layout.validate()?;
         Ok(layout)
     }
@@ -207,7 +210,7 @@ impl Layout {
             active.into_iter().flatten().flat_map(|at| &at.replicas).copied().collect();
         if !placed.iter().copied().eq(next.units()) {
             next.close_range(tail);
-            next.start_range(tail, change.degraded)?;
+            next.start_range(tail)?;
         }
         next.drop_lost(&change.lost);
         next.drop_leaving();
@@ -307,12 +310,10 @@ impl Layout {
     }
 
     /// Begins a range over the units in use.
-    fn start_range(&mut self, start: LogPos, degraded: bool) -> Result<(), ChangeError> {
+    fn start_range(&mut self, start: LogPos) -> Result<(), ChangeError> {
         let units: Vec<NodeId> = self.units().collect();
-        let (found, min) = (units.len(), usize::from(self.min_replicas));
-        self.degraded = found < min && degraded;
-        if found == 0 || found < min && !degraded {
-            return Err(ChangeError::Units { found, min: if degraded { 1 } else { min } });
+        if units.is_empty() {
+            return Err(ChangeError::NoUnits);
         }
         let mut stripes = Vec::new();
         for replicas in arrange(&units, self.replicas) {

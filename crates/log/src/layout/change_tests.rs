@@ -133,10 +133,8 @@ fn what_cannot_be_changed_says_why() {
     let below = ChangeError::TailBelow { tail: LogPos(9), decided: LogPos(10) };
     assert_eq!(refused(9, &Change::default()), below);
     assert_eq!(refused(10, &lost(&[7])), ChangeError::NotMember { node: NodeId(7) });
-    assert_eq!(refused(10, &lost(&[2])), ChangeError::Units { found: 1, min: 2 });
-    let nobody = Change { degraded: true, ..lost(&[1, 2]) };
-    assert_eq!(refused(10, &nobody), ChangeError::NoSequencer);
-    let gone = Change { sequencer: Some(NodeId(2)), degraded: true, ..lost(&[2]) };
+    assert_eq!(refused(10, &lost(&[1, 2])), ChangeError::NoSequencer);
+    let gone = Change { sequencer: Some(NodeId(2)), ..lost(&[2]) };
     assert_eq!(refused(10, &gone), ChangeError::NotSequencer { node: NodeId(2) });
     let copy = Copy { start: LogPos(0), stripe: 0, node: NodeId(1) };
     let open = Change { completed: vec![copy], ..Change::default() };
@@ -148,15 +146,24 @@ fn what_cannot_be_changed_says_why() {
 }
 
 #[test]
-fn fewer_units_than_the_minimum_serve_only_if_the_operator_allows_it_and_only_so_long() {
+fn with_fewer_units_than_the_minimum_nothing_is_appended_until_the_operator_asks_for_less() {
     let a = first(2, 2);
-    let b = change(&a, 10, &Change { degraded: true, ..lost(&[2]) });
-    assert_eq!((b.degraded, ranges(&b)[1].as_str()), (true, "10: [1]@2"));
-    assert!(change(&b, 15, &Change::default()).degraded, "a restart keeps it");
-    let c = change(&b, 20, &joined(&[2]));
-    assert_eq!((c.degraded, ranges(&c)[2].as_str()), (false, "20: [1,2]@3 [2,1]@4"));
-    let undeclared = Layout { degraded: false, ..b };
-    assert!(matches!(undeclared.validate(), Err(LayoutError::Replicas { index: 1, found: 1, min: 2, .. })));
+    assert_eq!(a.shortage(), None);
+    let b = change(&a, 10, &lost(&[2]));
+    assert_eq!((b.shortage(), ranges(&b)[1].as_str()), (Some((1, 2)), "10: [1]@2"));
+    assert_eq!(change(&b, 10, &Change::default()).shortage(), Some((1, 2)), "a restart changes nothing");
+    let least = |count| Change { min_replicas: Some(count), ..Change::default() };
+    let c = change(&b, 10, &least(1));
+    assert_eq!((c.shortage(), ranges(&c)), (None, ranges(&b)), "every position lies where it would have");
+    let d = change(&c, 20, &least(2));
+    assert_eq!(d.shortage(), Some((1, 2)));
+    let e = change(&d, 20, &joined(&[2]));
+    assert_eq!((e.shortage(), ranges(&e)[2].as_str()), (None, "20: [1,2]@3 [2,1]@4"));
+    let counts = LayoutError::ReplicaCounts { replicas: 2, min_replicas: 3, max: limits::REPLICAS_MAX_COUNT };
+    assert_eq!(e.change(LogPos(20), &least(3)), Err(ChangeError::Layout(counts)));
+    let two = (1..=2).map(node).collect();
+    let few = ChangeError::TooFewUnits { found: 2, needed: 3 };
+    assert_eq!(Layout::first(ClusterId(7), two, 3, 3), Err(few));
 }
 
 #[test]
@@ -322,5 +329,36 @@ fn a_thousand_losses_and_returns_leave_every_entry_in_its_place_and_the_layout_s
         assert!(changes > 300, "{changes} nodes came and went");
         assert!(members > 100, "{members} nodes were added or removed");
         assert!(most < 100, "{most} ranges for 150 positions and some more");
+    }
+}
+
+#[test]
+fn two_thousand_restarts_of_a_node_leave_every_entry_in_its_place_and_room_in_the_layout() {
+    let mut layout = first(3, 2);
+    let mut places = Vec::new();
+    let mut step = |layout: &mut Layout, wanted: &Change| {
+        let tail = LogPos(places.len() as u64);
+        *layout = layout.change(tail, wanted).expect("a layout");
+        for pos in tail.0..tail.0 + 2 {
+            places.push(layout.locate(LogPos(pos)).expect("a place for what comes").addr);
+        }
+    };
+    for round in 0..2000 {
+        let node = round / 100 % 3 + 1;
+        step(&mut layout, &lost(&[node]));
+        step(&mut layout, &joined(&[node]));
+        if round % 50 == 0 {
+            let copied = completed(&layout);
+            step(&mut layout, &copied);
+        }
+    }
+    assert!(layout.ranges.len() >= 4000, "{} ranges", layout.ranges.len());
+    let record = layout.encode();
+    assert!(record.len() < 100_000, "{} bytes", record.len());
+    let again = Layout::decode(&record).expect("a layout");
+    assert_eq!(again, layout);
+    for (pos, addr) in places.iter().enumerate() {
+        let found = again.locate(LogPos(pos as u64)).map(|at| (at.addr, at.replicas.is_empty()));
+        assert_eq!(found, Some((*addr, false)), "{pos} has moved");
     }
 }

@@ -87,7 +87,8 @@ impl Layout {
 
     /// The position that `addr` of `node` stands for; `None` if it stands for none.
     pub fn position(&self, node: NodeId, addr: Addr) -> Option<LogPos> {
-        for range in &self.ranges {
+        // Most of what is asked about is new.
+        for range in self.ranges.iter().rev() {
             let stripes = range.stripes.len() as u64;
             for (at, stripe) in range.stripes.iter().enumerate() {
                 let addresses = range.addresses(at)?;
@@ -102,7 +103,7 @@ impl Layout {
 
     /// The replicas that are written after `node` where it holds `addr`, in order; `None` if it does not hold it.
     pub fn replicas_after(&self, node: NodeId, addr: Addr) -> Option<&[NodeId]> {
-        let stripe = self.ranges.iter().find_map(|range| {
+        let stripe = self.ranges.iter().rev().find_map(|range| {
             let is_in = |at: &usize| {
                 let extent = range.addresses(*at).unwrap_or_default();
                 range.stripes[*at].replicas.contains(&node) && extent.start <= addr && addr < extent.end

@@ -72,8 +72,8 @@ fn a_leaving_node_that_is_lost_is_left_where_nobody_else_has_a_copy() {
 fn copies_are_counted_among_nodes_in_use_before_a_node_is_let_go() {
     // While 1 is out, 3 alone is in use: one copy there is all that can be made, and is not enough for two.
     let a = change(&first(3, 2), 40, &removed(2));
-    let a = change(&a, 40, &Change { degraded: true, ..lost(&[1]) });
-    let b = change(&a, 40, &Change { degraded: true, ..completed(&a) });
+    let a = change(&a, 40, &lost(&[1]));
+    let b = change(&a, 40, &completed(&a));
     assert_eq!((ranges(&b)[0].as_str(), b.missing()), ("0: [2,3]@0 [2,3]@1 [3]@2", Vec::new()));
     assert_eq!(state(&b, 2), Some(NodeState::Leaving));
     let c = change(&b, 50, &joined(&[1]));

@@ -59,11 +59,8 @@ pub struct Layout {
     pub epoch: Epoch,
     /// Copies of each entry that are wanted.
     pub replicas: u16,
-    /// Replicas that an append needs, in the active range. With fewer units than that a layout can only be changed if the
-    /// operator allows degraded appends.
+    /// Replicas that an append needs. While the active range has fewer, nothing is appended ([`Layout::shortage`]).
     pub min_replicas: u16,
-    /// Whether the active range has fewer replicas than the minimum, because the operator allowed it.
-    pub degraded: bool,
     /// The nodes that it names, in the order of their ids.
     pub nodes: Vec<Node>,
     /// Who grants tokens. It starts at [`Layout::tail`].
@@ -151,7 +148,6 @@ impl Layout {
             epoch: Epoch(1),
             replicas: 1,
             min_replicas: 1,
-            degraded: false,
             sequencer: node.id,
             nodes: vec![node],
             next_base: Addr(limits::STRIPE_ADDRESSES),
@@ -164,6 +160,14 @@ impl Layout {
     pub fn tail(&self) -> LogPos {
         let start = self.ranges.first().map_or(LogPos(0), |range| range.start);
         self.tails.last().map_or(start, |last| last.tail)
+    }
+
+    /// Why nothing is appended in this epoch: the copies of each entry that the active range keeps, and those that are
+    /// needed. `None` if there are enough. The operator may ask for fewer.
+    pub fn shortage(&self) -> Option<(u16, u16)> {
+        let stripes = &self.ranges.last()?.stripes;
+        let kept = stripes.iter().map(|stripe| stripe.replicas.len()).min()? as u16;
+        (kept < self.min_replicas).then_some((kept, self.min_replicas))
     }
 
     /// The node with this id.

@@ -1,7 +1,5 @@
 //! What makes a layout one: everything that the types do not say.
 
-use std::collections::BTreeMap;
-
 use thiserror::Error;
 
 use super::{Layout, NodeState};
@@ -196,9 +194,7 @@ impl Layout {
                 let mut different = stripe.replicas.clone();
                 different.sort();
                 different.dedup();
-                let appended = index == active && !self.degraded;
-                let min = if appended { usize::from(self.min_replicas) } else { 1 };
-                let max = limits::REPLICAS_MAX_COUNT;
+                let (min, max) = (1, limits::REPLICAS_MAX_COUNT);
                 let found = different.len();
                 if found < min || found > max || found != stripe.replicas.len() {
                     return Err(LayoutError::Replicas { index, stripe: at, found, min, max });
@@ -221,25 +217,20 @@ impl Layout {
 
     /// No address of a unit may stand for two positions: a write to the one would be found at the other.
     fn validate_addresses(&self) -> Result<(), LayoutError> {
-        let mut used: BTreeMap<(NodeId, u64), u64> = BTreeMap::new();
+        let mut used: Vec<(NodeId, Addr, Addr)> = Vec::new();
         for range in &self.ranges {
             for (at, stripe) in range.stripes.iter().enumerate() {
                 let addresses = range.addresses(at).unwrap_or_default();
-                for &node in &stripe.replicas {
-                    let before = used.range(..(node, addresses.end.0)).next_back();
-                    if let Some((&(owner, start), &end)) = before
-                        && owner == node
-                        && end > addresses.start.0
-                    {
-                        return Err(LayoutError::AddressTwice {
-                            node,
-                            addr: addresses.start.max(Addr(start)),
-                        });
-                    }
-                    if !addresses.is_empty() {
-                        used.insert((node, addresses.start.0), addresses.end.0);
-                    }
+                if !addresses.is_empty() {
+                    used.extend(stripe.replicas.iter().map(|&node| (node, addresses.start, addresses.end)));
                 }
+            }
+        }
+        used.sort_unstable();
+        for pair in used.windows(2) {
+            let ((before, _, end), (node, addr, _)) = (pair[0], pair[1]);
+            if before == node && end > addr {
+                return Err(LayoutError::AddressTwice { node, addr });
             }
         }
         Ok(())

@@ -114,6 +114,10 @@ impl Node {
         let (mut sequencer, mut forwarder) = (None, None);
         if may_grant && layout.sequencer == self.id {
             let started = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
+            let started = match layout.shortage() {
+                Some((kept, needed)) => started.short_of_replicas(kept, needed),
+                None => started,
+            };
             sequencer = Some(started.remembering(remembered_max));
             forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), planted));
         }

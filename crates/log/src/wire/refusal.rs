@@ -145,6 +145,14 @@ pub enum Refusal {
         /// The latest epoch that the node knows.
         epoch: Epoch,
     },
+    /// Code 24. Of each entry fewer copies can be kept than an append needs, because too few units are in use.
+    #[error("{kept} of {needed} copies can be kept")]
+    TooFewReplicas {
+        /// Copies that can be kept.
+        kept: u16,
+        /// Copies that are needed.
+        needed: u16,
+    },
 }
 
 /// What a client does after a refusal.
@@ -167,7 +175,7 @@ impl Refusal {
         match self {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
             Self::WrongNode { .. } | Self::NoLayout { .. } | Self::NoLease { .. } => Advice::NewLayout,
-            Self::NotChanged { .. } => Advice::NewLayout,
+            Self::NotChanged { .. } | Self::TooFewReplicas { .. } => Advice::NewLayout,
             Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
             Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
@@ -212,6 +220,7 @@ impl Refusal {
             Self::NotRelayed => (21, 0, 0),
             Self::NoLease { epoch } => (22, epoch.0, 0),
             Self::NotChanged { epoch } => (23, epoch.0, 0),
+            Self::TooFewReplicas { kept, needed } => (24, kept.into(), needed.into()),
         }
     }
 
@@ -243,6 +252,7 @@ impl Refusal {
             21 => Self::NotRelayed,
             22 => Self::NoLease { epoch: Epoch(a) },
             23 => Self::NotChanged { epoch: Epoch(a) },
+            24 => Self::TooFewReplicas { kept: u16::try_from(a).ok()?, needed: u16::try_from(b).ok()? },
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

@@ -212,6 +212,7 @@ fn replies() -> Vec<Sample> {
         sample("refusal_not_relayed", head(), Refusal::NotRelayed, &[]),
         sample("refusal_no_lease", head(), Refusal::NoLease { epoch: Epoch(3) }, &[]),
         sample("refusal_not_changed", head(), Refusal::NotChanged { epoch: Epoch(3) }, &[]),
+        sample("refusal_too_few_replicas", head(), Refusal::TooFewReplicas { kept: 1, needed: 2 }, &[]),
         sample("refusal_sealed", head(), Refusal::Sealed { sealed: Epoch(3) }, &[]),
         sample("refusal_too_sparse", head(), Refusal::TooSparse { addr: Addr(1 << 40), limit: 65_536 }, &[]),
         sample(

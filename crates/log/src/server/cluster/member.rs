@@ -356,6 +356,9 @@ impl Member {
             return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
         }
         self.over_since.set(None);
+        if self.completed.borrow().is_empty() {
+            return None;
+        }
         // What another layout has listed meanwhile, or does not want here any more, is left out.
         let missing = layout.missing();
         self.completed.borrow_mut().retain(|copied| missing.contains(copied));
