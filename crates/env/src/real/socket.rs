@@ -18,6 +18,9 @@ use crate::net::{Conn, NetError, Outbox, Stream};
 
 /// Room that a read offers at the least. Large enough for a batch of entries, so that one call takes a whole frame.
 const READ_BYTES: usize = 256 << 10;
+/// A connection on which the other side's system has acknowledged nothing of what was sent for so long is lost. Left alone, TCP would try
+/// again ever more seldom, and find out that a link is back as late as it had been away.
+const UNACKNOWLEDGED_MAX_MS: u32 = 2_000;
 
 pub(super) struct Socket {
     /// `None` once closed.
@@ -35,8 +38,13 @@ pub(super) struct Socket {
 /// A connection over a connected, non-blocking socket.
 pub(super) fn adopt(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Conn, NetError> {
     let failed = |error: Errno| NetError::Io { addr: peer, operation: "connect", message: error.to_string() };
-    sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+    set_up(&fd).map_err(failed)?;
     Ok(Conn::new(register(reactor, fd, peer).map_err(failed)?))
+}
+
+fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED_MAX_MS)
 }
 
 fn register(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Rc<Socket>, Errno> {
@@ -64,7 +72,7 @@ pub(super) async fn connect(reactor: &Rc<Reactor>, addr: SocketAddr) -> Result<C
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed)?;
-    sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;
+    set_up(&fd).map_err(failed)?;
     match rustix::net::connect(&fd, &addr) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(error) => return Err(failed(error)),
