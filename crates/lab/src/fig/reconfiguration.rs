@@ -60,7 +60,7 @@ struct Trial {
 
 impl Trial {
     /// What `percent` of the reconfigurations do not exceed.
-    fn at(&self, percent: usize, value: fn(&Took) -> f64) -> f64 {
+    fn at(&self, percent: usize, value: Phase) -> f64 {
         let mut values: Vec<f64> = self.took.iter().map(value).collect();
         values.sort_by(f64::total_cmp);
         values[(values.len() * percent).div_ceil(100).max(1) - 1]
@@ -181,25 +181,27 @@ fn trial(units: usize, count: usize) -> Trial {
     Trial { units, took }
 }
 
+/// The time that a phase took.
+type Phase = fn(&Took) -> f64;
+
 /// Reconfigures a cluster of 32 units `count` times, and one of each of these numbers of units.
 pub fn measure(units: &[usize], count: usize) -> Figure {
     let trials: Vec<Rc<Trial>> = units.iter().map(|&units| Rc::new(trial(units, count))).collect();
     let known = trials.iter().find(|trial| trial.units == SHOWN_UNITS).cloned();
     let shown = known.unwrap_or_else(|| Rc::new(trial(SHOWN_UNITS, count)));
-    let phases: [(&str, fn(&Took) -> f64); 3] = [
+    let phases: [(&str, Phase); 3] = [
         ("sealing all", |took| took.seal),
         ("until decided", |took| took.total),
         ("known to all", |took| took.learned),
     ];
-    let chart =
-        |title: String, x_label: &str, x: Vec<String>, y: &dyn Fn(fn(&Took) -> f64) -> Vec<f64>| Chart {
-            title,
-            x_label: x_label.to_string(),
-            y_label: "milliseconds".to_string(),
-            x,
-            scale: Scale::Linear,
-            lines: phases.iter().map(|(name, value)| Line { name: name.to_string(), y: y(*value) }).collect(),
-        };
+    let chart = |title: String, x_label: &str, x: Vec<String>, y: &dyn Fn(Phase) -> Vec<f64>| Chart {
+        title,
+        x_label: x_label.to_string(),
+        y_label: "milliseconds".to_string(),
+        x,
+        scale: Scale::Linear,
+        lines: phases.iter().map(|(name, value)| Line { name: name.to_string(), y: y(*value) }).collect(),
+    };
     let charts = vec![
         chart(
             format!("{SHOWN_UNITS} units: distribution"),
@@ -237,7 +239,7 @@ pub fn measure(units: &[usize], count: usize) -> Figure {
 /// The distribution on 32 units, then the medians.
 fn rows(trials: &[Rc<Trial>], shown: &Trial) -> Vec<String> {
     let row = |trial: &Trial, percent| {
-        let values: [fn(&Took) -> f64; 5] =
+        let values: [Phase; 5] =
             [|it| it.prepare, |it| it.seal, |it| it.decide, |it| it.total, |it| it.learned];
         let values = values.map(|value| format!("{:.3}", trial.at(percent, value))).join(",");
         format!("{},{percent},{values}", trial.units)

@@ -139,8 +139,8 @@ fn start_node(sim: &Sim, setup: &Setup, index: usize) -> ProcessId {
 
 async fn serve(env: Env, options: NodeOptions) {
     let node = ClusterNode::start(&env, options).await.expect("a node that meets no fault starts");
-    let why = node.failed().await;
-    panic!("a unit that meets no fault stores what it is given: {why}");
+    let end = node.ended().await;
+    panic!("a node that meets no fault serves on: {end}");
 }
 
 /// The members: units that decide layouts if they are among the first, and any unit may be the sequencer unless there is one that is

@@ -77,7 +77,7 @@ impl Message for ChangeCluster {
         // What a change does not have must be 0 or empty.
         zero("replica count", if what == 3 { 0 } else { count.into() })?;
         zero("node", if what == 3 { node.0 } else { 0 })?;
-        match (what == 1) == !address.is_empty() {
+        match (what == 1) != address.is_empty() {
             true => Ok(asked),
             false => Err(invalid("address", length, "one for an addition and none else")),
         }
