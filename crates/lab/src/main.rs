@@ -5,6 +5,7 @@ mod bench;
 mod blocks;
 mod fig;
 mod measure;
+mod operator;
 mod sim;
 mod soak;
 mod tidy;

@@ -3,24 +3,21 @@
 //! An operator does what a node does that has seen a failure: it prepares the acceptors, seals the epoch at every node at the same time,
 //! and has the next layout decided. Nothing has failed, so nobody waits for leases; "we conservatively seal all drives".
 
-use std::cell::Cell;
-use std::net::SocketAddr;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_env::Time;
 use ithaca_env::sim::Speed;
-use ithaca_env::task::gather;
-use ithaca_env::{Env, Time};
-use ithaca_log::client::{Client, Connection, Identity};
+use ithaca_log::client::Client;
 use ithaca_log::detector::Timing;
 use ithaca_log::layout::Layout;
-use ithaca_log::pos::{Ballot, ClientId, Epoch, NodeId};
-use ithaca_log::wire::{Accept, Accepted, Learn, Learned, Message, Prepare, Promise, Seal, Sealed, Vote};
 
 use super::Figure;
 use super::chart::{Chart, Line, Scale};
 use super::testbed::{MESSAGES_PER_S, Setup, Testbed};
+use crate::operator::Operator;
 
 const SEED: u64 = 1;
 /// The cluster whose distribution is shown.
@@ -31,9 +28,6 @@ const CALLS: usize = 1;
 const ENTRY_BYTES: usize = 4096;
 /// From one layout to the start of the next reconfiguration: clients go on meanwhile.
 const REST: Duration = Duration::from_millis(20);
-/// The operator's id as a proposer, which no node has.
-const OPERATOR: NodeId = NodeId(1 << 20);
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Marks of the distribution, in percent.
 const MARKS: [usize; 9] = [1, 10, 25, 50, 75, 90, 95, 99, 100];
 
@@ -71,80 +65,27 @@ fn ms(from: Time, to: Time) -> f64 {
     to.since(from).as_nanos() as f64 / 1e6
 }
 
-/// A connection to every node.
-struct Operator {
-    env: Env,
-    nodes: Vec<(NodeId, Connection)>,
-}
-
-impl Operator {
-    async fn connect(env: Env, layout: &Layout) -> Self {
-        let mut nodes = Vec::new();
-        for node in &layout.nodes {
-            let addr: SocketAddr = node.address.parse().expect("an address of the testbed");
-            let who = Identity { client: ClientId(OPERATOR.0), node: node.id, cluster: layout.cluster };
-            let open = Connection::open(&env, addr, who, env.now() + PATIENCE).await;
-            nodes.push((node.id, open.expect("a node that meets no fault is reached")));
-        }
-        Self { env, nodes }
-    }
-
-    /// Asks these nodes at the same time until so many have answered.
-    async fn ask<Q: Message, R: Message>(
-        &self,
-        (nodes, enough): (&[NodeId], usize),
-        epoch: Epoch,
-        request: impl Fn(NodeId) -> Q,
-    ) -> Vec<(NodeId, R)> {
-        let deadline = self.env.now() + PATIENCE;
-        let ask = async |(node, connection): &(NodeId, Connection)| {
-            let answered = connection.call::<Q, R>(&self.env, epoch, &request(*node), deadline).await;
-            (*node, answered.expect("a node that meets no fault does as it is asked").0)
-        };
-        let asked = self.nodes.iter().filter(|(node, _)| nodes.contains(node)).map(&ask).collect();
-        let answered = Cell::new(0);
-        let is_enough = |_: &(NodeId, R)| {
-            answered.set(answered.get() + 1);
-            answered.get() >= enough
-        };
-        gather(asked, is_enough).await.into_iter().flatten().collect()
-    }
-
-    /// Has the layout after `before` decided: the same places, the next epoch.
-    async fn reconfigure(&self, before: &Layout) -> (Layout, Took) {
-        let (env, epoch) = (&self.env, before.epoch.next());
-        let acceptors = before.acceptors();
-        let majority = acceptors.len() / 2 + 1;
-        let all: Vec<NodeId> = self.nodes.iter().map(|&(node, _)| node).collect();
-        let ballot = Ballot { round: 1, proposer: OPERATOR };
-        let began = env.now();
-        let promised: Vec<(_, Promise)> =
-            self.ask((&acceptors, majority), epoch, |_| Prepare { epoch, ballot }).await;
-        let is_free = |(_, promise): &(_, Promise)| promise.vote == Vote::Given { accepted: None };
-        assert!(promised.iter().all(is_free), "nothing has failed that a node would propose a layout for");
-        let prepared = env.now();
-        let seal = |node| Seal { epoch: before.epoch, extents: before.active_extents(node) };
-        let sealed: Vec<(NodeId, Sealed)> = self.ask((&all, all.len()), before.epoch, seal).await;
-        let all_sealed = env.now();
-        let tail = before.find_tail(&sealed.into_iter().collect()).expect("every unit is sealed");
-        let next = before.next_epoch(tail);
-        let record = next.encode();
-        let accepted: Vec<(_, Accepted)> =
-            self.ask((&acceptors, majority), epoch, |_| Accept { ballot, record: record.clone() }).await;
-        let is_given = |(_, accepted): &(_, Accepted)| matches!(accepted.vote, Vote::Given { .. });
-        assert!(accepted.iter().all(is_given), "nobody else proposes");
-        let decided = env.now();
-        let _: Vec<(_, Learned)> =
-            self.ask((&all, all.len()), epoch, |_| Learn { record: record.clone() }).await;
-        let took = Took {
-            prepare: ms(began, prepared),
-            seal: ms(prepared, all_sealed),
-            decide: ms(all_sealed, decided),
-            total: ms(began, decided),
-            learned: ms(began, env.now()),
-        };
-        (next, took)
-    }
+/// Has the layout after `before` decided: the same places, the next epoch.
+async fn reconfigure(operator: &Operator, before: &Layout) -> io::Result<(Layout, Took)> {
+    let env = operator.env();
+    let began = env.now();
+    operator.prepare(before).await?;
+    let prepared = env.now();
+    let sealed = operator.seal_all(before).await?;
+    let all_sealed = env.now();
+    let tail = before.find_tail(&sealed).map_err(io::Error::other)?;
+    let next = before.next_epoch(tail);
+    operator.decide(before, &next).await?;
+    let decided = env.now();
+    operator.tell(&next).await?;
+    let took = Took {
+        prepare: ms(began, prepared),
+        seal: ms(prepared, all_sealed),
+        decide: ms(all_sealed, decided),
+        total: ms(began, decided),
+        learned: ms(began, env.now()),
+    };
+    Ok((next, took))
 }
 
 fn trial(units: usize, count: usize) -> Trial {
@@ -167,16 +108,17 @@ fn trial(units: usize, count: usize) -> Trial {
     });
     let (env, mut layout) = (testbed.sim.env(testbed.operator), testbed.layout.clone());
     let took = testbed.sim.block_on(testbed.operator, async move {
-        let operator = Operator::connect(env.clone(), &layout).await;
+        let operator = Operator::connect(&env, &layout).await?;
         let mut took = Vec::new();
         for _ in 0..count {
             env.sleep(REST).await;
-            let (next, this) = operator.reconfigure(&layout).await;
+            let (next, this) = reconfigure(&operator, &layout).await?;
             layout = next;
             took.push(this);
         }
-        took
+        Ok::<_, io::Error>(took)
     });
+    let took = took.expect("a cluster without faults does as it is asked");
     testbed.stop(&load);
     Trial { units, took }
 }
