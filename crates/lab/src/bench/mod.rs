@@ -15,6 +15,7 @@
 )]
 
 mod chain;
+mod cluster;
 mod ithaca;
 mod plan;
 mod redis;
@@ -59,19 +60,28 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     let bare_only = arguments.names.iter().any(|name| name == "bare");
     let with_chain = !bare_only
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| chain::is_named(name)));
+    let with_cluster = !bare_only
+        && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == cluster::NAME));
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    if benches.is_empty() && !with_chain {
+    if benches.is_empty() && !with_chain && !with_cluster {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
-        return Err(io::Error::other(format!("no such bench; there are: bare {} {known}", chain::NAME)));
+        return Err(io::Error::other(format!(
+            "no such bench; there are: bare {} {} {known}",
+            chain::NAME,
+            cluster::NAME
+        )));
     }
     std::fs::create_dir_all(&arguments.data)?;
     let drive = DriveFile::create(&arguments.data.join("drive"))?;
     let mut all_met = if with_chain { chain::run(arguments, &drive)? } else { true };
+    if with_cluster {
+        all_met &= cluster::run(arguments, &drive)?;
+    }
     if !benches.is_empty() {
         all_met &= run_servers(arguments, &benches, bare_only, &drive)?;
     }

@@ -39,7 +39,7 @@ mod process;
 mod random;
 mod recovery;
 mod restart;
-mod results;
+pub mod results;
 mod volume;
 mod wipe;
 
