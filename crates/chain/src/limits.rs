@@ -58,6 +58,8 @@ pub const TRAILER_RANGES_MAX: usize = 128;
 /// Holes left by damage that one segment's footer lists.
 pub const HOLES_MAX: usize = 1024;
 
+/// Keys come in blocks of so many. Those of one block are used in about ascending order; where one block ends says nothing of the others.
+pub const KEY_BLOCK: u64 = 1 << 44;
 /// Bytes of one write of background work: footers and the pre-writing of segments.
 pub const BACKGROUND_IO_BYTES: usize = 1 << 20;
 /// Free segments that are written over in advance at the most, unless the options ask for more.

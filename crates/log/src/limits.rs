@@ -128,7 +128,7 @@ pub const REPLICAS_MAX_COUNT: usize = 8;
 
 /// Addresses of a stripe: it has a block of them, which no other stripe has ever, on any unit. 500 years of appends at 1,000 a
 /// second.
-pub const STRIPE_ADDRESSES: u64 = 1 << 44;
+pub const STRIPE_ADDRESSES: u64 = ithaca_chain::limits::KEY_BLOCK;
 
 const _: () = assert!(u64::MAX / STRIPE_ADDRESSES + 1 >= 1_000_000, "a million stripes can begin");
 

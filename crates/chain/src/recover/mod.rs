@@ -31,6 +31,7 @@ use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentStat
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
 use crate::format::{Directory, GroupIdentity, Hole, Trailer};
+use crate::limits::KEY_BLOCK;
 use crate::links::Links;
 use crate::metadata::Known;
 use crate::options::{ChainId, ChainOptions, Geometry, planted};
@@ -84,6 +85,13 @@ pub(crate) struct Reopened {
     pub(crate) unequal: Vec<Unequal>,
 }
 
+/// Keys below `below` that may have had a record that is lost: of the block that `below` lies in all; of each lower one, which has come
+/// to an end of its own, those up to the last of which something is known. What was lost behind that counts as never written.
+fn lost_keys(covered: &RangeSet, below: u64) -> Vec<Range<u64>> {
+    let known = covered.ranges().map(|range| range.end.min(below)).chain([below]);
+    known.filter(|&end| end > 0).map(|end| (end - 1) / KEY_BLOCK * KEY_BLOCK..end).collect()
+}
+
 /// Finds out what is on the drives, with what a metadata drive knows of them. Writes nothing.
 pub(crate) async fn recover(
     links: &Links,
@@ -125,7 +133,9 @@ pub(crate) async fn recover(
         recovered.covered.insert(range);
     }
     if !planted!(options, LostGroupForgotten) {
-        recovered.covered.insert(0..catalog.lost_below);
+        for range in lost_keys(&recovered.covered, catalog.lost_below) {
+            recovered.covered.insert(range);
+        }
     }
     recovered.released = catalog.released.clone();
     recovered.highest_key = recovered.covered.last();

@@ -197,10 +197,16 @@ async fn compare(
             StateRef::Unwritten => {}
             StateRef::Trimmed => copied.trimmed.push(range),
             StateRef::Junk { epoch } => {
-                let own = unit.holdings(range).await.map_err(RebuildError::Unit)?;
-                let is_data = |run: &&Run| run.kind == RunKind::Data;
-                let stored = own.iter().flat_map(|(_, _, runs)| runs).filter(is_data);
-                copied.voided.extend(stored.map(|run| AddrRange::from(run.keys())));
+                match unit.holdings(range).await {
+                    Ok(own) => {
+                        let is_data = |run: &&Run| run.kind == RunKind::Data;
+                        let stored = own.iter().flat_map(|(_, _, runs)| runs).filter(is_data);
+                        copied.voided.extend(stored.map(|run| AddrRange::from(run.keys())));
+                    }
+                    // Whatever stood there.
+                    Err(Refusal::Damaged { .. }) => copied.voided.push(range),
+                    Err(refusal) => return Err(RebuildError::Unit(refusal)),
+                }
                 copied.runs.extend(junk(range.numbers(), epoch));
             }
             StateRef::Data { epoch, meta, table } => {
@@ -220,8 +226,25 @@ async fn compare(
     Ok((copied, reached))
 }
 
-/// Refuses to go on where this unit holds anything but the entries of `run`.
+/// Refuses to go on where this unit holds anything but the entries of `run`. What is damaged here stays so, and is read from
+/// another replica.
 async fn check_same(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(), RebuildError> {
+    match compare_run(unit, node, run).await {
+        Err(RebuildError::Unit(Refusal::Damaged { .. })) => {}
+        compared => return compared,
+    }
+    for key in run.keys() {
+        match compare_run(unit, node, &run.slice(key..key + 1)).await {
+            Err(RebuildError::Unit(Refusal::Damaged { addr })) => {
+                tracing::warn!(%addr, "an entry of a range that is copied is damaged here");
+            }
+            compared => compared?,
+        }
+    }
+    Ok(())
+}
+
+async fn compare_run(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(), RebuildError> {
     let own = unit.holdings(run.keys().into()).await.map_err(RebuildError::Unit)?;
     let expected: BTreeMap<u64, _> = run.keys().zip(run.table.entries()).collect();
     for (part, holding, runs) in own {
