@@ -31,7 +31,7 @@ impl Inner {
         let (changed, weak) = (Rc::clone(&self.changed), Rc::downgrade(self));
         let env = self.env.clone();
         self.env.spawn(async move {
-            let mut again = false;
+            let mut asked = env.now();
             loop {
                 let ticket = changed.ticket();
                 let Some(inner) = weak.upgrade() else { return };
@@ -39,6 +39,10 @@ impl Inner {
                     return;
                 }
                 inner.busy.set(inner.busy.get() + 1);
+                let again = env.now().since(asked) >= GROW_AGAIN;
+                if again {
+                    asked = env.now();
+                }
                 let kept = inner.keep(again).await;
                 inner.busy.set(inner.busy.get() - 1);
                 // Only then: a ring before would wake this very task again and again.
@@ -54,14 +58,14 @@ impl Inner {
                 };
                 let may_have_room = inner.core.borrow().may_have_room_later();
                 drop(inner);
-                again = match (goes_on, may_have_room) {
-                    (true, _) => false,
-                    (false, true) => env.timeout(GROW_AGAIN, changed.after(ticket)).await.is_err(),
-                    (false, false) => {
-                        changed.after(ticket).await;
-                        false
+                match (goes_on, may_have_room) {
+                    (true, _) => {}
+                    // Whichever comes first: a chain that is busy rings all the time.
+                    (false, true) => {
+                        let _ = env.timeout_at(asked + GROW_AGAIN, changed.after(ticket)).await;
                     }
-                };
+                    (false, false) => changed.after(ticket).await,
+                }
             }
         });
     }

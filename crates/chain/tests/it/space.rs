@@ -87,7 +87,12 @@ fn a_drive_that_had_no_room_to_grow_grows_when_there_is_room() {
     assert!(full_bytes <= 1 << 20, "{full_bytes}: it had no room");
     sim.fault_drive(sim.drive(MACHINE, "others"), DriveFault::Replace);
     sim.block_on(node, async move {
-        env.sleep(std::time::Duration::from_secs(3)).await;
+        // Not even while it is busy with what a full drive still takes.
+        for nth in 0..30 {
+            let ticket = chain.append(Batch { runs: vec![junk((1 << 40) + nth, 1, 1)], ..Batch::default() });
+            chain.wait(ticket.expect("the reserve")).await.expect("no fault");
+            env.sleep(std::time::Duration::from_millis(100)).await;
+        }
         let more = fill(&env, &chain, end).await;
         assert!(more > end, "there is room again");
         chain.close().await.expect("no fault");
