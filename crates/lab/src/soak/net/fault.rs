@@ -162,7 +162,8 @@ impl Event {
     }
 }
 
-/// One event of each of `kinds`, in an order of its own, and `pairs` of two faults among them.
+/// One event of each of `kinds`, in an order of its own, and `pairs` of two faults among them. A drive that has no room is
+/// filled first: later it might be full before its turn.
 pub fn plan(
     random: &mut Random,
     kinds: &[Kind],
@@ -196,6 +197,7 @@ pub fn plan(
     for last in (1..events.len()).rev() {
         events.swap(last, random.below(last as u64 + 1) as usize);
     }
+    events.sort_by_key(|event| event.faults[0].kind != Kind::FullDisk);
     events
 }
 
@@ -207,6 +209,7 @@ mod tests {
     fn a_plan_has_every_kind_once_and_its_faults_are_at_different_nodes() {
         for seed in 0..200 {
             let events = plan(&mut Random::new(seed), &Kind::ALL, 3, 5, (1.0, 2.0));
+            assert_eq!(events[0].faults[0].kind, Kind::FullDisk);
             for kind in Kind::ALL {
                 let alone = events.iter().filter(|event| event.faults.len() == 1);
                 assert_eq!(alone.filter(|event| event.faults[0].kind == kind).count(), 1, "{kind:?}");

@@ -47,7 +47,7 @@ use fault::{Event, Kind, plan};
 use links::Links;
 use results::{Row, Table};
 use witness::{Shared, attest, follow};
-use world::{PATIENCE, World, whole_again};
+use world::{PATIENCE, WHOLE_PATIENCE, World, whole_again};
 
 /// Clients that load the log, and how long each rests between two things that it does.
 const LOADERS: (u32, Duration) = (2, Duration::from_millis(40));
@@ -283,7 +283,7 @@ impl<'a> Round<'a> {
         if whole.is_none() {
             let layout = client.layout().await;
             let layout = layout.map(|layout| format!("{:?} {:?}", layout.nodes, layout.missing()));
-            self.violated(format!("{when}: copies are missing after {PATIENCE:?}: {layout:?}"));
+            self.violated(format!("{when}: copies are missing after {WHOLE_PATIENCE:?}: {layout:?}"));
         }
         whole
     }

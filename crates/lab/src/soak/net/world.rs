@@ -35,6 +35,8 @@ const DRIVE_FAILED: Option<i32> = Some(3);
 const NOTICES_PERCENT: u64 = 50;
 /// The longest that anything may take that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The same for a cluster to be whole again: a node that was slow again and again is kept out for more than five minutes.
+pub const WHOLE_PATIENCE: Duration = Duration::from_secs(400);
 
 /// The cluster, and what it runs on. Taken down in this order.
 pub struct World<'a> {
@@ -248,7 +250,7 @@ pub async fn whole_again(env: &Env, client: &Client) -> Option<Duration> {
         if client.layout().await.is_ok_and(|layout| is_whole(&layout)) {
             return Some(begun.elapsed());
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > WHOLE_PATIENCE {
             return None;
         }
         env.sleep(Duration::from_millis(20)).await;
