@@ -163,7 +163,8 @@ impl Event {
 }
 
 /// One event of each of `kinds`, in an order of its own, and `pairs` of two faults among them. A drive that has no room is
-/// filled first: later it might be full before its turn.
+/// filled first: later it might be full before its turn. Then come drives that hang: a node that is slow waits the longer before
+/// it returns the more often it was taken out before.
 pub fn plan(
     random: &mut Random,
     kinds: &[Kind],
@@ -197,7 +198,11 @@ pub fn plan(
     for last in (1..events.len()).rev() {
         events.swap(last, random.below(last as u64 + 1) as usize);
     }
-    events.sort_by_key(|event| event.faults[0].kind != Kind::FullDisk);
+    events.sort_by_key(|event| match event.faults[0].kind {
+        Kind::FullDisk => 0,
+        Kind::HungDisk | Kind::SlowDisk => 1,
+        _ => 2,
+    });
     events
 }
 
