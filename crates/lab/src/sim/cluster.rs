@@ -13,7 +13,7 @@ use ithaca_env::{Env, Time};
 use ithaca_log::client::{Forming, form};
 use ithaca_log::layout::Layout;
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::NodeId;
+use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 
 use super::operator;
@@ -33,6 +33,8 @@ const RECOVERY_TIME: Duration = Duration::from_secs(60);
 const FORM_TIME: Duration = Duration::from_secs(10);
 /// A process that ended by itself is started again after this.
 const RESTART: Duration = Duration::from_millis(50);
+/// How often a node looks up to where the log is trimmed.
+const FIND_TRIMMED_EVERY: Duration = Duration::from_millis(500);
 /// Where every node listens.
 const PORT: u16 = 7420;
 /// The most nodes that a plan has.
@@ -117,6 +119,8 @@ struct World {
     nodes: Vec<(ProcessId, Rc<Life>)>,
     shared: Rc<Shared>,
     operated: Rc<operator::Done>,
+    /// Whether ranges that were trimmed wholly are gone from the layout.
+    has_forgotten: Cell<bool>,
 }
 
 /// What a node's process says of itself.
@@ -143,7 +147,7 @@ impl World {
         };
         let added = plan.setting("topology.added", 0).min(ADDED_MAX.into()) as u8;
         let nodes = (1..=count + added).map(start).collect();
-        World { sim, nodes, shared, operated: Rc::default() }
+        World { sim, nodes, shared, operated: Rc::default(), has_forgotten: Cell::default() }
     }
 
     /// Starts the operator: what became of all that it does.
@@ -245,7 +249,7 @@ impl World {
                     layout.units().count() == layout.nodes.len() && layout.missing().is_empty()
                 };
                 match client.layout().await {
-                    Ok(layout) if is_whole(&layout) => return,
+                    Ok(layout) if is_whole(&layout) => return layout.start() > LogPos(0),
                     Ok(layout) => *told.borrow_mut() = format!("{:?}", layout.ranges),
                     Err(error) => *told.borrow_mut() = error.to_string(),
                 }
@@ -257,6 +261,7 @@ impl World {
         let lives = || removed.iter().map(|node| (node, &self.nodes[node.0 as usize - 1].1));
         let unaware = || lives().find(|(_, life)| !life.removed.get()).map(|(node, _)| *node);
         self.run_until(deadline, || whole.borrow().is_none() || unaware().is_some()).ok();
+        self.has_forgotten.set(whole.borrow().unwrap_or_default());
         match (whole.borrow().is_some(), unaware()) {
             (true, None) => return Ok(()),
             (true, Some(node)) => return Err(format!("node {node} does not know that it was removed")),
@@ -289,6 +294,7 @@ impl World {
         let mut points = Points::default();
         points.see("a node was started again", self.nodes.iter().any(|(_, life)| life.starts.get() > 1));
         points.see("a node was added", !self.operated.added.borrow().is_empty());
+        points.see("a trimmed range was left out", self.has_forgotten.get());
         points.see("a node was removed", !self.operated.removed.borrow().is_empty());
         self.shared.history.add_points(&mut points);
         points
@@ -330,6 +336,7 @@ fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> No
     options.create_bytes = (64 << 10) + 4 * segment_bytes;
     options.chain = chain;
     options.remembered_max = plan.setting("sequencer.remembered", 65_536) as usize;
+    options.find_trimmed_every = FIND_TRIMMED_EVERY;
     options.planted = planted;
     options.unit.planted = planted;
     options

@@ -157,6 +157,11 @@ impl Tailing {
     /// Entries that come next and are here.
     fn take_ready(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
+        let start = self.view.as_ref().map_or(LogPos(0), |view| view.layout.start());
+        while self.next < start && entries.len() < PIECE_MAX_COUNT {
+            entries.push(Entry::trimmed(self.next));
+            self.next.0 += 1;
+        }
         while entries.len() < PIECE_MAX_COUNT {
             let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
                 break;

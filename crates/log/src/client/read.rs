@@ -45,6 +45,13 @@ pub struct Entry {
     pub data: Bytes,
 }
 
+impl Entry {
+    /// What a position holds that was trimmed.
+    pub(super) fn trimmed(pos: LogPos) -> Self {
+        Self { pos, kind: EntryKind::Trimmed, streams: Vec::new(), data: Bytes::new() }
+    }
+}
+
 /// Who sent something, and when.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
@@ -206,7 +213,13 @@ impl Inner {
         positions: &[LogPos],
     ) -> Result<Vec<Entry>, ClientError> {
         let mut shares: Vec<(NodeId, Vec<(usize, Addr)>)> = Vec::new();
+        // Of what lies below every range nobody needs to be asked.
+        let mut trimmed = Vec::new();
         for (index, &pos) in positions.iter().enumerate() {
+            if pos < view.layout.start() {
+                trimmed.push(index);
+                continue;
+            }
             let (unit, addr) = view.place(pos)?;
             match shares.iter_mut().find(|(of, _)| *of == unit) {
                 Some((_, wanted)) => wanted.push((index, addr)),
@@ -220,6 +233,10 @@ impl Inner {
             answers.push(self.begin_read(view, *unit, ranges, limits::READ_MAX_BYTES as u32).await?);
         }
         let mut found: Vec<Option<Entry>> = Vec::new();
+        for index in trimmed {
+            found.resize(positions.len(), None);
+            found[index] = Some(Entry::trimmed(positions[index]));
+        }
         for ((_, wanted), answer) in shares.iter().zip(answers) {
             // A unit answers in the order of the ranges, each of one address, up to where its limit cuts it off.
             let (mut next, mut read) = (wanted.iter(), Vec::with_capacity(wanted.len()));
@@ -330,7 +347,8 @@ impl Inner {
         from: LogPos,
         to: LogPos,
     ) -> Result<(Vec<Entry>, Vec<Hole>), ClientError> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let forgotten = from.0..view.layout.start().min(to).0;
+        let mut entries: Vec<Entry> = forgotten.map(|pos| Entry::trimmed(LogPos(pos))).collect();
         let mut holes = Vec::new();
         // Nothing at or past this position is known for sure.
         let mut end = to;

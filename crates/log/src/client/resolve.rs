@@ -66,6 +66,10 @@ impl Inner {
             if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
                 return Ok(None);
             }
+            if pos < view.layout.start() {
+                let trimmed = Outcome { addr: Addr(0), count: 1, taken: Taken::Trimmed };
+                return Ok(Some((trimmed, trimmed.addr)));
+            }
             let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
             let addr = location.addr;
             let deciding = Deciding { inner, view, phase: Phase::Fill, deadline };
@@ -85,7 +89,8 @@ impl Inner {
         deadline: Time,
     ) -> Result<Search, ClientError> {
         self.retrying(Phase::Resolve, deadline, async |inner: &Rc<Inner>, view: &View| {
-            let mut search = Search::default();
+            let is_forgotten = positions.start < view.layout.start().min(positions.end);
+            let mut search = Search { has_trimmed: is_forgotten, ..Search::default() };
             let deciding = Deciding { inner, view, phase: Phase::Resolve, deadline };
             for piece in view.layout.pieces(positions.start, positions.end) {
                 for outcome in &deciding.decide(piece.replicas, piece.addrs).await? {

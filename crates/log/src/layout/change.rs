@@ -214,12 +214,16 @@ impl Layout {
         }
         next.drop_lost(&change.lost);
         next.drop_leaving();
-        let last = next.ranges.len() - 1;
-        let dropped = next.ranges[..last].partition_point(|range| range.end <= change.trimmed);
-        next.ranges.drain(..dropped);
+        next.ranges.drain(..next.trimmed_ranges(change.trimmed));
         next.merge();
         next.validate()?;
         Ok(next)
+    }
+
+    /// How many closed ranges lie wholly below `trimmed`.
+    pub fn trimmed_ranges(&self, trimmed: LogPos) -> usize {
+        let closed = &self.ranges[..self.ranges.len().saturating_sub(1)];
+        closed.partition_point(|range| range.end <= trimmed)
     }
 
     /// The units in use, in the order of their ids.

@@ -158,8 +158,12 @@ impl Layout {
 
     /// Where the sequencer of this epoch starts: the decided tail of the epoch before.
     pub fn tail(&self) -> LogPos {
-        let start = self.ranges.first().map_or(LogPos(0), |range| range.start);
-        self.tails.last().map_or(start, |last| last.tail)
+        self.tails.last().map_or(self.start(), |last| last.tail)
+    }
+
+    /// The first position that has a place. All below are trimmed.
+    pub fn start(&self) -> LogPos {
+        self.ranges.first().map_or(LogPos(0), |range| range.start)
     }
 
     /// Why nothing is appended in this epoch: the copies of each entry that the active range keeps, and those that are

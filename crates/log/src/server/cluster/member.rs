@@ -44,6 +44,8 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 const REBUILD_RETRY: Duration = Duration::from_millis(200);
 /// How often a node looks whether there is something to copy, if no new layout makes it look.
 const REBUILD_RETRY_MAX: Duration = Duration::from_secs(10);
+/// So many ranges that are trimmed wholly are worth a layout of their own.
+const TRIMMED_RANGES: usize = 64;
 /// The longest wait after an attempt to change the layout that came to nothing.
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
@@ -68,6 +70,8 @@ pub(super) struct Member {
     progress: RefCell<BTreeMap<(LogPos, usize), Addr>>,
     /// For what it does as any client would; made when it is needed.
     client: RefCell<Option<Client>>,
+    /// Everything below is trimmed.
+    pub(super) trimmed: Cell<LogPos>,
     /// What operators have asked for and was not answered yet.
     pub(super) orders: RefCell<VecDeque<Order>>,
     /// Rings when there is something to tell the others, or to look at.
@@ -113,6 +117,7 @@ impl Member {
             completed: RefCell::default(),
             progress: RefCell::default(),
             client: RefCell::default(),
+            trimmed: Cell::default(),
             orders: RefCell::default(),
             stirred: Rc::default(),
         });
@@ -121,6 +126,7 @@ impl Member {
             env.spawn(follow(weak())),
             env.spawn(hold_lease(weak())),
             env.spawn(catch_up_ranges(weak())),
+            env.spawn(find_trimmed(weak())),
             env.spawn(supervise(weak())),
         ];
         (member, tasks)
@@ -356,6 +362,9 @@ impl Member {
             return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
         }
         self.over_since.set(None);
+        if layout.trimmed_ranges(self.trimmed.get()) >= TRIMMED_RANGES {
+            return Some(Change::default());
+        }
         if self.completed.borrow().is_empty() {
             return None;
         }
@@ -453,6 +462,25 @@ async fn catch_up_ranges(member: Weak<Member>) {
         }
         drop(strong);
         race(keeper.changed().after(ticket), env.sleep(wait)).await;
+    }
+}
+
+/// Finds out up to where the log is trimmed: ranges that lie wholly below are left out of the next layout.
+async fn find_trimmed(member: Weak<Member>) {
+    loop {
+        let Some(strong) = member.upgrade() else { return };
+        let (env, every) = (strong.env.clone(), strong.options.find_trimmed_every);
+        let layout = strong.keeper.latest();
+        // One node is enough, and it is asked for nothing if there is nothing to leave out.
+        let is_mine = |layout: &Rc<Layout>| layout.sequencer == strong.options.id && layout.ranges.len() > 1;
+        if layout.is_some_and(|layout| is_mine(&layout))
+            && let Ok(client) = strong.client().await
+            && let Ok(bounds) = client.check().await
+        {
+            strong.trimmed.set(strong.trimmed.get().max(bounds.first));
+        }
+        drop(strong);
+        env.sleep(every).await;
     }
 }
 

@@ -71,6 +71,8 @@ pub struct NodeOptions {
     pub remembered_max: usize,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
     pub rebuild_bytes_per_second: u64,
+    /// How often the node that hands out positions looks up to where the log is trimmed.
+    pub find_trimmed_every: Duration,
     /// How long things take until they count.
     pub timing: Timing,
     /// A fault to put in force.
@@ -95,6 +97,7 @@ impl NodeOptions {
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
             rebuild_bytes_per_second: 32 << 20,
+            find_trimmed_every: Duration::from_secs(10),
             timing: Timing::default(),
             planted: Planted::NONE,
         }

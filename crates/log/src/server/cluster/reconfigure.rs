@@ -69,6 +69,7 @@ pub(super) async fn reconfigure(
             let sealed = seal(member, before, &change.lost).await;
             let tail = before.find_tail(&sealed)?;
             let mut change = change.clone();
+            change.trimmed = member.trimmed.get();
             // A unit that may still accept writes of the old epoch has no place in the next.
             change.lost.extend(before.missed_if_lost().filter(|node| !sealed.contains_key(node)));
             change.lost.sort();
