@@ -72,6 +72,8 @@ pub enum PlantedBug {
     FilledFromLast,
     /// The acceptor takes a second layout for the same epoch, whatever it promised.
     TwoLayoutsAnEpoch,
+    /// An acceptor that the latest layout does not name decides the next one.
+    RemovedAcceptorVotes,
     /// The acceptor does not remember what it promised.
     AcceptorForgetsPromise,
     /// The acceptor answers before what the answer reveals is durable.

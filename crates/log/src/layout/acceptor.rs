@@ -323,6 +323,7 @@ impl Acceptor {
             return Some(Err(Refusal::WrongEpoch { serving: latest, asked: epoch }));
         }
         let outside = self.decided.back().or(layout).is_some_and(|by| !by.acceptors().contains(&self.me));
+        let outside = outside && !self.planted.is(PlantedBug::RemovedAcceptorVotes);
         outside.then_some(Err(Refusal::NotServing { roles: Roles::LAYOUT }))
     }
 

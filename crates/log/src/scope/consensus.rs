@@ -28,13 +28,23 @@ struct Scenario {
     losses: u8,
     /// How often the first acceptor may crash.
     crashes: u8,
+    /// Whether the first of them decides no more, and the last proposer believes that it alone does.
+    removed: bool,
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "a crash", acceptors: 3, begins: &[1, 1], losses: 0, crashes: 1 },
-    Scenario { name: "a lost answer", acceptors: 3, begins: &[1, 1], losses: 1, crashes: 0 },
-    Scenario { name: "a second attempt", acceptors: 3, begins: &[2], losses: 1, crashes: 0 },
-    Scenario { name: "a lone acceptor crashes twice", acceptors: 1, begins: &[2, 2], losses: 1, crashes: 2 },
+    Scenario { name: "a crash", acceptors: 3, begins: &[1, 1], losses: 0, crashes: 1, removed: false },
+    Scenario { name: "a lost answer", acceptors: 3, begins: &[1, 1], losses: 1, crashes: 0, removed: false },
+    Scenario { name: "a second attempt", acceptors: 3, begins: &[2], losses: 1, crashes: 0, removed: false },
+    Scenario {
+        name: "a lone acceptor crashes twice",
+        acceptors: 1,
+        begins: &[2, 2],
+        losses: 1,
+        crashes: 2,
+        removed: false,
+    },
+    Scenario { name: "one was removed", acceptors: 2, begins: &[1, 1], losses: 1, crashes: 0, removed: true },
 ];
 
 /// A request of a proposer that has not arrived.
@@ -79,11 +89,15 @@ struct World {
     requests: BTreeSet<(usize, usize, Request)>,
     /// What a proposer has ended with.
     decided: Option<LogPos>,
+    removed: bool,
 }
 
-fn first(acceptors: u64) -> Layout {
+fn first(acceptors: u64, removed: bool) -> Layout {
     let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
-    let node = |id| Node::new(NodeId(id), roles, String::new());
+    let node = |id| {
+        let left = if removed && id == 1 { roles.without(Roles::LAYOUT) } else { roles };
+        Node::new(NodeId(id), left, String::new())
+    };
     Layout { nodes: (1..=acceptors).map(node).collect(), ..Layout::single(ClusterId(1), node(1)) }
 }
 
@@ -98,7 +112,10 @@ impl World {
         let member = |&id: &NodeId| {
             let mut acceptor = Acceptor::new(id, planted);
             let mut effects = Vec::new();
-            let learn = acceptor::Input::Learn { to: ReplyTo(0), layout: first(scenario.acceptors) };
+            let learn = acceptor::Input::Learn {
+                to: ReplyTo(0),
+                layout: first(scenario.acceptors, scenario.removed),
+            };
             acceptor.step(learn, &mut effects);
             let stored = effects.into_iter().find_map(|effect| match effect {
                 acceptor::Effect::Persist { record } => Some(record),
@@ -108,12 +125,19 @@ impl World {
             Member { acceptor, stored: stored.expect("a record to store"), storing: None }
         };
         let proposers = 0..scenario.begins.len() as u64;
+        let deciding = |at: u64| match (scenario.removed, at + 1 == proposers.end) {
+            (true, true) => ids[..1].to_vec(),
+            (true, false) => ids[1..].to_vec(),
+            (false, _) => ids.clone(),
+        };
         Self {
             planted,
             members: ids.iter().map(member).collect(),
             proposers: proposers
-                .map(|at| Proposer::new(NodeId(at + 1), Epoch(2), ids.clone(), planted))
+                .clone()
+                .map(|at| Proposer::new(NodeId(at + 1), Epoch(2), deciding(at), planted))
                 .collect(),
+            removed: scenario.removed,
             begins: scenario.begins.to_vec(),
             crashes: scenario.crashes,
             losses: scenario.losses,
@@ -123,7 +147,7 @@ impl World {
     }
 
     fn layout(&self, tail: LogPos) -> Layout {
-        first(self.members.len() as u64).next_epoch(tail)
+        first(self.members.len() as u64, self.removed).next_epoch(tail)
     }
 
     /// A request arrives at an acceptor.
@@ -170,6 +194,8 @@ impl World {
         let input = match answer {
             Answer::Promise(vote) => proposer::Input::Promise { from, ballot, vote: Some(vote) },
             Answer::Accepted(vote) => proposer::Input::Accepted { from, ballot, vote: Some(vote) },
+            Answer::Refused(_) if to.0 & 1 == 0 => proposer::Input::Promise { from, ballot, vote: None },
+            Answer::Refused(_) => proposer::Input::Accepted { from, ballot, vote: None },
             answer => return Err(format!("a proposer is answered {answer:?}")),
         };
         self.propose(at, input)
@@ -283,6 +309,7 @@ fn each_planted_fault_gives_an_epoch_two_layouts() {
         PlantedBug::AcceptorForgetsPromise,
         PlantedBug::AnswerBeforePersist,
         PlantedBug::ProposerIgnoresAccepted,
+        PlantedBug::RemovedAcceptorVotes,
     ] {
         let violation =
             SCENARIOS.iter().find_map(|scenario| search(World::new(scenario, Planted::bug(bug))).violation);
