@@ -71,6 +71,12 @@ fn formed(dir: &Path, count: u64, more: &str) -> Vec<Server> {
     servers
 }
 
+/// An address at which nobody listens.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").to_string()
+}
+
 #[test]
 fn a_node_is_added_and_another_one_is_removed_with_all_entries_kept() {
     let dir = temp_dir();
@@ -110,9 +116,10 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
         assert!(told.contains(expected), "{line}: {told}");
     };
     refused("cluster remove 2", 2, "without node 2 1 are left for 2 copies of each entry");
-    refused("cluster add 2=127.0.0.1:1", 2, "node 2 is a member already and listens at");
+    refused(&format!("cluster add 2={}", nobody()), 2, "node 2 is a member already and listens at");
     refused(&format!("cluster add 7={}", servers[0].addr), 2, "is the address of node 1");
-    refused("cluster add 7=127.0.0.1:1 --timeout 1s", 3, "node 7 at 127.0.0.1:1");
+    let silent = nobody();
+    refused(&format!("cluster add 7={silent} --timeout 1s"), 3, &format!("node 7 at {silent}"));
     let other_dir = temp_dir();
     let others = formed(other_dir.path(), 1, "");
     let taken = format!("cluster add 1={}", others[0].addr);
