@@ -12,7 +12,7 @@
 //! * Nodes propose one after the other, in the order of their ids, so that nearly always one does.
 //! * A node that was taken out comes back by itself once it has heard most of the others without a break for
 //!   [`Timing::return_after`], or for [`Timing::slow_rest`] if it was slow. If it is taken out again soon after, it waits twice as
-//!   long each time, up to a bound.
+//!   long each time, up to a bound, unless fewer nodes than copies are in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -67,8 +67,8 @@ impl Default for Timing {
 
 /// Writes that take less than this are never slow, whatever the others' take.
 const SLOW_FLOOR_US: u32 = 5_000;
-/// How often the wait before a return doubles at the most.
-const DOUBLINGS_MAX: u32 = 5;
+/// The longest wait before a return.
+const RETURN_MAX: Duration = Duration::from_secs(32);
 
 /// What a node knows of another.
 #[derive(Clone, Debug)]
@@ -198,10 +198,13 @@ impl Detector {
         }
     }
 
-    /// Whether the node, which is not in use, has heard most of the others for long enough to come back.
-    pub fn may_return(&self, now: Time) -> bool {
-        let first = if self.own.was_slow { self.timing.slow_rest } else { self.timing.return_after };
-        let wait = first * (1 << self.own.outs.min(DOUBLINGS_MAX));
+    /// Whether the node, which is not in use, has heard most of the others for long enough to come back. One that `is_needed`,
+    /// because too few are in use, waits no longer than the first time.
+    pub fn may_return(&self, now: Time, is_needed: bool) -> bool {
+        let Timing { slow_rest, return_after, .. } = self.timing;
+        let first = if self.own.was_slow { slow_rest } else { return_after };
+        let longer = first.saturating_mul(1 << self.own.outs.min(16)).min(RETURN_MAX);
+        let wait = if is_needed { return_after } else { longer };
         self.steady
             .is_some_and(|steady| now.since(self.own.out.map_or(steady, |out| out.max(steady))) >= wait)
     }
@@ -423,12 +426,13 @@ mod tests {
             detector.is_used(at(now_ms), true, 0);
             detector.is_used(at(now_ms + 500), false, 0);
             now_ms += 500 + wait_ms;
-            assert!(!detector.may_return(at(now_ms - 1)), "{wait_ms}");
-            assert!(detector.may_return(at(now_ms)), "{wait_ms}");
+            assert!(!detector.may_return(at(now_ms - 1), false), "{wait_ms}");
+            assert!(detector.may_return(at(now_ms), false), "{wait_ms}");
+            assert!(detector.may_return(at(now_ms - wait_ms + 1_000), true), "it is needed");
         }
         detector.is_used(at(now_ms), true, 0);
         detector.is_used(at(now_ms + 60_000), false, 0);
-        assert!(detector.may_return(at(now_ms + 61_000)), "it was in use for a minute");
+        assert!(detector.may_return(at(now_ms + 61_000), false), "it was in use for a minute");
     }
 
     #[test]
@@ -440,7 +444,7 @@ mod tests {
         detector.tick(at(0));
         detector.is_used(at(0), true, 0);
         detector.is_used(at(500), false, 100_000);
-        assert!(!detector.may_return(at(10_499)));
-        assert!(detector.may_return(at(10_500)));
+        assert!(!detector.may_return(at(10_499), false));
+        assert!(detector.may_return(at(10_500), false));
     }
 }

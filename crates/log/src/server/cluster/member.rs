@@ -349,7 +349,8 @@ impl Member {
             return None;
         }
         if !in_use.contains(&me) {
-            let comes = own.state == Standing::Out && detector.may_return(now);
+            let is_needed = in_use.len() < usize::from(layout.replicas);
+            let comes = own.state == Standing::Out && detector.may_return(now, is_needed);
             return comes.then(|| Change { joined: vec![own.clone()], ..Change::default() });
         }
         if self.is_over(layout) {
