@@ -1,6 +1,7 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ithaca_env::real;
 use ithaca_log::client::{FormError, Forming, MembersError, form, tell};
@@ -101,23 +102,38 @@ pub fn set(global: &Global, count: u16, out: &mut Output) -> Result<(), Failure>
     out.flush()
 }
 
-/// Has a server with an empty data directory take the place of a node that has lost its own.
-pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
+/// How often it is looked whether the cluster has gone on without a node.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Has a server with an empty data directory take the place of a node that has lost its own. The cluster has to have gone on without that
+/// node: in a layout that counts on its copies it would serve what it does not have.
+pub fn replace(global: &Global, (id, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
+    let node = id.0;
     let epoch = with_client(global, "cluster replace", async |env, client| {
-        let layout = client.layout().await?;
-        let known = layout.node(node).ok_or_else(|| {
+        let deadline = env.now() + global.timeout;
+        let mut layout = client.layout().await?;
+        while layout.units().any(|unit| unit == id) {
+            if env.now() + LOOK >= deadline {
+                let line =
+                    format!("node {node} is in use: the cluster has not missed it in {:?}", global.timeout);
+                return Err(Failure::unreachable(line));
+            }
+            env.sleep(LOOK).await;
+            layout = client.layout().await?;
+        }
+        let known = layout.node(id).ok_or_else(|| {
             Failure::usage(format!("node {node} is none of the cluster {}", layout.cluster))
         })?;
         if known.address != addr.to_string() {
             let line = format!("node {node} of the cluster listens at {}, not at {addr}", known.address);
             return Err(Failure::usage(line));
         }
-        tell(&env, (node, addr), &layout, env.now() + global.timeout).await?;
+        tell(&env, (id, addr), &layout, deadline).await?;
         Ok(layout.epoch)
     })?;
     out.either(
         || format!("node {node} at {addr} knows the cluster; it is used as soon as the others hear it"),
-        || Object::new().number("node", node.0).number("epoch", epoch.0),
+        || Object::new().number("node", node).number("epoch", epoch.0),
     )?;
     out.flush()
 }
