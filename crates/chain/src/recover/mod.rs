@@ -458,3 +458,24 @@ fn cursor_of(segment: u32, open: &OpenSegment) -> Cursor {
 pub(crate) fn hole(offset: u32, end: u32, seqs: Range<u64>) -> Hole {
     Hole { offset, bytes: end.saturating_sub(offset), seqs }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_lost_of_a_block_says_nothing_of_the_next() {
+        let mut covered = RangeSet::default();
+        let block = |number: u64| number * KEY_BLOCK;
+        covered.insert(block(1)..block(1) + 3);
+        covered.insert(block(1) + 5..block(1) + 9);
+        covered.insert(block(3)..block(3) + 1);
+        let below = block(3) + 7;
+        for range in lost_keys(&covered, below) {
+            covered.insert(range);
+        }
+        let expected = [block(1)..block(1) + 9, block(3)..below];
+        assert_eq!(covered.ranges().collect::<Vec<_>>(), expected, "of blocks 0 and 2 nothing is known");
+        assert!(lost_keys(&RangeSet::default(), 0).is_empty(), "nothing is lost");
+    }
+}
