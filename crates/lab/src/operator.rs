@@ -94,7 +94,7 @@ impl Operator {
     /// Tells every node of a layout that was decided, until all know it.
     pub async fn tell(&self, layout: &Layout) -> io::Result<()> {
         let record = layout.encode();
-        let learn = |_| Learn { record: record.clone() };
+        let learn = |_| Learn { founding: false, record: record.clone() };
         let _: Vec<(_, Learned)> = self.ask((&self.all(), self.nodes.len()), layout.epoch, learn).await?;
         Ok(())
     }

@@ -15,7 +15,7 @@ use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
 use ithaca_env::sim::{Lanes, LanesOptions, LinkOptions, ProcessId, Sim, SimOptions, Speed, SpeedModel};
 use ithaca_env::task::gather;
-use ithaca_log::client::{Client, ClientOptions, tell};
+use ithaca_log::client::{Client, ClientOptions, found};
 use ithaca_log::detector::Timing;
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::pos::{ClusterId, NodeId};
@@ -169,7 +169,7 @@ fn form(sim: &Sim, operator: ProcessId, setup: &Setup, count: usize) -> Layout {
     sim.block_on(operator, async move {
         let deadline = env.now() + FORM_TIME;
         // At the same time: whoever joins much later than the others is taken for lost.
-        let telling = places.into_iter().map(|at| tell(&env, at, &told, deadline));
+        let telling = places.into_iter().map(|at| found(&env, at, &told, deadline));
         for answer in gather(telling.collect(), Result::is_err).await {
             answer.expect("none has failed").expect("a node that meets no fault joins");
         }

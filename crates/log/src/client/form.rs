@@ -79,7 +79,7 @@ pub async fn form(env: &Env, forming: &Forming) -> Result<Layout, FormError> {
     // Nobody is told anything before all have said that they are free.
     let asked = forming.nodes.iter().map(|&at| is_free(env, at, deadline));
     gather(asked.collect(), Result::is_err).await.into_iter().flatten().collect::<Result<(), _>>()?;
-    let told = forming.nodes.iter().map(|&at| tell(env, at, &layout, deadline));
+    let told = forming.nodes.iter().map(|&at| found(env, at, &layout, deadline));
     gather(told.collect(), Result::is_err).await.into_iter().flatten().collect::<Result<(), _>>()?;
     Ok(layout)
 }
@@ -104,7 +104,19 @@ pub async fn tell(
     layout: &Layout,
     deadline: Time,
 ) -> Result<(), FormError> {
-    let learn = Learn { record: layout.encode() };
+    let learn = Learn { founding: false, record: layout.encode() };
+    ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
+}
+
+/// Tells a node that belongs to no cluster of the first layout of one that is being formed, which may count on it, until it has it on
+/// stable storage. Never to be used once the cluster is at work: what a node has lost it would serve as if it had never been.
+pub async fn found(
+    env: &Env,
+    at: (NodeId, SocketAddr),
+    layout: &Layout,
+    deadline: Time,
+) -> Result<(), FormError> {
+    let learn = Learn { founding: true, record: layout.encode() };
     ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
 }
 

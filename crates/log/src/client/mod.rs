@@ -36,7 +36,7 @@ pub use append::Append;
 pub use connection::{CallError, Connection, Identity};
 pub use error::{ClientError, ErrorClass, Phase};
 pub use follow::Tailing;
-pub use form::{FormError, Forming, form, tell};
+pub use form::{FormError, Forming, form, found, tell};
 pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};

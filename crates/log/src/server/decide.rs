@@ -106,7 +106,7 @@ impl Prepared {
 /// Tells every node of a layout that was decided, as far as each can be reached by `deadline`; returns how many know it, or
 /// a later one, now. Waits for every one of them.
 pub(super) async fn learn(nodes: &[Rc<Peer>], layout: &Layout, deadline: Time) -> usize {
-    let message = Learn { record: layout.encode() };
+    let message = Learn { founding: false, record: layout.encode() };
     let tell = async |peer: &Rc<Peer>| {
         let told = call::<_, Learned>(peer, layout.epoch, &message, deadline).await;
         if let Err(error) = &told {
@@ -261,7 +261,7 @@ impl Driver {
         if *serving >= before.epoch {
             return answered;
         }
-        let learn = Learn { record: before.encode() };
+        let learn = Learn { founding: false, record: before.encode() };
         let _: Learned = call(peer, self.epoch, &learn, deadline).await?;
         call(peer, self.epoch, message, deadline).await
     }

@@ -66,9 +66,11 @@ pub struct Accepted {
     pub vote: Vote,
 }
 
-/// Tells a node of a layout that was decided. Body: `length u32`, the layout record.
+/// Tells a node of a layout that was decided. Body: `founding u32` (1 or 0), `length u32`, the layout record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learn {
+    /// Whether the cluster is being formed: only then a node that belongs to none takes a place that the layout counts on.
+    pub founding: bool,
     /// The encoded layout.
     pub record: Bytes,
 }
@@ -215,15 +217,18 @@ impl Message for Learn {
     const KIND: Kind = Kind::Learn;
 
     fn encode_body(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.founding.into());
         encode_record(&self.record, out);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
+        let founding = decoder.u32("founding")?;
+        at_most("founding", founding as usize, 1, "0 or 1")?;
         let record = decode_record(&mut decoder, body)?;
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(Self { record })
+        Ok(Self { founding: founding == 1, record })
     }
 }
 

@@ -121,7 +121,7 @@ fn questions() -> Vec<Sample> {
     vec![
         sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
         sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
-        sample("learn", head(), Learn { record: record() }, &[]),
+        sample("learn", head(), Learn { founding: true, record: record() }, &[]),
         sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
     ]
 }

@@ -7,10 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, OpenDrive};
-use ithaca_log::client::{Client, ClientError, ClientOptions, Forming, form};
+use ithaca_log::client::{
+    CallError, Client, ClientError, ClientOptions, FormError, Forming, form, found, tell,
+};
+use ithaca_log::layout::{Layout, Node};
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::pos::{ClusterId, LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, LocalOptions, NodeOptions};
+use ithaca_log::wire::{Refusal, Roles};
 use tempfile::TempDir;
 
 use crate::worlds::{append, connect, options, replicated, restart, run, start};
@@ -197,6 +201,25 @@ fn a_node_that_has_lost_an_entry_comes_back_and_the_entry_is_read_from_another()
         let _again = again.expect("its drive is free");
         whole(&env, &client).await;
         assert_eq!(read_to(&client, 0, 20).await, Ok(20));
+    });
+}
+
+#[test]
+fn a_node_without_data_takes_a_place_that_is_counted_on_only_while_its_cluster_is_formed() {
+    run(|env, dir| async move {
+        let options = node_options(dir.path(), 1, ([127, 0, 0, 1], 0).into());
+        let node = ClusterNode::start(&env, options).await.expect("it starts");
+        let (at, deadline) = ((NodeId(1), node.addr()), env.now() + Duration::from_secs(20));
+        let roles = Roles::LAYOUT.with(Roles::SEQUENCER).with(Roles::UNIT);
+        let layout = Layout::single(ClusterId(7), Node::new(NodeId(1), roles, node.addr().to_string()));
+        let told = tell(&env, at, &layout, deadline).await;
+        let is_refused = matches!(
+            &told,
+            Err(FormError::Node { error: CallError::Refused(Refusal::NotServing { .. }), .. })
+        );
+        assert!(is_refused, "it may have lost what the layout counts on: {told:?}");
+        found(&env, at, &layout, deadline).await.expect("it belongs to no cluster");
+        tell(&env, at, &layout, deadline).await.expect("it knows it");
     });
 }
 

@@ -284,7 +284,8 @@ impl Inner {
         let is_named = layout.ranges.iter().flat_map(|range| &range.stripes);
         let is_named = is_named.flat_map(|stripe| &stripe.replicas).any(|node| *node == self.options.id);
         let is_member = layout.node(self.options.id).is_some();
-        if !is_member || layout.epoch > Epoch(1) && is_named {
+        let is_founder = learn.founding && layout.epoch == Epoch(1);
+        if !is_member || is_named && !is_founder {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
         }
         if self.is_forming.replace(true) {
