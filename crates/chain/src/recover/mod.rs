@@ -88,7 +88,8 @@ pub(crate) struct Reopened {
 /// Keys below `below` that may have had a record that is lost: of the block that `below` lies in all; of each lower one, which has come
 /// to an end of its own, those up to the last of which something is known. What was lost behind that counts as never written.
 fn lost_keys(covered: &RangeSet, below: u64) -> Vec<Range<u64>> {
-    let known = covered.ranges().map(|range| range.end.min(below)).chain([below]);
+    let before = covered.ranges().take_while(|range| range.start < below);
+    let known = before.map(|range| range.end.min(below)).chain([below]);
     known.filter(|&end| end > 0).map(|end| (end - 1) / KEY_BLOCK * KEY_BLOCK..end).collect()
 }
 
