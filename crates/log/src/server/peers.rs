@@ -46,7 +46,7 @@ impl Peers {
 }
 
 /// A node and the connection to it.
-pub struct Peer {
+pub(super) struct Peer {
     env: Env,
     addr: SocketAddr,
     who: Identity,
