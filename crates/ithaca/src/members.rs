@@ -1,10 +1,9 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use ithaca_env::real;
-use ithaca_log::client::{FormError, Forming, MembersError, form, tell};
+use ithaca_log::client::{FormError, Forming, MembersError, form};
 use ithaca_log::layout::Layout;
 use ithaca_log::pos::NodeId;
 
@@ -28,8 +27,12 @@ impl From<MembersError> for Failure {
     fn from(error: MembersError) -> Self {
         let line = error.to_string();
         match error {
-            MembersError::Change(_) | MembersError::Removed { .. } => Self::usage(line),
-            MembersError::Joining { .. } | MembersError::Leaving { .. } => Self::unreachable(line),
+            MembersError::Change(_) | MembersError::Removed { .. } | MembersError::NoMember { .. } => {
+                Self::usage(line)
+            }
+            MembersError::Joining { .. } | MembersError::Leaving { .. } | MembersError::InUse { .. } => {
+                Self::unreachable(line)
+            }
             MembersError::Cluster(error) => error.into(),
             MembersError::Node(error) => error.into(),
         }
@@ -102,38 +105,14 @@ pub fn set(global: &Global, count: u16, out: &mut Output) -> Result<(), Failure>
     out.flush()
 }
 
-/// How often it is looked whether the cluster has gone on without a node.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// Has a server with an empty data directory take the place of a node that has lost its own. The cluster has to have gone on without that
-/// node: in a layout that counts on its copies it would serve what it does not have.
-pub fn replace(global: &Global, (id, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
-    let node = id.0;
-    let epoch = with_client(global, "cluster replace", async |env, client| {
-        let deadline = env.now() + global.timeout;
-        let mut layout = client.layout().await?;
-        while layout.units().any(|unit| unit == id) {
-            if env.now() + LOOK >= deadline {
-                let line =
-                    format!("node {node} is in use: the cluster has not missed it in {:?}", global.timeout);
-                return Err(Failure::unreachable(line));
-            }
-            env.sleep(LOOK).await;
-            layout = client.layout().await?;
-        }
-        let known = layout.node(id).ok_or_else(|| {
-            Failure::usage(format!("node {node} is none of the cluster {}", layout.cluster))
-        })?;
-        if known.address != addr.to_string() {
-            let line = format!("node {node} of the cluster listens at {}, not at {addr}", known.address);
-            return Err(Failure::usage(line));
-        }
-        tell(&env, (id, addr), &layout, deadline).await?;
-        Ok(layout.epoch)
+/// Has a server with an empty data directory take the place of a node that has lost its own.
+pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
+    let layout = with_client(global, "cluster replace", async |_, client| {
+        Ok(client.replace_node(node, addr).await?)
     })?;
     out.either(
-        || format!("node {node} at {addr} knows the cluster; it is used as soon as the others hear it"),
-        || Object::new().number("node", node).number("epoch", epoch.0),
+        || format!("node {} at {addr} knows the cluster; it is used as soon as the others hear it", node.0),
+        || Object::new().number("node", node.0).number("epoch", layout.epoch.0),
     )?;
     out.flush()
 }

@@ -104,8 +104,7 @@ pub async fn tell(
     layout: &Layout,
     deadline: Time,
 ) -> Result<(), FormError> {
-    let learn = Learn { founding: false, record: layout.encode() };
-    ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
+    learn(env, at, layout, false, deadline).await
 }
 
 /// Tells a node that belongs to no cluster of the first layout of one that is being formed, which may count on it, until it has it on
@@ -116,7 +115,17 @@ pub async fn found(
     layout: &Layout,
     deadline: Time,
 ) -> Result<(), FormError> {
-    let learn = Learn { founding: true, record: layout.encode() };
+    learn(env, at, layout, true, deadline).await
+}
+
+async fn learn(
+    env: &Env,
+    at: (NodeId, SocketAddr),
+    layout: &Layout,
+    founding: bool,
+    deadline: Time,
+) -> Result<(), FormError> {
+    let learn = Learn { founding, record: layout.encode() };
     ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
 }
 

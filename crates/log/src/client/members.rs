@@ -3,6 +3,7 @@
 //! ```text
 //!   add      is the node free? ─► the cluster lists it ─► the node is told ─► it hears the others and joins
 //!   remove   the cluster goes on without it ─► others copy what it holds ─► the cluster lists it no more
+//!   replace  the cluster goes on without it ─► an empty node is told ─► it hears the others and joins
 //! ```
 //!
 //! Each step may be done again, so that a call that was interrupted, or ran out of time, is simply made once more.
@@ -52,6 +53,22 @@ pub enum MembersError {
         addr: SocketAddr,
         /// The cluster.
         cluster: ClusterId,
+    },
+    /// The node that is to be replaced is none of the cluster.
+    #[error("node {} is none of the cluster {cluster}", node.0)]
+    NoMember {
+        /// Which.
+        node: NodeId,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// The node that is to be replaced is in use.
+    #[error("node {} is in use: the cluster has not missed it in {waited:?}", node.0)]
+    InUse {
+        /// Which.
+        node: NodeId,
+        /// The time that there was.
+        waited: Duration,
     },
     /// The node is a member, and was not in use in time. It joins by itself as soon as it hears the others.
     #[error(
@@ -124,6 +141,27 @@ impl Client {
             let stripes = layout.stripes_of(node);
             MembersError::Leaving { node, stripes, waited: self.inner.options.timeout }
         })
+    }
+
+    /// Has a server with an empty data directory take the place of a node that has lost its own, once the cluster has gone on without
+    /// that node: in a layout that counts on its copies it would serve what it does not have. Returns the layout that it was told of;
+    /// it is used as soon as the others hear it.
+    ///
+    /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
+    pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        let (inner, deadline) = (&self.inner, self.inner.deadline());
+        let layout = self.layout().await?;
+        let cluster = layout.cluster;
+        let known = layout.node(node).ok_or(MembersError::NoMember { node, cluster })?;
+        let (known, address) = (known.address.clone(), addr.to_string());
+        if known != address {
+            return Err(ChangeError::OtherAddress { node, known, address }.into());
+        }
+        let is_missed = |layout: &Layout| layout.units().all(|unit| unit != node);
+        let layout = self.wait_until(deadline, is_missed).await?;
+        let layout = layout.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
+        tell(&inner.env, (node, addr), &layout, deadline).await?;
+        Ok(layout)
     }
 
     /// Has an append need `count` replicas from now on: with fewer nodes in use nothing is appended. Returns a layout that
