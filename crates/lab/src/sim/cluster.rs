@@ -11,7 +11,6 @@ use ithaca_chain::ChainOptions;
 use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim, SimOptions};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{Forming, form};
-use ithaca_log::layout::Layout;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
@@ -245,11 +244,8 @@ impl World {
         let whole = workload::result_of(&env, async move {
             let client = shared.connect(&observer, 0).await;
             loop {
-                let is_whole = |layout: &Layout| {
-                    layout.units().count() == layout.nodes.len() && layout.missing().is_empty()
-                };
                 match client.layout().await {
-                    Ok(layout) if is_whole(&layout) => return layout.start() > LogPos(0),
+                    Ok(layout) if layout.is_whole() => return layout.start() > LogPos(0),
                     Ok(layout) => *told.borrow_mut() = format!("{:?}", layout.ranges),
                     Err(error) => *told.borrow_mut() = error.to_string(),
                 }

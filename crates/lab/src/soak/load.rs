@@ -10,7 +10,6 @@ use ithaca_env::Env;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use ithaca_log::client::{Client, ClientError, ClientOptions};
-use ithaca_log::layout::Layout;
 use ithaca_log::pos::LogPos;
 
 use super::entry::{Name, random_len};
@@ -47,11 +46,6 @@ pub fn must_have_ended(ledger: &mut Ledger, call: &str, begun: Instant) {
         let what = format!("{call} took {took:?}, its time is {CALL_TIMEOUT:?}");
         ledger.violated(Violation::Differing, what);
     }
-}
-
-/// Whether every node of the cluster is in use and every entry has its copies.
-pub fn is_whole(layout: &Layout) -> bool {
-    layout.units().count() == layout.nodes.len() && layout.missing().is_empty()
 }
 
 /// A client of the cluster that has nodes at `addrs`, as all of a soak are set up.

@@ -10,7 +10,7 @@ use clap::Args;
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
 
-use super::load::{connect, is_whole};
+use super::load::connect;
 use super::nodes::Nodes;
 use super::results::Results;
 use super::{Ground, parse_size};
@@ -115,7 +115,7 @@ async fn wipe(env: &Env, arguments: &WipeArguments, nodes: &mut Nodes) -> io::Re
     loop {
         let layout = client.layout().await.map_err(io::Error::other)?;
         // The node is out, and in again.
-        if layout.epoch.0 >= epoch.0 + 2 && is_whole(&layout) {
+        if layout.epoch.0 >= epoch.0 + 2 && layout.is_whole() {
             break;
         }
         if began.elapsed() > PATIENCE {

@@ -42,6 +42,11 @@ impl Layout {
         self.serving().filter(move |&node| self.state(node) == Some(NodeState::InUse) || beside(node))
     }
 
+    /// Whether every member is in use and no copy is missing.
+    pub fn is_whole(&self) -> bool {
+        self.units().count() == self.nodes.len() && self.missing().is_empty()
+    }
+
     /// How many stripes `node` is a replica of.
     pub fn stripes_of(&self, node: NodeId) -> usize {
         let stripes = self.ranges.iter().flat_map(|range| &range.stripes);

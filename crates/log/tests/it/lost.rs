@@ -164,7 +164,7 @@ async fn whole(env: &Env, client: &Client) {
     let deadline = env.now() + Duration::from_secs(60);
     loop {
         let layout = client.layout().await.expect("a majority serves");
-        if layout.units().count() == layout.nodes.len() && layout.missing().is_empty() {
+        if layout.is_whole() {
             return;
         }
         assert!(env.now() < deadline, "copies are missing: {:?}", layout.ranges);

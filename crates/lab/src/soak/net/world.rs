@@ -14,7 +14,6 @@ use rustix::process::Signal;
 
 use super::super::entry::Name;
 use super::super::ledger::{Ledger, Violation};
-use super::super::load::is_whole;
 use super::super::nodes::{Home, Nodes, empty_dir};
 use super::super::random::Random;
 use super::disk::Disk;
@@ -247,7 +246,7 @@ impl<'a> World<'a> {
 pub async fn whole_again(env: &Env, client: &Client) -> Option<Duration> {
     let begun = Instant::now();
     loop {
-        if client.layout().await.is_ok_and(|layout| is_whole(&layout)) {
+        if client.layout().await.is_ok_and(|layout| layout.is_whole()) {
             return Some(begun.elapsed());
         }
         if begun.elapsed() > WHOLE_PATIENCE {
