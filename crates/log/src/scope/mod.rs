@@ -12,8 +12,10 @@
 //! Each planted fault is run through the same scenarios, and must break at least one of those.
 
 mod consensus;
+mod disk;
 mod lease;
 mod oracle;
+mod replicas;
 mod search;
 mod world;
 

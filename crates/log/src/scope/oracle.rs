@@ -5,21 +5,13 @@ use std::ops::Range;
 
 use ithaca_chain::{RangeSet, Run};
 
-use super::world::{Batch, Disk};
+use super::disk::{Batch, Disk, Held};
 use crate::pos::{Addr, AddrRange, Epoch, LogPos};
 use crate::unit::Holding;
 use crate::wire::Sealed;
 
 /// Which rule is broken, and how.
 pub(super) type Broken = String;
-
-/// What an address holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
-    /// An entry of this client.
-    Data(usize),
-    Junk,
-}
 
 /// What has been shown to anybody so far.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +27,7 @@ pub(super) struct Oracle {
     fenced: u64,
 }
 
-fn check(holds: bool, rule: u8, what: impl FnOnce() -> String) -> Result<(), Broken> {
+pub(super) fn check(holds: bool, rule: u8, what: impl FnOnce() -> String) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(format!("rule {rule} is broken: {}", what())) }
 }
 

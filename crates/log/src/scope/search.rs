@@ -1,7 +1,7 @@
 //! Going through every state of a small world once.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
 
 /// Something of which every state can be gone through.
@@ -69,4 +69,16 @@ fn fingerprint(world: &impl Hash) -> u128 {
     let mut wide = Wide(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     world.hash(&mut wide);
     wide.0
+}
+
+/// Hashes what has no hash of its own by its description.
+pub(super) fn hash_described(value: &impl Debug, state: &mut impl Hasher) {
+    struct Describe<'a, H>(&'a mut H);
+    impl<H: Hasher> fmt::Write for Describe<'_, H> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    _ = write!(Describe(state), "{value:?}");
 }

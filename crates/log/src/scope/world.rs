@@ -1,17 +1,18 @@
 //! The state of everything, and what can happen next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ithaca_chain::{RangeSet, Run, RunKind, Table};
+use ithaca_chain::{Run, RunKind, Table};
 
-use super::oracle::{Broken, Held, Oracle};
+use super::disk::{Batch, Disk};
+use super::oracle::{Broken, Oracle};
 use crate::layout::{Layout, Node};
 use crate::planted::Planted;
 use crate::pos::{Addr, AddrRange, ClusterId, Epoch, LogPos, NodeId};
 use crate::sequencer::Sequencer;
-use crate::unit::{Answer, Effect, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState};
+use crate::unit::{Answer, Effect, Input, ReplyTo, Unit, UnitOptions};
 use crate::wire::{Roles, Sealed};
 
 /// The one unit.
@@ -57,9 +58,6 @@ pub(super) enum Event {
     Fail(usize),
 }
 
-/// What the drive holds at an address.
-pub(super) type Cell = (u64, Held);
-
 /// A client.
 #[derive(Clone, Debug)]
 struct Client {
@@ -68,23 +66,6 @@ struct Client {
     waiting: bool,
     grant: Option<(u64, Range<u64>)>,
     sealed: Option<Sealed>,
-}
-
-/// What the drive holds, durably, and what is under way to it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Disk {
-    pub(super) cells: BTreeMap<u64, Cell>,
-    pub(super) released: RangeSet,
-    pub(super) state: UnitState,
-    pub(super) under_way: VecDeque<Batch>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Batch {
-    ticket: Ticket,
-    pub(super) cells: BTreeMap<u64, Cell>,
-    pub(super) release: Vec<Range<u64>>,
-    state: Option<UnitState>,
 }
 
 /// Everything.
@@ -99,22 +80,6 @@ pub(super) struct World {
     crashes: u8,
     failures: u8,
     oracle: Oracle,
-}
-
-impl Disk {
-    fn complete(&mut self) -> Option<Ticket> {
-        let batch = self.under_way.pop_front()?;
-        self.cells.extend(batch.cells);
-        batch.release.into_iter().for_each(|range| _ = self.released.insert(range));
-        if let Some(state) = batch.state {
-            self.state = state;
-        }
-        Some(batch.ticket)
-    }
-
-    fn covered(&self) -> RangeSet {
-        self.cells.keys().map(|&key| key..key + 1).chain(self.released.ranges()).collect()
-    }
 }
 
 impl World {
@@ -181,8 +146,7 @@ impl World {
             }
             Event::Fail(survive) => {
                 self.failures -= 1;
-                (0..survive).for_each(|_| _ = self.disk.complete());
-                self.disk.under_way.clear();
+                self.disk.cut(survive);
                 self.step(Input::Failed, None)?
             }
         };
@@ -191,14 +155,8 @@ impl World {
     }
 
     fn crash(&mut self, survive: usize) {
-        (0..survive).for_each(|_| _ = self.disk.complete());
-        self.disk.under_way.clear();
-        let recovered = Recovered {
-            state: self.disk.state.clone(),
-            covered: self.disk.covered(),
-            released: self.disk.released.clone(),
-        };
-        self.unit = Unit::recover(options(self.planted), recovered);
+        self.disk.cut(survive);
+        self.unit = Unit::recover(options(self.planted), self.disk.recovered());
         self.oracle.restarted(&self.disk);
         // Whoever waits for an answer asks again.
         self.clients.iter_mut().for_each(|client| client.waiting = false);
@@ -303,8 +261,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Persist { ticket, runs, release, state } => {
-                    let state = state.map(|state| UnitState::decode(&state).expect("it was just made"));
-                    let batch = Batch { ticket, cells: cells(&runs), release, state };
+                    let batch = Batch::new(ticket, &runs, release, state.as_deref());
                     if let Some(epoch) = epoch {
                         self.oracle.changes(epoch, &runs, &batch, &self.disk)?;
                     }
@@ -347,12 +304,12 @@ impl World {
     }
 }
 
-fn options(planted: Planted) -> UnitOptions {
+pub(super) fn options(planted: Planted) -> UnitOptions {
     UnitOptions { planted, ..UnitOptions::default() }
 }
 
 /// The entries that a client writes: each holds the client's number.
-fn entries(client: usize, epoch: u64, positions: Range<u64>) -> Run {
+pub(super) fn entries(client: usize, epoch: u64, positions: Range<u64>) -> Run {
     let payloads = positions.clone().map(|_| [client as u8]).collect::<Vec<_>>();
     Run {
         first_key: positions.start,
@@ -362,16 +319,4 @@ fn entries(client: usize, epoch: u64, positions: Range<u64>) -> Run {
         table: Table::of_payloads(&payloads),
         data: payloads.concat().into(),
     }
-}
-
-/// What runs put at each address.
-fn cells(runs: &[Run]) -> BTreeMap<u64, Cell> {
-    let cell = |run: &Run, key: u64| {
-        let held = match run.kind {
-            RunKind::Junk => Held::Junk,
-            RunKind::Data => Held::Data(run.slice(key..key + 1).data[0].into()),
-        };
-        (key, (run.version, held))
-    };
-    runs.iter().flat_map(|run| run.keys().map(move |key| cell(run, key))).collect()
 }
