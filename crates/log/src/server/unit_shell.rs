@@ -265,6 +265,11 @@ impl UnitShell {
         }
     }
 
+    /// What is durably trimmed of `range`, the first ranges of it.
+    pub(super) fn trimmed_in(&self, range: AddrRange) -> Vec<AddrRange> {
+        self.core.borrow().trims(range, limits::RANGES_MAX_COUNT)
+    }
+
     /// Takes over what another replica holds of a closed range. On success it is on stable storage. Dropping the future does not
     /// take it back.
     pub(super) async fn restore(self: &Rc<Self>, epoch: Epoch, copied: Copied) -> Result<(), Refusal> {

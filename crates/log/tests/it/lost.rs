@@ -8,13 +8,14 @@ use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, OpenDrive};
 use ithaca_log::client::{
-    CallError, Client, ClientError, ClientOptions, FormError, Forming, form, found, tell,
+    CallError, Client, ClientError, ClientOptions, Connection, EntryKind, FormError, Forming, Identity, form,
+    found, tell,
 };
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::{ClusterId, LogPos, NodeId};
+use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, LocalOptions, NodeOptions};
-use ithaca_log::wire::{Refusal, Roles};
+use ithaca_log::wire::{Refusal, Roles, Trim, Trimmed};
 use tempfile::TempDir;
 
 use crate::worlds::{append, connect, options, replicated, restart, run, start};
@@ -175,20 +176,7 @@ async fn whole(env: &Env, client: &Client) {
 #[test]
 fn a_node_that_has_lost_an_entry_comes_back_and_the_entry_is_read_from_another() {
     run(|env, dir| async move {
-        let (mut nodes, mut addrs) = (Vec::new(), Vec::new());
-        let dirs = [dir, TempDir::new().expect("a directory")];
-        for (id, dir) in (1..).zip(&dirs) {
-            let options = node_options(dir.path(), id, ([127, 0, 0, 1], 0).into());
-            let node = ClusterNode::start(&env, options).await.expect("it starts");
-            addrs.push((NodeId(id), node.addr()));
-            nodes.push(node);
-        }
-        let timeout = Duration::from_secs(20);
-        let forming = Forming { nodes: addrs.clone(), replicas: 2, min_replicas: 1, timeout };
-        form(&env, &forming).await.expect("they are free");
-        let endpoints = addrs.iter().map(|&(_, addr)| addr).collect();
-        let client = Client::connect(&env, ClientOptions { endpoints, ..ClientOptions::default() });
-        let client = client.await.expect("it serves");
+        let (mut nodes, addrs, dirs, client) = pair(&env, dir).await;
         for number in 0..10 {
             client.append(marked(number)).await.expect("appended");
         }
@@ -197,10 +185,60 @@ fn a_node_that_has_lost_an_entry_comes_back_and_the_entry_is_read_from_another()
             client.append(marked(number)).await.expect("appended");
         }
         lose_group_of(&env, dirs[1].path().join("unit-2.chain"), &marked(4)).await;
-        let again = ClusterNode::start(&env, node_options(dirs[1].path(), 2, addrs[1].1)).await;
+        let again = ClusterNode::start(&env, node_options(dirs[1].path(), 2, addrs[1])).await;
         let _again = again.expect("its drive is free");
         whole(&env, &client).await;
         assert_eq!(read_to(&client, 0, 20).await, Ok(20));
+    });
+}
+
+/// Two nodes with two copies, the directories that they are in, and a client.
+async fn pair(env: &Env, dir: TempDir) -> (Vec<ClusterNode>, Vec<SocketAddr>, [TempDir; 2], Client) {
+    let (mut nodes, mut addrs) = (Vec::new(), Vec::new());
+    let dirs = [dir, TempDir::new().expect("a directory")];
+    for (id, dir) in (1..).zip(&dirs) {
+        let options = node_options(dir.path(), id, ([127, 0, 0, 1], 0).into());
+        let node = ClusterNode::start(env, options).await.expect("it starts");
+        addrs.push(node.addr());
+        nodes.push(node);
+    }
+    let timeout = Duration::from_secs(20);
+    let named = (1..).map(NodeId).zip(addrs.iter().copied()).collect();
+    form(env, &Forming { nodes: named, replicas: 2, min_replicas: 1, timeout }).await.expect("they are free");
+    let client = Client::connect(env, ClientOptions { endpoints: addrs.clone(), ..ClientOptions::default() });
+    let client = client.await.expect("it serves");
+    (nodes, addrs, dirs, client)
+}
+
+#[test]
+fn a_trim_that_came_to_one_replica_is_completed_when_that_replica_comes_back() {
+    run(|env, dir| async move {
+        let (mut nodes, addrs, dirs, client) = pair(&env, dir).await;
+        for number in 0..4 {
+            client.append(marked(number)).await.expect("appended");
+        }
+        // Position 1 lies on node 2 and then on node 1; whoever trims it gives up half-way.
+        let layout = client.layout().await.expect("a layout");
+        let place = layout.locate(LogPos(1)).expect("it was written");
+        assert_eq!(place.replicas, [NodeId(2), NodeId(1)]);
+        let who = Identity { client: ClientId(7), node: NodeId(2), cluster: layout.cluster };
+        let deadline = env.now() + Duration::from_secs(20);
+        let first = Connection::open(&env, addrs[1], who, deadline).await.expect("it serves");
+        let trim = Trim { ranges: vec![AddrRange::new(place.addr, Addr(place.addr.0 + 1))] };
+        first.call::<_, Trimmed>(&env, layout.epoch, &trim, deadline).await.expect("trimmed there");
+        assert_eq!(client.read(LogPos(1)).await.expect("not everywhere").data, marked(1));
+
+        nodes.pop().expect("two").stop().await;
+        client.append(marked(4)).await.expect("node 1 goes on");
+        let again = ClusterNode::start(&env, node_options(dirs[1].path(), 2, addrs[1])).await;
+        let again = again.expect("its drive is free");
+        whole(&env, &client).await;
+        let layout = client.layout().await.expect("a layout");
+        assert_eq!(layout.locate(LogPos(1)).expect("it is there").replicas, [NodeId(1), NodeId(2)]);
+        let kind = async || client.read(LogPos(1)).await.expect("a replica serves").kind;
+        assert_eq!(kind().await, EntryKind::Trimmed);
+        again.stop().await;
+        assert_eq!(kind().await, EntryKind::Trimmed, "of the node that had not been told");
     });
 }
 

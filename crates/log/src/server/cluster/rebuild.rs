@@ -17,7 +17,7 @@ use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
 use crate::server::peers::Peer;
 use crate::server::unit_shell::{Copied, UnitShell};
 use crate::unit::{Holding, junk};
-use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trims};
+use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trim, Trimmed, Trims};
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -76,6 +76,8 @@ impl From<ClientError> for RebuildError {
 struct Source {
     extent: AddrRange,
     peer: Rc<Peer>,
+    /// The replicas that serve, in chain order; `peer` is the last.
+    replicas: Vec<Rc<Peer>>,
 }
 
 impl Source {
@@ -86,10 +88,10 @@ impl Source {
             range.and_then(|range| Some((range.stripes.get(copy.stripe)?, range.addresses(copy.stripe)?)));
         let (stripe, extent) = stripe.ok_or(RebuildError::NoStripe { start: copy.start })?;
         let serves = |node: &NodeId| layout.serving().any(|unit| unit == *node);
-        let mut replicas = stripe.replicas.iter().rev().copied().filter(serves);
-        let source = replicas.find_map(|node| member.peer(layout, node));
-        let peer = source.ok_or(RebuildError::NoReplica { base: extent.start })?;
-        Ok(Self { extent, peer })
+        let replicas = stripe.replicas.iter().copied().filter(serves);
+        let replicas: Vec<_> = replicas.filter_map(|node| member.peer(layout, node)).collect();
+        let peer = replicas.last().cloned().ok_or(RebuildError::NoReplica { base: extent.start })?;
+        Ok(Self { extent, peer, replicas })
     }
 
     async fn ask<M: Message, R: Message>(
@@ -103,6 +105,30 @@ impl Source {
         let node = self.peer.node();
         answer.map(|(reply, data, _)| (reply, data)).map_err(|error| RebuildError::Replica { node, error })
     }
+
+    /// Completes trims that this node took part in before it was left out, and that did not come to the other replicas: once it
+    /// is listed again it says "trimmed", which must be so everywhere.
+    async fn trim(
+        &self,
+        member: &Rc<Member>,
+        epoch: Epoch,
+        ranges: Vec<AddrRange>,
+    ) -> Result<(), RebuildError> {
+        let trim = Trim { ranges };
+        for peer in &self.replicas {
+            let node = peer.node();
+            let answer = peer.call::<_, Trimmed>(epoch, &trim, member.env.now() + PIECE_PATIENCE).await;
+            answer.map_err(|error| RebuildError::Replica { node, error })?;
+        }
+        Ok(())
+    }
+}
+
+/// Addresses that are trimmed here and not on the replica whose `runs` these are, as many as a request has at the most.
+fn trims_begun(unit: &Rc<UnitShell>, runs: &ReceivedRuns) -> Vec<AddrRange> {
+    let is_held = |state: StateRef<'_>| !matches!(state, StateRef::Unwritten | StateRef::Trimmed);
+    let held = runs.runs().filter(|run| is_held(run.state)).map(|run| run.range());
+    held.flat_map(|range| unit.trimmed_in(range)).take(limits::RANGES_MAX_COUNT).collect()
 }
 
 /// Makes the copy that `copy` names. When it returns, all of it is on stable storage here, and nothing of it is undecided.
@@ -123,6 +149,11 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
             runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
         if !holes.is_empty() {
             decide(member, layout, source.peer.node(), &holes).await?;
+            continue;
+        }
+        let begun = trims_begun(&unit, &runs);
+        if !begun.is_empty() {
+            source.trim(member, layout.epoch, begun).await?;
             continue;
         }
         let bytes = data.len();
