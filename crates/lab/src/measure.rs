@@ -33,6 +33,11 @@ impl Histogram {
         self.total += other.total;
     }
 
+    /// How many samples.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// The latency in microseconds that a share `quantile` of the samples does not exceed; 0 without samples.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         let sought = (self.total as f64 * quantile).ceil() as u64;

@@ -20,6 +20,7 @@ mod mixed;
 mod outage;
 mod reconfiguration;
 mod scaling;
+mod slow_replica;
 mod ssd_lifetime;
 mod tail_cache;
 #[cfg(test)]
@@ -63,6 +64,8 @@ pub enum Name {
     Outage,
     /// From one layout to the next, by the number of units (Wei, figures 3.16 and 3.17).
     Reconfiguration,
+    /// Appends while a replica is a hundred times slower.
+    SlowReplica,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -188,6 +191,7 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
             Name::Outage => outage::measure(32),
             Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
+            Name::SlowReplica => slow_replica::measure(),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,
                 segment_bytes: 128 << 20,

@@ -56,6 +56,7 @@ fn series(units: usize, failing: NodeId, reading: Reading) -> Series {
         drive: emulated,
         registers: Speed::Ssd,
         own_sequencer: false,
+        segment_bytes: 1 << 20,
         timing: Timing::default(),
         seed: SEED,
     });

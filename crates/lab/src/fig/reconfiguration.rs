@@ -96,6 +96,7 @@ fn trial(units: usize, count: usize) -> Trial {
         drive: || Speed::Ssd.model(),
         registers: Speed::Ssd,
         own_sequencer: false,
+        segment_bytes: 1 << 20,
         timing: Timing { slow_after: Duration::from_secs(3600), ..Timing::default() },
         seed: SEED,
     });

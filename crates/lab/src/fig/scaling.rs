@@ -49,6 +49,7 @@ fn point(units: usize, span: Duration) -> Point {
         drive: emulated,
         registers: Speed::Ram,
         own_sequencer: true,
+        segment_bytes: 1 << 20,
         timing: timing(),
         seed: SEED,
     });

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
-use ithaca_env::sim::{Lanes, LanesOptions, LinkOptions, ProcessId, Sim, SimOptions, Speed, SpeedModel};
+use ithaca_env::sim::{
+    DriveId, Lanes, LanesOptions, LinkOptions, ProcessId, Sim, SimOptions, Speed, SpeedModel,
+};
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientOptions, found};
 use ithaca_log::detector::Timing;
@@ -49,6 +51,8 @@ pub struct Setup {
     pub registers: Speed,
     /// Whether the sequencer has a machine of its own, or is one of the units.
     pub own_sequencer: bool,
+    /// Bytes of a segment of a unit's chain.
+    pub segment_bytes: u64,
     /// What nodes of the cluster take for a failure of others.
     pub timing: Timing,
     /// The seed of the world.
@@ -63,6 +67,8 @@ pub struct Testbed {
     pub layout: Layout,
     /// The nodes' processes, in the order of their ids.
     pub nodes: Vec<ProcessId>,
+    /// The drives of their units, in the same order.
+    pub drives: Vec<DriveId>,
     /// A process that does what an operator does.
     pub operator: ProcessId,
     /// The processes of clients, and the clients of each.
@@ -108,12 +114,12 @@ fn options(registers: Speed) -> SimOptions {
     }
 }
 
-fn node_options(index: usize, listen: SocketAddr, timing: Timing) -> NodeOptions {
-    let segment_bytes = 1 << 20;
+fn node_options(index: usize, listen: SocketAddr, setup: &Setup) -> NodeOptions {
+    let segment_bytes = setup.segment_bytes;
     let id = NodeId(index as u64 + 1);
     let mut options = NodeOptions::new(id, &PathBuf::from(format!("data-{}", id.0)), listen);
     options.create_bytes = (64 << 10) + 16 * segment_bytes;
-    options.timing = timing;
+    options.timing = setup.timing;
     options.chain = ChainOptions {
         segment_bytes,
         // Reads are to come from the drive, as they did: "all reads are served from the SSDs".
@@ -126,15 +132,15 @@ fn node_options(index: usize, listen: SocketAddr, timing: Timing) -> NodeOptions
     options
 }
 
-fn start_node(sim: &Sim, setup: &Setup, index: usize) -> ProcessId {
+fn start_node(sim: &Sim, setup: &Setup, index: usize) -> (ProcessId, DriveId) {
     let listen = place(index, setup.own_sequencer);
-    let options = node_options(index, listen, setup.timing);
+    let options = node_options(index, listen, setup);
     let path = options.data.join(format!("unit-{}.chain", options.id.0));
     let drive = sim.drive(listen.ip(), &path.to_string_lossy());
     sim.set_drive_speed(drive, (setup.drive)());
     let process = sim.process(&format!("node-{}", options.id.0), listen.ip());
     sim.start(process, move |env| serve(env, options.clone()));
-    process
+    (process, drive)
 }
 
 async fn serve(env: Env, options: NodeOptions) {
@@ -182,14 +188,14 @@ impl Testbed {
     pub fn new(setup: &Setup) -> Self {
         let sim = Sim::with_options(setup.seed, options(setup.registers));
         let count = setup.units + usize::from(setup.own_sequencer);
-        let nodes = (0..count).map(|index| start_node(&sim, setup, index)).collect();
+        let (nodes, drives) = (0..count).map(|index| start_node(&sim, setup, index)).unzip();
         let operator = sim.process("operator", [10, 2, 0, 2].into());
         let layout = form(&sim, operator, setup, count);
         let endpoints: Vec<SocketAddr> =
             (0..count.min(3)).map(|index| place(index, setup.own_sequencer)).collect();
         let connect = |machine| connect(&sim, machine, setup.clients, &endpoints);
         let clients = (0..setup.client_machines).map(connect).collect();
-        Self { sim, layout, nodes, operator, clients }
+        Self { sim, layout, nodes, drives, operator, clients }
     }
 
     /// Has so many clients of each process do `work`, each in so many tasks, again and again, until they are [stopped](Self::stop).
