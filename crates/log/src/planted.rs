@@ -22,6 +22,8 @@ pub enum PlantedBug {
     WrittenBeforeDurable,
     /// The unit shows entries to readers that are not durable.
     ReadBeforeDurable,
+    /// The unit tells how far its addresses are resolved in an epoch that is over.
+    BoundsAnyEpoch,
     /// The unit leaves out of an answer what its chain has no record of, without a word.
     LostEntrySkipped,
     /// The unit writes a whole run when a part of it is taken already.

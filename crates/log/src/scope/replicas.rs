@@ -68,6 +68,16 @@ const SCENARIOS: &[Scenario] = &[
         crashes: 1,
     },
     Scenario {
+        name: "a position that was half written is filled in the epoch before and in the next",
+        scripts: &[
+            &[Op::Relayed(1)],
+            &[Op::Append(1)],
+            &[Op::Seal(1, 2), Op::Seal(1, 3), Op::GoOnWithout(1), Op::Fill(2, 0)],
+            &[Op::Fill(1, 0)],
+        ],
+        crashes: 0,
+    },
+    Scenario {
         name: "appends of both kinds and a fill while the cluster goes on without the unit that both share",
         scripts: &[
             &[Op::Relayed(1), Op::Read(1, 0), Op::Append(2)],
@@ -129,5 +139,6 @@ planted! {
     a_fill_that_begins_at_the_end_is_found: FilledFromLast breaks "rule 2",
     a_seal_that_forgets_what_is_under_way_is_found: SealForgetsPending breaks "rule 16",
     a_unit_that_accepts_a_sealed_epoch_is_found: StaleEpochAccepted breaks "rule 16",
+    a_unit_that_tells_of_itself_in_an_old_epoch_is_found: BoundsAnyEpoch breaks "rule 15",
     an_acknowledgement_before_persistence_is_found: AckBeforePersist breaks "rule 1",
 }

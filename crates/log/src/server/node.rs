@@ -473,7 +473,10 @@ impl Session {
     fn check(&self, head: Head, check: &Check) {
         let route = self.route(head);
         let unit = self.node.unit.get();
-        let extents = unit.map(|unit| unit.bounds(&check.extents)).unwrap_or_default();
+        let extents = match unit.map(|unit| unit.bounds(head.epoch, &check.extents)) {
+            Some(Err(refusal)) => return route.refuse(refusal),
+            bounds => bounds.and_then(Result::ok).unwrap_or_default(),
+        };
         let mut tail = Tail { tail: None, extents };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
             Some(Ok(next)) => match self.node.leases.check(head.epoch) {

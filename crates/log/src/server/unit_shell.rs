@@ -222,10 +222,10 @@ impl UnitShell {
         self.core.borrow().admits(epoch, bytes)
     }
 
-    /// The unit's part of a check.
-    pub(super) fn bounds(&self, extents: &[AddrRange]) -> Vec<ExtentBounds> {
+    /// The unit's part of a check in `epoch`.
+    pub(super) fn bounds(&self, epoch: Epoch, extents: &[AddrRange]) -> Result<Vec<ExtentBounds>, Refusal> {
         let core = self.core.borrow();
-        extents.iter().map(|&extent| core.bounds(extent)).collect()
+        extents.iter().map(|&extent| core.bounds(epoch, extent)).collect()
     }
 
     /// Writes a run; the reply goes to `route`.

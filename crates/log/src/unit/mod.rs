@@ -344,14 +344,18 @@ impl Unit {
         Addr(self.durable.first_gap(from.0))
     }
 
-    /// Where what it holds of `extent` begins and ends.
-    pub fn bounds(&self, extent: AddrRange) -> ExtentBounds {
+    /// Where what it holds of `extent` begins and ends. Refused in an epoch that is over: in a later one the unit may have resolved
+    /// addresses without the replicas that whoever asks has in mind.
+    pub fn bounds(&self, epoch: Epoch, extent: AddrRange) -> Result<ExtentBounds, Refusal> {
+        if !self.options.planted.is(PlantedBug::BoundsAnyEpoch) {
+            self.check_epoch(epoch)?;
+        }
         let AddrRange { start, end } = extent;
-        ExtentBounds {
+        Ok(ExtentBounds {
             first: Addr(self.trimmed.first_gap(start.0)).min(end),
             watermark: self.watermark(start).min(end),
             end: last_in(&self.durable, extent).map_or(start, |last| Addr(last.0 + 1)),
-        }
+        })
     }
 
     /// What is durably trimmed of `extent`, the first `count_max` ranges of it.

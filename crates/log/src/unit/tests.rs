@@ -146,7 +146,8 @@ impl Bench {
 
     fn show(&self) -> String {
         let unit = &self.unit;
-        let ExtentBounds { first, watermark, end } = unit.bounds(parse_range(EXTENT));
+        let ExtentBounds { first, watermark, end } =
+            unit.bounds(Epoch(u64::MAX), parse_range(EXTENT)).expect("an epoch to come");
         format!(
             "first {first}, watermark {watermark}, end {end}, refuses up to {}, {} wait; {}\n",
             unit.floor(),

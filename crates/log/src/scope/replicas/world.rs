@@ -59,6 +59,8 @@ struct Errand {
     held: Option<Held>,
     /// The next replica.
     next: usize,
+    /// Whether the last replica has it resolved, so that no other needs to be asked but the first; a fill asks before it does anything.
+    settled: Option<bool>,
 }
 
 /// A client.
@@ -155,12 +157,13 @@ impl World {
                 let sequencer = self.sequencers.get_mut(&epoch).expect("it is ready");
                 let Ok(grant) = sequencer.grant(Epoch(epoch), 1) else { return self.end(at, false) };
                 let held = Some(Held::Data(at));
-                self.clients[at].errand = Some(Errand { epoch, pos: grant.first.0, held, next: 0 });
+                self.clients[at].errand =
+                    Some(Errand { epoch, pos: grant.first.0, held, next: 0, settled: Some(false) });
                 Ok(())
             }
             Op::Fill(epoch, pos) => {
-                self.clients[at].errand = Some(Errand { epoch, pos, held: None, next: 0 });
-                self.go_on(at)
+                self.clients[at].errand = Some(Errand { epoch, pos, held: None, next: 0, settled: None });
+                self.settle(at)
             }
             Op::Read(epoch, pos) => self.read(at, epoch, pos),
             Op::Seal(epoch, node) => {
@@ -171,6 +174,17 @@ impl World {
             }
             Op::GoOnWithout(node) => self.go_on_without(at, node),
         }
+    }
+
+    /// A fill asks the last replica how far it is resolved.
+    fn settle(&mut self, at: usize) -> Result<(), Broken> {
+        let errand = self.clients[at].errand.clone().expect("it fills");
+        let Some((addr, replicas)) = self.place(errand.epoch, errand.pos) else { return self.end(at, false) };
+        let extent = AddrRange::new(addr, Addr(addr.0 + 1));
+        let last = &self.servers[*replicas.last().expect("a stripe has replicas")].unit;
+        let Ok(bounds) = last.bounds(Epoch(errand.epoch), extent) else { return self.end(at, false) };
+        self.clients[at].errand = Some(Errand { settled: Some(bounds.watermark > addr), ..errand });
+        Ok(())
     }
 
     /// The errand of a client comes to its next replica.
@@ -308,7 +322,7 @@ impl World {
             Op::Relayed(_) => self.planted.is(PlantedBug::RelayStopsShort),
             _ => false,
         };
-        if errand.next == replicas.len() || short {
+        if errand.next == replicas.len() || errand.settled == Some(true) || short {
             self.show(errand.pos, found)?;
             return self.end(at, true);
         }
