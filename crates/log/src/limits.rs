@@ -107,7 +107,13 @@ const _: () = assert!(RANGES_MAX_COUNT <= UNIT_RANGES_MAX_COUNT);
 /// Nodes in a layout.
 pub const NODES_MAX_COUNT: usize = 1024;
 
-const _: () = assert!(NODES_MAX_COUNT * 8 + 64 <= BODY_MAX_BYTES, "a beat may suspect every node");
+/// Stripes that one beat tells of: half of them the newest, in which entries are written, the others in turn.
+pub const MARKS_MAX_COUNT: usize = 64;
+
+const _: () = assert!(
+    NODES_MAX_COUNT * 8 + MARKS_MAX_COUNT * 24 + 64 <= BODY_MAX_BYTES,
+    "a beat may suspect every node"
+);
 
 /// Ranges of positions in a layout. Two are added when a node goes and comes back and something is appended meanwhile, and
 /// those whose positions are all trimmed go; so this is 4,000 restarts of nodes over what is kept.
@@ -157,6 +163,16 @@ pub const CLOCK_DRIFT_PER_MILLE: u64 = 10;
 pub const LEASE_WAIT_MS: u64 = (LEASE_MS * (1000 + CLOCK_DRIFT_PER_MILLE)).div_ceil(1000);
 
 const _: () = assert!(LEASE_WAIT_MS <= 300, "the wait is a part of the time that a failover takes");
+
+/// How long committed entries may be shown to whoever asks in whatever epoch, after a lease that a majority granted was asked for:
+/// from before the failure of a node until the layout without it is known.
+pub const SHOW_MS: u64 = 3 * LEASE_MS;
+
+/// How long trims wait, in milliseconds, where a replica that was left out may still show what is trimmed.
+pub const SHOW_WAIT_MS: u64 = (SHOW_MS * (1000 + CLOCK_DRIFT_PER_MILLE)).div_ceil(1000);
+
+const _: () =
+    assert!(SHOW_MS >= LEASE_MS + LEASE_WAIT_MS, "a change of layout that waits for leases is bridged");
 
 /// Runs that one request may become: as many as the chain stores together. A fill or a write of addresses that are free and
 /// taken by turns may need more, and is refused.

@@ -24,6 +24,12 @@ pub enum PlantedBug {
     ReadBeforeDurable,
     /// The unit tells how far its addresses are resolved in an epoch that is over.
     BoundsAnyEpoch,
+    /// The unit answers a read of what is committed with whatever it holds.
+    CommittedUnchecked,
+    /// The unit says that an address is trimmed before the last replica does, to whoever reads what is committed.
+    TrimShownEarly,
+    /// A trim is acknowledged while a replica that was left out may still show what it gave up.
+    TrimNotHeld,
     /// The unit leaves out of an answer what its chain has no record of, without a word.
     LostEntrySkipped,
     /// The unit writes a whole run when a part of it is taken already.

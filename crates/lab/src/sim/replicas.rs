@@ -95,7 +95,7 @@ async fn held(env: &Env, layout: &Layout, node: NodeId, addrs: AddrRange) -> Res
     let mut held = Vec::new();
     while (held.len() as u64) < addrs.count() {
         let rest = AddrRange::new(Addr(addrs.start.0 + held.len() as u64), addrs.end);
-        let read = Read { limit_bytes: 1 << 20, ranges: vec![rest] };
+        let read = Read { limit_bytes: 1 << 20, committed: false, ranges: vec![rest] };
         let answer = connection.call::<_, Runs>(env, epoch, &read, env.now() + PATIENCE).await;
         let (runs, _, _) = answer.map_err(failed)?;
         for run in &runs.runs {

@@ -22,7 +22,8 @@ use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, NodeId};
 use crate::wire::{
-    self, Check, Fill, Filled, Head, Outcome, Refusal, StateRef, Tail, Taken, Trim, Trimmed, Write, Written,
+    self, Check, Fill, Filled, Head, Outcome, Read, Refusal, StateRef, Tail, Taken, Trim, Trimmed, Write,
+    Written,
 };
 
 /// Attempts before replicas that differ are taken for damaged. A trim that is under way explains a few.
@@ -160,8 +161,9 @@ impl Deciding<'_> {
     async fn copy(&self, source: NodeId, target: NodeId, range: AddrRange) -> Attempt<()> {
         let mut next = range.start;
         while next < range.end {
-            let rest = AddrRange::new(next, range.end);
-            let read = self.inner.begin_read(self.view, source, vec![rest], COPY_BYTES).await?.await?;
+            let ranges = vec![AddrRange::new(next, range.end)];
+            let read = Read { limit_bytes: COPY_BYTES, committed: false, ranges };
+            let read = self.inner.read_one(self.view, source, read).await?;
             let mut data = read.data;
             for run in read.runs.runs() {
                 let StateRef::Data { meta, table, .. } = run.state else {

@@ -7,6 +7,7 @@
 mod append;
 mod connection;
 mod decide;
+mod elsewhere;
 mod error;
 mod follow;
 mod form;
@@ -43,6 +44,7 @@ pub use read::{Entry, EntryKind};
 pub use space::Bounds;
 
 use append::Appender;
+use elsewhere::Replicas;
 use learn::Learning;
 use view::View;
 
@@ -147,6 +149,8 @@ struct Inner {
     shortage: RefCell<Option<ClientError>>,
     /// What every unit takes, as it said when it was greeted.
     write_limits: Cell<WriteLimits>,
+    /// How those behave that are read at.
+    replicas: Replicas,
     appender: Rc<Appender>,
 }
 
@@ -279,6 +283,7 @@ impl Inner {
             granted: Cell::default(),
             shortage: RefCell::default(),
             write_limits: Cell::default(),
+            replicas: Replicas::default(),
             appender: Rc::default(),
         }))
     }

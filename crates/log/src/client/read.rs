@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Time;
+use ithaca_env::task::gather;
 
 use super::decide::Deciding;
 use super::error::{ClientError, Phase};
@@ -13,7 +14,7 @@ use super::{CallError, Inner};
 use crate::entry::{EntryMeta, StreamPlace};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
-use crate::wire::{Kind, MessageError, Read, ReceivedRuns, Refusal, RunRef, StateRef, table_entries};
+use crate::wire::{Kind, MessageError, Read, ReceivedRuns, RunRef, StateRef, table_entries};
 
 /// Bytes that one piece of a range asks each unit for.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -142,34 +143,6 @@ impl RunEntries<'_> {
 }
 
 impl Inner {
-    /// Asks for `ranges` of one unit, up to `limit_bytes`. When this returns the request is sent, and a future of the answer is
-    /// there: runs that cover the ranges in order and without gaps, up to the limit.
-    pub(super) async fn begin_read(
-        self: &Rc<Self>,
-        view: &View,
-        unit: NodeId,
-        ranges: Vec<AddrRange>,
-        limit_bytes: u32,
-    ) -> Result<impl Future<Output = Result<UnitRuns, ClientError>>, ClientError> {
-        let deadline = self.deadline();
-        let connection = self.connection(view, unit, deadline).await?;
-        let epoch = view.layout.epoch;
-        let read = Read { limit_bytes, ranges };
-        let call = connection.call::<_, ReceivedRuns>(&self.env, epoch, &read, deadline);
-        let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Read };
-        Ok(async move {
-            match call.await {
-                Ok((runs, data, _)) => Ok(UnitRuns { origin, runs, data }),
-                // The unit names an address; its reader knows positions.
-                Err(CallError::Refused(Refusal::Damaged { addr })) => Err(match view.position(unit, addr) {
-                    Some(pos) => ClientError::Damaged { pos },
-                    None => origin.failed(CallError::Refused(Refusal::Damaged { addr })),
-                }),
-                Err(error) => Err(origin.failed(error)),
-            }
-        })
-    }
-
     pub(super) async fn read_many(self: &Rc<Self>, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
         let deadline = self.deadline();
         let mut entries = Vec::new();
@@ -212,7 +185,7 @@ impl Inner {
         view: &View,
         positions: &[LogPos],
     ) -> Result<Vec<Entry>, ClientError> {
-        let mut shares: Vec<(NodeId, Vec<(usize, Addr)>)> = Vec::new();
+        let mut shares: Vec<(&[NodeId], Vec<(usize, Addr)>)> = Vec::new();
         // Of what lies below every range nobody needs to be asked.
         let mut trimmed = Vec::new();
         for (index, &pos) in positions.iter().enumerate() {
@@ -220,27 +193,27 @@ impl Inner {
                 trimmed.push(index);
                 continue;
             }
-            let (unit, addr) = view.place(pos)?;
-            match shares.iter_mut().find(|(of, _)| *of == unit) {
-                Some((_, wanted)) => wanted.push((index, addr)),
-                None => shares.push((unit, vec![(index, addr)])),
+            let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
+            match shares.iter_mut().find(|(of, _)| *of == location.replicas) {
+                Some((_, wanted)) => wanted.push((index, location.addr)),
+                None => shares.push((location.replicas, vec![(index, location.addr)])),
             }
         }
-        // Every unit is asked before the first answer is waited for.
-        let mut answers = Vec::with_capacity(shares.len());
-        for (unit, wanted) in &shares {
+        // All are asked at the same time.
+        let reads = shares.iter().map(|(replicas, wanted)| {
             let ranges = wanted.iter().map(|&(_, addr)| (addr.0..addr.0 + 1).into()).collect();
-            answers.push(self.begin_read(view, *unit, ranges, limits::READ_MAX_BYTES as u32).await?);
-        }
+            self.read_at(view, replicas, ranges, limits::READ_MAX_BYTES as u32)
+        });
+        let answers = all_or_failed(reads).await?;
         let mut found: Vec<Option<Entry>> = Vec::new();
         for index in trimmed {
             found.resize(positions.len(), None);
             found[index] = Some(Entry::trimmed(positions[index]));
         }
         for ((_, wanted), answer) in shares.iter().zip(answers) {
-            // A unit answers in the order of the ranges, each of one address, up to where its limit cuts it off.
+            // A unit answers in the order of the ranges, each of one address, up to where it is cut off.
             let (mut next, mut read) = (wanted.iter(), Vec::with_capacity(wanted.len()));
-            answer.await?.each(|run| {
+            answer.each(|run| {
                 let place = |found| {
                     next.next().filter(|(_, addr)| *addr == found).map(|&(index, _)| positions[index])
                 };
@@ -310,9 +283,11 @@ impl Inner {
             let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
             let addrs = AddrRange::from(location.addr.0..location.addr.0 + 1);
             for &unit in location.replicas.iter().rev().skip(1) {
-                let answer = inner.begin_read(view, unit, vec![addrs], limits::READ_MAX_BYTES as u32).await?;
+                let limit_bytes = limits::READ_MAX_BYTES as u32;
+                let read = Read { limit_bytes, committed: false, ranges: vec![addrs] };
                 let mut found = None;
-                let read = answer
+                let read = inner
+                    .read_one(view, unit, read)
                     .await
                     .and_then(|runs| runs.each(|run| run.take(|_| Some(pos), |entry| found = Some(entry))));
                 match (read, found) {
@@ -352,15 +327,13 @@ impl Inner {
         let mut holes = Vec::new();
         // Nothing at or past this position is known for sure.
         let mut end = to;
-        let mut answers = Vec::new();
-        for piece in view.layout.pieces(from, to) {
-            let unit = *piece.replicas.last().expect("a stripe has replicas");
-            let answer = self.begin_read(view, unit, vec![piece.addrs], PIECE_BYTES).await?;
-            answers.push((piece, answer));
-        }
-        for (piece, answer) in answers {
+        let pieces = view.layout.pieces(from, to);
+        let reads =
+            pieces.iter().map(|piece| self.read_at(view, piece.replicas, vec![piece.addrs], PIECE_BYTES));
+        let answers = all_or_failed(reads).await?;
+        for (piece, answer) in pieces.iter().zip(answers) {
             let mut next = piece.addrs.start;
-            answer.await?.each(|run| {
+            answer.each(|run| {
                 next = run.run.range().end;
                 if run.is_unwritten() {
                     let addrs = run.run.range();
@@ -378,6 +351,15 @@ impl Inner {
         entries.retain(|entry| entry.pos >= from && entry.pos < end);
         Ok((entries, holes))
     }
+}
+
+/// Runs all reads at the same time: every answer in their order, or why one has failed.
+async fn all_or_failed<T>(
+    reads: impl Iterator<Item = impl Future<Output = Result<T, ClientError>>>,
+) -> Result<Vec<T>, ClientError> {
+    let answers = gather(reads.collect(), Result::is_err).await;
+    // Those that were not waited for are left out, and then one has failed.
+    answers.into_iter().flatten().collect()
 }
 
 /// Addresses of a stripe that its last replica holds nothing at.

@@ -65,11 +65,16 @@ impl LeaseHolder {
     /// When the lease ends, by this node's clock: [`limits::LEASE_MS`] after the earliest question of the latest majority of
     /// grants. `None` if there never was a majority.
     pub fn valid_until(&self) -> Option<Time> {
+        Some(self.asked()? + Duration::from_millis(limits::LEASE_MS))
+    }
+
+    /// When the earliest question of the latest majority of grants was asked. `None` if there never was a majority.
+    pub fn asked(&self) -> Option<Time> {
         let mut asked: Vec<Time> = self.granted.values().copied().collect();
         asked.sort();
         let majority = self.acceptors.len() / 2 + 1;
         let earliest = asked.len().checked_sub(majority)?;
-        Some(asked[earliest] + Duration::from_millis(limits::LEASE_MS))
+        Some(asked[earliest])
     }
 
     /// Whether "unwritten" and "the tail is" may be said in `epoch` at `now`. To be asked again just before an answer that

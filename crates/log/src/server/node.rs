@@ -111,6 +111,9 @@ impl Node {
     ) {
         let Some(relay) = self.relay.get() else { return };
         relay.learn(Rc::clone(layout));
+        if let Some(unit) = self.unit.get() {
+            unit.list(layout, self.id);
+        }
         let (mut sequencer, mut forwarder) = (None, None);
         if may_grant && layout.sequencer == self.id {
             let started = Sequencer::start_planted(layout.epoch, layout.tail(), planted);

@@ -1,5 +1,6 @@
 //! A log unit at work: the core's effects carried out on a chain, and its reads served.
 
+mod complete;
 mod read;
 mod traffic;
 
@@ -84,6 +85,8 @@ pub(super) struct UnitShell {
     leases: Rc<Leases>,
     traffic: Traffic,
     write_times: WriteTimes,
+    /// Where the next list of marks goes on.
+    marked_from: Cell<Addr>,
     planted: Planted,
 }
 
@@ -115,6 +118,7 @@ impl UnitShell {
             leases,
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
+            marked_from: Cell::default(),
             planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
@@ -241,11 +245,22 @@ impl UnitShell {
         self.submit(Route::Reply(route), |to| Input::Fill { to, epoch, ranges });
     }
 
-    /// Trims `ranges`.
+    /// Trims `ranges`, once no replica shows them that is not told of it.
     pub(super) fn trim(self: &Rc<Self>, route: ReplyRoute, ranges: Vec<AddrRange>) {
         let epoch = route.epoch();
         self.traffic.trim();
-        self.submit(Route::Reply(route), |to| Input::Trim { to, epoch, ranges });
+        let from = self.leases.trims_from(epoch);
+        if from <= self.env.now() {
+            return self.submit(Route::Reply(route), |to| Input::Trim { to, epoch, ranges });
+        }
+        if let Err(refusal) = self.check_epoch(epoch) {
+            return route.refuse(refusal);
+        }
+        let shell = Rc::clone(self);
+        self.env.spawn(async move {
+            shell.env.sleep_until(from).await;
+            shell.submit(Route::Reply(route), |to| Input::Trim { to, epoch, ranges });
+        });
     }
 
     /// Seals an epoch.

@@ -15,11 +15,13 @@
 //! * nothing in an epoch at or below the sealed one is accepted, across restarts too;
 //! * repeating a seal gives the same answer;
 //! * a run that is partly taken is written where it is free, and the rest is reported;
+//! * in an epoch that is over only what is on every replica is readable, and trimmed only what is so for all;
 //! * after the drive has failed nothing is acknowledged any more.
 //!
-//! It does not read: [`Unit::classify`] says what the chain holds, and the shell reads it. It does not know the layout:
-//! epochs come with requests.
+//! It does not read: [`Unit::classify`] says what the chain holds, and the shell reads it. Of the layout it knows the stripes that it
+//! is listed in: epochs come with requests.
 
+mod complete;
 mod conflict;
 mod follow;
 mod found;
@@ -31,6 +33,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub use complete::{Listed, Readable};
 pub use follow::Follower;
 pub use found::Found;
 pub use state::{SealedExtent, UnitState};
@@ -44,8 +47,9 @@ use ithaca_chain::{RangeSet, Run};
 
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Addr, AddrRange, Epoch};
-use crate::wire::{ExtentBounds, Refusal, Sealed};
+use crate::pos::{Addr, AddrRange, Epoch, NodeId};
+use crate::wire::{ExtentBounds, Mark, Refusal, Sealed};
+use complete::Complete;
 use pending::Pending;
 
 /// Where a reply goes: the shell's own name for a request, opaque here.
@@ -107,6 +111,22 @@ pub enum Input {
         trimmed: Vec<AddrRange>,
         /// Stored addresses that are junk elsewhere.
         voided: Vec<AddrRange>,
+    },
+    /// The layout of `epoch` lists the unit in these stripes and in no others.
+    Listed {
+        /// The epoch; an older one than the unit knows is ignored.
+        epoch: Epoch,
+        /// The stripes.
+        stripes: Vec<Listed>,
+    },
+    /// The node `from` says how far stripes are complete by the layout of `epoch`.
+    Marked {
+        /// Who says so; of a stripe whose last replica it is not, it is ignored.
+        from: NodeId,
+        /// The epoch; if the unit knows another layout, it is ignored.
+        epoch: Epoch,
+        /// How far.
+        marks: Vec<Mark>,
     },
     /// Every ticket up to this one is durable.
     Persisted {
@@ -242,6 +262,8 @@ pub struct Unit {
     last_ticket: Ticket,
     durable_ticket: Ticket,
     failed: bool,
+    /// What is on every replica.
+    complete: Complete,
 }
 
 impl Unit {
@@ -276,6 +298,7 @@ impl Unit {
             last_ticket: Ticket(0),
             durable_ticket: Ticket(0),
             failed: false,
+            complete: Complete::default(),
         }
     }
 

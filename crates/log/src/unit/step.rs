@@ -37,6 +37,10 @@ impl Unit {
             Input::Restore { to, epoch, runs, trimmed, voided } => {
                 (to, self.restore(to, epoch, runs, &trimmed, &voided, effects))
             }
+            Input::Listed { epoch, stripes } => return self.complete.list(epoch, &stripes),
+            Input::Marked { from, epoch, marks } => {
+                return self.complete.mark(from, epoch, &marks, &self.durable);
+            }
             Input::Persisted { up_to } => return self.persisted(up_to, effects),
             Input::NotTaken { ticket, refusal } => return self.not_taken(ticket, refusal, effects),
             Input::Failed => return self.fail(effects),

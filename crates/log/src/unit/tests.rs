@@ -48,6 +48,27 @@ impl Bench {
             "restart" => return self.restart(),
             "show" => return self.show(),
             "classify" => return describe(&self.unit.classify(parse_range(words[1]))) + "\n",
+            "readable" => {
+                let committed = words.get(3) == Some(&"committed");
+                return show_readable(self.unit.readable(Epoch(number(1)), &ranges(2), committed));
+            }
+            "marks" => {
+                let (epoch, marks) = self.unit.marks(&mut Addr(0), 64);
+                let marks: Vec<String> = marks.iter().map(show_mark).collect();
+                return format!("{epoch}: {}\n", marks.join(", "));
+            }
+            "listed" => {
+                let stripe = |word: &&str| {
+                    let (extent, last) = word.split_once('n').unwrap_or((*word, ""));
+                    Listed { extent: parse_range(extent), last: last.parse().ok().map(NodeId) }
+                };
+                Input::Listed { epoch: Epoch(number(1)), stripes: words[2..].iter().map(stripe).collect() }
+            }
+            "marked" => Input::Marked {
+                from: NodeId(number(1)),
+                epoch: Epoch(number(2)),
+                marks: words[3..].iter().map(|word| parse_mark(word)).collect(),
+            },
             "write" => Input::Write {
                 to: ReplyTo(number(1)),
                 run: entries(Epoch(number(2)), Addr(number(3)), words[4]),
@@ -175,6 +196,29 @@ fn parse_range(text: &str) -> AddrRange {
     (start.parse::<u64>().expect("a number")..end.parse::<u64>().expect("a number")).into()
 }
 
+/// `START:TRIMMED:COMPLETE`.
+fn parse_mark(text: &str) -> Mark {
+    let mut numbers = text.split(':').map(|number| Addr(number.parse().expect("a number")));
+    let mut next = || numbers.next().expect("three numbers");
+    Mark { start: next(), trimmed: next(), complete: next() }
+}
+
+fn show_mark(mark: &Mark) -> String {
+    let Mark { start, trimmed, complete } = mark;
+    format!("from {start} trimmed up to {trimmed}, complete up to {complete}")
+}
+
+fn show_readable(readable: Result<Readable, Refusal>) -> String {
+    match readable {
+        Ok(Readable::Served) => "served\n".to_owned(),
+        Ok(Readable::Complete(ranges)) => {
+            let ranges: Vec<String> = ranges.iter().map(|range| format!("{:?}", range.numbers())).collect();
+            format!("complete: {}\n", ranges.join(", "))
+        }
+        Err(refusal) => format!("refused: {refusal}\n"),
+    }
+}
+
 fn show_state(state: &UnitState) -> String {
     let told = |told: &SealedExtent| {
         let extent = match told.extent == parse_range(EXTENT) {
@@ -215,6 +259,25 @@ fn a_unit_does_what_the_scripts_say() {
         }
     }
     ithaca_env::real::golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/unit.txt"), &out);
+}
+
+#[test]
+fn planted_faults_of_what_is_committed_show() {
+    // Above the mark another replica may hold something else; below it a trim may still be on its way.
+    let check = |bug, line: &str, expected: &str| {
+        let mut bench = Bench::new(UnitOptions { planted: Planted::bug(bug), ..UnitOptions::default() });
+        for before in ["listed e1 0..9n2", "write q1 e1 @0 a,b,c", "persisted 1", "marked n2 e1 0:0:2"] {
+            bench.run(before);
+        }
+        bench.run("trim q2 e1 0..1");
+        bench.run("persisted 1");
+        assert_eq!(bench.run(line), expected, "{bug:?}");
+    };
+    let (beyond, trimmed) = ("readable e1 2..3 committed", "readable e1 0..1 committed");
+    check(PlantedBug::AckBeforePersist, beyond, "refused: @2 is not known to be on every replica\n");
+    check(PlantedBug::CommittedUnchecked, beyond, "complete: 2..3\n");
+    check(PlantedBug::AckBeforePersist, trimmed, "refused: @0 is not known to be on every replica\n");
+    check(PlantedBug::TrimShownEarly, trimmed, "complete: 0..1\n");
 }
 
 /// A small generator, so that the test needs no dependency and repeats exactly.

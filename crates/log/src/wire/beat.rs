@@ -5,13 +5,13 @@ use ithaca_env::codec::{DecodeError, Decoder};
 
 use super::{Kind, Message, at_most, no_data, zero};
 use crate::limits;
-use crate::pos::NodeId;
+use crate::pos::{Addr, NodeId};
 
 /// What a node says of itself and of the others, in a beat and in the answer to one. The head's epoch is that of the newest
 /// layout that it knows.
 ///
 /// Body: `node u64`, `state u8`, `reserved u8`, `reserved u16`, `write_us u32`, `count u32`, then for each suspect `node
-/// u64`.
+/// u64`; then `mark count u32` (at most [`limits::MARKS_MAX_COUNT`]), and for each `start u64`, `trimmed u64`, `complete u64`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Who says it.
@@ -22,6 +22,19 @@ pub struct Account {
     pub write_us: u32,
     /// Nodes that have not answered it for a while, in order.
     pub suspects: Vec<NodeId>,
+    /// How far stripes are complete whose last replica it is; some of them each time.
+    pub marks: Vec<Mark>,
+}
+
+/// What the last replica of a stripe says of it: nothing is on the last that is not on all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Where the stripe's addresses begin.
+    pub start: Addr,
+    /// Every address from there up to here is trimmed.
+    pub trimmed: Addr,
+    /// Every address from there up to here is data, junk or trimmed, durably; not below `trimmed`.
+    pub complete: Addr,
 }
 
 /// What a node can do.
@@ -55,6 +68,11 @@ impl Account {
         out.put_u32_le(self.write_us);
         out.put_u32_le(self.suspects.len() as u32);
         self.suspects.iter().for_each(|node| out.put_u64_le(node.0));
+        assert!(self.marks.len() <= limits::MARKS_MAX_COUNT, "{} marks", self.marks.len());
+        out.put_u32_le(self.marks.len() as u32);
+        for Mark { start, trimmed, complete } in &self.marks {
+            [start, trimmed, complete].iter().for_each(|addr| out.put_u64_le(addr.0));
+        }
     }
 
     fn decode(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
@@ -78,9 +96,25 @@ impl Account {
         let count = decoder.u32("suspect count")? as usize;
         at_most("suspect count", count, limits::NODES_MAX_COUNT, "at most 1024 nodes")?;
         let suspects = (0..count).map(|_| decoder.u64("suspect").map(NodeId)).collect::<Result<_, _>>()?;
+        let count = decoder.u32("mark count")? as usize;
+        at_most("mark count", count, limits::MARKS_MAX_COUNT, "at most 64 marks")?;
+        let marks = (0..count).map(|_| Mark::decode(&mut decoder)).collect::<Result<_, _>>()?;
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(Self { node, state, write_us, suspects })
+        Ok(Self { node, state, write_us, suspects, marks })
+    }
+}
+
+impl Mark {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let start = Addr(decoder.u64("mark start")?);
+        let trimmed = Addr(decoder.u64("trimmed up to")?);
+        let complete = Addr(decoder.u64("complete up to")?);
+        if trimmed < start || complete < trimmed {
+            let (found, expected) = (complete.0, "no less than the start and what is trimmed");
+            return Err(DecodeError::Invalid { field: "complete up to", found, expected });
+        }
+        Ok(Self { start, trimmed, complete })
     }
 }
 

@@ -32,7 +32,7 @@ mod write;
 mod tests;
 
 pub use append::{Append, Appended, BatchHead, encode_append_head};
-pub use beat::{Account, Beat, Beaten, NodeState};
+pub use beat::{Account, Beat, Beaten, Mark, NodeState};
 pub use change::{ChangeCluster, ClusterChanged};
 pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};

@@ -6,22 +6,25 @@ use ithaca_env::codec::{DecodeError, Decoder};
 
 use super::runs::{RUN_HEAD_BYTES, RunRef, StateRef, decode_count};
 use super::write::check_data;
-use super::{Kind, Message, at_most, no_data};
+use super::{Kind, Message, at_most, no_data, zero};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch};
 
-/// Reads addresses. Body: `limit_bytes u32`, then ranges: `count u32`, and for each `start u64`, `end u64`.
+/// Reads addresses. Body: `limit_bytes u32`, `committed u8` (1 or 0), `reserved u8`, `reserved u16`, then ranges: `count u32`, and
+/// for each `start u64`, `end u64`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     /// Stop after this many bytes of body and data; at least one entry is returned. At most
     /// [`limits::READ_MAX_BYTES`]. Heads and tables count, so that a reply of very small entries ends too.
     pub limit_bytes: u32,
+    /// Whether only what is known to be on every replica is wanted, from whichever replica this is and in whatever epoch.
+    pub committed: bool,
     /// What to read, none empty; at most [`limits::RANGES_MAX_COUNT`].
     pub ranges: Vec<AddrRange>,
 }
 
 /// What addresses hold. In reply to a read, the runs cover the ranges that were asked for, in order and without gaps, up
-/// to where a limit cut them off. To a subscriber, they follow each other without gaps from the address it asked for;
+/// to where a limit cut them off, or what is known to be on every replica. To a subscriber, they follow each other without gaps from the address it asked for;
 /// none is unwritten.
 ///
 /// Body: `count u32`, `reserved u32`, then for each run, 32 bytes and more: `addr u64`, `count u64`, `epoch u64`, `kind
@@ -191,6 +194,9 @@ impl Message for Read {
     fn encode_body(&self, out: &mut BytesMut) {
         assert!(self.limit_bytes as usize <= limits::READ_MAX_BYTES, "a read of {} bytes", self.limit_bytes);
         out.put_u32_le(self.limit_bytes);
+        out.put_u8(self.committed.into());
+        out.put_u8(0);
+        out.put_u16_le(0);
         encode_ranges(&self.ranges, out);
     }
 
@@ -198,10 +204,19 @@ impl Message for Read {
         let mut decoder = Decoder::new(body);
         let limit_bytes = decoder.u32("read limit")?;
         at_most("read limit", limit_bytes as usize, limits::READ_MAX_BYTES, "at most 4 MiB")?;
+        let committed = match decoder.u8("committed")? {
+            flag @ (0 | 1) => flag == 1,
+            found => {
+                let found = found.into();
+                return Err(DecodeError::Invalid { field: "committed", found, expected: "1 or 0" });
+            }
+        };
+        zero("read reserved", decoder.u8("read reserved")?.into())?;
+        zero("read reserved", decoder.u16("read reserved")?.into())?;
         let ranges = decode_ranges(&mut decoder)?;
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(Self { limit_bytes, ranges })
+        Ok(Self { limit_bytes, committed, ranges })
     }
 }
 

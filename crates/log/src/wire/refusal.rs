@@ -153,6 +153,12 @@ pub enum Refusal {
         /// Copies that are needed.
         needed: u16,
     },
+    /// Code 25. The node does not know whether what the address holds is on every replica, and has no leave to say more.
+    #[error("{addr} is not known to be on every replica")]
+    NotComplete {
+        /// The first such address.
+        addr: Addr,
+    },
 }
 
 /// What a client does after a refusal.
@@ -175,7 +181,9 @@ impl Refusal {
         match self {
             Self::Sealed { .. } | Self::WrongEpoch { .. } | Self::NotServing { .. } => Advice::NewLayout,
             Self::WrongNode { .. } | Self::NoLayout { .. } | Self::NoLease { .. } => Advice::NewLayout,
-            Self::NotChanged { .. } | Self::TooFewReplicas { .. } => Advice::NewLayout,
+            Self::NotChanged { .. } | Self::TooFewReplicas { .. } | Self::NotComplete { .. } => {
+                Advice::NewLayout
+            }
             Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
             Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
@@ -221,6 +229,7 @@ impl Refusal {
             Self::NoLease { epoch } => (22, epoch.0, 0),
             Self::NotChanged { epoch } => (23, epoch.0, 0),
             Self::TooFewReplicas { kept, needed } => (24, kept.into(), needed.into()),
+            Self::NotComplete { addr } => (25, addr.0, 0),
         }
     }
 
@@ -253,6 +262,7 @@ impl Refusal {
             22 => Self::NoLease { epoch: Epoch(a) },
             23 => Self::NotChanged { epoch: Epoch(a) },
             24 => Self::TooFewReplicas { kept: u16::try_from(a).ok()?, needed: u16::try_from(b).ok()? },
+            25 => Self::NotComplete { addr: Addr(a) },
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

@@ -39,7 +39,9 @@ fn head() -> Head {
 }
 
 fn account(state: NodeState) -> Account {
-    Account { node: NodeId(2), state, write_us: 900, suspects: vec![NodeId(1), NodeId(3)] }
+    let marks =
+        vec![Mark { start: Addr(1 << 44), trimmed: Addr((1 << 44) + 2), complete: Addr((1 << 44) + 9) }];
+    Account { node: NodeId(2), state, write_us: 900, suspects: vec![NodeId(1), NodeId(3)], marks }
 }
 
 fn hello() -> Hello {
@@ -68,6 +70,10 @@ fn requests() -> Vec<Sample> {
         table: write.table.clone(),
     };
     let range = |start, end| AddrRange::new(Addr(start), Addr(end));
+    let read = |committed| {
+        let ranges = vec![range(40, 43), range(90, 91)];
+        Read { limit_bytes: 65_536, committed, ranges }
+    };
     let streams = EntryMeta {
         stride: 2,
         streams: vec![StreamPlace {
@@ -88,7 +94,8 @@ fn requests() -> Vec<Sample> {
         sample("write", head(), write, &[b"first", b"", b"third"]),
         sample("write_to_be_relayed", relay, relayed, &[b"first", b"", b"third"]),
         sample("write_to_a_stream", head(), in_stream, &[b"in a stream"]),
-        sample("read", head(), Read { limit_bytes: 65_536, ranges: vec![range(40, 43), range(90, 91)] }, &[]),
+        sample("read", head(), read(false), &[]),
+        sample("read_of_what_is_committed", head(), read(true), &[]),
         sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
         sample("trim", head(), Trim { ranges: vec![range(0, 40)] }, &[]),
         sample("check", head(), Check::default(), &[]),

@@ -62,8 +62,9 @@ async fn held(env: &Env, cluster: &LocalCluster, pos: u64) -> Vec<RunState> {
     let mut held = Vec::new();
     for &node in location.replicas {
         let ranges = vec![AddrRange::new(location.addr, Addr(location.addr.0 + 1))];
-        let runs: Runs =
-            call(env, cluster, node, &Read { limit_bytes: 1 << 20, ranges }).await.expect("it serves");
+        let runs: Runs = call(env, cluster, node, &Read { limit_bytes: 1 << 20, committed: false, ranges })
+            .await
+            .expect("it serves");
         held.push(runs.runs[0].state.clone());
     }
     held

@@ -137,7 +137,8 @@ impl Member {
         if epoch > self.epoch() {
             self.catch_up(beat.0.node);
         }
-        Beaten(self.account())
+        self.take_marks(epoch, &beat.0);
+        Beaten(self.told())
     }
 
     /// The epoch of the newest layout that it knows.
@@ -163,6 +164,7 @@ impl Member {
     fn answered(self: &Rc<Self>, node: NodeId, answer: Result<(Beaten, Bytes, Epoch), CallError>) -> bool {
         match answer {
             Ok((Beaten(account), _, epoch)) => {
+                self.take_marks(epoch, &account);
                 self.detector.borrow_mut().answered(self.env.now(), account);
                 if epoch > self.epoch() {
                     self.catch_up(node);
@@ -179,6 +181,21 @@ impl Member {
         }
     }
 
+    /// What it tells another node: its account, and how far stripes are complete whose last replica it is.
+    fn told(&self) -> Account {
+        let marks = self.node.unit.get().map(|unit| unit.marks(self.epoch()));
+        Account { marks: marks.unwrap_or_default(), ..self.account() }
+    }
+
+    /// Another node, which knows the layout of `epoch`, says how far stripes are complete.
+    fn take_marks(&self, epoch: Epoch, account: &Account) {
+        if let Some(unit) = self.node.unit.get()
+            && !account.marks.is_empty()
+        {
+            unit.mark(account.node, epoch, account.marks.clone());
+        }
+    }
+
     fn account(&self) -> Account {
         Account {
             node: self.options.id,
@@ -188,6 +205,7 @@ impl Member {
             },
             write_us: self.node.write_us(),
             suspects: self.detector.borrow().suspects(),
+            marks: Vec::new(),
         }
     }
 
@@ -421,7 +439,7 @@ async fn beat_to(member: Weak<Member>, peer: Rc<Peer>) {
         let Some(strong) = member.upgrade() else { return };
         let (env, timing, stirred) = (strong.env.clone(), strong.options.timing, Rc::clone(&strong.stirred));
         let (began, ticket) = (env.now(), stirred.ticket());
-        let (epoch, beat) = (strong.epoch(), Beat(strong.account()));
+        let (epoch, beat) = (strong.epoch(), Beat(strong.told()));
         drop(strong);
         let answer = peer.call::<_, Beaten>(epoch, &beat, began + timing.silent_after).await;
         let Some(strong) = member.upgrade() else { return };

@@ -142,7 +142,7 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
     let mut next = member.copied_up_to(copy).unwrap_or(source.extent.start);
     while next < source.extent.end {
         let end = source.extent.end.min(Addr(next.0 + count_max as u64));
-        let read = Read { limit_bytes, ranges: vec![AddrRange::new(next, end)] };
+        let read = Read { limit_bytes, committed: false, ranges: vec![AddrRange::new(next, end)] };
         let began = member.env.now();
         let (runs, data) = source.ask::<_, ReceivedRuns>(member, layout.epoch, &read, PIECE_PATIENCE).await?;
         let holes: Vec<AddrRange> =

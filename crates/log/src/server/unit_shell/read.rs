@@ -13,9 +13,9 @@ use crate::wire::{Read, Refusal};
 
 impl UnitShell {
     /// Serves a read.
-    pub(in crate::server) fn read(self: &Rc<Self>, route: ReplyRoute, read: Read) {
+    pub(in crate::server) fn read(self: &Rc<Self>, route: ReplyRoute, mut read: Read) {
         self.traffic.read();
-        if let Err(refusal) = self.check_epoch(route.epoch()) {
+        if let Err(refusal) = self.cut_to_readable(&route, &mut read) {
             return route.refuse(refusal);
         }
         let mut found = self.found.take();
@@ -29,9 +29,8 @@ impl UnitShell {
         }
         let shell = Rc::clone(self);
         self.env.spawn(async move {
-            let found = shell.read_cold(read).await;
-            // The epoch may have ended while the drive was read.
-            match found.and_then(|found| shell.check_epoch(route.epoch()).map(|()| found)) {
+            let found = shell.read_cold(&read).await;
+            match found.and_then(|found| shell.check_readable(&route, &read).map(|()| found)) {
                 Ok(mut found) => shell.send_read(&route, &mut found),
                 Err(refusal) => route.refuse(refusal),
             }
@@ -55,10 +54,10 @@ impl UnitShell {
         range: AddrRange,
         limit_bytes: u32,
     ) -> Result<Found, Refusal> {
-        let read = Read { limit_bytes, ranges: vec![range] };
+        let read = Read { limit_bytes, committed: false, ranges: vec![range] };
         let mut found = Found::new(limit_bytes);
         if !self.read_cached(&read, &mut found) {
-            found = self.read_cold(read).await?;
+            found = self.read_cold(&read).await?;
         }
         self.traffic.show(&found);
         Ok(found)
@@ -106,7 +105,7 @@ impl UnitShell {
     }
 
     /// The answer, read from the drive where it must be; what all its parts need of the drive is read at the same time.
-    async fn read_cold(&self, read: Read) -> Result<Found, Refusal> {
+    async fn read_cold(&self, read: &Read) -> Result<Found, Refusal> {
         let mut parts = Vec::with_capacity(read.ranges.len());
         for range in &read.ranges {
             self.core.borrow().classify_into(range.numbers(), &mut parts);
