@@ -291,6 +291,7 @@ impl World {
         points.see("a node was started again", self.nodes.iter().any(|(_, life)| life.starts.get() > 1));
         points.see("a node was added", !self.operated.added.borrow().is_empty());
         points.see("a trimmed range was left out", self.has_forgotten.get());
+        points.see("another replica than the last was read", self.shared.elsewhere.get() > 0);
         points.see("a node was removed", !self.operated.removed.borrow().is_empty());
         self.shared.history.add_points(&mut points);
         points

@@ -51,6 +51,8 @@ pub struct Shared {
     pub planted: Planted,
     /// Clients that have done all their operations.
     pub done: Cell<u32>,
+    /// Reads of theirs that another replica than the last has answered.
+    pub elsewhere: Cell<u64>,
 }
 
 impl Shared {
@@ -70,6 +72,7 @@ impl Shared {
             relayed: plan.setting("workload.relayed", 1) == 1,
             planted,
             done: Cell::new(0),
+            elsewhere: Cell::new(0),
         })
     }
 
@@ -158,6 +161,8 @@ async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations:
         }
     }
     worker.shared.done.set(worker.shared.done.get() + 1);
+    let elsewhere = worker.shared.elsewhere.get() + worker.client.reads_elsewhere();
+    worker.shared.elsewhere.set(elsewhere);
 }
 
 impl Worker {

@@ -36,6 +36,9 @@ const PATIENCE_MAX: Duration = Duration::from_millis(200);
 /// How much of the usual time is that of the latest read: one part in so many.
 const USUAL_PARTS: u32 = 8;
 
+/// While reads are answered elsewhere, a newer layout is looked for so often.
+const LEARN_EVERY: Duration = Duration::from_millis(100);
+
 /// What a client remembers of the replicas that it reads at.
 #[derive(Default)]
 pub(super) struct Replicas {
@@ -43,6 +46,8 @@ pub(super) struct Replicas {
     usual: Cell<Duration>,
     /// Those that have left a read without an answer for too long, and have answered none since.
     late: RefCell<BTreeSet<NodeId>>,
+    /// When a newer layout was looked for because of such a read.
+    learned: Cell<Option<Time>>,
     /// Reads that another replica has answered.
     elsewhere: Cell<u64>,
 }
@@ -53,8 +58,13 @@ impl Replicas {
         match self.late.borrow().contains(&node) {
             // Both are asked from the beginning, so that it shows when it is back.
             true => Duration::ZERO,
-            false => (self.usual.get() * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX),
+            false => self.patience_for_another(),
         }
+    }
+
+    /// How long that one may take if the last replica cannot answer: then a newer layout is of more use.
+    fn patience_for_another(&self) -> Duration {
+        (self.usual.get() * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
     /// The last replica has answered a read after this time.
@@ -110,11 +120,20 @@ impl Inner {
                     Ended::First(failed) => failed,
                     Ended::Second(Ok(runs)) => return Ok(self.answered_elsewhere(runs)),
                     // The other one cannot say; the last one may yet.
-                    Ended::Second(Err(_)) => return self.answered(last, began, first.await),
+                    Ended::Second(Err(_)) => {
+                        self.learn_again();
+                        return self.answered(last, began, first.await);
+                    }
                 }
             }
         };
-        second.await.map(|runs| self.answered_elsewhere(runs)).or(failed)
+        match race(second.as_mut(), self.env.sleep(self.replicas.patience_for_another())).await {
+            Ended::First(answer) => answer.map(|runs| self.answered_elsewhere(runs)).or(failed),
+            Ended::Second(()) => {
+                self.replicas.late.borrow_mut().insert(another);
+                failed
+            }
+        }
     }
 
     fn answered(
@@ -129,9 +148,19 @@ impl Inner {
         answer
     }
 
-    fn answered_elsewhere(&self, runs: UnitRuns) -> UnitRuns {
+    fn answered_elsewhere(self: &Rc<Self>, runs: UnitRuns) -> UnitRuns {
         self.replicas.elsewhere.set(self.replicas.elsewhere.get() + 1);
+        self.learn_again();
         runs
+    }
+
+    /// The last replica does not do as the layout says: there may be a newer one. Looks for it now and then.
+    fn learn_again(self: &Rc<Self>) {
+        let now = self.env.now();
+        if self.replicas.learned.get().is_none_or(|learned| now.since(learned) >= LEARN_EVERY) {
+            self.replicas.learned.set(Some(now));
+            self.learn();
+        }
     }
 
     /// One read of one unit.

@@ -61,22 +61,14 @@ struct Stripe {
     complete: Addr,
 }
 
-impl Complete {
-    /// The layout of `epoch` lists the unit in these stripes, and in no others. An older one than it has changes nothing.
-    pub(super) fn list(&mut self, epoch: Epoch, listed: &[Listed]) {
-        if epoch <= self.epoch {
-            return;
-        }
-        self.epoch = epoch;
-        let before = std::mem::take(&mut self.stripes);
-        for &Listed { extent: AddrRange { start, end }, last } in listed {
-            let (trimmed, complete) =
-                before.get(&start).map_or((start, start), |known| (known.trimmed, known.complete));
-            assert!(complete <= end, "{complete} is on every replica, and above the decided tail at {end}");
-            self.stripes.insert(start, Stripe { end, last, trimmed, complete });
-        }
+impl Stripe {
+    /// What is known of it from others, if it begins at `start`.
+    fn mark(&self, start: Addr) -> Mark {
+        Mark { start, trimmed: self.trimmed, complete: self.complete }
     }
+}
 
+impl Complete {
     /// The node `from` marks stripes by the layout of `epoch`. Taken from the last replica of a stripe only, by the same layout,
     /// and no further than the unit's own addresses are `durable`.
     pub(super) fn mark(&mut self, from: NodeId, epoch: Epoch, marks: &[Mark], durable: &RangeSet) {
@@ -102,6 +94,25 @@ impl Complete {
 }
 
 impl Unit {
+    /// The layout of `epoch` lists the unit in these stripes, and in no others. An older one than it knows changes nothing.
+    pub(super) fn list(&mut self, epoch: Epoch, listed: &[Listed]) {
+        if epoch <= self.complete.epoch {
+            return;
+        }
+        let mut stripes = BTreeMap::new();
+        for &Listed { extent: AddrRange { start, end }, last } in listed {
+            let known = self.complete.stripes.get(&start);
+            let mark = known
+                .and_then(|stripe| self.own_mark(start, stripe))
+                .or(known.map(|stripe| stripe.mark(start)));
+            let Mark { trimmed, complete, .. } =
+                mark.unwrap_or(Mark { start, trimmed: start, complete: start });
+            assert!(complete <= end, "{complete} is on every replica, and above the decided tail at {end}");
+            stripes.insert(start, Stripe { end, last, trimmed, complete });
+        }
+        self.complete = Complete { epoch, stripes };
+    }
+
     /// Which of `ranges` may be read in `epoch`. `committed` asks for what is on every replica only; whoever does not say so is given that
     /// too if the epoch is over. To be asked again just before an answer that took time is sent.
     ///
@@ -144,9 +155,9 @@ impl Unit {
     /// Up to where the addresses of `range` are on every replica, and known to be trimmed there if they are here.
     fn complete_end(&self, range: AddrRange) -> Addr {
         let Some((start, stripe)) = self.complete.stripe(range.start) else { return range.start };
-        if stripe.last.is_none() && self.is_by_layout() {
+        if let Some(mark) = self.own_mark(start, &stripe) {
             // What the last replica holds is so for all: a trim that has come here is complete.
-            return range.end.min(self.watermark(start)).min(stripe.end).max(range.start);
+            return range.end.min(mark.complete).max(range.start);
         }
         let end = range.end.min(stripe.complete).max(range.start);
         if self.options.planted.is(PlantedBug::TrimShownEarly) {
@@ -157,26 +168,24 @@ impl Unit {
         trimmed.map_or(end, |trimmed| Addr(trimmed.start))
     }
 
-    /// Whether all that the unit holds came by the layout that it knows, or an older one. Once something has changed in a newer
-    /// epoch, another layout says who the last replica is.
-    fn is_by_layout(&self) -> bool {
-        self.state.served <= self.complete.epoch
+    /// How far a stripe is complete that begins at `start`, if the unit is its last replica. Once something has changed in a newer epoch
+    /// than that of the layout which says so, another one may be.
+    fn own_mark(&self, start: Addr, stripe: &Stripe) -> Option<Mark> {
+        if stripe.last.is_some() || self.state.served > self.complete.epoch {
+            return None;
+        }
+        let complete = self.watermark(start).min(stripe.end);
+        let trimmed = Addr(self.trimmed.first_gap(start.0)).min(complete);
+        Some(Mark { start, trimmed, complete })
     }
 
     /// Marks of stripes whose last replica the unit is, to be told to the others with the epoch of the layout: at most `count_max`,
     /// the newest stripes for a half of them, then others from `from` on, which is left where the next list goes on.
     pub fn marks(&self, from: &mut Addr, count_max: usize) -> (Epoch, Vec<Mark>) {
-        let mut marks = Vec::new();
-        if !self.is_by_layout() {
-            return (self.complete.epoch, marks);
-        }
         let stripes = &self.complete.stripes;
-        let mark = |(&start, stripe): (&Addr, &Stripe)| {
-            let complete = self.watermark(start).min(stripe.end);
-            let trimmed = Addr(self.trimmed.first_gap(start.0)).min(complete);
-            stripe.last.is_none().then_some(Mark { start, trimmed, complete })
-        };
-        marks.extend(stripes.iter().rev().take(LOOKED_AT_MAX).filter_map(mark).take(count_max / 2));
+        let mark = |(&start, stripe): (&Addr, &Stripe)| self.own_mark(start, stripe);
+        let newest = stripes.iter().rev().take(LOOKED_AT_MAX).filter_map(mark);
+        let mut marks: Vec<Mark> = newest.take(count_max / 2).collect();
         let newest = marks.last().map_or(Addr(u64::MAX), |mark| mark.start);
         let mut looked_at = 0;
         for one in stripes.range(*from..newest.max(*from)) {

@@ -37,7 +37,7 @@ impl Unit {
             Input::Restore { to, epoch, runs, trimmed, voided } => {
                 (to, self.restore(to, epoch, runs, &trimmed, &voided, effects))
             }
-            Input::Listed { epoch, stripes } => return self.complete.list(epoch, &stripes),
+            Input::Listed { epoch, stripes } => return self.list(epoch, &stripes),
             Input::Marked { from, epoch, marks } => {
                 return self.complete.mark(from, epoch, &marks, &self.durable);
             }

@@ -3,6 +3,7 @@
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
+//! * `elsewhere`: reads while the last replica is silent, and after a seal.
 //! * `holes`: positions that were granted and never written.
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
@@ -11,6 +12,7 @@
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
+mod elsewhere;
 mod holes;
 mod lost;
 mod modes;
