@@ -103,7 +103,7 @@ pub fn plantings() -> Vec<Planting> {
 
 /// Every fault that the cluster scenario must find.
 #[cfg(feature = "planted-bugs")]
-pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 2] {
+pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 3] {
     use ithaca_log::planted::PlantedBug;
-    [PlantedBug::TrimsNotTaken, PlantedBug::LetGoBeforeCopied]
+    [PlantedBug::TrimsNotTaken, PlantedBug::LetGoBeforeCopied, PlantedBug::CommittedUnchecked]
 }

@@ -136,6 +136,11 @@ impl Inner {
         }
     }
 
+    /// How long a replica may take before what it was asked for is looked for elsewhere.
+    pub(super) fn patience(&self) -> Duration {
+        self.replicas.patience_for_another()
+    }
+
     fn answered(
         &self,
         last: NodeId,

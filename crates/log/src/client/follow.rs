@@ -4,6 +4,9 @@
 //! position, one range of the layout after the other. A stripe whose next address stays unwritten although the log's tail has
 //! passed it has a hole: the follower waits `hole_wait`, then fills it, and the stripe goes on. What a unit may push ahead is
 //! bounded by its credit.
+//!
+//! While nothing is pushed of what certainly is there, because the last replica is gone or its epoch is over, the follower reads on by
+//! itself, which another replica may answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -64,7 +67,18 @@ impl Drop for Subscription {
 enum Woken {
     Pushed(Frame),
     Ended,
+    /// Nothing was pushed for a while of what certainly is there.
+    Late,
     Nothing,
+}
+
+/// What a follower that waits has done about it.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    /// The log's tail has passed the next position.
+    stalled: bool,
+    /// It has read on by itself, and there was nothing.
+    looked: bool,
 }
 
 impl Tailing {
@@ -81,36 +95,44 @@ impl Tailing {
     /// if the cluster cannot be reached for the client's timeout, or an entry is damaged. Dropping the future loses
     /// nothing.
     pub async fn next(&mut self) -> Result<Vec<Entry>, ClientError> {
-        let mut stalled = false;
+        let mut waiting = Waiting::default();
         loop {
             if let Err(error) = self.subscribe().await {
-                self.lost(error).await?;
-                continue;
+                let entries = self.lost(error).await?;
+                if entries.is_empty() {
+                    continue;
+                }
+                return Ok(entries);
             }
             let entries = self.take_ready();
             if !entries.is_empty() {
                 self.lost_since = None;
                 return Ok(entries);
             }
-            match self.wait(stalled).await {
+            let entries = match self.wait(waiting).await {
                 Woken::Pushed(frame) => {
-                    stalled = false;
+                    waiting = Waiting::default();
                     match self.accept(frame) {
-                        Ok(()) => {}
-                        Err(ClientError::Damaged { pos }) if pos >= self.next => {
-                            let entries = self.read_to(pos).await?;
-                            if !entries.is_empty() {
-                                return Ok(entries);
-                            }
-                        }
+                        Ok(()) => Vec::new(),
+                        Err(ClientError::Damaged { pos }) if pos >= self.next => self.read_to(pos).await?,
                         Err(error) => self.lost(error).await?,
                     }
                 }
                 Woken::Ended => {
                     let error = self.ended();
-                    self.lost(error).await?;
+                    self.lost(error).await?
                 }
-                Woken::Nothing => stalled = self.fill_holes(stalled).await?,
+                Woken::Late => {
+                    waiting.looked = true;
+                    self.read_on(self.view.clone()).await
+                }
+                Woken::Nothing => {
+                    waiting = Waiting { stalled: self.fill_holes(waiting.stalled).await?, looked: false };
+                    Vec::new()
+                }
+            };
+            if !entries.is_empty() {
+                return Ok(entries);
             }
         }
     }
@@ -166,6 +188,8 @@ impl Tailing {
             let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
                 break;
             };
+            // What was read on meanwhile is pushed once more.
+            while subscription.ready.pop_front_if(|entry| entry.pos < self.next).is_some() {}
             // With one stripe everything that is ready is next.
             let before = entries.len();
             while let Some(entry) = subscription.ready.pop_front_if(|entry| entry.pos == self.next) {
@@ -192,17 +216,45 @@ impl Tailing {
         Ok(entries)
     }
 
+    /// Reads what comes next without a subscription, as far as it is there and soon. Nothing may come of it.
+    async fn read_on(&mut self, view: Option<View>) -> Vec<Entry> {
+        let Some(view) = view else { return Vec::new() };
+        let to = LogPos(self.next.0.saturating_add(PIECE_MAX_COUNT as u64));
+        let span = self.inner.patience() * 2;
+        let Ok(Ok((entries, _))) = self.inner.env.timeout(span, self.inner.scan(&view, self.next, to)).await
+        else {
+            return Vec::new();
+        };
+        if !entries.is_empty() {
+            self.next.0 += entries.len() as u64;
+            self.lost_since = None;
+        }
+        entries
+    }
+
+    /// Whether something certainly is there that was not shown yet: the log went on after the next position.
+    fn is_behind(&self, view: &View) -> bool {
+        let tail = self.inner.known_tail.get().max(view.layout.tail());
+        let is_ready = |stripe: &Subscription| stripe.ready.iter().any(|entry| entry.pos > self.next);
+        self.next < tail || self.stripes.values().any(is_ready)
+    }
+
     /// Waits for the unit that holds the next position.
-    async fn wait(&mut self, stalled: bool) -> Woken {
+    async fn wait(&mut self, waiting: Waiting) -> Woken {
+        let is_behind = self.view.as_ref().is_some_and(|view| self.is_behind(view));
         let Some(subscription) = self.stripe().and_then(|number| self.stripes.get_mut(&number)) else {
             return Woken::Ended;
         };
-        let span =
-            if stalled { self.inner.options.hole_wait } else { IDLE_LOOK.max(self.inner.options.hole_wait) };
+        let hole_wait = self.inner.options.hole_wait;
+        let span = if waiting.stalled { hole_wait } else { IDLE_LOOK.max(hole_wait) };
+        let (span, then) = match is_behind && !waiting.looked {
+            true => (span.min(self.inner.patience()), Woken::Late),
+            false => (span, Woken::Nothing),
+        };
         match self.inner.env.timeout(span, subscription.frames.recv()).await {
             Ok(Some(frame)) => Woken::Pushed(frame),
             Ok(None) => Woken::Ended,
-            Err(_) => Woken::Nothing,
+            Err(_) => then,
         }
     }
 
@@ -250,9 +302,19 @@ impl Tailing {
         ClientError::Node { addr, epoch: view.layout.epoch, phase: Phase::Follow, error }
     }
 
-    /// Gives the subscriptions up, to make them again with a newer view; an error once that has gone on for too long, or
-    /// would not help.
-    async fn lost(&mut self, error: ClientError) -> Result<(), ClientError> {
+    /// Gives the subscriptions up, to make them again with a newer view; what is there meanwhile all the same is read. An error once that
+    /// has gone on for too long, or would not help.
+    async fn lost(&mut self, error: ClientError) -> Result<Vec<Entry>, ClientError> {
+        let view = self.view.clone();
+        self.give_up(error)?;
+        let entries = self.read_on(view).await;
+        if entries.is_empty() {
+            self.inner.env.sleep(RESUME_WAIT).await;
+        }
+        Ok(entries)
+    }
+
+    fn give_up(&mut self, error: ClientError) -> Result<(), ClientError> {
         let now = self.inner.env.now();
         let since = *self.lost_since.get_or_insert(now);
         let deadline = since + self.inner.options.timeout;
@@ -262,7 +324,6 @@ impl Tailing {
         self.stripes.clear();
         self.range = None;
         self.inner.forget_view(&self.view.take());
-        self.inner.env.sleep(RESUME_WAIT).await;
         Ok(())
     }
 
@@ -284,7 +345,8 @@ impl Tailing {
             Err(error) => Err(error),
         };
         if let Err(error) = filled {
-            self.lost(error).await?;
+            self.give_up(error)?;
+            self.inner.env.sleep(RESUME_WAIT).await;
             return Ok(false);
         }
         Ok(true)

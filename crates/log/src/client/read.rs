@@ -185,7 +185,7 @@ impl Inner {
         view: &View,
         positions: &[LogPos],
     ) -> Result<Vec<Entry>, ClientError> {
-        let mut shares: Vec<(&[NodeId], Vec<(usize, Addr)>)> = Vec::new();
+        let mut shares: Vec<Share<'_>> = Vec::new();
         // Of what lies below every range nobody needs to be asked.
         let mut trimmed = Vec::new();
         for (index, &pos) in positions.iter().enumerate() {
@@ -194,13 +194,16 @@ impl Inner {
                 continue;
             }
             let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
-            match shares.iter_mut().find(|(of, _)| *of == location.replicas) {
-                Some((_, wanted)) => wanted.push((index, location.addr)),
-                None => shares.push((location.replicas, vec![(index, location.addr)])),
+            match shares.iter_mut().find(|share| share.replicas == location.replicas) {
+                Some(share) => share.wanted.push((index, location.addr)),
+                None => {
+                    let wanted = vec![(index, location.addr)];
+                    shares.push(Share { replicas: location.replicas, wanted });
+                }
             }
         }
         // All are asked at the same time.
-        let reads = shares.iter().map(|(replicas, wanted)| {
+        let reads = shares.iter().map(|Share { replicas, wanted }| {
             let ranges = wanted.iter().map(|&(_, addr)| (addr.0..addr.0 + 1).into()).collect();
             self.read_at(view, replicas, ranges, limits::READ_MAX_BYTES as u32)
         });
@@ -210,7 +213,7 @@ impl Inner {
             found.resize(positions.len(), None);
             found[index] = Some(Entry::trimmed(positions[index]));
         }
-        for ((_, wanted), answer) in shares.iter().zip(answers) {
+        for (Share { wanted, .. }, answer) in shares.iter().zip(answers) {
             // A unit answers in the order of the ranges, each of one address, up to where it is cut off.
             let (mut next, mut read) = (wanted.iter(), Vec::with_capacity(wanted.len()));
             answer.each(|run| {
@@ -351,6 +354,13 @@ impl Inner {
         entries.retain(|entry| entry.pos >= from && entry.pos < end);
         Ok((entries, holes))
     }
+}
+
+/// Positions of a read that the same replicas hold.
+struct Share<'a> {
+    replicas: &'a [NodeId],
+    /// Each by its place among those that were asked for, and its address.
+    wanted: Vec<(usize, Addr)>,
 }
 
 /// Runs all reads at the same time: every answer in their order, or why one has failed.

@@ -187,13 +187,11 @@ impl Unit {
         let newest = stripes.iter().rev().take(LOOKED_AT_MAX).filter_map(mark);
         let mut marks: Vec<Mark> = newest.take(count_max / 2).collect();
         let newest = marks.last().map_or(Addr(u64::MAX), |mark| mark.start);
-        let mut looked_at = 0;
-        for one in stripes.range(*from..newest.max(*from)) {
+        for (looked_at, one) in stripes.range(*from..newest.max(*from)).enumerate() {
             if marks.len() == count_max || looked_at == LOOKED_AT_MAX {
                 *from = *one.0;
                 return (self.complete.epoch, marks);
             }
-            looked_at += 1;
             marks.extend(mark(one));
         }
         *from = Addr(0);

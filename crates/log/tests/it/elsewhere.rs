@@ -191,6 +191,14 @@ fn committed_entries_are_read_while_the_last_replica_is_silent_and_nothing_is_sa
         let ranges = client.read_range(LogPos(0), LogPos(60)).await.expect("they are on every replica");
         assert_eq!(ranges.len(), 60);
         assert!(client.reads_elsewhere() >= 20, "{} reads", client.reads_elsewhere());
+        let (follower, mut next) = (world.client(PATIENCE).await, 0);
+        let mut tailing = follower.tail_from(LogPos(0));
+        while next < 60 {
+            for found in tailing.next().await.expect("it is on every replica") {
+                assert_eq!((found.pos.0, found.data), (next, entry(next)));
+                next += 1;
+            }
+        }
         let hasty = world.client(Duration::from_millis(300)).await;
         for pos in [begun, free] {
             let answer = hasty.read(pos).await;
