@@ -29,11 +29,14 @@ impl Bench {
     /// Carries out one line; what happened.
     fn run(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
+        if let Some(shown) = self.look(&words) {
+            return shown;
+        }
         let number = |at: usize| {
             let digits = words[at].trim_matches(|letter: char| !letter.is_ascii_digit());
             digits.parse::<u64>().expect(line)
         };
-        let ranges = |at: usize| words[at].split(',').map(parse_range).collect::<Vec<_>>();
+        let ranges = |at: usize| parse_ranges(words[at]);
         let input = match words[0] {
             "new" => {
                 let limit = |at: usize, or: usize| words.get(at).map_or(or, |_| number(at) as usize);
@@ -46,17 +49,6 @@ impl Bench {
                 return String::new();
             }
             "restart" => return self.restart(),
-            "show" => return self.show(),
-            "classify" => return describe(&self.unit.classify(parse_range(words[1]))) + "\n",
-            "readable" => {
-                let committed = words.get(3) == Some(&"committed");
-                return show_readable(self.unit.readable(Epoch(number(1)), &ranges(2), committed));
-            }
-            "marks" => {
-                let (epoch, marks) = self.unit.marks(&mut Addr(0), 64);
-                let marks: Vec<String> = marks.iter().map(show_mark).collect();
-                return format!("{epoch}: {}\n", marks.join(", "));
-            }
             "listed" => {
                 let stripe = |word: &&str| {
                     let (extent, last) = word.split_once('n').unwrap_or((*word, ""));
@@ -79,25 +71,7 @@ impl Bench {
                 let extents = if words.len() > 3 { ranges(3) } else { vec![parse_range(EXTENT)] };
                 Input::Seal { to: ReplyTo(number(1)), epoch: Epoch(number(2)), extents }
             }
-            "restore" => {
-                let of = |word: &str| match words.iter().position(|it| *it == word) {
-                    Some(at) => ranges(at + 1),
-                    None => Vec::new(),
-                };
-                let runs = words.iter().position(|it| it.starts_with('@')).map(|at| {
-                    let payloads: Vec<&str> = words[at + 1].split(',').collect();
-                    let (table, data) = (Table::of_payloads(&payloads), payloads.concat().into());
-                    let (version, kind, meta) = (1, RunKind::Data, Bytes::new());
-                    Run { first_key: number(at), version, kind, meta, table, data }
-                });
-                Input::Restore {
-                    to: ReplyTo(number(1)),
-                    epoch: Epoch(number(2)),
-                    runs: runs.into_iter().collect(),
-                    trimmed: of("trimmed"),
-                    voided: of("voided"),
-                }
-            }
+            "restore" => restore(&words),
             "persisted" => {
                 for (covered, released, state) in self.batches.drain(..number(1) as usize) {
                     covered.ranges().for_each(|range| _ = self.stored.covered.insert(range));
@@ -115,6 +89,25 @@ impl Bench {
             other => panic!("no such input: {other}"),
         };
         self.step(input)
+    }
+
+    /// What a line shows that changes nothing.
+    fn look(&self, words: &[&str]) -> Option<String> {
+        Some(match words[0] {
+            "show" => self.show(),
+            "classify" => describe(&self.unit.classify(parse_range(words[1]))) + "\n",
+            "readable" => {
+                let epoch = Epoch(words[1][1..].parse().expect("an epoch"));
+                let committed = words.get(3) == Some(&"committed");
+                show_readable(self.unit.readable(epoch, &parse_ranges(words[2]), committed))
+            }
+            "marks" => {
+                let (epoch, marks) = self.unit.marks(&mut Addr(0), 64);
+                let marks: Vec<String> = marks.iter().map(show_mark).collect();
+                format!("{epoch}: {}\n", marks.join(", "))
+            }
+            _ => return None,
+        })
     }
 
     fn restart(&mut self) -> String {
@@ -189,6 +182,28 @@ fn entries(epoch: Epoch, addr: Addr, text: &str) -> Run {
         table: Table::of_payloads(&payloads),
         data: payloads.concat().into(),
     }
+}
+
+/// `restore qN eN [@N ENTRIES] [trimmed RANGES] [voided RANGES]`.
+fn restore(words: &[&str]) -> Input {
+    let of = |word: &str| match words.iter().position(|it| *it == word) {
+        Some(at) => parse_ranges(words[at + 1]),
+        None => Vec::new(),
+    };
+    let number = |at: usize| words[at][1..].parse::<u64>().expect("a number");
+    let runs = words.iter().position(|it| it.starts_with('@'));
+    let runs = runs.map(|at| entries(Epoch(1), Addr(number(at)), words[at + 1]));
+    Input::Restore {
+        to: ReplyTo(number(1)),
+        epoch: Epoch(number(2)),
+        runs: runs.into_iter().collect(),
+        trimmed: of("trimmed"),
+        voided: of("voided"),
+    }
+}
+
+fn parse_ranges(text: &str) -> Vec<AddrRange> {
+    text.split(',').map(parse_range).collect()
 }
 
 fn parse_range(text: &str) -> AddrRange {
