@@ -45,16 +45,16 @@ pub use crate::cache::{
     Answered, BlockKey, CacheDrive, CacheError, CacheStats, Found, LineWrite, Lines, Offered, Reads, Recent,
 };
 pub use crate::core::{Batch, Counters, Ticket};
-pub use chain::{Chain, LinkStats, Scrubbed, Stats};
+pub use chain::{Chain, LinkStats, Scrubbed, Stats, Stretch};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, PlaceError, ReadError};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
-pub use links::{Drives, index_of, link_of};
+pub use links::{Drives, index_of, link_of, segment_of};
 pub use membership::{DriveId, SideState};
 pub use metadata::{MetadataDrive, MetadataError, MetadataStats};
 #[cfg(feature = "planted-bugs")]
 pub use options::PlantedBug;
 pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};
-pub use owner::{Keys, Owner, Place, Placed};
+pub use owner::{Keys, Opening, Owner, Place, Placed};
 pub use placement::Placement;
 pub use range_set::RangeSet;
 pub use read::{RangeEnd, Reading, Record};

@@ -17,8 +17,8 @@ const INDEX_BITS: u32 = SEGMENTS_MAX.trailing_zeros();
 
 const _: () = assert!(SEGMENTS_MAX.is_power_of_two());
 
-/// The number of a segment: the `index`-th of link `link`. On link 0 it is the index itself.
-pub(crate) fn segment_of(link: u32, index: u32) -> u32 {
+/// The number of a segment: the `index`-th of link `link`. On link 0 it is the index itself. Panics if no chain has such a one.
+pub fn segment_of(link: u32, index: u32) -> u32 {
     assert!((link as usize) < LINKS_MAX && u64::from(index) < SEGMENTS_MAX, "segment {index} of link {link}");
     (link << INDEX_BITS) | index
 }

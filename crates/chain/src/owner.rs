@@ -3,12 +3,14 @@
 //!
 //! ```text
 //!   append ─► durable ─► placed(key, version, place) ─────────► the owner's map: key -> version, place
-//!   open   ─► every record on the drives, in any order ─► placed    the highest version wins
+//!   open   ─► opening(state) ─► every record on the drives, in any order ─► placed    the highest version wins
 //!   clean  ─► is_live(key, version, place)? ─► copy durable ─► moved(key, version, from, to)
 //!   read_at(place) ─► the bytes, verified
 //! ```
 
 use std::fmt;
+
+use bytes::Bytes;
 
 use crate::run::RunKind;
 
@@ -65,6 +67,17 @@ pub struct Placed {
     pub place: Place,
 }
 
+/// What an owner is told before any record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The owner's state, as last made durable; of a chain that is being created, what [`Owner::first_state`] gave.
+    pub state: Option<Bytes>,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// The most segments that one link can have, as long as its drives and the options stay as they are.
+    pub link_segments: u32,
+}
+
 /// The owner of a chain whose keys are versioned.
 ///
 /// * It MUST let the highest version of a key win, in whatever order it is told of them; of equal versions either place serves.
@@ -79,6 +92,15 @@ pub struct Placed {
 /// reported durable; and at an open for every record that is on the drives, before the open returns. An open begins with what
 /// was written last: an owner that keeps the first place of equal versions keeps the copies, and the cleaner need not make others.
 pub trait Owner {
+    /// The state that a chain which is being created has from the beginning: it is in the first group, so that no chain is ever
+    /// found without it.
+    fn first_state(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// A chain is being created or opened: called once, before it tells of any record.
+    fn opening(&self, _opening: &Opening) {}
+
     /// A record is durable. Returns the place that is garbage by that: the one the owner had for the key, or the new one if it is
     /// an older version or a copy that it does not use. The cleaner goes by it when it chooses a segment.
     fn placed(&self, record: Placed) -> Option<Place>;

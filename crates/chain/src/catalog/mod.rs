@@ -261,6 +261,15 @@ impl Catalog {
         }
     }
 
+    /// The present use of a segment, if it holds something.
+    pub(crate) fn lap_of(&self, segment: u32) -> Option<u64> {
+        match self.space.get(segment) {
+            Some(SegmentState::Open(open)) => Some(open.lap),
+            Some(SegmentState::Closed(closed)) => Some(closed.lap),
+            _ => None,
+        }
+    }
+
     /// Indexes in memory, newest first.
     pub(crate) fn in_memory(&self) -> impl Iterator<Item = (u32, u64, &SegmentIndex)> {
         let open = self.open.iter().rev().map(|(&lap, &segment)| (segment, lap, &self.open(segment).index));

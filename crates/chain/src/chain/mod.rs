@@ -14,6 +14,7 @@ mod rebuild;
 mod scrub;
 mod spill;
 mod stats;
+mod stretch;
 mod tell;
 mod victim;
 
@@ -27,6 +28,7 @@ use ithaca_env::{Env, Time};
 
 pub use scrub::Scrubbed;
 pub use stats::{LinkStats, Stats};
+pub use stretch::Stretch;
 
 use owned::Copied;
 
@@ -235,6 +237,12 @@ impl Chain {
     /// drive or not.
     pub async fn wait(&self, ticket: Ticket) -> Result<(), ChainError> {
         self.inner.durable_from(ticket).await.map(drop)
+    }
+
+    /// Waits until something has changed by which an append that was refused may be taken: tickets became durable, space came free,
+    /// records became garbage, or the chain stopped. Nothing that happened before the first poll counts.
+    pub async fn stirred(&self) {
+        self.inner.changed.after(self.inner.changed.ticket()).await;
     }
 
     /// Why the chain has stopped, if it has.

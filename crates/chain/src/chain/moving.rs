@@ -106,7 +106,7 @@ impl Inner {
                 "a copy is the same"
             );
             if !owner.moved(from, to.place) {
-                self.core.borrow_mut().note_garbage(to.place.lap);
+                self.core.borrow_mut().note_garbage(to.place.lap, 1);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
@@ -18,8 +19,8 @@ use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
 use crate::membership::DriveId;
 use crate::metadata::{Known, Share};
-use crate::options::{ChainId, ChainOptions, Geometry, Identity, planted};
-use crate::owner::{Keys, Owner};
+use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError, planted};
+use crate::owner::{Keys, Opening, Owner};
 use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
@@ -53,6 +54,8 @@ impl Chain {
         let keys = keys_of(owner.as_ref());
         check_counts(&links)?;
         let geometry = Geometry::new(options.segment_bytes);
+        let state = owner.as_ref().and_then(|owner| owner.first_state());
+        check_state(state.as_ref(), geometry)?;
         let mut drives = Vec::new();
         for (link, sides) in links.into_iter().enumerate() {
             let segments = if link == 0 { least_segments(&options) } else { 1 };
@@ -79,14 +82,9 @@ impl Chain {
         for link in links.iter() {
             catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         }
-        let resume = Resume {
-            cursor: None,
-            unclosed: Vec::new(),
-            next_seq: 1,
-            next_lap: 1,
-            incarnation: 1,
-            state: None,
-        };
+        tell_of_opening(owner.as_ref(), state.as_ref(), geometry, &options, &links);
+        let resume =
+            Resume { cursor: None, unclosed: Vec::new(), next_seq: 1, next_lap: 1, incarnation: 1, state };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
         let chain = Self::over(env, registry, links, core, owner, metadata);
@@ -164,6 +162,7 @@ impl Chain {
         for link in links.iter() {
             link.device.sync().await?;
         }
+        tell_of_opening(owner.as_ref(), recovered.state.as_ref(), geometry, &options, &links);
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = drives.metadata.map(|metadata| Share::new(&metadata, identity.id));
         let chain = Self::over(env, registry, links, core, owner, metadata);
@@ -243,6 +242,33 @@ impl Chain {
 /// Keys have versions if somebody knows which of them are needed.
 fn keys_of(owner: Option<&Rc<dyn Owner>>) -> Keys {
     if owner.is_some() { Keys::Versioned } else { Keys::Once }
+}
+
+/// Tells an owner what the chain is that it is about to be told the records of.
+fn tell_of_opening(
+    owner: Option<&Rc<dyn Owner>>,
+    state: Option<&Bytes>,
+    geometry: Geometry,
+    options: &ChainOptions,
+    links: &Links,
+) {
+    let Some(owner) = owner else { return };
+    let largest_bytes =
+        links.iter().map(|link| link.device.size_bytes()).fold(options.capacity_bytes, u64::max);
+    owner.opening(&Opening {
+        state: state.cloned(),
+        segment_bytes: geometry.segment_bytes,
+        link_segments: geometry.segments_in(largest_bytes),
+    });
+}
+
+/// A checkpoint has room for the state that a new chain begins with.
+fn check_state(state: Option<&Bytes>, geometry: Geometry) -> Result<(), OptionsError> {
+    let (found, max) = (state.map_or(0, Bytes::len) as u64, geometry.state_max_bytes as u64);
+    if found <= max {
+        return Ok(());
+    }
+    Err(OptionsError::OutOfRange { name: "bytes of the owner's first state", found, min: 0, max })
 }
 
 /// A creation needs a link, and each link a side.

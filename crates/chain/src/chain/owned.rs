@@ -4,8 +4,6 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::DriveError;
-use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Chain, Inner};
 use crate::catalog::Located;
@@ -69,54 +67,9 @@ impl Chain {
     /// Errors: `Moved` if the segment is in another use by now: its owner knows the new place, or needs it no more; `Damaged`;
     /// `Drive`.
     pub async fn read_at(&self, place: Place) -> Result<Bytes, PlaceError> {
-        let inner = &self.inner;
-        let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
-        let forgets_lap = planted!(inner.core.borrow().options, ReadAtForgetsLap);
-        let is_there = || forgets_lap || inner.core.borrow().catalog.is_lap(place.segment, place.lap);
-        let is_right = |data: &Bytes| crc32c::crc32c(data) == place.checksum || forgets_lap;
-        if !is_there() {
-            return Err(PlaceError::Moved { place });
-        }
-        if place.len == 0 {
-            return Ok(Bytes::new());
-        }
-        if let Some(data) = inner.tail.borrow().get(place.lap, start, end) {
-            inner.reads.add(inner.is_on_tail(place.segment), |count| count.memory += 1);
-            return Ok(data);
-        }
-        let Some(device) = inner.device_of(place.segment) else { return Err(PlaceError::Moved { place }) };
-        let geometry = inner.core.borrow().geometry;
-        if end > geometry.segment_bytes {
-            return Err(PlaceError::Damaged { place });
-        }
-        if let Some(data) = inner.cached_place(place).await
-            && is_right(&data)
-        {
-            return if is_there() { Ok(data) } else { Err(PlaceError::Moved { place }) };
-        }
-        let block = BLOCK_BYTES as u64;
-        let blocks = start / block * block..end.next_multiple_of(block);
-        let mut failed: Option<DriveError> = None;
-        for drive in device.in_turn() {
-            let offset = geometry.segment_start(place.segment) + blocks.start;
-            let read = drive.read(offset, (blocks.end - blocks.start) as usize).await;
-            // Whatever was read: in another use of the segment it is something else.
-            if !is_there() {
-                return Err(PlaceError::Moved { place });
-            }
-            match read {
-                Ok(bytes) => {
-                    let from = (start - blocks.start) as usize;
-                    let data = bytes.slice(from..from + place.len as usize);
-                    if is_right(&data) {
-                        inner.place_missed(place, &bytes);
-                        return Ok(data);
-                    }
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.map_or(PlaceError::Damaged { place }, PlaceError::Drive))
+        let forgets_lap = planted!(self.inner.core.borrow().options, ReadAtForgetsLap);
+        let is_right = |data: &[u8]| crc32c::crc32c(data) == place.checksum || forgets_lap;
+        self.inner.read_verified(place, is_right, true).await
     }
 }
 
@@ -167,7 +120,7 @@ impl Inner {
         if !core.catalog.released.is_empty() {
             records.retain(|record| !core.catalog.released.contains(record.key));
         }
-        owner.placed_all(records, &mut |garbage| core.note_garbage(garbage.lap));
+        owner.placed_all(records, &mut |garbage| core.note_garbage(garbage.lap, 1));
         records.clear();
     }
 }

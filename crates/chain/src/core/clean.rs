@@ -254,9 +254,9 @@ impl Core {
         self.cleaner.victim = None;
     }
 
-    /// A record in a segment, in the use with this lap, is not needed any more by its owner.
-    pub(crate) fn note_garbage(&mut self, lap: u64) {
-        *self.cleaner.garbage.entry(lap).or_insert(0) += 1;
+    /// Records in a segment, in the use with this lap, are not needed any more by their owner.
+    pub(crate) fn note_garbage(&mut self, lap: u64, records: u64) {
+        *self.cleaner.garbage.entry(lap).or_insert(0) += records;
         self.cleaner.is_due = true;
     }
 
