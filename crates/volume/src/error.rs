@@ -1,0 +1,163 @@
+//! What can go wrong.
+
+use ithaca_chain::{AppendError, ChainError};
+use ithaca_env::codec::DecodeError;
+use ithaca_env::drive::DriveError;
+use thiserror::Error;
+
+use crate::options::Version;
+
+/// Why a volume could not be made or opened, or a request was refused. Unless it says otherwise nothing was done, and trying again is of
+/// no use.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum VolumeError {
+    /// The chain could not be created or opened.
+    #[error(transparent)]
+    Chain(#[from] ithaca_chain::OpenError),
+    /// An option is out of range.
+    #[error("{name} is {found}, must be {expected}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// What it holds.
+        found: u64,
+        /// What it may hold, in words.
+        expected: &'static str,
+    },
+    /// The chain is not one of a volume.
+    #[error("{label:?} is no volume: {source}")]
+    NotAVolume {
+        /// The chain's label.
+        label: String,
+        /// What is wrong with the record that says what the volume is.
+        source: StateError,
+    },
+    /// Records are lost of which it is not known which blocks they were: what is read might be out of date.
+    #[error("records are lost (segment {segment}, byte {offset}): blocks may be older than was acknowledged")]
+    Lost {
+        /// The segment.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
+    /// A record on the drives is not one of this volume.
+    #[error("a record of key {key} and {bytes} bytes is none of a volume of {blocks} blocks")]
+    StrangeRecord {
+        /// Its key.
+        key: u64,
+        /// Its length.
+        bytes: u32,
+        /// Blocks of the volume.
+        blocks: u64,
+    },
+    /// Blocks that the volume does not have.
+    #[error("blocks {first} to {last} of a volume of {blocks} blocks")]
+    OutOfRange {
+        /// The first of them.
+        first: u64,
+        /// The last of them.
+        last: u64,
+        /// Blocks of the volume.
+        blocks: u64,
+    },
+    /// A request that is too long, or of nothing.
+    #[error("a request of {found} {what}, at least 1 and at most {max}")]
+    Length {
+        /// Of what.
+        what: &'static str,
+        /// How much.
+        found: u64,
+        /// The most that it may be.
+        max: u64,
+    },
+    /// Data that is not whole blocks.
+    #[error("{bytes} bytes of data are not whole blocks of 4096")]
+    NotWholeBlocks {
+        /// Its length.
+        bytes: usize,
+    },
+    /// No room is left. Discard blocks or let snapshots go, then try again.
+    #[error("no space: {free_bytes} bytes left, {reserve_bytes} of them kept for discards")]
+    Full {
+        /// Bytes that are free.
+        free_bytes: u64,
+        /// Bytes that are kept.
+        reserve_bytes: u64,
+    },
+    /// What the drive holds of a block is not what was written.
+    #[error("block {block} is damaged")]
+    Damaged {
+        /// The block.
+        block: u64,
+    },
+    /// The drive failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A write failed and is not tried again: nothing more is taken. What was durable can still be read.
+    #[error(transparent)]
+    Stopped(#[from] ChainError),
+    /// The chain does not take this; it is a fault of this software.
+    #[error("the chain refuses a commit: {0}")]
+    Refused(AppendError),
+    /// A version that cannot be read any more, or not yet.
+    #[error("version {version} cannot be read: history goes from {floor} to {newest}")]
+    NoSuchVersion {
+        /// The version.
+        version: Version,
+        /// Where history begins.
+        floor: Version,
+        /// The newest that is durable.
+        newest: Version,
+    },
+    /// A name that no snapshot can have: it is empty or longer than [`SNAPSHOT_NAME_MAX_BYTES`](crate::limits::SNAPSHOT_NAME_MAX_BYTES).
+    #[error("{name:?} is no name of a snapshot: 1 to 64 bytes")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// A snapshot of this name is there already.
+    #[error("there is a snapshot {name:?} already")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// No snapshot has this name.
+    #[error("no snapshot {name:?}")]
+    NoSuchSnapshot {
+        /// The name.
+        name: String,
+    },
+    /// As many snapshots have names as may.
+    #[error("{max} snapshots have names, no more may")]
+    TooManySnapshots {
+        /// The most there may be.
+        max: usize,
+    },
+}
+
+/// Why bytes are not the record that says what a volume is.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum StateError {
+    /// There is none.
+    #[error("it has no volume record")]
+    Missing,
+    /// It is another record.
+    #[error("its record begins with {found:02x?}, not with {expected:02x?}")]
+    Magic {
+        /// The first four bytes.
+        found: [u8; 4],
+        /// Those of a volume's record.
+        expected: [u8; 4],
+    },
+    /// Written by newer software.
+    #[error("format version {found}, this software reads up to {newest}")]
+    NewerVersion {
+        /// The record's version.
+        found: u16,
+        /// The newest that can be read.
+        newest: u16,
+    },
+    /// It does not decode.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}

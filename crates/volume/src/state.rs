@@ -1,0 +1,151 @@
+//! The volume's own record, which its chain keeps: what the volume is, where history begins, which versions have names. Byte by byte in
+//! docs/format/volume.md.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ithaca_env::codec::{DecodeError, Decoder};
+
+use crate::error::StateError;
+use crate::limits::{BLOCKS_MAX, FORMAT_VERSION, SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
+use crate::options::{Isolation, Retention, Version};
+
+const MAGIC: [u8; 4] = *b"ITvo";
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Blocks of the volume.
+    pub(crate) blocks: u64,
+    /// Bytes of a fragment.
+    pub(crate) fragment_bytes: u32,
+    /// What transactions are held to.
+    pub(crate) isolation: Isolation,
+    /// How long old versions are kept.
+    pub(crate) retention: Retention,
+    /// Where history begins.
+    pub(crate) floor: u64,
+    /// Snapshots with names.
+    pub(crate) snapshots: BTreeMap<String, Version>,
+}
+
+/// What a name of a snapshot has to be.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=SNAPSHOT_NAME_MAX_BYTES).contains(&name.len())
+}
+
+impl State {
+    /// Its bytes.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(128);
+        out.put_slice(&MAGIC);
+        out.put_u16_le(FORMAT_VERSION);
+        out.put_u16_le(0);
+        out.put_u32_le(0);
+        let start = out.len();
+        out.put_u64_le(self.blocks);
+        out.put_u32_le(self.fragment_bytes);
+        out.put_u8(match self.isolation {
+            Isolation::StrictSerializable => 1,
+            Isolation::Snapshot => 2,
+        });
+        out.put_u64_le(self.retention.versions);
+        out.put_u64_le(self.retention.age.as_millis() as u64);
+        out.put_u64_le(self.floor);
+        out.put_u16_le(self.snapshots.len() as u16);
+        for (name, version) in &self.snapshots {
+            assert!(is_name(name), "names are checked before");
+            out.put_u64_le(version.0);
+            out.put_u8(name.len() as u8);
+            out.put_slice(name.as_bytes());
+        }
+        let body_len = (out.len() - start) as u32;
+        out[start - 4..start].copy_from_slice(&body_len.to_le_bytes());
+        let checksum = crc32c::crc32c(&out);
+        out.put_u32_le(checksum);
+        out.freeze()
+    }
+
+    /// The record that `bytes` is, whole and with nothing after it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        let mut record = Decoder::new(bytes);
+        let mut found = [0; 4];
+        found.copy_from_slice(record.bytes("magic", 4)?);
+        if found != MAGIC {
+            return Err(StateError::Magic { found, expected: MAGIC });
+        }
+        let found = record.u16("version")?;
+        if found > FORMAT_VERSION {
+            return Err(StateError::NewerVersion { found, newest: FORMAT_VERSION });
+        }
+        let reserved = record.u16("reserved")?;
+        within("version", u64::from(found), found > 0, "a version from 1 on")?;
+        within("reserved", u64::from(reserved), reserved == 0, "0")?;
+        let body_len = record.u32("body length")? as usize;
+        let body = record.bytes("body", body_len)?;
+        let found = record.u32("checksum")?;
+        record.finish()?;
+        let computed = crc32c::crc32c(&bytes[..bytes.len() - 4]);
+        if found != computed {
+            return Err(DecodeError::Checksum { field: "record", found, computed }.into());
+        }
+        Ok(Self::decode_body(Decoder::new(body))?)
+    }
+
+    fn decode_body(mut body: Decoder<'_>) -> Result<Self, DecodeError> {
+        let blocks = body.u64("blocks")?;
+        within("blocks", blocks, (1..=BLOCKS_MAX).contains(&blocks), "1 to 2^32")?;
+        let fragment_bytes = body.u32("fragment bytes")?;
+        let is_fragment = is_fragment(fragment_bytes);
+        within("fragment bytes", u64::from(fragment_bytes), is_fragment, "a power of two from 16 to 4096")?;
+        let isolation = match body.u8("isolation")? {
+            1 => Isolation::StrictSerializable,
+            2 => Isolation::Snapshot,
+            other => return Err(invalid("isolation", u64::from(other), "1 or 2")),
+        };
+        let versions = body.u64("retained versions")?;
+        let age = Duration::from_millis(body.u64("retained milliseconds")?);
+        let floor = body.u64("floor")?;
+        let count = usize::from(body.u16("snapshots")?);
+        within("snapshots", count as u64, count <= SNAPSHOTS_MAX, "at most 64")?;
+        let mut snapshots = BTreeMap::new();
+        for _ in 0..count {
+            let version = Version(body.u64("version of a snapshot")?);
+            let len = usize::from(body.u8("length of a name")?);
+            let name = std::str::from_utf8(body.bytes("name", len)?).ok().filter(|name| is_name(name));
+            let last = snapshots.last_key_value().map_or("", |(last, _): (&String, _)| last.as_str());
+            let Some(name) = name.filter(|name| *name > last) else {
+                return Err(invalid("name", len as u64, "UTF-8 of 1 to 64 bytes, in order"));
+            };
+            snapshots.insert(name.to_owned(), version);
+        }
+        body.finish()?;
+        Ok(Self {
+            blocks,
+            fragment_bytes,
+            isolation,
+            retention: Retention { versions, age },
+            floor,
+            snapshots,
+        })
+    }
+}
+
+/// Whether conflicts can be found at this grain.
+pub(crate) fn is_fragment(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (16..=4096).contains(&bytes)
+}
+
+fn within(
+    field: &'static str,
+    found: u64,
+    is_within: bool,
+    expected: &'static str,
+) -> Result<(), DecodeError> {
+    if is_within { Ok(()) } else { Err(invalid(field, found, expected)) }
+}
+
+fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
+    DecodeError::Invalid { field, found, expected }
+}

@@ -1,0 +1,92 @@
+//! The handle: a volume that is open. Its parts: opening, reading, committing, history, snapshots.
+
+mod commit;
+mod history;
+mod info;
+mod open;
+mod overlay;
+mod read;
+mod snapshot;
+mod turnstile;
+mod write;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ithaca_chain::{Chain, Ticket};
+use ithaca_env::Env;
+
+pub use info::{Info, Memory, VolumeCounters};
+pub use read::Extents;
+pub use snapshot::Snapshot;
+
+use crate::error::VolumeError;
+use crate::limits::REQUEST_BLOCKS_MAX;
+use crate::options::VolumeSettings;
+use crate::owner::Blocks;
+use history::History;
+use overlay::Overlay;
+use turnstile::Turnstile;
+
+/// A volume: blocks of 4 KiB that are read and written, alone or in transactions, and of which old versions can be read.
+///
+/// ```text
+///   write, discard, commit ─► version n ─ ─ ─ durable ─► everybody sees version n
+///        Acknowledged: plain reads see it at once        snapshot(), at(n): n stays as it is
+/// ```
+///
+/// * A block that was never written reads as zeros.
+/// * A commit is there as a whole after a crash, or not at all; what is there is a prefix in the order of versions.
+/// * Nobody sees what is not durable, but for plain reads, which see plain writes that were acknowledged before they were.
+/// * After the first failed write nothing more is taken; what was durable can be read.
+///
+/// Cheap to clone; belongs to one environment, and so to one thread.
+#[derive(Clone)]
+pub struct Volume {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    chain: Chain,
+    blocks: Rc<Blocks>,
+    settings: VolumeSettings,
+    /// Blocks of the volume.
+    count: u64,
+    /// The version that the next commit takes.
+    next_version: Cell<u64>,
+    /// The ticket of the last commit or record that was handed over.
+    last_ticket: Cell<Ticket>,
+    /// Plain writes that are acknowledged and not durable.
+    overlay: RefCell<Overlay>,
+    history: RefCell<History>,
+    /// Commits wait here for room, in order.
+    turnstile: Rc<Turnstile>,
+    counters: RefCell<VolumeCounters>,
+}
+
+impl Inner {
+    /// Errors: `Length`, `OutOfRange`.
+    fn check_range(&self, first_block: u64, count: u64) -> Result<(), VolumeError> {
+        if count == 0 || count > REQUEST_BLOCKS_MAX {
+            return Err(VolumeError::Length { what: "blocks", found: count, max: REQUEST_BLOCKS_MAX });
+        }
+        self.check_inside(first_block, count)
+    }
+
+    fn check_inside(&self, first: u64, count: u64) -> Result<(), VolumeError> {
+        let last = first.saturating_add(count.saturating_sub(1));
+        if last < self.count {
+            return Ok(());
+        }
+        Err(VolumeError::OutOfRange { first, last, blocks: self.count })
+    }
+
+    /// Does what has become possible since groups became durable: acknowledged writes are in the index, old versions can go.
+    fn catch_up(&self) {
+        let durable = self.chain.durable();
+        self.history.borrow_mut().durable(durable, &self.blocks);
+        let newest = self.blocks.with(|index| index.newest());
+        self.overlay.borrow_mut().forget(newest);
+    }
+}

@@ -1,0 +1,148 @@
+//! Creating, opening, closing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ithaca_chain::{Chain, ChainId, DamageKind, Drives, Identity, Label, Owner, Ticket};
+use ithaca_env::Env;
+
+use super::history::History;
+use super::{Inner, Volume};
+use crate::error::VolumeError;
+use crate::limits::{BLOCKS_MAX, SETTLE_SLICE};
+use crate::options::{VolumeOptions, VolumeSettings};
+use crate::owner::Blocks;
+use crate::state::{State, is_fragment};
+
+/// What the chain of a volume says that it is.
+const LABEL: &str = "volume";
+
+impl Volume {
+    /// Makes a volume on drives that hold none. On return it is durable that it is there.
+    ///
+    /// Errors: `Option`; `Chain` with all that a creation of a chain can end with. A future that is dropped may leave the volume.
+    pub async fn create(
+        env: &Env,
+        drives: impl Into<Drives>,
+        options: VolumeOptions,
+    ) -> Result<Self, VolumeError> {
+        let VolumeOptions { blocks, retention, isolation, fragment_bytes, settings } = options;
+        if !(1..=BLOCKS_MAX).contains(&blocks) {
+            return Err(VolumeError::Option { name: "blocks", found: blocks, expected: "1 to 2^32" });
+        }
+        if !is_fragment(fragment_bytes) {
+            return Err(VolumeError::Option {
+                name: "fragment_bytes",
+                found: u64::from(fragment_bytes),
+                expected: "a power of two from 16 to 4096",
+            });
+        }
+        let state =
+            State { blocks, fragment_bytes, isolation, retention, floor: 0, snapshots: BTreeMap::new() };
+        let owner = Rc::new(Blocks::new(Some(state.encode()), settings.planted));
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&env.random_u64().to_le_bytes());
+        id[8..].copy_from_slice(&env.random_u64().to_le_bytes());
+        let identity = Identity { id: ChainId(id), label: Label::new(LABEL).expect("a short label") };
+        let owned = Rc::clone(&owner) as Rc<dyn Owner>;
+        let chain = Chain::create_owned(env, drives, identity, settings.chain.clone(), owned).await?;
+        Self::over(env, chain, owner, settings)
+    }
+
+    /// Opens the volume that the drives hold. On return everything that was durable is there, and nothing else.
+    ///
+    /// Reads all footers: the index is in memory. Errors: `Chain` with all that an open of a chain can end with; `NotAVolume`,
+    /// `StrangeRecord`; `Lost` if records are gone of which it is not known which blocks they were.
+    pub async fn open(
+        env: &Env,
+        drives: impl Into<Drives>,
+        settings: VolumeSettings,
+    ) -> Result<Self, VolumeError> {
+        let owner = Rc::new(Blocks::new(None, settings.planted));
+        let owned = Rc::clone(&owner) as Rc<dyn Owner>;
+        let (chain, recovered) = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await?;
+        let lost = recovered
+            .damage
+            .iter()
+            .find(|damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment));
+        if let Some(damage) = lost {
+            return Err(VolumeError::Lost { segment: damage.segment, offset: damage.offset });
+        }
+        Self::over(env, chain, owner, settings)
+    }
+
+    fn over(
+        env: &Env,
+        chain: Chain,
+        blocks: Rc<Blocks>,
+        settings: VolumeSettings,
+    ) -> Result<Self, VolumeError> {
+        let state = blocks.opened(chain.identity().label.as_str())?;
+        let newest = blocks.with(|index| index.newest());
+        let count = state.blocks;
+        let mut history = History::new(state, settings.planted);
+        history.note_time(env.now(), newest);
+        let inner = Inner {
+            env: env.clone(),
+            chain,
+            blocks,
+            count,
+            next_version: Cell::new(newest + 1),
+            last_ticket: Cell::new(Ticket(0)),
+            overlay: RefCell::default(),
+            history: RefCell::new(history),
+            turnstile: Rc::default(),
+            counters: RefCell::default(),
+            settings,
+        };
+        let volume = Self { inner: Rc::new(inner) };
+        volume.inner.settle(SETTLE_SLICE);
+        volume.spawn_keeper();
+        Ok(volume)
+    }
+
+    /// Keeps the index short while nobody commits. Ends with the volume.
+    fn spawn_keeper(&self) {
+        let (weak, blocks) = (Rc::downgrade(&self.inner), Rc::clone(&self.inner.blocks));
+        let env = self.inner.env.clone();
+        self.inner.env.spawn(async move {
+            loop {
+                let ticket = blocks.bell.ticket();
+                let Some(inner) = weak.upgrade() else { return };
+                inner.catch_up();
+                let more = inner.settle(SETTLE_SLICE);
+                drop(inner);
+                if more {
+                    env.yield_now().await;
+                } else {
+                    blocks.bell.after(ticket).await;
+                }
+            }
+        });
+    }
+
+    /// Refuses everything from now on, waits until all that was acknowledged is durable, and leaves the drives so that the next open
+    /// has little to do. Errors: `Stopped`.
+    pub async fn close(&self) -> Result<(), VolumeError> {
+        let inner = &self.inner;
+        let (now, newest) = (inner.env.now(), inner.next_version.get() - 1);
+        let last = inner.history.borrow().last_record(now, newest);
+        let shorter = |asked: &State| Ok(State { floor: last.floor.max(asked.floor), ..asked.clone() });
+        match inner.replace_state(shorter).await {
+            // The next open finds more versions, that is all.
+            Ok(()) | Err(VolumeError::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        inner.chain.clone().close().await?;
+        inner.catch_up();
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The keeper waits on this, and ends when the volume is gone.
+        self.blocks.bell.ring();
+    }
+}

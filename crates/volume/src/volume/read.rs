@@ -1,0 +1,231 @@
+//! Reads: what the index points at, in as few requests as the places allow, verified.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::{PlaceError, Stretch};
+
+use super::{Inner, Volume};
+use crate::error::VolumeError;
+use crate::index::{Found, Spot};
+use crate::limits::{STRETCH_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
+
+const BLOCK: usize = VOLUME_BLOCK_BYTES;
+/// Longest stretch that is looked through at a time.
+const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
+
+/// A piece of a read.
+enum Piece {
+    Zeros(u64),
+    Memory(Bytes),
+    /// Blocks from the first on that lie one behind the other.
+    Drive(u64, Vec<Spot>),
+}
+
+/// Whose view a read has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// The newest durable version, and what was acknowledged.
+    Plain,
+    /// A version that stays readable while the read goes on.
+    At(u64),
+}
+
+impl View {
+    fn version(self) -> u64 {
+        match self {
+            View::Plain => u64::MAX,
+            View::At(version) => version,
+        }
+    }
+}
+
+impl Volume {
+    /// The data of `count` blocks from `first_block` on: each as it was last acknowledged by a plain write, or is durable. What is
+    /// read of several blocks is of one moment unless they are written meanwhile.
+    ///
+    /// Errors: `Length`, `OutOfRange`, `Damaged`, `Drive`; `Stopped` if a block was acknowledged and could not be made durable.
+    pub async fn read(&self, first_block: u64, count: u64) -> Result<Bytes, VolumeError> {
+        self.inner.check_range(first_block, count)?;
+        self.inner.read(first_block..first_block + count, View::Plain).await
+    }
+
+    /// Which of these blocks hold data now, and which read as zeros, in stretches. Errors: `OutOfRange`.
+    pub fn extents(&self, blocks: Range<u64>) -> Result<Extents, VolumeError> {
+        Extents::new(&self.inner, blocks, View::Plain)
+    }
+}
+
+impl Inner {
+    /// Reads blocks, which the volume has.
+    pub(super) async fn read(self: &Rc<Self>, blocks: Range<u64>, view: View) -> Result<Bytes, VolumeError> {
+        self.counters.borrow_mut().blocks_read += blocks.end - blocks.start;
+        let mut pieces = self.plan(blocks.clone(), view)?;
+        if let [piece] = &mut pieces[..] {
+            return match std::mem::replace(piece, Piece::Zeros(0)) {
+                Piece::Zeros(count) => Ok(Bytes::from(vec![0; count as usize * BLOCK])),
+                Piece::Memory(data) => Ok(data),
+                Piece::Drive(first, spots) => self.read_stretch(first, spots, view).await,
+            };
+        }
+        enum Part {
+            Zeros(u64),
+            Data(Bytes),
+            Coming(ithaca_env::task::TaskHandle<Result<Bytes, VolumeError>>),
+        }
+        let start = |piece| match piece {
+            Piece::Zeros(count) => Part::Zeros(count),
+            Piece::Memory(data) => Part::Data(data),
+            Piece::Drive(first, spots) => {
+                let inner = Rc::clone(self);
+                Part::Coming(self.env.spawn(async move { inner.read_stretch(first, spots, view).await }))
+            }
+        };
+        let parts: Vec<Part> = pieces.into_iter().map(start).collect();
+        let mut whole = BytesMut::with_capacity((blocks.end - blocks.start) as usize * BLOCK);
+        let mut failed = None;
+        for part in parts {
+            match part {
+                Part::Zeros(count) => whole.resize(whole.len() + count as usize * BLOCK, 0),
+                Part::Data(data) => whole.extend_from_slice(&data),
+                Part::Coming(read) => match read.join().await {
+                    Some(Ok(data)) => whole.extend_from_slice(&data),
+                    Some(Err(error)) => failed = failed.or(Some(error)),
+                    None => failed = failed.or(Some(VolumeError::Stopped(ithaca_chain::ChainError::Closed))),
+                },
+            }
+        }
+        failed.map_or_else(|| Ok(whole.freeze()), Err)
+    }
+
+    /// What blocks are, in pieces that each take one request.
+    fn plan(&self, blocks: Range<u64>, view: View) -> Result<Vec<Piece>, VolumeError> {
+        let overlay = self.overlay.borrow();
+        let plan = |index: &mut crate::index::Index| {
+            let mut pieces: Vec<Piece> = Vec::new();
+            for block in blocks {
+                let acknowledged = match view {
+                    View::Plain => overlay.get(block, index.newest()),
+                    View::At(_) => None,
+                };
+                let found = match acknowledged {
+                    Some(content) => {
+                        if let Some(why) = self.chain.stopped() {
+                            return Err(VolumeError::Stopped(why));
+                        }
+                        match content {
+                            Some(data) => {
+                                pieces.push(Piece::Memory(data.clone()));
+                                continue;
+                            }
+                            None => None,
+                        }
+                    }
+                    None => match index.at(block, view.version()) {
+                        Found::At(packed) => index.packing().spot(packed),
+                        Found::Zeros => None,
+                    },
+                };
+                match (found, pieces.last_mut()) {
+                    (None, Some(Piece::Zeros(count))) => *count += 1,
+                    (None, _) => pieces.push(Piece::Zeros(1)),
+                    (Some(spot), Some(Piece::Drive(_, spots))) if follows(spots, spot) => spots.push(spot),
+                    (Some(spot), _) => pieces.push(Piece::Drive(block, vec![spot])),
+                }
+            }
+            Ok(pieces)
+        };
+        self.blocks.with(plan)
+    }
+
+    /// Blocks that lie one behind the other; if that is not so any more, or one of them is harmed, each by itself.
+    async fn read_stretch(
+        &self,
+        first_block: u64,
+        spots: Vec<Spot>,
+        view: View,
+    ) -> Result<Bytes, VolumeError> {
+        match self.ask_chain(&spots).await {
+            Ok(data) => return Ok(data),
+            Err(PlaceError::Drive(error)) if spots.len() == 1 => return Err(error.into()),
+            Err(_) => {}
+        }
+        let mut whole = BytesMut::with_capacity(spots.len() * BLOCK);
+        for block in first_block..first_block + spots.len() as u64 {
+            whole.extend_from_slice(&self.read_one(block, view).await?);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn read_one(&self, block: u64, view: View) -> Result<Bytes, VolumeError> {
+        loop {
+            // Where it is now: it has moved since, or is another version.
+            let found = match self.plan(block..block + 1, view)?.pop() {
+                Some(Piece::Memory(data)) => return Ok(data),
+                Some(Piece::Drive(_, spots)) => spots,
+                _ => return Ok(Bytes::from(vec![0; BLOCK])),
+            };
+            match self.ask_chain(&found).await {
+                Ok(data) => return Ok(data),
+                Err(PlaceError::Moved { .. }) => {}
+                Err(PlaceError::Damaged { .. }) => return Err(VolumeError::Damaged { block }),
+                Err(PlaceError::Drive(error)) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn ask_chain(&self, spots: &[Spot]) -> Result<Bytes, PlaceError> {
+        let checksums: Vec<u32> = spots.iter().map(|spot| spot.checksum).collect();
+        let stretch = Stretch {
+            segment: spots[0].segment,
+            offset: spots[0].offset,
+            record_bytes: BLOCK as u32,
+            checksums: &checksums,
+            checksum_bits: self.blocks.with(|index| index.packing().checksum_bits()),
+        };
+        self.chain.read_stretch(stretch).await
+    }
+}
+
+fn follows(spots: &[Spot], next: Spot) -> bool {
+    let end = spots[0].offset as usize + spots.len() * BLOCK;
+    spots.len() < STRETCH_BLOCKS_MAX && spots[0].segment == next.segment && end == next.offset as usize
+}
+
+/// Stretches of blocks, each with whether it holds data. It looks when it is asked, so that what changes meanwhile may show; a long
+/// stretch comes in parts.
+pub struct Extents {
+    inner: Rc<Inner>,
+    blocks: Range<u64>,
+    view: View,
+}
+
+impl Extents {
+    pub(super) fn new(inner: &Rc<Inner>, blocks: Range<u64>, view: View) -> Result<Self, VolumeError> {
+        inner.check_inside(blocks.start, blocks.end.saturating_sub(blocks.start))?;
+        Ok(Self { inner: Rc::clone(inner), blocks, view })
+    }
+}
+
+impl Iterator for Extents {
+    type Item = (Range<u64>, bool);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (overlay, view) = (self.inner.overlay.borrow(), self.view);
+        let (blocks, is_data) = self.inner.blocks.with(|index| {
+            let newest = index.newest();
+            let is_data = |block| match overlay.get(block, newest).filter(|_| view == View::Plain) {
+                Some(content) => content.is_some(),
+                None => index.at(block, view.version()) != Found::Zeros,
+            };
+            let looked_at = self.blocks.end.min(self.blocks.start.saturating_add(EXTENT_BLOCKS_MAX));
+            let mut rest = self.blocks.start..looked_at;
+            let first = is_data(rest.next()?);
+            let end = rest.find(|&block| is_data(block) != first).unwrap_or(looked_at);
+            Some((self.blocks.start..end, first))
+        })?;
+        self.blocks.start = blocks.end;
+        Some((blocks, is_data))
+    }
+}

@@ -1,0 +1,152 @@
+//! Plain writes, discards and flushes.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
+
+use super::overlay::Content;
+use super::{Inner, Volume};
+use crate::error::VolumeError;
+use crate::index::Found;
+use crate::limits::{DISCARD_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
+use crate::options::{Durability, Version};
+use crate::planted::planted;
+
+/// Blocks that are looked at between two turns of other work.
+const LOOK_SLICE: u64 = 1 << 20;
+
+/// The table of blocks that hold nothing.
+static NOTHING: [u8; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES] = [0; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES];
+
+/// A run of whole blocks of data. Its version is put in when it is handed over.
+pub(super) fn data_run(first_key: u64, data: Bytes) -> Run {
+    let table = Table::of_payloads(data.chunks(VOLUME_BLOCK_BYTES));
+    Run { first_key, version: 0, kind: RunKind::Data, meta: Bytes::new(), table, data }
+}
+
+/// A run of blocks that read as zeros from now on: at most [`DISCARD_BLOCKS_MAX`].
+pub(super) fn junk_run(blocks: Range<u64>) -> Run {
+    let bytes = (blocks.end - blocks.start) as usize * TABLE_ENTRY_BYTES;
+    let table = Table::from_bytes(Bytes::from_static(&NOTHING[..bytes])).expect("whole entries");
+    let (meta, data) = (Bytes::new(), Bytes::new());
+    Run { first_key: blocks.start, version: 0, kind: RunKind::Junk, meta, table, data }
+}
+
+impl Volume {
+    /// Writes whole blocks from `first_block` on. With [`Durability::Acknowledged`] it waits for room in the queue, not for the drive. On
+    /// return plain reads see the data; with [`Durability::Stable`] it is durable. A write of many blocks is several commits one after
+    /// the other: a crash may keep the first ones. Returns the version of the last.
+    ///
+    /// Errors: `NotWholeBlocks`, `Length`, `OutOfRange`, `Full`, `Stopped`; then the first commits may be done. Dropping the future
+    /// leaves whole commits done or not.
+    pub async fn write(
+        &self,
+        first_block: u64,
+        data: Bytes,
+        durability: Durability,
+    ) -> Result<Version, VolumeError> {
+        let inner = &self.inner;
+        if !data.len().is_multiple_of(VOLUME_BLOCK_BYTES) {
+            return Err(VolumeError::NotWholeBlocks { bytes: data.len() });
+        }
+        inner.check_range(first_block, (data.len() / VOLUME_BLOCK_BYTES) as u64)?;
+        let part_bytes = inner.commit_blocks_max() * VOLUME_BLOCK_BYTES;
+        let (mut at, mut last) = (first_block, None);
+        for from in (0..data.len()).step_by(part_bytes) {
+            let part = data.slice(from..data.len().min(from + part_bytes));
+            let run = data_run(at, part.clone());
+            let handed = inner.commit(|| Ok::<_, VolumeError>(vec![run.clone()])).await?;
+            let blocks = part.len() / VOLUME_BLOCK_BYTES;
+            inner.counters.borrow_mut().blocks_written += blocks as u64;
+            if durability == Durability::Acknowledged {
+                let content = |index| Some(block_of(&part, index));
+                inner.overlay.borrow_mut().add(handed.version.0, at, (0..blocks).map(content));
+            }
+            at += blocks as u64;
+            last = Some(handed);
+        }
+        let last = last.expect("a write of at least one block");
+        if durability == Durability::Stable {
+            inner.durable(last.ticket).await?;
+        }
+        Ok(last.version)
+    }
+
+    /// Gives blocks up: they read as zeros from now on, and take no room once nothing that may be read is older. What reads as zeros
+    /// already is left alone. Returns the version after which that is so.
+    ///
+    /// Errors, durability and what a dropped future leaves: as of [`Volume::write`].
+    pub async fn discard(&self, blocks: Range<u64>, durability: Durability) -> Result<Version, VolumeError> {
+        let inner = &self.inner;
+        if blocks.is_empty() {
+            return Err(VolumeError::Length { what: "blocks", found: 0, max: inner.count });
+        }
+        inner.check_inside(blocks.start, blocks.end - blocks.start)?;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (runs, next) = inner.to_discard(at..blocks.end);
+            at = next;
+            if runs.is_empty() {
+                inner.env.yield_now().await;
+                continue;
+            }
+            let handed = inner.commit(|| Ok::<_, VolumeError>(runs.clone())).await?;
+            let mut discarded = 0;
+            for run in &runs {
+                discarded += run.count();
+                if durability == Durability::Acknowledged {
+                    let nothing = run.keys().map(|_| Content::None);
+                    inner.overlay.borrow_mut().add(handed.version.0, run.first_key, nothing);
+                }
+            }
+            inner.counters.borrow_mut().blocks_discarded += discarded;
+        }
+        match durability {
+            Durability::Acknowledged => Ok(Version(inner.next_version.get() - 1)),
+            Durability::Stable => self.flush().await,
+        }
+    }
+
+    /// Makes everything durable that was acknowledged before the call. Returns a version that is durable and has all of it. Errors:
+    /// `Stopped`: what was acknowledged and not flushed may be lost.
+    pub async fn flush(&self) -> Result<Version, VolumeError> {
+        let inner = &self.inner;
+        let (ticket, version) = (inner.last_ticket.get(), Version(inner.next_version.get() - 1));
+        inner.counters.borrow_mut().flushes += 1;
+        if !planted!(inner.settings.planted, FlushDoesNotWait) {
+            inner.durable(ticket).await?;
+        }
+        Ok(version)
+    }
+}
+
+impl Inner {
+    /// What of these blocks does not read as zeros, as much of it as one commit takes; and where to go on.
+    fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
+        // What is on its way may be data, whatever is durable.
+        let newest = self.blocks.with(|index| index.newest());
+        let nothing_under_way = newest + 1 == self.next_version.get();
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let end = blocks.end.min(blocks.start + LOOK_SLICE);
+        let (mut at, mut count) = (blocks.start, 0);
+        self.blocks.with(|index| {
+            while at < end && count < DISCARD_BLOCKS_MAX {
+                if !nothing_under_way || index.now(at) != Found::Zeros {
+                    count += 1;
+                    match found.last_mut() {
+                        Some(last) if last.end == at => last.end += 1,
+                        _ => found.push(at..at + 1),
+                    }
+                }
+                at += 1;
+            }
+        });
+        (found.into_iter().map(junk_run).collect(), at)
+    }
+}
+
+/// One block of several.
+pub(super) fn block_of(data: &Bytes, index: usize) -> Bytes {
+    data.slice(index * VOLUME_BLOCK_BYTES..(index + 1) * VOLUME_BLOCK_BYTES)
+}

@@ -1,0 +1,76 @@
+//! Power cuts and kills at every I/O point.
+
+use ithaca_env::sim::Death;
+
+use crate::model::Rng;
+use crate::world::{Life, World, small_options};
+
+/// Two lives; the second is cut off at I/O point `point`. True if it came to its end before.
+fn cut_at(point: u64, death: Death, versions: u64) -> bool {
+    let world = World::new(5);
+    let options = small_options(versions);
+    let life = |seed, steps| Life { options: options.clone(), seed, steps, closes: false };
+    assert!(world.live(life(1, 150)));
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    world.sim.end_at_io(world.process, world.sim.io_points(world.process) + point, death);
+    let survived = world.live(life(2, 70));
+    world.sim.end(world.process, death);
+    world.audit(&options);
+    survived
+}
+
+#[test]
+fn every_version_is_whole_and_in_order_wherever_the_power_is_cut() {
+    // A commit in halves, an acknowledged one gone, an old version freed before its floor is durable.
+    for (versions, step) in [(0, 3), (20, 4)] {
+        let mut points = 0;
+        while !cut_at(points + 1, Death::PowerCut, versions) {
+            points += step;
+        }
+        assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
+    }
+}
+
+#[test]
+fn nor_does_it_matter_where_the_process_is_killed() {
+    let mut points = 0;
+    while !cut_at(points + 1, Death::Kill, 5) {
+        points += 7;
+    }
+    assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
+}
+
+/// Lives that are cut off somewhere. Returns how many commits were known to be durable, and segments cleaned.
+pub fn lives(seed: u64, change: impl Fn(&mut crate::world::Life)) -> (u64, u64) {
+    let mut rng = Rng(seed);
+    let world = World::new(seed);
+    let versions = rng.pick(&[0, 0, 3, 30]);
+    for life in 0..4 {
+        let mut options = small_options(versions);
+        options.settings.chain.tail_cache_bytes = rng.pick(&[0, 64 << 10, 1 << 20]);
+        options.settings.chain.capacity_bytes = rng.pick(&[3 << 20, 4 << 20]);
+        options.settings.versions_max = rng.pick(&[20, 1 << 20]);
+        let death = rng.pick(&[Death::PowerCut, Death::Kill]);
+        let point =
+            if life == 2 { u64::MAX } else { world.sim.io_points(world.process) + 1 + rng.below(700) };
+        world.sim.end_at_io(world.process, point, death);
+        let mut life = Life { options, seed: rng.next(), steps: 200, closes: rng.below(2) == 0 };
+        change(&mut life);
+        world.live(life);
+        world.sim.end(world.process, death);
+    }
+    world.audit(&small_options(versions));
+    let acked = world.model.borrow().acked;
+    (acked, world.cleaned.get())
+}
+
+#[test]
+fn many_lives_with_random_knobs_keep_every_promise() {
+    let mut sum = (0, 0);
+    for seed in 0..40 {
+        let done = lives(seed, |_| ());
+        sum = (sum.0 + done.0, sum.1 + done.1);
+    }
+    assert!(sum.0 > 6_000 && sum.1 > 200, "{sum:?}: too little was done to mean something");
+}

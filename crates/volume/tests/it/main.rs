@@ -1,0 +1,13 @@
+//! Volumes against their model, on simulated drives.
+//!
+//! * [`model`]: what a volume must hold at each version.
+//! * [`world`]: a process that works on a volume, checks what it reads, and is killed and started again.
+//! * [`plain`]: reads, writes, discards, flushes, extents, and what is refused.
+//! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
+//! * [`history`]: floors, snapshots, room that old versions give back.
+
+mod crashes;
+mod history;
+mod model;
+mod plain;
+mod world;

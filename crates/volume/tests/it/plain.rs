@@ -1,0 +1,126 @@
+//! Reads, writes, discards, flushes, extents, and what is refused.
+
+use bytes::Bytes;
+use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
+
+use crate::world::{block, create, numbers, open_drive, small_options, small_settings, within};
+
+#[test]
+fn what_was_written_is_read_and_the_rest_is_zeros() {
+    within(1, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        assert_eq!(numbers(&volume.read(0, 60).await.expect("it reads")), [0; 60]);
+        let data = Bytes::from([block(1), block(2), block(3)].concat());
+        assert_eq!(volume.write(10, data, Durability::Stable).await, Ok(Version(1)));
+        assert_eq!(volume.write(11, block(4), Durability::Acknowledged).await, Ok(Version(2)));
+        assert_eq!(numbers(&volume.read(9, 5).await.expect("it reads")), [0, 1, 4, 3, 0]);
+        assert_eq!(volume.discard(10..11, Durability::Acknowledged).await, Ok(Version(3)));
+        assert_eq!(numbers(&volume.read(9, 5).await.expect("it reads")), [0, 0, 4, 3, 0]);
+        let extents: Vec<_> = volume.extents(0..60).expect("inside").collect();
+        assert_eq!(extents, [(0..11, false), (11..13, true), (13..60, false)]);
+        assert_eq!(volume.flush().await, Ok(Version(3)));
+        let extents: Vec<_> = volume.extents(0..60).expect("inside").collect();
+        assert_eq!(extents, [(0..11, false), (11..13, true), (13..60, false)]);
+        assert_eq!(volume.info().data_blocks, 2);
+    });
+}
+
+#[test]
+fn a_volume_that_was_closed_is_opened_as_it_was() {
+    within(2, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let id = volume.info().id;
+        for number in 1..=200 {
+            let written = volume.write(number % 7, block(number), Durability::Acknowledged).await;
+            assert_eq!(written, Ok(Version(number)));
+        }
+        volume.close().await.expect("no fault");
+        let refused = volume.write(0, block(1), Durability::Stable).await;
+        assert!(matches!(refused, Err(VolumeError::Stopped(_))), "{refused:?}");
+        drop(volume);
+        let volume = Volume::open(&env, open_drive(&env).await, small_settings()).await.expect("it opens");
+        let info = volume.info();
+        assert_eq!((info.id, info.version, info.floor, info.versions), (id, Version(200), Version(200), 0));
+        let expected: Vec<u64> = (0..7).map(|at| (194..=200).find(|it| it % 7 == at).expect("one")).collect();
+        assert_eq!(numbers(&volume.read(0, 7).await.expect("it reads")), expected);
+        assert_eq!(volume.write(0, block(1), Durability::Stable).await, Ok(Version(201)));
+    });
+}
+
+#[test]
+fn discarding_what_is_zeros_already_writes_nothing() {
+    within(3, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        assert_eq!(volume.discard(0..60, Durability::Stable).await, Ok(Version(0)));
+        volume.write(5, block(1), Durability::Stable).await.expect("room");
+        assert_eq!(volume.discard(0..60, Durability::Stable).await, Ok(Version(2)));
+        assert_eq!(volume.discard(0..60, Durability::Stable).await, Ok(Version(2)));
+        assert_eq!(volume.info().counters.blocks_discarded, 1);
+    });
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_by_name() {
+    within(4, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let refused = [
+            (volume.read(58, 3).await.err(), "blocks 58 to 60 of a volume of 60 blocks"),
+            (
+                volume.read(u64::MAX, 2).await.err(),
+                "blocks 18446744073709551615 to 18446744073709551615 of a volume",
+            ),
+            (volume.read(0, 0).await.err(), "a request of 0 blocks, at least 1 and at most 16384"),
+            (volume.read(0, 16_385).await.err(), "a request of 16385 blocks, at least 1 and at most 16384"),
+            (
+                volume.write(0, Bytes::from_static(b"abc"), Durability::Stable).await.err(),
+                "3 bytes of data are not whole blocks of 4096",
+            ),
+            (volume.at(Version(7)).err(), "version 7 cannot be read: history goes from 0 to 0"),
+            (volume.named("x").err(), "no snapshot \"x\""),
+            (volume.create_snapshot("").await.err(), "\"\" is no name of a snapshot: 1 to 64 bytes"),
+        ];
+        for (error, expected) in refused {
+            let error = error.expect("it is refused").to_string();
+            assert!(error.starts_with(expected), "{error}, expected {expected}");
+        }
+        let options = VolumeOptions { blocks: 0, ..small_options(0) };
+        volume.close().await.expect("no fault");
+        drop(volume);
+        env.yield_now().await;
+        let created = Volume::create(&env, open_drive(&env).await, options).await;
+        assert_eq!(created.err().map(|it| it.to_string()).as_deref(), Some("blocks is 0, must be 1 to 2^32"));
+    });
+}
+
+#[test]
+fn a_chain_that_holds_no_volume_is_refused() {
+    within(5, async |env| {
+        let drive = open_drive(&env).await;
+        let identity = ithaca_chain::Identity {
+            id: ithaca_chain::ChainId([3; 16]),
+            label: ithaca_chain::Label::new("blocks").expect("short"),
+        };
+        struct Nobody;
+        impl ithaca_chain::Owner for Nobody {
+            fn placed(&self, _: ithaca_chain::Placed) -> Option<ithaca_chain::Place> {
+                None
+            }
+            fn is_live(&self, _: ithaca_chain::Placed) -> bool {
+                true
+            }
+            fn moved(&self, _: ithaca_chain::Placed, _: ithaca_chain::Place) -> bool {
+                false
+            }
+            fn dropped(&self, _: ithaca_chain::Placed) -> bool {
+                false
+            }
+        }
+        let options = small_settings().chain;
+        let owner = std::rc::Rc::new(Nobody);
+        let chain = ithaca_chain::Chain::create_owned(&env, &drive, identity, options, owner).await;
+        chain.expect("created").close().await.expect("no fault");
+        let opened = Volume::open(&env, &drive, small_settings()).await;
+        let error = opened.err().expect("it is refused").to_string();
+        assert_eq!(error, "\"blocks\" is no volume: it has no volume record");
+    });
+}
