@@ -1,5 +1,7 @@
 //! What can go wrong.
 
+use std::ops::Range;
+
 use ithaca_chain::{AppendError, ChainError};
 use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::DriveError;
@@ -133,6 +135,89 @@ pub enum VolumeError {
         /// The most there may be.
         max: usize,
     },
+}
+
+/// Why a transaction does not do what it was asked for.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TxError {
+    /// It has committed, was refused or was aborted.
+    #[error("the transaction has ended")]
+    Ended,
+    /// It was ended because it held up too much: its snapshot was the oldest when memory or room on the drives ran out. Try all of
+    /// it again.
+    #[error("the transaction was ended to make room: its snapshot was the oldest")]
+    Preempted,
+    /// A transaction nested in it was aborted: nothing of it will commit.
+    #[error("a nested transaction was aborted, so this one cannot commit")]
+    Doomed,
+    /// It writes as many blocks as one may.
+    #[error("a transaction writes at most {max} blocks")]
+    TooManyWrites {
+        /// The most there may be.
+        max: usize,
+    },
+    /// It reads as many blocks as one may.
+    #[error("a transaction reads at most {max} blocks")]
+    TooManyReads {
+        /// The most there may be.
+        max: usize,
+    },
+    /// The client has as many transactions as one may.
+    #[error("a client has at most {max} transactions at a time")]
+    TooMany {
+        /// The most there may be.
+        max: usize,
+    },
+    /// Too many transactions are nested in each other.
+    #[error("at most {max} transactions are nested in each other")]
+    TooDeep {
+        /// The most there may be.
+        max: u32,
+    },
+    /// A mark for a block that it has not read or written.
+    #[error("block {block} was not read or written before it was marked")]
+    NotAccessed {
+        /// The block.
+        block: u64,
+    },
+    /// Bytes that no block has.
+    #[error("bytes {start} to {end} of a block of 4096")]
+    BadBytes {
+        /// Where they begin.
+        start: usize,
+        /// Where they end.
+        end: usize,
+    },
+    /// No transaction was released with this handle, or somebody has taken it over.
+    #[error("no transaction was released with this handle")]
+    NoSuchHandle,
+    /// The volume refuses.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+/// Why a transaction did not commit. It has ended; nothing of it is there, unless the volume has stopped: then that is not known.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CommitError {
+    /// Somebody else has committed what this one depends on. Try all of it again.
+    #[error("block {block}, bytes {} to {}, was written by version {version} meanwhile", bytes.start, bytes.end)]
+    Conflict {
+        /// The block.
+        block: u64,
+        /// The first bytes of it that both are about, in whole fragments.
+        bytes: Range<usize>,
+        /// The commit that was first.
+        version: Version,
+    },
+    /// It cannot commit any more.
+    #[error(transparent)]
+    Tx(#[from] TxError),
+}
+
+impl From<VolumeError> for CommitError {
+    fn from(error: VolumeError) -> Self {
+        Self::Tx(error.into())
+    }
 }
 
 /// Why bytes are not the record that says what a volume is.

@@ -21,11 +21,13 @@ mod options;
 mod owner;
 mod planted;
 mod state;
+mod tx;
 mod volume;
 
-pub use error::{StateError, VolumeError};
+pub use error::{CommitError, StateError, TxError, VolumeError};
 pub use options::{Durability, Isolation, Retention, Version, VolumeOptions, VolumeSettings};
 pub use planted::Planted;
 #[cfg(feature = "planted-bugs")]
 pub use planted::PlantedBug;
-pub use volume::{Extents, Info, Memory, Snapshot, Volume, VolumeCounters};
+pub use tx::TxCounters;
+pub use volume::{Extents, Info, Memory, Snapshot, Tx, TxHandle, TxOptions, Volume, VolumeCounters};

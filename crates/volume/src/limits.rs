@@ -10,6 +10,16 @@ pub const VOLUME_BLOCK_BYTES: usize = 4096;
 pub const BLOCKS_MAX: u64 = 1 << 32;
 /// Most blocks that one transaction, or one commit of plain writes, writes.
 pub const COMMIT_BLOCKS_MAX: usize = 256;
+/// Most blocks that one transaction writes.
+pub const TX_WRITES_MAX: usize = COMMIT_BLOCKS_MAX;
+/// Most blocks that one transaction reads or writes.
+pub const TX_READS_MAX: usize = 65_536;
+/// Most transactions that one client has at a time.
+pub const TXS_PER_CLIENT_MAX: usize = 256;
+/// Nested transactions within each other at the most.
+pub const TX_DEPTH_MAX: u32 = 1000;
+/// Attempts of a transaction that is tried again by itself.
+pub const TX_ATTEMPTS_MAX: u32 = 100;
 /// Most blocks of one commit of a discard.
 pub const DISCARD_BLOCKS_MAX: usize = 1024;
 /// Most blocks of one read or plain write.

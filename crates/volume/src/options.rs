@@ -88,13 +88,21 @@ pub struct VolumeSettings {
     pub chain: ChainOptions,
     /// Old versions that are kept in memory at the most; past it history gets shorter, whatever the retention. Each takes some 40 bytes.
     pub versions_max: usize,
+    /// Bytes that transactions take at the most: what they have read and written, and the commits that they may be in conflict with. Past it
+    /// those with the oldest snapshots are ended.
+    pub tx_max_bytes: usize,
     /// A deliberate fault; none in ordinary builds.
     pub planted: Planted,
 }
 
 impl Default for VolumeSettings {
     fn default() -> Self {
-        Self { chain: ChainOptions::default(), versions_max: 4 << 20, planted: Planted::default() }
+        Self {
+            chain: ChainOptions::default(),
+            versions_max: 4 << 20,
+            tx_max_bytes: 256 << 20,
+            planted: Planted::default(),
+        }
     }
 }
 

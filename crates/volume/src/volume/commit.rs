@@ -111,13 +111,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The chain is full: gives up what history there is. Returns whether that may have made room. Errors: `Stopped`.
+    /// The chain is full: gives up what history there is, then transactions, the oldest first. Returns whether that may have made room. Errors: `Stopped`.
     async fn make_room(&self) -> Result<bool, VolumeError> {
         let newest = self.next_version.get() - 1;
         let is_asked = self.history.borrow().asked().floor >= newest;
         if is_asked {
             let is_raised = self.blocks.with(|index| index.points().floor()) >= newest;
-            if is_raised && !self.settle(SETTLE_SLICE) {
+            if is_raised && !self.settle(SETTLE_SLICE) && !self.transactions.borrow_mut().preempt_oldest() {
                 return Ok(false);
             }
             self.durable(self.last_ticket.get()).await?;

@@ -4,6 +4,7 @@ use ithaca_chain::{ChainId, Stats};
 
 use super::Volume;
 use crate::options::{Isolation, Retention, Version};
+use crate::tx::TxCounters;
 
 /// What a volume is and how it is doing, for status pages and tests.
 #[derive(Clone, Debug)]
@@ -34,8 +35,14 @@ pub struct Info {
     pub waiting: u64,
     /// Memory by what it is for.
     pub memory: Memory,
+    /// Transactions that are under way.
+    pub transactions: u64,
+    /// Commits that transactions may be in conflict with.
+    pub recent_commits: u64,
     /// Since the volume was opened.
     pub counters: VolumeCounters,
+    /// Transactions since the volume was opened.
+    pub tx_counters: TxCounters,
     /// The chain.
     pub chain: Stats,
 }
@@ -47,6 +54,10 @@ pub struct Memory {
     pub words_bytes: u64,
     /// The index: blocks with several versions, about.
     pub versions_bytes: u64,
+    /// Transactions: what they have read and written, about.
+    pub transactions_bytes: u64,
+    /// Commits that transactions may be in conflict with, about.
+    pub recent_commits_bytes: u64,
 }
 
 /// Counters since the volume was opened.
@@ -60,6 +71,8 @@ pub struct VolumeCounters {
     pub blocks_discarded: u64,
     /// Flushes that were asked for.
     pub flushes: u64,
+    /// Transactions that were tried again by [`Volume::transact`].
+    pub tried_again: u64,
 }
 
 impl Volume {
@@ -69,6 +82,8 @@ impl Volume {
         let history = inner.history.borrow();
         let state = history.asked();
         let (words, versions_bytes) = inner.blocks.with(|index| index.memory_bytes());
+        let transactions = inner.transactions.borrow();
+        let (transactions_bytes, recent) = transactions.memory_bytes();
         inner.blocks.with(|index| Info {
             id: inner.chain.identity().id,
             blocks: inner.count,
@@ -82,8 +97,16 @@ impl Volume {
             versions: index.versions() as u64,
             unflushed_blocks: inner.overlay.borrow().len() as u64,
             waiting: inner.turnstile.len() as u64,
-            memory: Memory { words_bytes: words as u64, versions_bytes: versions_bytes as u64 },
+            memory: Memory {
+                words_bytes: words as u64,
+                versions_bytes: versions_bytes as u64,
+                transactions_bytes: transactions_bytes as u64,
+                recent_commits_bytes: recent as u64,
+            },
+            transactions: transactions.live() as u64,
+            recent_commits: transactions.window.len() as u64,
             counters: *inner.counters.borrow(),
+            tx_counters: transactions.counters,
             chain: inner.chain.stats(),
         })
     }

@@ -8,9 +8,11 @@ mod overlay;
 mod read;
 mod snapshot;
 mod turnstile;
+mod tx;
 mod write;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{Chain, Ticket};
@@ -19,11 +21,13 @@ use ithaca_env::Env;
 pub use info::{Info, Memory, VolumeCounters};
 pub use read::Extents;
 pub use snapshot::Snapshot;
+pub use tx::{Tx, TxHandle, TxOptions};
 
 use crate::error::VolumeError;
 use crate::limits::REQUEST_BLOCKS_MAX;
-use crate::options::VolumeSettings;
+use crate::options::{Durability, VolumeSettings};
 use crate::owner::Blocks;
+use crate::tx::{Transactions, TxId};
 use history::History;
 use overlay::Overlay;
 use turnstile::Turnstile;
@@ -59,7 +63,12 @@ struct Inner {
     last_ticket: Cell<Ticket>,
     /// Plain writes that are acknowledged and not durable.
     overlay: RefCell<Overlay>,
+    /// The highest version that was acknowledged, durable or not.
+    acknowledged: Cell<u64>,
     history: RefCell<History>,
+    transactions: RefCell<Transactions>,
+    /// Transactions that nobody has, until somebody takes them over.
+    released: RefCell<BTreeMap<TxHandle, (TxId, Durability)>>,
     /// Commits wait here for room, in order.
     turnstile: Rc<Turnstile>,
     counters: RefCell<VolumeCounters>,
@@ -88,5 +97,13 @@ impl Inner {
         self.history.borrow_mut().durable(durable, &self.blocks);
         let newest = self.blocks.with(|index| index.newest());
         self.overlay.borrow_mut().forget(newest);
+        let mut transactions = self.transactions.borrow_mut();
+        transactions.durable(newest);
+        let unpinned = transactions.take_unpinned();
+        if !unpinned.is_empty() {
+            self.blocks.with(|index| unpinned.into_iter().for_each(|version| index.unpin(version)));
+            // Old versions can go: the keeper looks.
+            self.blocks.bell.ring();
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::limits::{BLOCKS_MAX, SETTLE_SLICE};
 use crate::options::{VolumeOptions, VolumeSettings};
 use crate::owner::Blocks;
 use crate::state::{State, is_fragment};
+use crate::tx::{Grain, Transactions};
 
 /// What the chain of a volume says that it is.
 const LABEL: &str = "volume";
@@ -81,6 +82,8 @@ impl Volume {
         let state = blocks.opened(chain.identity().label.as_str())?;
         let newest = blocks.with(|index| index.newest());
         let count = state.blocks;
+        let grain = Grain::new(state.fragment_bytes);
+        let transactions = Transactions::new(grain, settings.tx_max_bytes, settings.planted);
         let mut history = History::new(state, settings.planted);
         history.note_time(env.now(), newest);
         let inner = Inner {
@@ -91,7 +94,10 @@ impl Volume {
             next_version: Cell::new(newest + 1),
             last_ticket: Cell::new(Ticket(0)),
             overlay: RefCell::default(),
+            acknowledged: Cell::new(newest),
             history: RefCell::new(history),
+            transactions: RefCell::new(transactions),
+            released: RefCell::default(),
             turnstile: Rc::default(),
             counters: RefCell::default(),
             settings,

@@ -3,10 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use bytes::Bytes;
-
-/// What a block is, or will be when the commit is durable: its data, or zeros.
-pub(crate) type Content = Option<Bytes>;
+use crate::tx::Content;
 
 /// See the module.
 #[derive(Default)]

@@ -5,13 +5,13 @@ use std::ops::Range;
 use bytes::Bytes;
 use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
-use super::overlay::Content;
 use super::{Inner, Volume};
 use crate::error::VolumeError;
 use crate::index::Found;
 use crate::limits::{DISCARD_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
 use crate::options::{Durability, Version};
 use crate::planted::planted;
+use crate::tx::Content;
 
 /// Blocks that are looked at between two turns of other work.
 const LOOK_SLICE: u64 = 1 << 20;
@@ -59,9 +59,12 @@ impl Volume {
             let handed = inner.commit(|| Ok::<_, VolumeError>(vec![run.clone()])).await?;
             let blocks = part.len() / VOLUME_BLOCK_BYTES;
             inner.counters.borrow_mut().blocks_written += blocks as u64;
+            let content = |index| Some(block_of(&part, index));
+            let plain = (0..blocks).map(|index| (at + index as u64, content(index)));
+            inner.transactions.borrow_mut().note_plain(handed.version.0, plain);
             if durability == Durability::Acknowledged {
-                let content = |index| Some(block_of(&part, index));
                 inner.overlay.borrow_mut().add(handed.version.0, at, (0..blocks).map(content));
+                inner.acknowledged.set(handed.version.0);
             }
             at += blocks as u64;
             last = Some(handed);
@@ -92,14 +95,17 @@ impl Volume {
                 continue;
             }
             let handed = inner.commit(|| Ok::<_, VolumeError>(runs.clone())).await?;
-            let mut discarded = 0;
-            for run in &runs {
-                discarded += run.count();
-                if durability == Durability::Acknowledged {
+            let all = || runs.iter().flat_map(Run::keys);
+            inner.transactions.borrow_mut().note_plain(handed.version.0, all().map(|block| (block, None)));
+            if durability == Durability::Acknowledged {
+                let mut overlay = inner.overlay.borrow_mut();
+                for run in &runs {
                     let nothing = run.keys().map(|_| Content::None);
-                    inner.overlay.borrow_mut().add(handed.version.0, run.first_key, nothing);
+                    overlay.add(handed.version.0, run.first_key, nothing);
                 }
+                inner.acknowledged.set(handed.version.0);
             }
+            let discarded = all().count() as u64;
             inner.counters.borrow_mut().blocks_discarded += discarded;
         }
         match durability {
@@ -124,15 +130,18 @@ impl Volume {
 impl Inner {
     /// What of these blocks does not read as zeros, as much of it as one commit takes; and where to go on.
     fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
-        // What is on its way may be data, whatever is durable.
-        let newest = self.blocks.with(|index| index.newest());
-        let nothing_under_way = newest + 1 == self.next_version.get();
+        let transactions = self.transactions.borrow();
         let mut found: Vec<Range<u64>> = Vec::new();
         let end = blocks.end.min(blocks.start + LOOK_SLICE);
         let (mut at, mut count) = (blocks.start, 0);
         self.blocks.with(|index| {
+            let newest = index.newest();
             while at < end && count < DISCARD_BLOCKS_MAX {
-                if !nothing_under_way || index.now(at) != Found::Zeros {
+                let is_data = match transactions.window.content(at, newest) {
+                    Some(on_its_way) => on_its_way.is_some(),
+                    None => index.now(at) != Found::Zeros,
+                };
+                if is_data {
                     count += 1;
                     match found.last_mut() {
                         Some(last) if last.end == at => last.end += 1,

@@ -1,0 +1,313 @@
+//! Transactions as a program has them: a handle on one that the core knows.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::read::View;
+use super::write::{block_of, data_run};
+use super::{Inner, Volume};
+use crate::error::{CommitError, TxError, VolumeError};
+use crate::limits::{TX_ATTEMPTS_MAX, VOLUME_BLOCK_BYTES};
+use crate::options::{Durability, Isolation, Version};
+use crate::tx::{Begin, Decided, TxId};
+
+/// The longest rest before a transaction is tried again.
+const REST_MAX: Duration = Duration::from_millis(10);
+/// The first one, at the most.
+const REST_FIRST: Duration = Duration::from_micros(50);
+
+/// How a transaction is begun.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxOptions {
+    /// What it is held to; as the volume says if nothing.
+    pub isolation: Option<Isolation>,
+    /// When its commit is acknowledged. With [`Durability::Acknowledged`] a power cut may take a commit that was acknowledged, and all
+    /// after it; others see it before it is durable.
+    pub durability: Durability,
+    /// Whose it is: a client has a limited number of them.
+    pub client: u64,
+}
+
+/// Names a transaction that was released, so that somebody else can take it over. Whoever knows it can.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TxHandle(pub u128);
+
+impl fmt::Display for TxHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for TxHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It is as good as a password.
+        f.write_str("TxHandle")
+    }
+}
+
+/// A transaction. It reads from the snapshot that it began with and sees what it has written itself; nobody else does before it
+/// commits. Dropped before that, it is aborted.
+///
+/// A transaction may be begun within another by [`Tx::begin`]; its commit does nothing, its abort ends all of it. So code that brings
+/// its own transaction can run within somebody else's.
+pub struct Tx {
+    inner: Rc<Inner>,
+    id: TxId,
+    durability: Durability,
+    is_released: Cell<bool>,
+}
+
+impl Volume {
+    /// Begins a transaction. Its snapshot is the newest durable version. Errors: `TooMany`.
+    pub fn begin(&self, options: TxOptions) -> Result<Tx, TxError> {
+        let inner = &self.inner;
+        inner.catch_up();
+        let snapshot = inner.blocks.with(|index| index.newest());
+        let isolation = options.isolation.unwrap_or(inner.history.borrow().asked().isolation);
+        let acknowledged = inner.acknowledged.get();
+        let begin = Begin { snapshot, acknowledged, client: options.client, isolation };
+        let id = inner.transactions.borrow_mut().begin(begin)?;
+        inner.blocks.with(|index| index.pin(snapshot));
+        let is_released = Cell::new(false);
+        Ok(Tx { inner: Rc::clone(inner), id, durability: options.durability, is_released })
+    }
+
+    /// Goes on with a transaction that was released. Errors: `NoSuchHandle`.
+    pub fn take_over(&self, handle: TxHandle) -> Result<Tx, TxError> {
+        let found = self.inner.released.borrow_mut().remove(&handle);
+        let (id, durability) = found.ok_or(TxError::NoSuchHandle)?;
+        Ok(Tx { inner: Rc::clone(&self.inner), id, durability, is_released: Cell::new(false) })
+    }
+
+    /// Runs `work` in a transaction and commits it; from the beginning again, after a rest, if there is a conflict or it was ended to
+    /// make room. Returns what `work` gave and the version of the commit. `work` may run many times, and sees a snapshot each time.
+    ///
+    /// Errors: those of `work`; `Conflict` or `Preempted` after [`TX_ATTEMPTS_MAX`] attempts; those of a commit.
+    pub async fn transact<T>(
+        &self,
+        options: TxOptions,
+        mut work: impl AsyncFnMut(&Tx) -> Result<T, TxError>,
+    ) -> Result<(T, Version), CommitError> {
+        let mut attempts = 0;
+        loop {
+            let error = match self.attempt(options, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            attempts += 1;
+            let is_passing =
+                matches!(error, CommitError::Conflict { .. } | CommitError::Tx(TxError::Preempted));
+            if !is_passing || attempts >= TX_ATTEMPTS_MAX {
+                return Err(error);
+            }
+            if let CommitError::Conflict { version, .. } = error {
+                // The next snapshot has what was in the way.
+                self.inner.until_durable(version).await?;
+            }
+            self.inner.counters.borrow_mut().tried_again += 1;
+            let most = REST_FIRST.saturating_mul(1 << attempts.min(16)).min(REST_MAX);
+            let rest = self.inner.env.random_u64() % (most.as_nanos() as u64 + 1);
+            self.inner.env.sleep(Duration::from_nanos(rest)).await;
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        options: TxOptions,
+        work: &mut impl AsyncFnMut(&Tx) -> Result<T, TxError>,
+    ) -> Result<(T, Version), CommitError> {
+        let tx = self.begin(options)?;
+        let value = work(&tx).await?;
+        let version = tx.commit().await?.ok_or(TxError::Ended)?;
+        Ok((value, version))
+    }
+}
+
+impl Inner {
+    async fn until_durable(&self, version: Version) -> Result<(), VolumeError> {
+        while self.blocks.with(|index| index.newest()) < version.0 {
+            self.durable(self.last_ticket.get()).await?;
+        }
+        Ok(())
+    }
+}
+
+fn check_bytes(bytes: &Range<usize>) -> Result<(), TxError> {
+    if bytes.start < bytes.end && bytes.end <= VOLUME_BLOCK_BYTES {
+        return Ok(());
+    }
+    Err(TxError::BadBytes { start: bytes.start, end: bytes.end })
+}
+
+impl Tx {
+    /// Which version it reads. Errors: `Ended`, `Preempted`, `Doomed`, as of everything but [`Tx::abort`].
+    pub fn snapshot(&self) -> Result<Version, TxError> {
+        self.inner.transactions.borrow_mut().snapshot(self.id).map(Version)
+    }
+
+    /// The data of `count` blocks from `first_block` on. The transaction depends on all of it, unless a mark follows. Errors: `Volume`
+    /// with those of [`Volume::read`]; `TooManyReads`.
+    pub async fn read(&self, first_block: u64, count: u64) -> Result<Bytes, TxError> {
+        self.inner.check_range(first_block, count)?;
+        let blocks = first_block..first_block + count;
+        let note = |block| self.inner.transactions.borrow_mut().read(self.id, block);
+        let own = blocks.clone().map(note).collect::<Result<Vec<_>, _>>()?;
+        self.from_snapshot(blocks, own).await
+    }
+
+    /// Some bytes of a block: only on these the transaction depends. Errors: as of [`Tx::read`]; `BadBytes`.
+    pub async fn read_part(&self, block: u64, bytes: Range<usize>) -> Result<Bytes, TxError> {
+        check_bytes(&bytes)?;
+        self.inner.check_range(block, 1)?;
+        let own = self.inner.transactions.borrow_mut().read_part(self.id, block, bytes.clone())?;
+        let data = self.from_snapshot(block..block + 1, vec![own]).await?;
+        Ok(data.slice(bytes))
+    }
+
+    /// Puts what the snapshot has between what the transaction has written.
+    async fn from_snapshot(&self, blocks: Range<u64>, own: Vec<Option<Bytes>>) -> Result<Bytes, TxError> {
+        if let [Some(data)] = &own[..] {
+            return Ok(data.clone());
+        }
+        if own.iter().all(Option::is_some) {
+            return Ok(own.into_iter().flatten().collect::<Vec<_>>().concat().into());
+        }
+        let snapshot = self.snapshot()?;
+        let data = self.inner.read(blocks, View::At(snapshot.0)).await;
+        // Ended meanwhile, its snapshot may be gone: what was read is of no version.
+        self.snapshot()?;
+        let data = data?;
+        if own.iter().all(Option::is_none) {
+            return Ok(data);
+        }
+        let mut whole = BytesMut::from(&data[..]);
+        for (block, own) in whole.chunks_mut(VOLUME_BLOCK_BYTES).zip(own) {
+            if let Some(own) = own {
+                block.copy_from_slice(&own);
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Writes whole blocks from `first_block` on, in memory. Errors: `TooManyWrites`: those before may be written; `Volume` with
+    /// `NotWholeBlocks`, `Length`, `OutOfRange`.
+    pub fn write(&self, first_block: u64, data: Bytes) -> Result<(), TxError> {
+        if !data.len().is_multiple_of(VOLUME_BLOCK_BYTES) {
+            return Err(VolumeError::NotWholeBlocks { bytes: data.len() }.into());
+        }
+        let count = data.len() / VOLUME_BLOCK_BYTES;
+        self.inner.check_range(first_block, count as u64)?;
+        let mut transactions = self.inner.transactions.borrow_mut();
+        (0..count)
+            .try_for_each(|at| transactions.write(self.id, first_block + at as u64, &block_of(&data, at)))
+    }
+
+    /// Writes some bytes of a block, in memory: what others make of the rest of it meanwhile stays as they make it. Of a fragment that is
+    /// written in part the transaction depends on the rest. Errors: as of [`Tx::write`] and [`Tx::read`]; `BadBytes`.
+    pub async fn write_part(&self, block: u64, at: usize, bytes: &[u8]) -> Result<(), TxError> {
+        check_bytes(&(at..at.saturating_add(bytes.len())))?;
+        self.inner.check_range(block, 1)?;
+        let needs_base = self.inner.transactions.borrow_mut().needs_base(self.id, block)?;
+        let base = match needs_base {
+            true => Some(self.from_snapshot(block..block + 1, vec![None]).await?),
+            false => None,
+        };
+        self.inner.transactions.borrow_mut().write_part(self.id, block, at, bytes, base.as_ref())
+    }
+
+    /// Of the last read or write of a block, only these bytes count; marks of several accesses add up. Errors: `NotAccessed`, `BadBytes`.
+    pub fn mark_accessed(&self, block: u64, bytes: Range<usize>) -> Result<(), TxError> {
+        check_bytes(&bytes)?;
+        self.inner.transactions.borrow_mut().mark(self.id, block, bytes)
+    }
+
+    /// Begins a transaction within this one: the snapshot stays. Errors: `TooDeep`.
+    pub fn begin(&self) -> Result<(), TxError> {
+        self.inner.transactions.borrow_mut().nest(self.id)
+    }
+
+    /// Commits. Of a nested transaction this does nothing and gives nothing; it also succeeds when another nested one was aborted. Else, on
+    /// return, the version is durable (or handed over, if it was begun so); of one that has only read, it is the snapshot's.
+    ///
+    /// Errors: `Conflict`; `Tx` with `Preempted`, `Doomed`, `Ended`, or `Volume` with `Full` or `Stopped`. After `Stopped` the commit may
+    /// be there or not; after everything else it is not. The transaction has ended then. If the future is dropped it may commit.
+    pub async fn commit(&self) -> Result<Option<Version>, CommitError> {
+        let (inner, id) = (&self.inner, self.id);
+        if inner.transactions.borrow_mut().unnest(id, false) {
+            return Ok(None);
+        }
+        inner.catch_up();
+        let snapshot = self.snapshot()?;
+        let writes = RefCell::new(Vec::new());
+        let decide = || {
+            let decided = inner.transactions.borrow_mut().decide(id)?;
+            let Decided::Writes(decided) = decided else { return Ok(Vec::new()) };
+            let runs = decided.iter().map(|(block, data)| data_run(*block, data.clone())).collect();
+            *writes.borrow_mut() = decided;
+            Ok(runs)
+        };
+        let handed = match inner.transactions.borrow_mut().reads_only(id) {
+            true => decide().map(|_| None),
+            false => inner.commit(decide).await.map(Some),
+        };
+        let mut transactions = inner.transactions.borrow_mut();
+        match &handed {
+            Ok(Some(handed)) => transactions.committed(id, handed.version.0, &writes.borrow()),
+            Ok(None) => transactions.ended_reading(id),
+            Err(CommitError::Conflict { .. }) => transactions.refused(id),
+            Err(CommitError::Tx(_)) => transactions.abort(id),
+        }
+        drop(transactions);
+        inner.catch_up();
+        let Some(handed) = handed? else { return Ok(Some(snapshot)) };
+        match self.durability {
+            Durability::Stable => inner.durable(handed.ticket).await?,
+            Durability::Acknowledged => {
+                let mut overlay = inner.overlay.borrow_mut();
+                for (block, data) in writes.into_inner() {
+                    overlay.add(handed.version.0, block, std::iter::once(Some(data)));
+                }
+                inner.acknowledged.set(handed.version.0);
+            }
+        }
+        Ok(Some(handed.version))
+    }
+
+    /// Aborts: nothing of it is kept. Of a nested transaction: nothing of the whole is, and everything but ends of transactions is
+    /// refused from now on. It may have ended before.
+    pub fn abort(&self) {
+        let mut transactions = self.inner.transactions.borrow_mut();
+        if !transactions.unnest(self.id, true) {
+            transactions.abort(self.id);
+        }
+        drop(transactions);
+        self.inner.catch_up();
+    }
+
+    /// Lets go of the transaction, for somebody else to go on with it by the handle. Errors: `Ended`, `Preempted`; it may be doomed.
+    pub fn release(self) -> Result<TxHandle, TxError> {
+        match self.snapshot() {
+            Ok(_) | Err(TxError::Doomed) => {}
+            Err(error) => return Err(error),
+        }
+        let env = &self.inner.env;
+        let handle = TxHandle(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
+        self.inner.released.borrow_mut().insert(handle, (self.id, self.durability));
+        self.is_released.set(true);
+        Ok(handle)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if !self.is_released.get() {
+            self.inner.transactions.borrow_mut().drop(self.id);
+            self.inner.catch_up();
+        }
+    }
+}
