@@ -15,6 +15,8 @@
 mod opening;
 mod packing;
 mod points;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

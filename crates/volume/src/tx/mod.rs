@@ -113,14 +113,15 @@ pub(crate) struct Transactions {
     /// Bytes of all live ones.
     bytes: usize,
     bytes_max: usize,
+    writes_max: usize,
     unpinned: Vec<u64>,
     pub(crate) counters: TxCounters,
     planted: Planted,
 }
 
 impl Transactions {
-    /// None yet.
-    pub(crate) fn new(grain: Grain, bytes_max: usize, planted: Planted) -> Self {
+    /// None yet. Together they take so many bytes at the most; a commit has room for so many blocks.
+    pub(crate) fn new(grain: Grain, bytes_max: usize, commit_blocks_max: usize, planted: Planted) -> Self {
         Self {
             grain,
             live: BTreeMap::new(),
@@ -128,6 +129,7 @@ impl Transactions {
             window: Window::default(),
             bytes: 0,
             bytes_max,
+            writes_max: commit_blocks_max.min(TX_WRITES_MAX),
             unpinned: Vec::new(),
             counters: TxCounters::default(),
             planted,
@@ -223,10 +225,11 @@ impl Transactions {
     }
 
     fn check_writes(&mut self, id: TxId, block: u64) -> Result<(), TxError> {
+        let max = self.writes_max;
         let tx = self.get(id)?;
         let is_written = tx.blocks.get(&block).is_some_and(Touched::is_written);
-        if !is_written && tx.written >= TX_WRITES_MAX {
-            return Err(TxError::TooManyWrites { max: TX_WRITES_MAX });
+        if !is_written && tx.written >= max {
+            return Err(TxError::TooManyWrites { max });
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ impl Store {
             cells: vec![BTreeMap::new()],
             durable: 0,
             acknowledged: 0,
-            transactions: Transactions::new(Grain::new(16), bytes_max, planted),
+            transactions: Transactions::new(Grain::new(16), bytes_max, 256, planted),
             open: Vec::new(),
             done: Vec::new(),
             serial: 0,
@@ -361,7 +361,7 @@ fn what_conflicts_is_what_the_paper_says_at_each_level() {
 #[test]
 fn a_fragment_that_is_written_in_part_is_depended_on() {
     // Two write different halves of one fragment without reading it: one of the halves would be lost.
-    let mut transactions = Transactions::new(Grain::new(64), usize::MAX, Planted::default());
+    let mut transactions = Transactions::new(Grain::new(64), usize::MAX, 256, Planted::default());
     let isolation = Isolation::StrictSerializable;
     let begin = Begin { snapshot: 0, acknowledged: 0, client: 0, isolation };
     let ids = [transactions.begin(begin), transactions.begin(begin)].map(|id| id.expect("two are open"));
@@ -375,7 +375,7 @@ fn a_fragment_that_is_written_in_part_is_depended_on() {
 
 #[test]
 fn limits_and_ends_have_errors_of_their_own() {
-    let mut transactions = Transactions::new(Grain::new(16), usize::MAX, Planted::default());
+    let mut transactions = Transactions::new(Grain::new(16), usize::MAX, 256, Planted::default());
     let begin = Begin { snapshot: 0, acknowledged: 0, client: 7, isolation: Isolation::Snapshot };
     let id = transactions.begin(begin).expect("the first");
     for block in 0..TX_WRITES_MAX as u64 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ithaca_chain::{AppendError, Batch, Run, Ticket};
+use ithaca_chain::{AppendError, Batch, Chain, Run, Ticket};
 
 use super::Inner;
 use crate::error::VolumeError;
@@ -26,13 +26,13 @@ pub(super) struct Handed {
     pub(super) ticket: Ticket,
 }
 
-impl Inner {
-    /// Most blocks of one commit: small segments allow fewer.
-    pub(super) fn commit_blocks_max(&self) -> usize {
-        let room = self.chain.batch_max_bytes().saturating_sub(COMMIT_HEAD_BYTES);
-        ((room / COMMIT_EACH_BYTES) as usize).clamp(1, COMMIT_BLOCKS_MAX)
-    }
+/// Most blocks of one commit: small segments allow fewer.
+pub(super) fn commit_blocks_max(chain: &Chain) -> usize {
+    let room = chain.batch_max_bytes().saturating_sub(COMMIT_HEAD_BYTES);
+    ((room / COMMIT_EACH_BYTES) as usize).clamp(1, COMMIT_BLOCKS_MAX)
+}
 
+impl Inner {
     /// Hands a commit over, in line with others for room. `prepare` says right before each attempt what it is, so that it can decide
     /// by what was handed over until then; nothing comes between the last call of it and the commit. Dropping the future before it
     /// returns leaves nothing behind.

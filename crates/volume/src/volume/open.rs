@@ -7,6 +7,7 @@ use std::rc::Rc;
 use ithaca_chain::{Chain, ChainId, DamageKind, Drives, Identity, Label, Owner, Ticket};
 use ithaca_env::Env;
 
+use super::commit::commit_blocks_max;
 use super::history::History;
 use super::{Inner, Volume};
 use crate::error::VolumeError;
@@ -83,7 +84,8 @@ impl Volume {
         let newest = blocks.with(|index| index.newest());
         let count = state.blocks;
         let grain = Grain::new(state.fragment_bytes);
-        let transactions = Transactions::new(grain, settings.tx_max_bytes, settings.planted);
+        let commit_max = commit_blocks_max(&chain);
+        let transactions = Transactions::new(grain, settings.tx_max_bytes, commit_max, settings.planted);
         let mut history = History::new(state, settings.planted);
         history.note_time(env.now(), newest);
         let inner = Inner {

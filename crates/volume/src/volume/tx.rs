@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use super::commit::Handed;
 use super::read::View;
 use super::write::{block_of, data_run};
 use super::{Inner, Volume};
@@ -157,7 +158,7 @@ impl Tx {
         let blocks = first_block..first_block + count;
         let note = |block| self.inner.transactions.borrow_mut().read(self.id, block);
         let own = blocks.clone().map(note).collect::<Result<Vec<_>, _>>()?;
-        self.from_snapshot(blocks, own).await
+        self.with_snapshot(blocks, own).await
     }
 
     /// Some bytes of a block: only on these the transaction depends. Errors: as of [`Tx::read`]; `BadBytes`.
@@ -165,12 +166,12 @@ impl Tx {
         check_bytes(&bytes)?;
         self.inner.check_range(block, 1)?;
         let own = self.inner.transactions.borrow_mut().read_part(self.id, block, bytes.clone())?;
-        let data = self.from_snapshot(block..block + 1, vec![own]).await?;
+        let data = self.with_snapshot(block..block + 1, vec![own]).await?;
         Ok(data.slice(bytes))
     }
 
     /// Puts what the snapshot has between what the transaction has written.
-    async fn from_snapshot(&self, blocks: Range<u64>, own: Vec<Option<Bytes>>) -> Result<Bytes, TxError> {
+    async fn with_snapshot(&self, blocks: Range<u64>, own: Vec<Option<Bytes>>) -> Result<Bytes, TxError> {
         if let [Some(data)] = &own[..] {
             return Ok(data.clone());
         }
@@ -214,7 +215,7 @@ impl Tx {
         self.inner.check_range(block, 1)?;
         let needs_base = self.inner.transactions.borrow_mut().needs_base(self.id, block)?;
         let base = match needs_base {
-            true => Some(self.from_snapshot(block..block + 1, vec![None]).await?),
+            true => Some(self.with_snapshot(block..block + 1, vec![None]).await?),
             false => None,
         };
         self.inner.transactions.borrow_mut().write_part(self.id, block, at, bytes, base.as_ref())
@@ -241,8 +242,7 @@ impl Tx {
         if inner.transactions.borrow_mut().unnest(id, false) {
             return Ok(None);
         }
-        inner.catch_up();
-        let snapshot = self.snapshot()?;
+        let snapshot = self.snapshot().inspect_err(|_| self.abort())?;
         let writes = RefCell::new(Vec::new());
         let decide = || {
             let decided = inner.transactions.borrow_mut().decide(id)?;
@@ -251,18 +251,9 @@ impl Tx {
             *writes.borrow_mut() = decided;
             Ok(runs)
         };
-        let handed = match inner.transactions.borrow_mut().reads_only(id) {
-            true => decide().map(|_| None),
-            false => inner.commit(decide).await.map(Some),
-        };
-        let mut transactions = inner.transactions.borrow_mut();
-        match &handed {
-            Ok(Some(handed)) => transactions.committed(id, handed.version.0, &writes.borrow()),
-            Ok(None) => transactions.ended_reading(id),
-            Err(CommitError::Conflict { .. }) => transactions.refused(id),
-            Err(CommitError::Tx(_)) => transactions.abort(id),
-        }
-        drop(transactions);
+        let reads_only = inner.transactions.borrow().reads_only(id);
+        let handed = if reads_only { decide().map(|_| None) } else { inner.commit(decide).await.map(Some) };
+        self.note_end(&handed, &writes.borrow());
         inner.catch_up();
         let Some(handed) = handed? else { return Ok(Some(snapshot)) };
         match self.durability {
@@ -276,6 +267,17 @@ impl Tx {
             }
         }
         Ok(Some(handed.version))
+    }
+
+    /// The commit was handed over, or not.
+    fn note_end(&self, handed: &Result<Option<Handed>, CommitError>, writes: &[(u64, Bytes)]) {
+        let mut transactions = self.inner.transactions.borrow_mut();
+        match handed {
+            Ok(Some(handed)) => transactions.committed(self.id, handed.version.0, writes),
+            Ok(None) => transactions.ended_reading(self.id),
+            Err(CommitError::Conflict { .. }) => transactions.refused(self.id),
+            Err(CommitError::Tx(_)) => transactions.abort(self.id),
+        }
     }
 
     /// Aborts: nothing of it is kept. Of a nested transaction: nothing of the whole is, and everything but ends of transactions is

@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
+use super::commit::commit_blocks_max;
 use super::{Inner, Volume};
 use crate::error::VolumeError;
 use crate::index::Found;
@@ -51,7 +52,7 @@ impl Volume {
             return Err(VolumeError::NotWholeBlocks { bytes: data.len() });
         }
         inner.check_range(first_block, (data.len() / VOLUME_BLOCK_BYTES) as u64)?;
-        let part_bytes = inner.commit_blocks_max() * VOLUME_BLOCK_BYTES;
+        let part_bytes = commit_blocks_max(&inner.chain) * VOLUME_BLOCK_BYTES;
         let (mut at, mut last) = (first_block, None);
         for from in (0..data.len()).step_by(part_bytes) {
             let part = data.slice(from..data.len().min(from + part_bytes));

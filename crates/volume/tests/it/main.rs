@@ -5,9 +5,11 @@
 //! * [`plain`]: reads, writes, discards, flushes, extents, and what is refused.
 //! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
 //! * [`history`]: floors, snapshots, room that old versions give back.
+//! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
 mod crashes;
 mod history;
 mod model;
 mod plain;
+mod transactions;
 mod world;
