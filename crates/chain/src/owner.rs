@@ -92,8 +92,8 @@ pub struct Opening {
 /// reported durable; and at an open for every record that is on the drives, before the open returns. An open begins with what
 /// was written last: an owner that keeps the first place of equal versions keeps the copies, and the cleaner need not make others.
 pub trait Owner {
-    /// The state that a chain which is being created has from the beginning: it is in the first group, so that no chain is ever
-    /// found without it.
+    /// The state that a chain which is being created has from the beginning: it is in the first group. A chain without it is one whose
+    /// creation was interrupted, and holds nothing.
     fn first_state(&self) -> Option<Bytes> {
         None
     }

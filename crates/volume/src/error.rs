@@ -34,6 +34,9 @@ pub enum VolumeError {
         /// What is wrong with the record that says what the volume is.
         source: StateError,
     },
+    /// A creation was interrupted before anything was there: create it again.
+    #[error("the creation of this volume was interrupted: create it again")]
+    Unfinished,
     /// Records are lost of which it is not known which blocks they were: what is read might be out of date.
     #[error("records are lost (segment {segment}, byte {offset}): blocks may be older than was acknowledged")]
     Lost {

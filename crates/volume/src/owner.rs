@@ -85,7 +85,9 @@ impl Owner for Blocks {
     }
 
     fn opening(&self, opening: &Opening) {
-        let state = opening.state.as_ref().ok_or(StateError::Missing).and_then(|bytes| State::decode(bytes));
+        // A chain whose creation was interrupted has no record: it is to have that of the new volume.
+        let record = opening.state.as_ref().or(self.first.as_ref());
+        let state = record.ok_or(StateError::Missing).and_then(|bytes| State::decode(bytes));
         *self.known.borrow_mut() = state.map(|state| {
             let packing = Packing::new(opening.segment_bytes, opening.link_segments);
             let pins = state.snapshots.values().map(|version| version.0);

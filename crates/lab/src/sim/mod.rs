@@ -14,6 +14,7 @@ mod replicas;
 mod scenario;
 mod shrink;
 pub mod value;
+mod volume;
 mod workload;
 
 use std::io;
@@ -29,6 +30,7 @@ use ithaca_log::planted::Planted;
 use log::LogScenario;
 use planted::Fault;
 use scenario::{Outcome, Points, Scenario, catch_panics, run_caught};
+use volume::VolumeScenario;
 
 /// Every so many seeds one is run twice.
 const REPEAT_EVERY: u64 = 100;
@@ -46,10 +48,12 @@ pub enum Name {
     LogHarm,
     /// A cluster of nodes on machines of their own, with copies: the log stays one log.
     Cluster,
+    /// One volume, transactions and plain writes: every version stays what it was.
+    Volume,
 }
 
 impl Name {
-    const ALL: [Name; 3] = [Name::Log, Name::LogHarm, Name::Cluster];
+    const ALL: [Name; 4] = [Name::Log, Name::LogHarm, Name::Cluster, Name::Volume];
 
     fn scenario(self) -> Box<dyn Scenario> {
         let log = |budget| Box::new(LogScenario { budget, planted: Fault::None });
@@ -57,6 +61,7 @@ impl Name {
             Name::Log => log(Budget::Survive),
             Name::LogHarm => log(Budget::Detect),
             Name::Cluster => Box::new(ClusterScenario { planted: Planted::NONE }),
+            Name::Volume => Box::new(VolumeScenario { planted: ithaca_volume::Planted::default() }),
         }
     }
 }
@@ -181,6 +186,10 @@ pub fn run_planted(ceiling: u64) -> io::Result<bool> {
     for bug in planted::in_cluster() {
         let scenario = ClusterScenario { planted: Planted::bug(bug) };
         all_found &= is_found(&format!("cluster/{bug:?}"), &scenario, ceiling);
+    }
+    for bug in planted::in_volume() {
+        let scenario = VolumeScenario { planted: ithaca_volume::Planted::bug(bug) };
+        all_found &= is_found(&format!("volume/{bug:?}"), &scenario, ceiling);
     }
     Ok(all_found)
 }

@@ -107,3 +107,18 @@ pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 3] {
     use ithaca_log::planted::PlantedBug;
     [PlantedBug::TrimsNotTaken, PlantedBug::LetGoBeforeCopied, PlantedBug::CommittedUnchecked]
 }
+
+/// Every fault that the volume scenario must find: all that there are.
+#[cfg(feature = "planted-bugs")]
+pub fn in_volume() -> [ithaca_volume::PlantedBug; 7] {
+    use ithaca_volume::PlantedBug;
+    [
+        PlantedBug::PinForgotten,
+        PlantedBug::FloorNotDurable,
+        PlantedBug::ReadsNotChecked,
+        PlantedBug::WindowForgotten,
+        PlantedBug::OwnWritesNotRead,
+        PlantedBug::NotMerged,
+        PlantedBug::FlushDoesNotWait,
+    ]
+}

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ithaca_chain::{Chain, ChainId, DamageKind, Drives, Identity, Label, Owner, Ticket};
+use ithaca_chain::{
+    Chain, ChainId, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
+};
 use ithaca_env::Env;
 
 use super::commit::commit_blocks_max;
@@ -20,10 +22,16 @@ use crate::tx::{Grain, Transactions};
 /// What the chain of a volume says that it is.
 const LABEL: &str = "volume";
 
+/// Whether nothing came after the creation of the chain.
+fn is_unfinished(recovered: &Recovered) -> bool {
+    recovered.state.is_none() && recovered.highest_key.is_none() && recovered.damage.is_empty()
+}
+
 impl Volume {
     /// Makes a volume on drives that hold none. On return it is durable that it is there.
     ///
-    /// Errors: `Option`; `Chain` with all that a creation of a chain can end with. A future that is dropped may leave the volume.
+    /// A creation that was interrupted is taken up again. Errors: `Option`; `Chain` with all that a creation of a chain can end with. A
+    /// future that is dropped may leave the volume.
     pub async fn create(
         env: &Env,
         drives: impl Into<Drives>,
@@ -48,14 +56,39 @@ impl Volume {
         id[8..].copy_from_slice(&env.random_u64().to_le_bytes());
         let identity = Identity { id: ChainId(id), label: Label::new(LABEL).expect("a short label") };
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
-        let chain = Chain::create_owned(env, drives, identity, settings.chain.clone(), owned).await?;
-        Self::over(env, chain, owner, settings)
+        let (drives, chain) = (drives.into(), settings.chain.clone());
+        match Chain::create_owned(env, drives.clone(), identity, chain, owned).await {
+            Ok(chain) => Self::over(env, chain, owner, settings),
+            Err(already @ OpenError::AlreadyThere { .. }) => {
+                Self::finish(env, drives, &state, settings).await?.ok_or(VolumeError::Chain(already))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes up a creation that was interrupted; nothing if there is more than that.
+    async fn finish(
+        env: &Env,
+        drives: Drives,
+        state: &State,
+        settings: VolumeSettings,
+    ) -> Result<Option<Self>, VolumeError> {
+        let owner = Rc::new(Blocks::new(Some(state.encode()), settings.planted));
+        let owned = Rc::clone(&owner) as Rc<dyn Owner>;
+        let opened = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await;
+        let Ok((chain, recovered)) = opened else { return Ok(None) };
+        if chain.identity().label.as_str() != LABEL || !is_unfinished(&recovered) {
+            return Ok(None);
+        }
+        let volume = Self::over(env, chain, owner, settings)?;
+        volume.inner.replace_state(|asked| Ok(asked.clone())).await?;
+        Ok(Some(volume))
     }
 
     /// Opens the volume that the drives hold. On return everything that was durable is there, and nothing else.
     ///
     /// Reads all footers: the index is in memory. Errors: `Chain` with all that an open of a chain can end with; `NotAVolume`,
-    /// `StrangeRecord`; `Lost` if records are gone of which it is not known which blocks they were.
+    /// `Unfinished`, `StrangeRecord`; `Lost` if records are gone of which it is not known which blocks they were.
     pub async fn open(
         env: &Env,
         drives: impl Into<Drives>,
@@ -70,6 +103,9 @@ impl Volume {
             .find(|damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment));
         if let Some(damage) = lost {
             return Err(VolumeError::Lost { segment: damage.segment, offset: damage.offset });
+        }
+        if chain.identity().label.as_str() == LABEL && is_unfinished(&recovered) {
+            return Err(VolumeError::Unfinished);
         }
         Self::over(env, chain, owner, settings)
     }

@@ -74,3 +74,21 @@ fn many_lives_with_random_knobs_keep_every_promise() {
     }
     assert!(sum.0 > 6_000 && sum.1 > 200, "{sum:?}: too little was done to mean something");
 }
+
+#[test]
+fn a_creation_is_taken_up_again_wherever_it_was_cut_off() {
+    let mut points = 0;
+    loop {
+        let world = World::new(9);
+        let options = small_options(0);
+        world.sim.end_at_io(world.process, points + 1, Death::PowerCut);
+        let survived = world.live(Life { options: options.clone(), seed: 1, steps: 0, closes: false });
+        world.sim.end(world.process, Death::PowerCut);
+        world.audit(&options);
+        if survived {
+            break;
+        }
+        points += 1;
+    }
+    assert!(points > 5, "only {points} I/O points");
+}

@@ -155,7 +155,8 @@ async fn open_or_create(env: &Env, options: &VolumeOptions, model: &RefCell<Mode
         }
         Err(VolumeError::Chain(
             OpenError::NotAChain { .. } | OpenError::SuperblockLost { .. } | OpenError::TooSmall { .. },
-        )) => {
+        ))
+        | Err(VolumeError::Unfinished) => {
             assert_eq!(model.borrow().acked, 0, "an acknowledged volume is not lost");
             Volume::create(env, &drive, options.clone()).await.expect("it is created")
         }
