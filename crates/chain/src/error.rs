@@ -370,7 +370,7 @@ pub enum DamageKind {
     },
     /// Whole groups whose headers cannot be read: which keys they held is not known.
     Groups {
-        /// Their sequence numbers.
+        /// Their sequence numbers; an empty range if these are not known.
         seqs: Range<u64>,
     },
     /// A footer page or directory: found again by scanning the segment.

@@ -149,3 +149,56 @@ fn within(
 fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
     DecodeError::Invalid { field, found, expected }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    fn example() -> State {
+        State {
+            blocks: 1 << 20,
+            fragment_bytes: 16,
+            isolation: Isolation::StrictSerializable,
+            retention: Retention { versions: 1000, age: Duration::from_secs(60) },
+            floor: 0x0102_0304,
+            snapshots: [("before".to_owned(), Version(7)), ("über".to_owned(), Version(0x1122))].into(),
+        }
+    }
+
+    #[test]
+    fn the_record_is_the_same_bytes_as_ever() {
+        let mut text = String::new();
+        let bare = State { snapshots: BTreeMap::new(), isolation: Isolation::Snapshot, ..example() };
+        for (name, state) in [("volume", bare), ("volume with snapshots", example())] {
+            let bytes = state.encode();
+            let _ = writeln!(text, "# {name}, {} bytes", bytes.len());
+            for line in bytes.chunks(32) {
+                line.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
+                text.push('\n');
+            }
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt");
+        ithaca_env::real::golden::check(path, &text);
+    }
+
+    #[test]
+    fn a_record_decodes_and_no_other_bytes_do() {
+        let bytes = example().encode();
+        assert_eq!(State::decode(&bytes), Ok(example()));
+        for cut in 0..bytes.len() {
+            assert!(State::decode(&bytes[..cut]).is_err(), "cut to {cut} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut harmed = bytes.to_vec();
+            harmed[bit / 8] ^= 1 << (bit % 8);
+            assert!(State::decode(&harmed).is_err(), "bit {bit}");
+        }
+        assert!(State::decode(&[&bytes[..], &[0]].concat()).is_err(), "a byte too many");
+        let mut newer = bytes.to_vec();
+        newer[4] = 2;
+        let error = State::decode(&newer).expect_err("it is newer").to_string();
+        assert_eq!(error, "format version 2, this software reads up to 1");
+    }
+}

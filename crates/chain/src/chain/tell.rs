@@ -14,7 +14,7 @@ use ithaca_env::limits::DRIVE_IO_MAX_BYTES;
 use super::Inner;
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::SegmentState;
-use crate::error::{OpenError, ReadError};
+use crate::error::{Damage, DamageKind, OpenError, ReadError};
 use crate::format::{Directory, RunHead, add_records};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
 use crate::metadata::{FooterRead, Known};
@@ -27,41 +27,54 @@ impl Inner {
     /// Tells the owner of every record on the drives.
     pub(super) async fn tell_owner_of_all(&self, known: &Known) -> Result<(), OpenError> {
         let Some(owner) = self.owner.clone() else { return Ok(()) };
-        let mut segments: Vec<(u32, u64)> = {
+        let mut segments: Vec<(u32, u64, u64)> = {
             let core = self.core.borrow();
-            let lap = |state: &SegmentState| match state {
-                SegmentState::Open(open) => Some(open.lap),
-                SegmentState::Closed(closed) => Some(closed.lap),
+            let held = |state: &SegmentState| match state {
+                SegmentState::Open(open) => Some((open.lap, open.record_count)),
+                SegmentState::Closed(closed) => Some((closed.lap, closed.record_count)),
                 SegmentState::Ready | SegmentState::Next | SegmentState::Raw | SegmentState::Preparing => {
                     None
                 }
             };
-            core.catalog.space.iter().filter_map(|(segment, state)| Some((segment, lap(state)?))).collect()
+            let segments = core.catalog.space.iter();
+            segments.filter_map(|(segment, state)| held(state).map(|it| (segment, it.0, it.1))).collect()
         };
         // Copies before what they are of: an owner that keeps the first place of a version needs no second copy.
-        segments.sort_by_key(|(_, lap)| std::cmp::Reverse(*lap));
-        for (segment, lap) in segments {
-            match self.tell_of_segment(&*owner, segment, lap, known).await {
-                Ok(()) => {}
+        segments.sort_by_key(|(_, lap, _)| std::cmp::Reverse(*lap));
+        for (segment, lap, records) in segments {
+            let told = match self.tell_of_segment(&*owner, segment, lap, known).await {
+                Ok(told) => told,
                 Err(ReadError::Drive(error)) => return Err(error.into()),
-                Err(ReadError::Damaged { segment, offset, .. }) => {
-                    tracing::warn!(segment, offset, "the runs of a segment cannot be told");
-                }
+                Err(ReadError::Damaged { .. }) => 0,
+            };
+            if told < records {
+                self.note_untold(segment, told, records);
             }
         }
         Ok(())
     }
 
+    /// Footer and groups of a segment are harmed, so that the owner does not know of all that it holds: what it takes for the newest
+    /// version of a key may be an older one.
+    fn note_untold(&self, segment: u32, told: u64, records: u64) {
+        tracing::warn!(segment, told, records, "records of a segment cannot be told of");
+        let catalog = &mut self.core.borrow_mut().catalog;
+        // Which groups they were in is not known.
+        let kind = DamageKind::Groups { seqs: 0..0 };
+        catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
+    }
+
+    /// Returns how many records it was told of.
     async fn tell_of_segment(
         &self,
         owner: &dyn Owner,
         segment: u32,
         lap: u64,
         known: &Known,
-    ) -> Result<(), ReadError> {
+    ) -> Result<u64, ReadError> {
         loop {
-            if self.tell_from_memory(owner, segment, lap) {
-                return Ok(());
+            if let Some(told) = self.tell_from_memory(owner, segment, lap) {
+                return Ok(told);
             }
             let directory = match known.directory(segment, lap).await {
                 Some(directory) => Rc::new(directory),
@@ -74,21 +87,22 @@ impl Inner {
                     directory
                 }
             };
-            if self.tell_of_pages(owner, (segment, lap), &directory, known).await? {
-                return Ok(());
+            if let Some(told) = self.tell_of_pages(owner, (segment, lap), &directory, known).await? {
+                return Ok(told);
             }
         }
     }
 
-    /// Tells of all pages of a footer. Returns false if the index of the segment is in memory by now, because a page is harmed.
+    /// Tells of all pages of a footer, and returns of how many records that was. Nothing if the index of the segment is in memory by now,
+    /// because a page is harmed.
     async fn tell_of_pages(
         &self,
         owner: &dyn Owner,
         (segment, lap): (u32, u64),
         directory: &Directory,
         known: &Known,
-    ) -> Result<bool, ReadError> {
-        let mut records = Vec::new();
+    ) -> Result<Option<u64>, ReadError> {
+        let (mut records, mut told) = (Vec::new(), 0);
         let mut pieces = pieces(directory).into_iter();
         let mut reads = VecDeque::new();
         loop {
@@ -100,7 +114,7 @@ impl Inner {
                 let read = PieceRead::start(self, known, (segment, lap), pages[0].offset, len);
                 reads.push_back((piece, read));
             }
-            let Some((piece, read)) = reads.pop_front() else { return Ok(true) };
+            let Some((piece, read)) = reads.pop_front() else { return Ok(Some(told)) };
             let bytes = read.finish(self).await?;
             let mut at = 0;
             for (page, index) in directory.pages[piece.clone()].iter().zip(piece) {
@@ -114,30 +128,33 @@ impl Inner {
                     let key = PartKey { segment, lap, page: Some(index as u32) };
                     let parts = self.load_footer_part(key, 0).await?;
                     let Some((_, FooterPart::Page(view))) = parts.into_iter().next() else {
-                        return Ok(false);
+                        return Ok(None);
                     };
                     (0..view.run_count())
                         .for_each(|run| records.extend(view.head(run).records(segment, lap)));
                 }
+                told += records.len() as u64;
                 self.place_all(owner, &mut records);
                 at = end;
             }
         }
     }
 
-    /// Tells of a segment whose index is in memory: an open one, or one whose footer is harmed. Returns whether it is.
-    fn tell_from_memory(&self, owner: &dyn Owner, segment: u32, lap: u64) -> bool {
+    /// Tells of a segment whose index is in memory: an open one, or one whose footer is harmed. Returns of how many records that was;
+    /// nothing if it is not in memory.
+    fn tell_from_memory(&self, owner: &dyn Owner, segment: u32, lap: u64) -> Option<u64> {
         let heads: Vec<RunHead> = {
             let core = self.core.borrow();
-            let Some(index) = core.catalog.index_of(segment, lap) else { return false };
+            let index = core.catalog.index_of(segment, lap)?;
             index.runs().map(|(head, blob)| head.to_head(blob)).collect()
         };
-        let mut records = Vec::new();
+        let (mut records, mut told) = (Vec::new(), 0);
         for some in heads.chunks(TOLD_RUNS) {
             some.iter().for_each(|head| records.extend(head.view().records(segment, lap)));
+            told += records.len() as u64;
             self.place_all(owner, &mut records);
         }
-        true
+        Some(told)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{
-    Chain, ChainId, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
+    Chain, ChainId, Damage, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
 };
 use ithaca_env::Env;
 
@@ -76,7 +76,11 @@ impl Volume {
         let owner = Rc::new(Blocks::new(Some(state.encode()), settings.planted));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let opened = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await;
-        let Ok((chain, recovered)) = opened else { return Ok(None) };
+        let (chain, recovered) = match opened {
+            Ok(opened) => opened,
+            Err(error @ OpenError::Drive(_)) => return Err(error.into()),
+            Err(_) => return Ok(None),
+        };
         if chain.identity().label.as_str() != LABEL || !is_unfinished(&recovered) {
             return Ok(None);
         }
@@ -97,11 +101,11 @@ impl Volume {
         let owner = Rc::new(Blocks::new(None, settings.planted));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let (chain, recovered) = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await?;
-        let lost = recovered
-            .damage
-            .iter()
-            .find(|damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment));
-        if let Some(damage) = lost {
+        // Also what was found when the chain told of its records.
+        let damage = chain.stats().damage;
+        let is_lost =
+            |damage: &&Damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment);
+        if let Some(damage) = damage.iter().find(is_lost) {
             return Err(VolumeError::Lost { segment: damage.segment, offset: damage.offset });
         }
         if chain.identity().label.as_str() == LABEL && is_unfinished(&recovered) {

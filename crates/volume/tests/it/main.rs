@@ -4,10 +4,12 @@
 //! * [`world`]: a process that works on a volume, checks what it reads, and is killed and started again.
 //! * [`plain`]: reads, writes, discards, flushes, extents, and what is refused.
 //! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
+//! * [`damage`]: flipped bits and unreadable sectors.
 //! * [`history`]: floors, snapshots, room that old versions give back.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
 mod crashes;
+mod damage;
 mod history;
 mod model;
 mod plain;
