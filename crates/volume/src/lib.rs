@@ -16,6 +16,7 @@
 
 mod error;
 mod index;
+mod kept;
 pub mod limits;
 mod options;
 mod owner;

@@ -88,6 +88,8 @@ pub struct VolumeSettings {
     pub chain: ChainOptions,
     /// Old versions that are kept in memory at the most; past it history gets shorter, whatever the retention. Each takes some 40 bytes.
     pub versions_max: usize,
+    /// Bytes of blocks that are kept in memory because somebody asked for it.
+    pub kept_max_bytes: usize,
     /// Bytes that transactions take at the most: what they have read and written, and the commits that they may be in conflict with. Past it
     /// those with the oldest snapshots are ended.
     pub tx_max_bytes: usize,
@@ -100,6 +102,7 @@ impl Default for VolumeSettings {
         Self {
             chain: ChainOptions::default(),
             versions_max: 4 << 20,
+            kept_max_bytes: 16 << 20,
             tx_max_bytes: 256 << 20,
             planted: Planted::default(),
         }

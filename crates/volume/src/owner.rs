@@ -11,7 +11,9 @@ use ithaca_env::sync::Notify;
 
 use crate::error::{StateError, VolumeError};
 use crate::index::{Index, Packing, Points};
+use crate::kept::Kept;
 use crate::limits::VOLUME_BLOCK_BYTES;
+use crate::options::VolumeSettings;
 use crate::planted::Planted;
 use crate::state::State;
 
@@ -22,6 +24,7 @@ pub(crate) struct Blocks {
     known: RefCell<Result<Known, StateError>>,
     /// A record that none of this volume is.
     strange: Cell<Option<Placed>>,
+    kept_max_bytes: usize,
     planted: Planted,
     /// Rings when records became durable.
     pub(crate) bell: Notify,
@@ -30,13 +33,20 @@ pub(crate) struct Blocks {
 struct Known {
     state: State,
     index: Index,
+    kept: Kept,
 }
 
 impl Blocks {
     /// Of a volume that is being created with this record, or of one that is being opened.
-    pub(crate) fn new(first: Option<Bytes>, planted: Planted) -> Self {
-        let known = RefCell::new(Err(StateError::Missing));
-        Self { first, known, strange: Cell::new(None), planted, bell: Notify::default() }
+    pub(crate) fn new(first: Option<Bytes>, settings: &VolumeSettings) -> Self {
+        Self {
+            first,
+            known: RefCell::new(Err(StateError::Missing)),
+            strange: Cell::new(None),
+            kept_max_bytes: settings.kept_max_bytes,
+            planted: settings.planted,
+            bell: Notify::default(),
+        }
     }
 
     /// Everything that there was to be told has been told. Returns what the volume is.
@@ -59,6 +69,13 @@ impl Blocks {
         ask(&mut known.as_mut().expect("the volume is open").index)
     }
 
+    /// The same with what is kept in memory.
+    pub(crate) fn with_kept<T>(&self, ask: impl FnOnce(&Index, &mut Kept) -> T) -> T {
+        let mut known = self.known.borrow_mut();
+        let Known { index, kept, .. } = known.as_mut().expect("the volume is open");
+        ask(index, kept)
+    }
+
     fn is_of_volume(record: &Placed, blocks: u64) -> bool {
         let is_block = match record.kind {
             RunKind::Junk => true,
@@ -75,6 +92,7 @@ impl Blocks {
             self.strange.set(Some(*record));
             return false;
         }
+        known.kept.forget(record.key);
         known.index.place(record)
     }
 }
@@ -93,7 +111,7 @@ impl Owner for Blocks {
             let pins = state.snapshots.values().map(|version| version.0);
             let points = Points::new(state.floor, pins);
             let index = Index::new(state.blocks, packing, points, self.planted);
-            Known { state, index }
+            Known { state, index, kept: Kept::new(self.kept_max_bytes) }
         });
     }
 
@@ -119,7 +137,10 @@ impl Owner for Blocks {
     }
 
     fn moved(&self, record: Placed, to: Place) -> bool {
-        self.known.borrow_mut().as_mut().is_ok_and(|known| known.index.moved(&record, to))
+        self.known.borrow_mut().as_mut().is_ok_and(|known| {
+            known.kept.forget(record.key);
+            known.index.moved(&record, to)
+        })
     }
 
     fn dropped(&self, record: Placed) -> bool {

@@ -8,8 +8,8 @@
 pub enum PlantedBug {
     /// Old versions count as garbage although a snapshot needs them.
     PinForgotten,
-    /// Old versions count as garbage when the floor is asked to rise, before that is durable.
-    FloorNotDurable,
+    /// The floor rises without being written: an open finds a lower one.
+    FloorNotWritten,
     /// A transaction commits although what it has read was written meanwhile.
     ReadsNotChecked,
     /// A transaction is compared with the last commit only.

@@ -16,6 +16,7 @@
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
 //! * [`owned`]: keys with versions, whose owner is told where records lie.
+//! * [`late`]: owners of many versions: their state before the first record, reads of stretches, garbage that is told of late.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
 mod asked;
@@ -26,6 +27,7 @@ mod crashes;
 mod damage;
 mod drives;
 mod interrupted;
+mod late;
 mod metadata;
 mod mirrors;
 mod model;

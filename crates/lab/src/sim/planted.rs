@@ -114,7 +114,7 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 7] {
     use ithaca_volume::PlantedBug;
     [
         PlantedBug::PinForgotten,
-        PlantedBug::FloorNotDurable,
+        PlantedBug::FloorNotWritten,
         PlantedBug::ReadsNotChecked,
         PlantedBug::WindowForgotten,
         PlantedBug::OwnWritesNotRead,

@@ -43,6 +43,8 @@ pub(crate) struct Spot {
     pub(crate) offset: u32,
     /// The lowest bits of its checksum.
     pub(crate) checksum: u32,
+    /// The word.
+    pub(crate) packed: Packed,
 }
 
 fn bits_for(count: u64) -> u32 {
@@ -119,6 +121,7 @@ impl Packing {
             segment: self.segment(packed),
             offset: (slot * VOLUME_BLOCK_BYTES as u64) as u32,
             checksum: (packed.0 >> (self.slot_bits + self.segment_bits())) as u32,
+            packed,
         })
     }
 }
@@ -153,7 +156,7 @@ mod tests {
                 let packed = packing.pack(&record(RunKind::Data, 7, segment, offset));
                 assert!(!packed.is_junk() && packed.0 != ABSENT && packed.0 != MANY);
                 let checksum = 0xdead_beef & (u32::MAX >> (32 - bits));
-                assert_eq!(packing.spot(packed), Some(Spot { segment, offset, checksum }));
+                assert_eq!(packing.spot(packed), Some(Spot { segment, offset, checksum, packed }));
                 let junk = packing.pack(&record(RunKind::Junk, u64::MAX, segment, offset));
                 assert!(junk.is_junk() && junk.0 != MANY);
                 assert_eq!((packing.segment(junk), packing.spot(junk)), (segment, None));

@@ -82,7 +82,7 @@ impl Inner {
         let mut history = self.history.borrow_mut();
         history.note_time(now, version);
         if let Some(record) = record {
-            history.handed_over(ticket, record, &self.blocks);
+            history.handed_over(ticket, record);
         }
         drop(history);
         self.settle(SETTLE_EACH + 4 * records as usize);
@@ -147,7 +147,7 @@ impl Inner {
             match self.chain.append(Batch { state: Some(state.encode()), ..Batch::default() }) {
                 Ok(ticket) => {
                     self.last_ticket.set(ticket);
-                    self.history.borrow_mut().handed_over(ticket, state, &self.blocks);
+                    self.history.borrow_mut().handed_over(ticket, state);
                     return self.durable(ticket).await;
                 }
                 Err(AppendError::Overloaded { .. }) => {

@@ -74,13 +74,10 @@ impl History {
     }
 
     /// A record was handed over. Its floor is not below that of the one before.
-    pub(super) fn handed_over(&mut self, ticket: Ticket, record: State, blocks: &Blocks) {
+    pub(super) fn handed_over(&mut self, ticket: Ticket, record: State) {
         assert!(record.floor >= self.asked.floor, "history never gets longer at its beginning");
         if record.floor > self.asked.floor {
             self.flying.push_back((ticket, record.floor));
-        }
-        if planted!(self.planted, FloorNotDurable) {
-            blocks.with(|index| index.raise_floor(record.floor.min(index.newest())));
         }
         self.asked = record;
     }
@@ -93,6 +90,9 @@ impl History {
     /// Everything up to this ticket is durable.
     pub(super) fn durable(&mut self, durable: Ticket, blocks: &Blocks) {
         let mut highest = None;
+        if planted!(self.planted, FloorNotWritten) {
+            highest = Some(blocks.with(|index| index.newest()));
+        }
         while let Some((_, floor)) = self.flying.pop_front_if(|(ticket, _)| *ticket <= durable) {
             highest = Some(floor);
         }

@@ -54,6 +54,8 @@ pub struct Memory {
     pub words_bytes: u64,
     /// The index: blocks with several versions, about.
     pub versions_bytes: u64,
+    /// Blocks that are kept because somebody asked for it.
+    pub kept_bytes: u64,
     /// Transactions: what they have read and written, about.
     pub transactions_bytes: u64,
     /// Commits that transactions may be in conflict with, about.
@@ -84,6 +86,7 @@ impl Volume {
         let (words, versions_bytes) = inner.blocks.with(|index| index.memory_bytes());
         let transactions = inner.transactions.borrow();
         let (transactions_bytes, recent) = transactions.memory_bytes();
+        let kept = inner.blocks.with_kept(|_, kept| kept.bytes());
         inner.blocks.with(|index| Info {
             id: inner.chain.identity().id,
             blocks: inner.count,
@@ -100,6 +103,7 @@ impl Volume {
             memory: Memory {
                 words_bytes: words as u64,
                 versions_bytes: versions_bytes as u64,
+                kept_bytes: kept as u64,
                 transactions_bytes: transactions_bytes as u64,
                 recent_commits_bytes: recent as u64,
             },

@@ -50,7 +50,7 @@ impl Volume {
         }
         let state =
             State { blocks, fragment_bytes, isolation, retention, floor: 0, snapshots: BTreeMap::new() };
-        let owner = Rc::new(Blocks::new(Some(state.encode()), settings.planted));
+        let owner = Rc::new(Blocks::new(Some(state.encode()), &settings));
         let mut id = [0; 16];
         id[..8].copy_from_slice(&env.random_u64().to_le_bytes());
         id[8..].copy_from_slice(&env.random_u64().to_le_bytes());
@@ -73,7 +73,7 @@ impl Volume {
         state: &State,
         settings: VolumeSettings,
     ) -> Result<Option<Self>, VolumeError> {
-        let owner = Rc::new(Blocks::new(Some(state.encode()), settings.planted));
+        let owner = Rc::new(Blocks::new(Some(state.encode()), &settings));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let opened = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await;
         let (chain, recovered) = match opened {
@@ -98,7 +98,7 @@ impl Volume {
         drives: impl Into<Drives>,
         settings: VolumeSettings,
     ) -> Result<Self, VolumeError> {
-        let owner = Rc::new(Blocks::new(None, settings.planted));
+        let owner = Rc::new(Blocks::new(None, &settings));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let (chain, recovered) = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await?;
         // Also what was found when the chain told of its records.

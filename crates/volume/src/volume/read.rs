@@ -8,7 +8,8 @@ use ithaca_chain::{PlaceError, Stretch};
 
 use super::{Inner, Volume};
 use crate::error::VolumeError;
-use crate::index::{Found, Spot};
+use crate::index::{Found, Index, Spot};
+use crate::kept::Kept;
 use crate::limits::{STRETCH_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
 
 const BLOCK: usize = VOLUME_BLOCK_BYTES;
@@ -49,6 +50,13 @@ impl Volume {
     pub async fn read(&self, first_block: u64, count: u64) -> Result<Bytes, VolumeError> {
         self.inner.check_range(first_block, count)?;
         self.inner.read(first_block..first_block + count, View::Plain).await
+    }
+
+    /// Asks that a block be kept in memory when it has been read: a hint, of which many may be forgotten. Errors: `OutOfRange`.
+    pub fn please_cache(&self, block: u64) -> Result<(), VolumeError> {
+        self.inner.check_inside(block, 1)?;
+        self.inner.blocks.with_kept(|_, kept| kept.ask(block));
+        Ok(())
     }
 
     /// Which of these blocks hold data now, and which read as zeros, in stretches. Errors: `OutOfRange`.
@@ -102,7 +110,7 @@ impl Inner {
     /// What blocks are, in pieces that each take one request.
     fn plan(&self, blocks: Range<u64>, view: View) -> Result<Vec<Piece>, VolumeError> {
         let overlay = self.overlay.borrow();
-        let plan = |index: &mut crate::index::Index| {
+        let plan = |index: &Index, kept: &mut Kept| {
             let mut pieces: Vec<Piece> = Vec::new();
             for block in blocks {
                 let acknowledged = match view {
@@ -123,7 +131,13 @@ impl Inner {
                         }
                     }
                     None => match index.at(block, view.version()) {
-                        Found::At(packed) => index.packing().spot(packed),
+                        Found::At(packed) => {
+                            if let Some(data) = kept.get(block, packed) {
+                                pieces.push(Piece::Memory(data));
+                                continue;
+                            }
+                            index.packing().spot(packed)
+                        }
                         Found::Zeros => None,
                     },
                 };
@@ -136,7 +150,7 @@ impl Inner {
             }
             Ok(pieces)
         };
-        self.blocks.with(plan)
+        self.blocks.with_kept(plan)
     }
 
     /// Blocks that lie one behind the other; if that is not so any more, or one of them is harmed, each by itself.
@@ -146,7 +160,7 @@ impl Inner {
         spots: Vec<Spot>,
         view: View,
     ) -> Result<Bytes, VolumeError> {
-        match self.ask_chain(&spots).await {
+        match self.ask_chain(first_block, &spots).await {
             Ok(data) => return Ok(data),
             Err(PlaceError::Drive(error)) if spots.len() == 1 => return Err(error.into()),
             Err(_) => {}
@@ -166,7 +180,7 @@ impl Inner {
                 Some(Piece::Drive(_, spots)) => spots,
                 _ => return Ok(Bytes::from(vec![0; BLOCK])),
             };
-            match self.ask_chain(&found).await {
+            match self.ask_chain(block, &found).await {
                 Ok(data) => return Ok(data),
                 Err(PlaceError::Moved { .. }) => {}
                 Err(PlaceError::Damaged { .. }) => return Err(VolumeError::Damaged { block }),
@@ -175,7 +189,7 @@ impl Inner {
         }
     }
 
-    async fn ask_chain(&self, spots: &[Spot]) -> Result<Bytes, PlaceError> {
+    async fn ask_chain(&self, first_block: u64, spots: &[Spot]) -> Result<Bytes, PlaceError> {
         let checksums: Vec<u32> = spots.iter().map(|spot| spot.checksum).collect();
         let stretch = Stretch {
             segment: spots[0].segment,
@@ -184,7 +198,15 @@ impl Inner {
             checksums: &checksums,
             checksum_bits: self.blocks.with(|index| index.packing().checksum_bits()),
         };
-        self.chain.read_stretch(stretch).await
+        let data = self.chain.read_stretch(stretch).await?;
+        self.blocks.with_kept(|_, kept| {
+            for (at, spot) in spots.iter().enumerate() {
+                // Copied: a block must not keep all that was read with it.
+                let copy = || Bytes::copy_from_slice(&data[at * BLOCK..(at + 1) * BLOCK]);
+                kept.read(first_block + at as u64, spot.packed, copy);
+            }
+        });
+        Ok(data)
     }
 }
 

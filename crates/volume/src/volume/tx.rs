@@ -227,6 +227,13 @@ impl Tx {
         self.inner.transactions.borrow_mut().mark(self.id, block, bytes)
     }
 
+    /// As [`Volume::please_cache`]. Errors: `Volume` with `OutOfRange`.
+    pub fn please_cache(&self, block: u64) -> Result<(), TxError> {
+        self.inner.check_inside(block, 1)?;
+        self.inner.blocks.with_kept(|_, kept| kept.ask(block));
+        Ok(())
+    }
+
     /// Begins a transaction within this one: the snapshot stays. Errors: `TooDeep`.
     pub fn begin(&self) -> Result<(), TxError> {
         self.inner.transactions.borrow_mut().nest(self.id)

@@ -23,7 +23,7 @@ fn cut_at(point: u64, death: Death, versions: u64) -> bool {
 #[test]
 fn every_version_is_whole_and_in_order_wherever_the_power_is_cut() {
     // A commit in halves, an acknowledged one gone, an old version freed before its floor is durable.
-    for (versions, step) in [(0, 3), (20, 4)] {
+    for (versions, step) in [(0, 7), (20, 8)] {
         let mut points = 0;
         while !cut_at(points + 1, Death::PowerCut, versions) {
             points += step;
@@ -36,7 +36,7 @@ fn every_version_is_whole_and_in_order_wherever_the_power_is_cut() {
 fn nor_does_it_matter_where_the_process_is_killed() {
     let mut points = 0;
     while !cut_at(points + 1, Death::Kill, 5) {
-        points += 7;
+        points += 13;
     }
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }

@@ -6,6 +6,8 @@
 //! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
 //! * [`damage`]: flipped bits and unreadable sectors.
 //! * [`history`]: floors, snapshots, room that old versions give back.
+//! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
+//! * [`real`]: a file of the real file system.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
 mod crashes;
@@ -13,5 +15,8 @@ mod damage;
 mod history;
 mod model;
 mod plain;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod real;
 mod transactions;
 mod world;

@@ -168,6 +168,7 @@ async fn open_or_create(env: &Env, options: &VolumeOptions, model: &RefCell<Mode
 pub async fn check_everything(volume: &Volume, model: &RefCell<Model>) {
     let info = volume.info();
     let (floor, newest) = (info.floor.0, info.version.0);
+    (0..8).for_each(|block| volume.please_cache(block).expect("inside"));
     // Held from the beginning: the floor may rise while they are read.
     let versions = (floor..=newest).step_by(1 + (newest - floor) as usize / 5);
     let named = volume.snapshots().into_iter().map(|(_, version)| version.0);

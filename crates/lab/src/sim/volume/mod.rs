@@ -36,6 +36,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "workload.workers", choices: &[1, 3, 5] },
     Setting { name: "volume.retained", choices: &[0, 0, 4, 1_000_000] },
     Setting { name: "volume.versions_max", choices: &[5, 1_000_000, 1_000_000] },
+    Setting { name: "volume.kept_blocks", choices: &[0, 2, 6] },
     Setting { name: "volume.tx_max_kib", choices: &[24, 1_000_000, 1_000_000] },
     Setting { name: "chain.segments", choices: &[9, 16] },
     Setting { name: "chain.flights", choices: &[1, 2, 4] },
@@ -191,6 +192,7 @@ fn volume_options(plan: &Plan, planted: Planted) -> VolumeOptions {
     let settings = VolumeSettings {
         chain,
         versions_max: number("volume.versions_max", 1_000_000) as usize,
+        kept_max_bytes: number("volume.kept_blocks", 0) as usize * 4096,
         tx_max_bytes: (number("volume.tx_max_kib", 1_000_000) << 10) as usize,
         planted,
     };

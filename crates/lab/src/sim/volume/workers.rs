@@ -192,6 +192,7 @@ impl Worker {
     async fn access(&self, tx: &Tx, deed: &mut Deed) -> Result<(), TxError> {
         let (block, cell) = self.cell();
         if self.below(2) == 0 {
+            tx.please_cache(block)?;
             let found = match self.below(2) {
                 0 => cell_in_part(&tx.read_part(block, bytes_of(cell)).await?),
                 _ => {
