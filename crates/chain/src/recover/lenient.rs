@@ -7,6 +7,10 @@ use ithaca_env::limits::BLOCK_BYTES;
 /// What stands for a block that cannot be read. No record looks like it, and it is not blank either.
 const UNREADABLE: u8 = 0xdb;
 
+/// How often a block is asked for that cannot be read. What was acknowledged last and cannot be read looks like a torn tail, which is
+/// cut: that must not happen for a failure that passes.
+const BLOCK_READS: usize = 4;
+
 /// A read that is under way.
 pub(crate) struct LenientRead {
     drive: Drive,
@@ -33,7 +37,7 @@ impl LenientRead {
         let mut good = 0;
         for block in 0..self.len / BLOCK_BYTES {
             let offset = self.offset + (block * BLOCK_BYTES) as u64;
-            match self.drive.read(offset, BLOCK_BYTES).await {
+            match read_block(&self.drive, offset).await {
                 Ok(bytes) => {
                     buffer.extend(&bytes);
                     good += 1;
@@ -45,6 +49,16 @@ impl LenientRead {
         // A drive that is gone is not a damaged one; one or two bad blocks are damage.
         if good == 0 && self.len > 2 * BLOCK_BYTES { Err(first) } else { Ok(buffer.freeze()) }
     }
+}
+
+/// Reads a block, again if that fails.
+async fn read_block(drive: &Drive, offset: u64) -> Result<Bytes, DriveError> {
+    let mut answered = drive.read(offset, BLOCK_BYTES).await;
+    for _ in 1..BLOCK_READS {
+        let Err(DriveError::Io { .. }) = answered else { return answered };
+        answered = drive.read(offset, BLOCK_BYTES).await;
+    }
+    answered
 }
 
 /// Reads `[offset, offset + len)`; see [`LenientRead::finish`].
