@@ -1,0 +1,302 @@
+//! What an export serves, and how requests are carried out on it: bytes of a client, whole blocks of the volume.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::sync::Notify;
+
+use super::handshake::{ExportInfo, NoExport};
+use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES};
+use super::overlap::Overlaps;
+use super::reply::Part;
+use super::wire::{Errno, ZEROS};
+use crate::{Durability, Snapshot, Volume, VolumeError};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks that are read or written at a time: a piece of a longer request.
+const PIECE_BLOCKS: u64 = 256;
+
+const _: () = assert!(PIECE_BLOCKS * BLOCK <= ZEROS.len() as u64, "a piece of zeros");
+
+/// A volume and everybody's writes to it.
+pub(super) struct Disk {
+    volume: Volume,
+    name: String,
+    overlaps: RefCell<Overlaps>,
+    left: Notify,
+}
+
+/// An export that a client has opened.
+pub(super) struct Export {
+    disk: Rc<Disk>,
+    /// A state of the past, if it is not the volume as it is now.
+    snapshot: Option<Snapshot>,
+    info: ExportInfo,
+}
+
+/// Why a request was not done.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// In the protocol's number.
+    pub error: Errno,
+    /// In words.
+    pub words: String,
+}
+
+impl From<VolumeError> for Failed {
+    fn from(error: VolumeError) -> Self {
+        let number = match &error {
+            VolumeError::Full { .. } => Errno::NoSpace,
+            VolumeError::Closed => Errno::Shutdown,
+            _ => Errno::InputOutput,
+        };
+        Self { error: number, words: error.to_string() }
+    }
+}
+
+impl Disk {
+    /// A volume whose export is called `name`.
+    pub fn new(volume: Volume, name: &str) -> Self {
+        Self { volume, name: name.to_owned(), overlaps: RefCell::default(), left: Notify::default() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The export of this name: the volume by its own name or none, `NAME@v=VERSION` as it was at a version.
+    pub fn open(self: &Rc<Self>, name: &str) -> Result<Export, NoExport> {
+        let (volume, version) = match name.split_once('@') {
+            None => (name, None),
+            Some((volume, point)) => (volume, Some(version_of(point)?)),
+        };
+        if !volume.is_empty() && volume != self.name {
+            let words = format!("no export `{volume}`: the volume is called `{}`", self.name);
+            return Err(NoExport::Unknown(words));
+        }
+        let snapshot = version.map(|version| self.volume.at(version)).transpose();
+        let snapshot = snapshot.map_err(|error| NoExport::Unknown(error.to_string()))?;
+        let (name, description) = match version {
+            None => (self.name.clone(), format!("volume {}", self.volume.info().id)),
+            Some(version) => {
+                let name = format!("{}@v={version}", self.name);
+                (name, format!("volume {} as of version {version}", self.volume.info().id))
+            }
+        };
+        let size_bytes = self.volume.info().blocks * BLOCK;
+        let info = ExportInfo { name, description, size_bytes, read_only: snapshot.is_some() };
+        Ok(Export { disk: Rc::clone(self), snapshot, info })
+    }
+
+    /// Waits until a write of these blocks may begin.
+    async fn turn(&self, blocks: Range<u64>, partial: bool) -> Turn<'_> {
+        let turn = Turn { disk: self, ticket: self.overlaps.borrow_mut().enter(blocks, partial) };
+        self.left.until(|| self.overlaps.borrow().may_begin(turn.ticket).then_some(())).await;
+        turn
+    }
+}
+
+fn version_of(point: &str) -> Result<u64, NoExport> {
+    let digits = point.strip_prefix("v=").and_then(|digits| digits.parse().ok());
+    digits.ok_or_else(|| NoExport::Unknown(format!("`@{point}`: expected @v=VERSION")))
+}
+
+/// A write that is under way, until it is dropped.
+struct Turn<'a> {
+    disk: &'a Disk,
+    ticket: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.disk.overlaps.borrow_mut().leave(self.ticket);
+        self.disk.left.ring();
+    }
+}
+
+/// The blocks in which these bytes lie.
+fn around(range: &Range<u64>) -> Range<u64> {
+    range.start / BLOCK..range.end.div_ceil(BLOCK)
+}
+
+/// The blocks that lie in these bytes whole.
+fn within(range: &Range<u64>) -> Range<u64> {
+    let first = range.start.div_ceil(BLOCK);
+    first..(range.end / BLOCK).max(first)
+}
+
+fn is_whole(range: &Range<u64>) -> bool {
+    range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK)
+}
+
+/// Bytes of both.
+fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
+    one.start.max(other.start)..one.end.min(other.end)
+}
+
+fn pieces(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = blocks.end;
+    blocks.step_by(PIECE_BLOCKS as usize).map(move |first| first..(first + PIECE_BLOCKS).min(end))
+}
+
+fn durability(stable: bool) -> Durability {
+    if stable { Durability::Stable } else { Durability::Acknowledged }
+}
+
+impl Export {
+    /// What it is.
+    pub fn info(&self) -> &ExportInfo {
+        &self.info
+    }
+
+    async fn read_blocks(&self, blocks: &Range<u64>) -> Result<Bytes, VolumeError> {
+        let count = blocks.end - blocks.start;
+        match &self.snapshot {
+            None => self.disk.volume.read(blocks.start, count).await,
+            Some(snapshot) => snapshot.read(blocks.start, count).await,
+        }
+    }
+
+    /// The extents of these blocks that have a byte in `range`, in order and clipped to it, and whether each is data.
+    fn extents(&self, range: &Range<u64>, at_most: usize) -> Vec<(Range<u64>, bool)> {
+        let blocks = around(range);
+        let clip = |(blocks, is_data): (Range<u64>, bool)| {
+            (common(&(blocks.start * BLOCK..blocks.end * BLOCK), range), is_data)
+        };
+        match &self.snapshot {
+            None => self.disk.volume.extents(blocks).take(at_most).map(clip).collect(),
+            Some(snapshot) => snapshot.extents(blocks).take(at_most).map(clip).collect(),
+        }
+    }
+
+    /// Reads bytes. With `holes` what is not stored is told apart and not read.
+    pub async fn read(&self, range: Range<u64>, holes: bool) -> Result<Vec<Part>, Failed> {
+        let mut parts = Vec::with_capacity(1);
+        if !holes {
+            self.read_data(&range, &mut parts).await?;
+            return Ok(parts);
+        }
+        for (extent, is_data) in self.extents(&range, usize::MAX) {
+            if is_data {
+                self.read_data(&extent, &mut parts).await?;
+            } else {
+                parts.push(Part::Hole(extent.end - extent.start));
+            }
+        }
+        Ok(parts)
+    }
+
+    async fn read_data(&self, range: &Range<u64>, parts: &mut Vec<Part>) -> Result<(), Failed> {
+        for piece in pieces(around(range)) {
+            let bytes = self.read_blocks(&piece).await?;
+            let start = piece.start * BLOCK;
+            let wanted = common(range, &(start..piece.end * BLOCK));
+            let wanted = (wanted.start - start) as usize..(wanted.end - start) as usize;
+            parts.push(Part::Data(bytes.slice(wanted)));
+        }
+        Ok(())
+    }
+
+    /// Writes bytes; on return they are visible, and durable if they are to be stable. Blocks are stored each as a whole,
+    /// not all of them together.
+    pub async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<(), Failed> {
+        let range = offset..offset + data.len() as u64;
+        let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
+        self.write_bytes(range, data, stable).await
+    }
+
+    /// The same for who has a turn.
+    async fn write_bytes(&self, range: Range<u64>, data: Bytes, stable: bool) -> Result<(), Failed> {
+        let data = if is_whole(&range) { data } else { self.filled_up(&range, &data).await? };
+        let blocks = around(&range);
+        for piece in pieces(blocks.clone()) {
+            // What is stable makes everything stable that was acknowledged before it: the last piece is enough.
+            let stable = stable && piece.end == blocks.end;
+            let start = ((piece.start - blocks.start) * BLOCK) as usize;
+            let end = ((piece.end - blocks.start) * BLOCK) as usize;
+            self.disk.volume.write(piece.start, data.slice(start..end), durability(stable)).await?;
+        }
+        Ok(())
+    }
+
+    /// `data` with what stands before and behind it in its first and last block.
+    async fn filled_up(&self, range: &Range<u64>, data: &[u8]) -> Result<Bytes, Failed> {
+        let blocks = around(range);
+        let mut whole = BytesMut::with_capacity(((blocks.end - blocks.start) * BLOCK) as usize);
+        let before = (range.start - blocks.start * BLOCK) as usize;
+        if before > 0 {
+            let first = self.read_blocks(&(blocks.start..blocks.start + 1)).await?;
+            whole.extend_from_slice(&first[..before]);
+        }
+        whole.extend_from_slice(data);
+        let behind = (blocks.end * BLOCK - range.end) as usize;
+        if behind > 0 {
+            let last = self.read_blocks(&(blocks.end - 1..blocks.end)).await?;
+            whole.extend_from_slice(&last[BLOCK_BYTES - behind..]);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Gives up the blocks that lie in these bytes whole: they read as zeros. The rest stays as it is, which a hint may.
+    pub async fn trim(&self, range: Range<u64>, stable: bool) -> Result<(), Failed> {
+        let blocks = within(&range);
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.disk.turn(blocks.clone(), false).await;
+        self.disk.volume.discard(blocks, durability(stable)).await?;
+        Ok(())
+    }
+
+    /// Makes these bytes zeros, of blocks that are `stored` or not.
+    pub async fn zero(&self, range: Range<u64>, stable: bool, stored: bool) -> Result<(), Failed> {
+        let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
+        let blocks = within(&range);
+        let (first, last) = (blocks.start * BLOCK, blocks.end * BLOCK);
+        // The parts of blocks at both ends; of one block, if no block lies in the range whole.
+        let before = range.start..first.min(range.end);
+        let behind = last.max(before.end)..range.end;
+        for edge in [before, behind].into_iter().filter(|edge| !edge.is_empty()) {
+            let zeros = Bytes::from_static(&ZEROS[..(edge.end - edge.start) as usize]);
+            self.write_bytes(edge, zeros, stable).await?;
+        }
+        if !stored && !blocks.is_empty() {
+            self.disk.volume.discard(blocks, durability(stable)).await?;
+            return Ok(());
+        }
+        for piece in pieces(blocks.clone()) {
+            let zeros = Bytes::from_static(&ZEROS[..((piece.end - piece.start) * BLOCK) as usize]);
+            let stable = stable && piece.end == blocks.end;
+            self.disk.volume.write(piece.start, zeros, durability(stable)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads blocks so that they are in memory, as many as one read may ask for.
+    pub async fn cache(&self, range: Range<u64>) -> Result<(), Failed> {
+        let end = range.end.min(range.start + u64::from(PAYLOAD_MAX_BYTES));
+        for piece in pieces(around(&(range.start..end))) {
+            self.read_blocks(&piece).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was answered before, on whatever connection.
+    pub async fn flush(&self) -> Result<(), Failed> {
+        if self.snapshot.is_none() {
+            self.disk.volume.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Lengths of extents from the start of `range` on, and whether each is data.
+    pub fn status(&self, range: &Range<u64>, one: bool) -> Vec<(u32, bool)> {
+        let at_most = if one { 1 } else { EXTENTS_MAX };
+        let extents = self.extents(range, at_most);
+        extents.into_iter().map(|(extent, is_data)| ((extent.end - extent.start) as u32, is_data)).collect()
+    }
+}

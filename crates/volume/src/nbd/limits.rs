@@ -1,0 +1,33 @@
+//! Every limit of the NBD server, named once.
+
+use ithaca_env::limits::BLOCK_BYTES;
+
+/// Bytes of one read or write at the most, as told to clients that ask.
+pub const PAYLOAD_MAX_BYTES: u32 = 32 << 20;
+
+/// Bytes of the name of an export at the most, as the protocol says.
+pub const NAME_MAX_BYTES: usize = 4096;
+
+/// Bytes that one option may carry; longer ones are refused and skipped.
+pub const OPTION_MAX_BYTES: u32 = 64 << 10;
+
+/// Options of one connection at the most.
+pub const OPTIONS_MAX: u32 = 1024;
+
+/// Connections at the same time; one more is closed at once.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Requests of one connection that are under way at the same time; the next one waits in the socket.
+pub const REQUESTS_MAX: usize = 256;
+
+/// Bytes that those requests read or write, together.
+pub const REQUESTS_MAX_BYTES: u64 = 2 * PAYLOAD_MAX_BYTES as u64;
+
+/// Bytes of replies that a client has yet to take before its next request is begun.
+pub const UNSENT_MAX_BYTES: usize = 4 << 20;
+
+/// Extents that one query of what is stored is answered with at the most; a client asks again for the rest.
+pub const EXTENTS_MAX: usize = 4096;
+
+const _: () = assert!(REQUESTS_MAX_BYTES >= PAYLOAD_MAX_BYTES as u64, "the largest request can begin");
+const _: () = assert!(PAYLOAD_MAX_BYTES as usize % BLOCK_BYTES == 0, "whole blocks");

@@ -1,0 +1,329 @@
+//! The NBD server: a thin shell around the cores of handshake and transmission.
+//!
+//! One task accepts. Each connection has a task that reads requests, and each request has one that carries it out and
+//! queues its reply; what is queued in one turn of the environment's loop goes out in one system call.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use ithaca_env::Env;
+use ithaca_env::net::{Conn, Listener, NetError, Reader, Writer};
+use ithaca_env::sync::Notify;
+use ithaca_env::task::{Ended, TaskHandle, race};
+use thiserror::Error;
+
+use super::export::{Disk, Export, Failed};
+use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, Terms};
+use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
+use super::reply::Replies;
+use super::transmission::{self, Command, Request, Transmission};
+use crate::Volume;
+
+/// A client that has not chosen an export after this time is gone.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a connection that ends waits for its client to take the last replies.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long it is until one more connection is accepted after that has failed: the system is short of something.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Why a connection ended, other than by a disconnect or by the client's end.
+#[derive(Debug, Error)]
+enum ConnectionError {
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    #[error("no export was chosen for {} s", HANDSHAKE_PATIENCE.as_secs())]
+    Silent,
+}
+
+/// Serves a volume to NBD clients until it is stopped or dropped.
+pub struct Server {
+    addr: SocketAddr,
+    shared: Rc<Shared>,
+    accepting: TaskHandle<()>,
+}
+
+struct Shared {
+    env: Env,
+    disk: Rc<Disk>,
+    stopping: Cell<bool>,
+    connections: Cell<usize>,
+    /// Rings when one of the two above has changed.
+    changed: Notify,
+}
+
+impl Server {
+    /// Serves `volume` at `listener`, as the export of this name; a client that names none gets it too. Returns at once.
+    pub fn start(env: &Env, listener: Listener, volume: Volume, name: &str) -> Self {
+        let shared = Rc::new(Shared {
+            env: env.clone(),
+            disk: Rc::new(Disk::new(volume, name)),
+            stopping: Cell::new(false),
+            connections: Cell::new(0),
+            changed: Notify::default(),
+        });
+        let addr = listener.local_addr();
+        let accepting = env.spawn(accept(Rc::clone(&shared), listener));
+        Self { addr, shared, accepting }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.get()
+    }
+
+    /// Accepts no more connections, answers what is under way and refuses what comes after it, then closes every
+    /// connection. On return nobody uses the volume; nothing was flushed for that.
+    pub async fn stop(self) {
+        self.accepting.abort();
+        self.shared.stopping.set(true);
+        self.shared.changed.ring();
+        self.shared.changed.until(|| (self.shared.connections.get() == 0).then_some(())).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.shared.stopping.set(true);
+        self.shared.changed.ring();
+    }
+}
+
+async fn accept(shared: Rc<Shared>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(conn) if shared.connections.get() >= CONNECTIONS_MAX => {
+                let peer = conn.reader.peer_addr();
+                tracing::warn!(%peer, limit = CONNECTIONS_MAX, "nbd: too many connections, one more is closed");
+            }
+            Ok(conn) => {
+                let open = Open::new(&shared);
+                shared.env.spawn(async move { serve(&open.shared, conn).await });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "nbd: no connection is accepted");
+                shared.env.sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// A connection that counts, until it is dropped.
+struct Open {
+    shared: Rc<Shared>,
+}
+
+impl Open {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.connections.set(shared.connections.get() + 1);
+        Self { shared: Rc::clone(shared) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shared.connections.set(self.shared.connections.get() - 1);
+        self.shared.changed.ring();
+    }
+}
+
+async fn serve(shared: &Rc<Shared>, conn: Conn) {
+    let peer = conn.reader.peer_addr();
+    match talk(shared, conn).await {
+        Ok(()) | Err(ConnectionError::Net(NetError::Closed { .. })) => {
+            tracing::debug!(%peer, "nbd: a client has gone");
+        }
+        Err(error) => tracing::warn!(%peer, "nbd: the connection is closed: {error}"),
+    }
+}
+
+async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
+    let Conn { mut reader, writer } = conn;
+    let mut received = BytesMut::new();
+    let chosen = race(
+        shared.env.timeout(HANDSHAKE_PATIENCE, choose(shared, &mut reader, &writer, &mut received)),
+        shared.stopping(),
+    );
+    let ended = match chosen.await {
+        Ended::First(chosen) => match chosen.map_err(|_| ConnectionError::Silent)?? {
+            Some((export, terms)) => {
+                let session = Session::new(shared, export, terms, writer.clone());
+                session.run(reader, received).await
+            }
+            None => Ok(()),
+        },
+        Ended::Second(()) => Ok(()),
+    };
+    // The last replies, and the answer to an abort, are still to go out.
+    let _ = shared.env.timeout(FAREWELL, writer.below(1)).await;
+    ended
+}
+
+/// Goes through the handshake. `None` if the client ends it.
+async fn choose(
+    shared: &Rc<Shared>,
+    reader: &mut Reader,
+    writer: &Writer,
+    received: &mut BytesMut,
+) -> Result<Option<(Export, Terms)>, ConnectionError> {
+    let mut out = BytesMut::new();
+    let mut handshake = Handshake::new(shared.disk.name(), &mut out);
+    loop {
+        let next = handshake.next(received, &mut out);
+        // Also before an error: what was answered before it is to be read.
+        writer.push_shared(out.split().freeze());
+        match next? {
+            handshake::Next::End => return Ok(None),
+            handshake::Next::Read => {
+                writer.below(UNSENT_MAX_BYTES).await?;
+                if reader.read(received).await? == 0 {
+                    return Ok(None);
+                }
+            }
+            handshake::Next::Open(name) => {
+                let opened = match shared.stopping.get() {
+                    true => Err(NoExport::Shutdown),
+                    false => shared.disk.open(&name),
+                };
+                let answer = match &opened {
+                    Ok(export) => handshake.opened(Ok(export.info()), &mut out)?,
+                    Err(no) => handshake.opened(Err(no.clone()), &mut out)?,
+                };
+                if let (Some(terms), Ok(export)) = (answer, opened) {
+                    writer.push_shared(out.freeze());
+                    return Ok(Some((export, terms)));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until the server stops.
+    async fn stopping(&self) {
+        self.changed.until(|| self.stopping.get().then_some(())).await;
+    }
+}
+
+/// A connection in transmission: what its tasks share.
+#[derive(Clone)]
+struct Session {
+    shared: Rc<Shared>,
+    export: Rc<Export>,
+    core: Rc<RefCell<Transmission>>,
+    replies: Replies,
+    writer: Writer,
+    /// Rings when a request is done.
+    done: Rc<Notify>,
+}
+
+impl Session {
+    fn new(shared: &Rc<Shared>, export: Export, terms: Terms, writer: Writer) -> Self {
+        let core = Transmission::new(export.info(), terms);
+        Self {
+            shared: Rc::clone(shared),
+            replies: core.replies(),
+            export: Rc::new(export),
+            core: Rc::new(RefCell::new(core)),
+            writer,
+            done: Rc::default(),
+        }
+    }
+
+    /// Reads and begins requests until the client disconnects or the server stops, and waits for those that are under way.
+    async fn run(self, mut reader: Reader, mut received: BytesMut) -> Result<(), ConnectionError> {
+        let ended = self.take_requests(&mut reader, &mut received).await;
+        self.done.until(|| (self.core.borrow().under_way() == 0).then_some(())).await;
+        ended
+    }
+
+    async fn take_requests(
+        &self,
+        reader: &mut Reader,
+        received: &mut BytesMut,
+    ) -> Result<(), ConnectionError> {
+        loop {
+            // A client that does not take its replies gets no more of them.
+            self.writer.below(UNSENT_MAX_BYTES).await?;
+            let done = self.done.ticket();
+            let next = self.core.borrow_mut().next(received, &mut &self.writer)?;
+            match next {
+                transmission::Next::Do(request) => self.begin(request),
+                transmission::Next::Full => self.done.after(done).await,
+                transmission::Next::End => return Ok(()),
+                // It stops, and what was sent before is answered.
+                transmission::Next::Read(_) if self.shared.stopping.get() => return Ok(()),
+                transmission::Next::Read(missing) => {
+                    received.reserve(missing);
+                    match race(reader.read(received), self.shared.stopping()).await {
+                        Ended::First(Ok(0)) => return Ok(()),
+                        Ended::First(read) => read.map(|_| ())?,
+                        Ended::Second(()) => self.core.borrow_mut().stop(),
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&self, request: Request) {
+        let session = self.clone();
+        self.shared.env.spawn(async move {
+            session.answer(request.cookie, request.command).await;
+            session.core.borrow_mut().done(request.cost_bytes);
+            session.done.ring();
+        });
+    }
+
+    /// Carries a request out and queues its reply.
+    async fn answer(&self, cookie: u64, command: Command) {
+        let is_read = command.is_read();
+        if let Err(Failed { error, words }) = self.carry_out(cookie, command).await {
+            tracing::warn!(peer = %self.writer.peer_addr(), "nbd: a request failed: {words}");
+            match is_read {
+                true => self.replies.read_failed(&mut &self.writer, cookie, error, &words),
+                false => self.replies.ended(&mut &self.writer, cookie, Some(error)),
+            }
+        }
+    }
+
+    async fn carry_out(&self, cookie: u64, command: Command) -> Result<(), Failed> {
+        let export = &self.export;
+        match command {
+            Command::Read { range, whole } => {
+                let offset = range.start;
+                let parts = export.read(range, self.replies.structured && !whole).await?;
+                self.room().await;
+                self.replies.read(&mut &self.writer, cookie, offset, &parts, whole);
+                return Ok(());
+            }
+            Command::Status { range, one } => {
+                let extents = export.status(&range, one);
+                self.replies.status(&mut &self.writer, cookie, ALLOCATION_ID, &extents);
+                return Ok(());
+            }
+            Command::Write { offset, data, stable } => export.write(offset, data, stable).await?,
+            Command::Flush => export.flush().await?,
+            Command::Trim { range, stable } => export.trim(range, stable).await?,
+            Command::Zero { range, stable, stored } => export.zero(range, stable, stored).await?,
+            Command::Cache { range } => export.cache(range).await?,
+        }
+        self.replies.ended(&mut &self.writer, cookie, None);
+        Ok(())
+    }
+
+    /// Waits until the client has taken earlier replies, so that those that are read wait outside of the connection, where
+    /// they count as under way. On a closed connection nobody waits.
+    async fn room(&self) {
+        let _ = self.writer.below(UNSENT_MAX_BYTES).await;
+    }
+}
