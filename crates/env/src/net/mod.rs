@@ -76,6 +76,8 @@ pub(crate) trait Stream {
     /// The outbox has something to send: flush it before the environment waits.
     fn mark_dirty(self: Rc<Self>);
     fn close(&self);
+    /// See [`Conn::be_patient`].
+    fn be_patient(&self);
 }
 
 /// A socket that listens.
@@ -114,6 +116,13 @@ impl Conn {
             reader: Reader { stream: Rc::clone(&stream), _closer: Rc::clone(&closer) },
             writer: Writer { stream, _closer: closer },
         }
+    }
+
+    /// Lets the other side leave what is sent untaken for as long as it likes, as a program may that was stopped or is busy
+    /// elsewhere. Without this the connection is lost after 2 s in which nothing that was sent is taken; with it, when the
+    /// system finds out that nobody is there. In a simulation it changes nothing: there is no such time.
+    pub fn be_patient(&self) {
+        self.writer.stream.be_patient();
     }
 }
 

@@ -192,6 +192,14 @@ impl Stream for Socket {
         }
     }
 
+    fn be_patient(&self) {
+        if let Some(fd) = &*self.fd.borrow() {
+            // Where the system cannot, the connection is as patient as others.
+            let _ = sockopt::set_tcp_user_timeout(fd, 0);
+            let _ = sockopt::set_socket_keepalive(fd, true);
+        }
+    }
+
     fn close(&self) {
         let Some(fd) = self.fd.take() else { return };
         // What was queued in this turn still goes out if the system takes it: a refusal must reach the peer.
@@ -215,4 +223,29 @@ fn receive(fd: &OwnedFd, buf: &mut BytesMut) -> Result<usize, Errno> {
     // SAFETY: the system has just written `len` bytes at the start of the spare capacity.
     unsafe { buf.set_len(buf.len() + len) };
     Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patient_connection_leaves_it_to_the_system_when_its_peer_is_lost() {
+        crate::real::run(|env| async move {
+            let listener = env.listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+            let reactor = Reactor::new().expect("a reactor").0;
+            let addr = listener.local_addr();
+            let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+            rustix::net::connect(&fd, &addr).expect("it listens");
+            set_up(&fd).expect("a TCP socket");
+            let socket = register(&reactor, fd, addr).expect("a socket");
+            let patience = |socket: &Socket| {
+                let fd = socket.fd.borrow();
+                sockopt::tcp_user_timeout(fd.as_ref().expect("open")).expect("an option of TCP")
+            };
+            assert_eq!(patience(&socket), UNACKNOWLEDGED_MAX_MS);
+            socket.be_patient();
+            assert_eq!(patience(&socket), 0);
+        });
+    }
 }

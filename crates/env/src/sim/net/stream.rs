@@ -224,6 +224,8 @@ impl Stream for SimStream {
         }
     }
 
+    fn be_patient(&self) {}
+
     fn close(&self) {
         if self.is_closed() || !self.world.is_alive(self.owner, self.life) {
             return;
