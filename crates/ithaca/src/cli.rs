@@ -14,6 +14,7 @@ use ithaca_log::pos::NodeId;
 
 use crate::bench::Workload;
 use crate::quantity;
+use crate::volume::VolumeCommand;
 
 /// A shared log: append-only, ordered, durable.
 #[derive(Parser, Debug)]
@@ -128,6 +129,9 @@ pub enum Command {
     /// Append to the log and read from it
     #[command(subcommand)]
     Log(LogCommand),
+    /// Make volumes and export them as block devices
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Watch a cluster: what each node does and what its chain holds
     #[command(after_help = "Example:\n  ithaca top --interval 2s\n  ithaca top --once --json\n\n\
                       Rates are of the time between two looks. Ctrl-C ends it. Where standard output is no terminal one \
@@ -433,7 +437,8 @@ pub enum Carrier {
     Client,
 }
 
-fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
+/// A node by address or name.
+pub fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
     use std::net::ToSocketAddrs;
     if let Ok(addr) = text.trim().parse() {
         return Ok(addr);

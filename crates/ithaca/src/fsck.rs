@@ -78,7 +78,8 @@ pub async fn open(env: &Env, file: &Path) -> Result<Drive, Failure> {
     }
 }
 
-fn drive_failed(error: DriveError) -> Failure {
+/// How a drive that cannot be opened or read ends a command.
+pub fn drive_failed(error: DriveError) -> Failure {
     match error {
         DriveError::NotFound { .. } => Failure::usage(error.to_string()),
         _ => Failure::unreachable(error.to_string()),
@@ -141,7 +142,8 @@ fn names(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-async fn check_chain(drives: &[Drive], out: &mut Output) -> Result<bool, Failure> {
+/// Checks the chain of these drives and prints a line about it. Returns whether it is whole.
+pub async fn check_chain(drives: &[Drive], out: &mut Output) -> Result<bool, Failure> {
     let name = drives.iter().map(Drive::name).collect::<Vec<_>>().join(", ");
     let report = match ithaca_chain::check(drives.to_vec()).await {
         Ok(report) => report,
@@ -215,7 +217,7 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
         text += &format!("; {good} of {SUPERBLOCK_COPIES} superblocks of {} are good", drive.drive);
     }
     for damage in &report.damage {
-        text += &format!("\n  {}", described(damage));
+        text += &format!("\n  {}", described(damage, keys_of(report)));
     }
     text
 }
@@ -224,6 +226,7 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
     Object::new()
         .string("file", name)
         .boolean("ok", ok)
+        .string("holds", report.identity.label.as_str())
         .number("records", report.records)
         .number("data_bytes", report.data_bytes)
         .number("groups", report.groups)
@@ -233,7 +236,7 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
         .number("cut_groups", report.cut_groups)
         .number("missing", report.missing as u64)
         .raw("drives", &array(report.drives.iter().map(drive_json)))
-        .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage)))))
+        .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage, keys_of(report))))))
 }
 
 fn drive_json(report: &DriveReport) -> String {
@@ -248,9 +251,15 @@ fn drive_json(report: &DriveReport) -> String {
         .finish()
 }
 
-fn described(damage: &Damage) -> String {
+/// What the keys of a chain are, by who owns it.
+fn keys_of(report: &CheckReport) -> &'static str {
+    if report.identity.label.as_str() == "volume" { "blocks" } else { "addresses" }
+}
+
+/// A place that is harmed, in words; `keys` says what the chain's keys are.
+pub fn described(damage: &Damage, keys_are: &str) -> String {
     let what = match &damage.kind {
-        DamageKind::Data { keys } => format!("the data of addresses {} to {}", keys.start, keys.end - 1),
+        DamageKind::Data { keys } => format!("the data of {keys_are} {} to {}", keys.start, keys.end - 1),
         DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
         DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
         DamageKind::Frame => "a segment's header or trailer".to_owned(),

@@ -20,6 +20,7 @@ mod output;
 mod quantity;
 mod serve;
 mod top;
+mod volume;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
             members::layout(&cli.global, *history, &mut out)
         }
         Command::Log(command) => log::run(&cli.global, command, &mut out),
+        Command::Volume(command) => volume::run(command, out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),
         Command::Fsck { paths } => fsck::run(paths, &mut out),

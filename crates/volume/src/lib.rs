@@ -18,6 +18,7 @@ mod error;
 mod index;
 mod kept;
 pub mod limits;
+pub mod nbd;
 mod options;
 mod owner;
 mod planted;

@@ -20,6 +20,10 @@ pub enum PlantedBug {
     NotMerged,
     /// A flush returns when everything is handed over, before it is durable.
     FlushDoesNotWait,
+    /// A client's write of a part of a block does not wait for other writes of the block.
+    PartialWriteDoesNotWait,
+    /// A client's write that is to be stable is answered before it is.
+    FuaAnsweredEarly,
 }
 
 /// Which fault is planted, if any.

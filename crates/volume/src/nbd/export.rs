@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
+use ithaca_chain::ChainError;
 use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::Notify;
 
@@ -12,10 +13,14 @@ use super::handshake::{ExportInfo, NoExport};
 use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES};
 use super::overlap::Overlaps;
 use super::reply::Part;
+use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
-use crate::{Durability, Snapshot, Volume, VolumeError};
+use crate::planted::planted;
+use crate::{Durability, Snapshot, Version, Volume, VolumeError};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The point in time that is whatever the newest version is.
+const NOW: &str = "now";
 /// Blocks that are read or written at a time: a piece of a longer request.
 const PIECE_BLOCKS: u64 = 256;
 
@@ -24,7 +29,7 @@ const _: () = assert!(PIECE_BLOCKS * BLOCK <= ZEROS.len() as u64, "a piece of ze
 /// A volume and everybody's writes to it.
 pub(super) struct Disk {
     volume: Volume,
-    name: String,
+    options: ServerOptions,
     overlaps: RefCell<Overlaps>,
     left: Notify,
 }
@@ -50,7 +55,7 @@ impl From<VolumeError> for Failed {
     fn from(error: VolumeError) -> Self {
         let number = match &error {
             VolumeError::Full { .. } => Errno::NoSpace,
-            VolumeError::Closed => Errno::Shutdown,
+            VolumeError::Stopped(ChainError::Closed) => Errno::Shutdown,
             _ => Errno::InputOutput,
         };
         Self { error: number, words: error.to_string() }
@@ -58,51 +63,74 @@ impl From<VolumeError> for Failed {
 }
 
 impl Disk {
-    /// A volume whose export is called `name`.
-    pub fn new(volume: Volume, name: &str) -> Self {
-        Self { volume, name: name.to_owned(), overlaps: RefCell::default(), left: Notify::default() }
+    /// A volume as it is to be served.
+    pub fn new(volume: Volume, options: ServerOptions) -> Self {
+        Self { volume, options, overlaps: RefCell::default(), left: Notify::default() }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.options.name
     }
 
-    /// The export of this name: the volume by its own name or none, `NAME@v=VERSION` as it was at a version.
+    /// The export of this name: the volume by its own name or none, with `@` and a point in time as it was then.
     pub fn open(self: &Rc<Self>, name: &str) -> Result<Export, NoExport> {
-        let (volume, version) = match name.split_once('@') {
+        let (volume, point) = match name.split_once('@') {
             None => (name, None),
-            Some((volume, point)) => (volume, Some(version_of(point)?)),
+            Some((volume, point)) => (volume, Some(point)),
         };
-        if !volume.is_empty() && volume != self.name {
-            let words = format!("no export `{volume}`: the volume is called `{}`", self.name);
+        if !volume.is_empty() && volume != self.name() {
+            let words = format!("no export `{volume}`: the volume is called `{}`", self.name());
             return Err(NoExport::Unknown(words));
         }
-        let snapshot = version.map(|version| self.volume.at(version)).transpose();
-        let snapshot = snapshot.map_err(|error| NoExport::Unknown(error.to_string()))?;
-        let (name, description) = match version {
-            None => (self.name.clone(), format!("volume {}", self.volume.info().id)),
-            Some(version) => {
-                let name = format!("{}@v={version}", self.name);
-                (name, format!("volume {} as of version {version}", self.volume.info().id))
+        let snapshot = point.map(|point| self.snapshot(point)).transpose()?;
+        let told = self.volume.info();
+        let (name, description) = match &snapshot {
+            None => (self.name().to_owned(), format!("volume {}", told.id)),
+            Some(snapshot) => {
+                let version = snapshot.version();
+                (format!("{}@v={version}", self.name()), format!("volume {}, version {version}", told.id))
             }
         };
-        let size_bytes = self.volume.info().blocks * BLOCK;
-        let info = ExportInfo { name, description, size_bytes, read_only: snapshot.is_some() };
+        let info = ExportInfo {
+            name,
+            description,
+            size_bytes: told.blocks * BLOCK,
+            read_only: snapshot.is_some(),
+            same_for_all: point != Some(NOW),
+        };
         Ok(Export { disk: Rc::clone(self), snapshot, info })
+    }
+
+    /// The state of the volume at a point in time, in the words of an export's name.
+    fn snapshot(&self, point: &str) -> Result<Snapshot, NoExport> {
+        let found = match point.split_once('=') {
+            None if point == NOW => return Ok(self.volume.snapshot()),
+            Some(("snapshot", name)) => self.volume.named(name),
+            Some(("v", version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => {
+                // One that does not fit is none that was ever reached.
+                self.volume.at(Version(version.parse().unwrap_or(u64::MAX)))
+            }
+            _ => {
+                let words = format!("`@{point}`: expected @v=VERSION, @snapshot=NAME or @now");
+                return Err(NoExport::Unknown(words));
+            }
+        };
+        found.map_err(|error| NoExport::Unknown(error.to_string()))
+    }
+
+    fn durability(&self, stable: bool) -> Durability {
+        let stable = stable && !planted!(self.options.planted, FuaAnsweredEarly);
+        if stable { Durability::Stable } else { Durability::Acknowledged }
     }
 
     /// Waits until a write of these blocks may begin.
     async fn turn(&self, blocks: Range<u64>, partial: bool) -> Turn<'_> {
+        let partial = partial && !planted!(self.options.planted, PartialWriteDoesNotWait);
         let turn = Turn { disk: self, ticket: self.overlaps.borrow_mut().enter(blocks, partial) };
         self.left.until(|| self.overlaps.borrow().may_begin(turn.ticket).then_some(())).await;
         turn
     }
-}
-
-fn version_of(point: &str) -> Result<u64, NoExport> {
-    let digits = point.strip_prefix("v=").and_then(|digits| digits.parse().ok());
-    digits.ok_or_else(|| NoExport::Unknown(format!("`@{point}`: expected @v=VERSION")))
 }
 
 /// A write that is under way, until it is dropped.
@@ -143,10 +171,6 @@ fn pieces(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     blocks.step_by(PIECE_BLOCKS as usize).map(move |first| first..(first + PIECE_BLOCKS).min(end))
 }
 
-fn durability(stable: bool) -> Durability {
-    if stable { Durability::Stable } else { Durability::Acknowledged }
-}
-
 impl Export {
     /// What it is.
     pub fn info(&self) -> &ExportInfo {
@@ -162,15 +186,15 @@ impl Export {
     }
 
     /// The extents of these blocks that have a byte in `range`, in order and clipped to it, and whether each is data.
-    fn extents(&self, range: &Range<u64>, at_most: usize) -> Vec<(Range<u64>, bool)> {
-        let blocks = around(range);
+    fn extents(&self, range: &Range<u64>, at_most: usize) -> Result<Vec<(Range<u64>, bool)>, Failed> {
+        let extents = match &self.snapshot {
+            None => self.disk.volume.extents(around(range))?,
+            Some(snapshot) => snapshot.extents(around(range))?,
+        };
         let clip = |(blocks, is_data): (Range<u64>, bool)| {
             (common(&(blocks.start * BLOCK..blocks.end * BLOCK), range), is_data)
         };
-        match &self.snapshot {
-            None => self.disk.volume.extents(blocks).take(at_most).map(clip).collect(),
-            Some(snapshot) => snapshot.extents(blocks).take(at_most).map(clip).collect(),
-        }
+        Ok(extents.take(at_most).map(clip).collect())
     }
 
     /// Reads bytes. With `holes` what is not stored is told apart and not read.
@@ -180,7 +204,7 @@ impl Export {
             self.read_data(&range, &mut parts).await?;
             return Ok(parts);
         }
-        for (extent, is_data) in self.extents(&range, usize::MAX) {
+        for (extent, is_data) in self.extents(&range, usize::MAX)? {
             if is_data {
                 self.read_data(&extent, &mut parts).await?;
             } else {
@@ -218,7 +242,7 @@ impl Export {
             let stable = stable && piece.end == blocks.end;
             let start = ((piece.start - blocks.start) * BLOCK) as usize;
             let end = ((piece.end - blocks.start) * BLOCK) as usize;
-            self.disk.volume.write(piece.start, data.slice(start..end), durability(stable)).await?;
+            self.disk.volume.write(piece.start, data.slice(start..end), self.disk.durability(stable)).await?;
         }
         Ok(())
     }
@@ -248,7 +272,7 @@ impl Export {
             return Ok(());
         }
         let _turn = self.disk.turn(blocks.clone(), false).await;
-        self.disk.volume.discard(blocks, durability(stable)).await?;
+        self.disk.volume.discard(blocks, self.disk.durability(stable)).await?;
         Ok(())
     }
 
@@ -265,13 +289,13 @@ impl Export {
             self.write_bytes(edge, zeros, stable).await?;
         }
         if !stored && !blocks.is_empty() {
-            self.disk.volume.discard(blocks, durability(stable)).await?;
+            self.disk.volume.discard(blocks, self.disk.durability(stable)).await?;
             return Ok(());
         }
         for piece in pieces(blocks.clone()) {
             let zeros = Bytes::from_static(&ZEROS[..((piece.end - piece.start) * BLOCK) as usize]);
             let stable = stable && piece.end == blocks.end;
-            self.disk.volume.write(piece.start, zeros, durability(stable)).await?;
+            self.disk.volume.write(piece.start, zeros, self.disk.durability(stable)).await?;
         }
         Ok(())
     }
@@ -294,9 +318,9 @@ impl Export {
     }
 
     /// Lengths of extents from the start of `range` on, and whether each is data.
-    pub fn status(&self, range: &Range<u64>, one: bool) -> Vec<(u32, bool)> {
-        let at_most = if one { 1 } else { EXTENTS_MAX };
-        let extents = self.extents(range, at_most);
-        extents.into_iter().map(|(extent, is_data)| ((extent.end - extent.start) as u32, is_data)).collect()
+    pub fn status(&self, range: &Range<u64>, one: bool) -> Result<Vec<(u32, bool)>, Failed> {
+        let extents = self.extents(range, if one { 1 } else { EXTENTS_MAX })?;
+        let told = |(extent, is_data): (Range<u64>, bool)| ((extent.end - extent.start) as u32, is_data);
+        Ok(extents.into_iter().map(told).collect())
     }
 }

@@ -73,23 +73,20 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// It cannot be written to.
     pub read_only: bool,
+    /// Another connection that asks for it by the same name gets the same, so that a client may use several.
+    pub same_for_all: bool,
 }
 
 impl ExportInfo {
-    /// The flags that say what can be done with it. A flush on any connection covers what was answered on all of them, so
-    /// that a client may use several.
+    /// The flags that say what can be done with it. A flush on any connection covers what was answered on all of them.
     fn flags(&self) -> u16 {
         let writes = if self.read_only {
             export::READ_ONLY
         } else {
             export::SEND_FUA | export::SEND_TRIM | export::SEND_WRITE_ZEROES
         };
-        export::HAS_FLAGS
-            | export::SEND_FLUSH
-            | export::SEND_DF
-            | export::CAN_MULTI_CONN
-            | export::SEND_CACHE
-            | writes
+        let several = if self.same_for_all { export::CAN_MULTI_CONN } else { 0 };
+        export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_DF | export::SEND_CACHE | writes | several
     }
 }
 

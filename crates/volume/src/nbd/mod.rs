@@ -22,4 +22,4 @@ mod tests;
 mod transmission;
 mod wire;
 
-pub use server::Server;
+pub use server::{Server, ServerOptions};

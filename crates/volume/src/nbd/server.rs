@@ -20,7 +20,7 @@ use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, 
 use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
 use super::reply::Replies;
 use super::transmission::{self, Command, Request, Transmission};
-use crate::Volume;
+use crate::{Planted, Volume};
 
 /// A client that has not chosen an export after this time is gone.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
@@ -40,6 +40,22 @@ enum ConnectionError {
     Silent,
 }
 
+/// How a volume is served.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The export's name; a client that names none gets the volume too.
+    pub name: String,
+    /// A deliberate fault; none in ordinary builds.
+    pub planted: Planted,
+}
+
+impl ServerOptions {
+    /// As the export of this name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), planted: Planted::default() }
+    }
+}
+
 /// Serves a volume to NBD clients until it is stopped or dropped.
 pub struct Server {
     addr: SocketAddr,
@@ -57,11 +73,11 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves `volume` at `listener`, as the export of this name; a client that names none gets it too. Returns at once.
-    pub fn start(env: &Env, listener: Listener, volume: Volume, name: &str) -> Self {
+    /// Serves `volume` at `listener`. Returns at once.
+    pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
         let shared = Rc::new(Shared {
             env: env.clone(),
-            disk: Rc::new(Disk::new(volume, name)),
+            disk: Rc::new(Disk::new(volume, options)),
             stopping: Cell::new(false),
             connections: Cell::new(0),
             changed: Notify::default(),
@@ -148,6 +164,8 @@ async fn serve(shared: &Rc<Shared>, conn: Conn) {
 }
 
 async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
+    // A client may be a machine that is held up, and whose requests are under way.
+    conn.be_patient();
     let Conn { mut reader, writer } = conn;
     let mut received = BytesMut::new();
     let chosen = race(
@@ -307,7 +325,7 @@ impl Session {
                 return Ok(());
             }
             Command::Status { range, one } => {
-                let extents = export.status(&range, one);
+                let extents = export.status(&range, one)?;
                 self.replies.status(&mut &self.writer, cookie, ALLOCATION_ID, &extents);
                 return Ok(());
             }

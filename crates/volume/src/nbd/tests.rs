@@ -29,6 +29,7 @@ fn export() -> ExportInfo {
         description: "a disk of 1 MiB".into(),
         size_bytes: 1 << 20,
         read_only: false,
+        same_for_all: true,
     }
 }
 
@@ -344,6 +345,16 @@ fn requests_under_way_are_bounded_in_number_and_in_bytes() {
         transmission.done(u64::from(len));
         assert!(matches!(transmission.next(&mut received, &mut out), Ok(transmission::Next::Do(_))));
     }
+}
+
+#[test]
+fn a_server_that_stops_refuses_what_comes_after() {
+    let mut transmission = Transmission::new(&export(), ALL);
+    transmission.stop();
+    let mut received = BytesMut::from(&a_request(command::WRITE, 0, 0, 4, b"abcd")[..]);
+    let mut out = BytesMut::new();
+    assert!(matches!(transmission.next(&mut received, &mut out), Ok(transmission::Next::Read(_))));
+    assert_eq!(error_of(&out), Errno::Shutdown as u32);
 }
 
 #[test]

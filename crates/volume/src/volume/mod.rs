@@ -1,6 +1,7 @@
 //! The handle: a volume that is open. Its parts: opening, reading, committing, history, snapshots.
 
 mod commit;
+mod health;
 mod history;
 mod info;
 mod open;

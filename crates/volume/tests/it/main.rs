@@ -5,6 +5,7 @@
 //! * [`plain`]: reads, writes, discards, flushes, extents, and what is refused.
 //! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
 //! * [`damage`]: flipped bits and unreadable sectors.
+//! * [`nbd`]: clients of a served volume.
 //! * [`history`]: floors, snapshots, room that old versions give back.
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
@@ -14,6 +15,7 @@ mod crashes;
 mod damage;
 mod history;
 mod model;
+mod nbd;
 mod plain;
 #[cfg(feature = "planted-bugs")]
 mod planted;

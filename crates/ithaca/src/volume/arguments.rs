@@ -1,0 +1,122 @@
+//! The arguments of `ithaca volume`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::cli::parse_endpoint;
+use crate::quantity;
+
+/// The port that clients of NBD try by themselves, on this machine only.
+const DEFAULT_NBD: &str = "127.0.0.1:10809";
+
+/// `ithaca volume`.
+#[derive(Subcommand, Debug)]
+pub enum VolumeCommand {
+    /// Make a volume
+    #[command(after_help = "Example:\n  ithaca volume create ./disk --size 1G --keep-age 1h\n  \
+                      ithaca volume create /mnt/a /mnt/b --size 100G\n  \
+                      ithaca volume create /mnt/a+/mnt/b --size 100G\n\n\
+                      The room is taken at once: a quarter more than the size, and room for the log that it is. Old \
+                      versions are kept as far as that room goes.")]
+    Create(CreateArgs),
+    /// Show what a volume is and holds
+    #[command(after_help = "Example:\n  ithaca volume info ./disk --json")]
+    Info(DirArgs),
+    /// Export a volume as a block device, until a signal comes
+    #[command(after_help = "Example:\n  ithaca volume serve ./disk\n  nbdinfo nbd://127.0.0.1\n  \
+                      nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
+                      Exports: the name or none is the volume; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
+                      a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.")]
+    Serve(ServeVolumeArgs),
+    /// Verify everything that a volume holds; never changes it
+    #[command(after_help = "Example:\n  ithaca volume check ./disk")]
+    Check(DirArgs),
+    /// Read everything that a volume holds, and repair what a mirror has whole
+    #[command(after_help = "Example:\n  ithaca volume scrub /mnt/a+/mnt/b")]
+    Scrub(DirArgs),
+    /// Give the present state of a volume a name by which it stays readable
+    #[command(after_help = "Example:\n  ithaca volume snapshot ./disk before-upgrade")]
+    Snapshot(SnapshotArgs),
+}
+
+/// Where a volume lies.
+#[derive(Args, Debug)]
+pub struct DirArgs {
+    /// Its directories, files or block devices, all of them; A+B are two that hold the same
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+}
+
+/// What transactions are held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IsolationArg {
+    /// As if they had run one after the other
+    Serializable,
+    /// Each reads from one snapshot, and no two write the same
+    Snapshot,
+}
+
+/// `ithaca volume create`.
+#[derive(Args, Debug)]
+pub struct CreateArgs {
+    /// Where it lies, and how it is spread
+    #[command(flatten)]
+    pub at: DirArgs,
+    /// Size of the volume, a multiple of 4k
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub size: u64,
+    /// Bytes that are taken in each directory [default: as much as all blocks and a quarter more need]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub drive_size: Option<u64>,
+    /// Old versions that are kept, as far as there is room
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub keep_versions: u64,
+    /// How long old versions are kept, as far as there is room
+    #[arg(long, default_value = "0s", value_name = "SPAN", value_parser = quantity::duration)]
+    pub keep_age: Duration,
+    /// What transactions are held to
+    #[arg(long, value_enum, default_value_t = IsolationArg::Serializable)]
+    pub isolation: IsolationArg,
+}
+
+/// `ithaca volume serve`.
+#[derive(Args, Debug)]
+pub struct ServeVolumeArgs {
+    /// Where it lies
+    #[command(flatten)]
+    pub at: DirArgs,
+    /// Where NBD clients connect; port 0 picks a free one
+    #[arg(long, default_value = DEFAULT_NBD, value_name = "HOST:PORT", value_parser = parse_endpoint)]
+    pub nbd: SocketAddr,
+    /// Name of the export [default: the name of the first directory]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub name: Option<String>,
+}
+
+/// `ithaca volume snapshot`.
+#[derive(Args, Debug)]
+pub struct SnapshotArgs {
+    /// Where it lies
+    pub dir: PathBuf,
+    /// The snapshot's name
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Forget a snapshot instead
+    #[arg(long)]
+    pub delete: bool,
+}
+
+/// Longest name of an export or a snapshot, in bytes.
+const NAME_MAX_BYTES: usize = 64;
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_allowed = (1..=NAME_MAX_BYTES).contains(&text.len())
+        && !text.contains(['@', '/'])
+        && !text.contains(char::is_control);
+    is_allowed
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("expected 1 to {NAME_MAX_BYTES} bytes without `@` and `/`"))
+}

@@ -1,0 +1,262 @@
+//! `ithaca volume`: volumes in directories of this machine.
+//!
+//! A volume lies in a file `volume.chain` in each of its directories. All commands but `create` need every one of them, and no
+//! two processes can have a volume open.
+
+mod arguments;
+mod check;
+mod serve;
+
+use std::path::{Path, PathBuf};
+
+use ithaca_chain::{ChainOptions, Drives};
+use ithaca_env::Env;
+use ithaca_env::drive::{Drive, OpenDrive};
+use ithaca_env::real::{self, files};
+use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
+use ithaca_volume::{
+    Info, Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings,
+};
+
+pub use arguments::VolumeCommand;
+use arguments::{CreateArgs, DirArgs, IsolationArg, SnapshotArgs};
+
+use crate::failure::Failure;
+use crate::fsck::{chain_failed, drive_failed};
+use crate::json::{Object, array};
+use crate::output::Output;
+use crate::quantity::short_bytes;
+
+/// The file of a volume in a directory.
+const FILE_NAME: &str = "volume.chain";
+/// Segments that a volume's drive has about, so that cleaning has a choice.
+const SEGMENTS_WANTED: u64 = 64;
+/// Segments of a new volume, in bytes: a small volume has small ones.
+const SEGMENT_MIN_BYTES: u64 = 4 << 20;
+const SEGMENT_MAX_BYTES: u64 = 64 << 20;
+/// Segments that a chain needs for itself: those that are being written, prepared or cleaned, and its reserve.
+const SPARE_SEGMENTS: u64 = 16;
+
+/// Runs a command.
+pub fn run(command: &VolumeCommand, out: Output) -> Result<(), Failure> {
+    let mut out = out;
+    match command {
+        VolumeCommand::Create(arguments) => create(arguments, &mut out),
+        VolumeCommand::Info(at) => info(at, &mut out),
+        VolumeCommand::Serve(arguments) => serve::run(arguments, out),
+        VolumeCommand::Check(at) => check::check(at, &mut out),
+        VolumeCommand::Scrub(at) => check::scrub(at, &mut out),
+        VolumeCommand::Snapshot(arguments) => snapshot(arguments, &mut out),
+    }
+}
+
+/// `volume VERB DIR...`, for errors.
+fn context(verb: &str, at: &DirArgs) -> String {
+    let dirs: Vec<String> = at.dirs.iter().map(|dir| dir.display().to_string()).collect();
+    format!("volume {verb} {}", dirs.join(" "))
+}
+
+/// The files of a volume: those of a link, which hold the same, together.
+fn links(dirs: &[PathBuf]) -> Vec<Vec<PathBuf>> {
+    let sides = |dir: &PathBuf| match dir.to_str() {
+        Some(text) => text.split('+').map(|side| file_of(Path::new(side))).collect(),
+        None => vec![file_of(dir)],
+    };
+    dirs.iter().map(sides).collect()
+}
+
+/// A file or a block device is meant itself; anything else is a directory.
+fn file_of(path: &Path) -> PathBuf {
+    if files::exists(path) && !files::is_dir(path) { path.to_owned() } else { path.join(FILE_NAME) }
+}
+
+/// Opens the drives of a volume, creating each file that is not there if a size is given.
+async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Result<Vec<Vec<Drive>>, Failure> {
+    let mut opened = Vec::new();
+    for link in links(&at.dirs) {
+        let mut sides = Vec::new();
+        for path in link {
+            let open = OpenDrive { path, create_bytes, read_only: false };
+            sides.push(env.open_drive(open).await.map_err(drive_failed)?);
+        }
+        opened.push(sides);
+    }
+    Ok(opened)
+}
+
+/// Opens the volume of these directories. Its files stay as large as they are.
+async fn open(env: &Env, at: &DirArgs) -> Result<Volume, Failure> {
+    let drives = open_drives(env, at, None).await?;
+    let chain = ChainOptions { capacity_bytes: largest(&drives), ..ChainOptions::default() };
+    let settings = VolumeSettings { chain, ..VolumeSettings::default() };
+    Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
+}
+
+fn largest(drives: &[Vec<Drive>]) -> u64 {
+    drives.iter().flatten().map(Drive::size_bytes).max().unwrap_or(0)
+}
+
+/// How a volume that cannot be opened or used ends a command.
+fn failed(error: VolumeError) -> Failure {
+    let line = error.to_string();
+    match error {
+        VolumeError::Chain(error) => chain_failed(error),
+        VolumeError::Drive(error) => drive_failed(error),
+        VolumeError::Lost { .. } | VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => {
+            Failure::damaged(line)
+        }
+        VolumeError::NoSuchSnapshot { .. } | VolumeError::NoSuchVersion { .. } => Failure::no(line),
+        VolumeError::Option { .. }
+        | VolumeError::NotAVolume { .. }
+        | VolumeError::BadName { .. }
+        | VolumeError::NameTaken { .. }
+        | VolumeError::TooManySnapshots { .. } => Failure::usage(line),
+        _ => Failure::unreachable(line),
+    }
+}
+
+fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
+    let created = real::run(|env| async move {
+        let options = options(arguments)?;
+        let chain = &options.settings.chain;
+        for dir in links(&arguments.at.dirs).into_iter().flatten() {
+            if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                let made = files::create_dir(parent);
+                made.map_err(|error| Failure::usage(format!("{}: {error}", parent.display())))?;
+            }
+        }
+        let drives = open_drives(&env, &arguments.at, Some(chain.capacity_bytes)).await?;
+        let settings = VolumeSettings {
+            chain: ChainOptions { capacity_bytes: largest(&drives), ..chain.clone() },
+            ..options.settings
+        };
+        let options = VolumeOptions { settings, ..options };
+        let volume = Volume::create(&env, Drives::from(drives), options).await.map_err(failed)?;
+        let info = volume.info();
+        volume.close().await.map_err(failed)?;
+        tell(&info, &[], out)
+    });
+    created.map_err(|failure: Failure| failure.context(context("create", &arguments.at)))
+}
+
+fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
+    let block = VOLUME_BLOCK_BYTES as u64;
+    if arguments.size == 0 || !arguments.size.is_multiple_of(block) {
+        let size = arguments.size;
+        return Err(Failure::usage(format!(
+            "--size {size}: expected a multiple of {block}, at least {block}"
+        )));
+    }
+    let segment_bytes = (arguments.size / SEGMENTS_WANTED).next_power_of_two();
+    let segment_bytes = segment_bytes.clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES);
+    let links = arguments.at.dirs.len() as u64;
+    let needed = (arguments.size / 4 * 5).div_ceil(links) + SPARE_SEGMENTS * segment_bytes;
+    let capacity_bytes = arguments.drive_size.unwrap_or(needed).next_multiple_of(block);
+    let chain = ChainOptions {
+        segment_bytes,
+        capacity_bytes,
+        grow_bytes: segment_bytes.max(ChainOptions::default().grow_bytes),
+        ..ChainOptions::default()
+    };
+    Ok(VolumeOptions {
+        retention: Retention { versions: arguments.keep_versions, age: arguments.keep_age },
+        isolation: match arguments.isolation {
+            IsolationArg::Serializable => Isolation::StrictSerializable,
+            IsolationArg::Snapshot => Isolation::Snapshot,
+        },
+        settings: VolumeSettings { chain, ..VolumeSettings::default() },
+        ..VolumeOptions::new(arguments.size / block)
+    })
+}
+
+fn info(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
+    let told = real::run(|env| async move {
+        let volume = open(&env, at).await?;
+        let told = tell(&volume.info(), &volume.snapshots(), out);
+        volume.close().await.map_err(failed)?;
+        told
+    });
+    told.map_err(|failure: Failure| failure.context(context("info", at)))
+}
+
+fn snapshot(arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
+    let (name, at) = (&arguments.name, DirArgs { dirs: vec![arguments.dir.clone()] });
+    let context = context("snapshot", &at);
+    let named = real::run(|env| async move {
+        let volume = open(&env, &at).await?;
+        let done = match arguments.delete {
+            false => volume.create_snapshot(name).await.map(|version| version.0),
+            true => volume.delete_snapshot(name).await.map(|()| 0),
+        };
+        volume.close().await.map_err(failed)?;
+        let version = done.map_err(failed)?;
+        out.either(
+            || match arguments.delete {
+                false => format!("snapshot {name} is version {version}"),
+                true => format!("snapshot {name} is forgotten"),
+            },
+            || match arguments.delete {
+                false => Object::new().string("snapshot", name).number("version", version),
+                true => Object::new().string("snapshot", name).boolean("deleted", true),
+            },
+        )?;
+        out.flush()
+    });
+    named.map_err(|failure: Failure| failure.context(context))
+}
+
+fn tell(info: &Info, snapshots: &[(String, Version)], out: &mut Output) -> Result<(), Failure> {
+    out.either(|| human(info, snapshots), || json(info, snapshots))?;
+    out.flush()
+}
+
+fn human(info: &Info, snapshots: &[(String, Version)]) -> String {
+    let block = VOLUME_BLOCK_BYTES as u64;
+    let mut text = format!(
+        "volume {}: {} ({} blocks of 4K), {} of data; version {}, history from {}; {} free on its drives",
+        info.id,
+        short_bytes(info.blocks * block),
+        info.blocks,
+        short_bytes(info.data_blocks * block),
+        info.version,
+        info.floor,
+        short_bytes(info.chain.free_bytes),
+    );
+    for (name, version) in snapshots {
+        text += &format!("\n  snapshot {name}: version {version}");
+    }
+    for link in &info.chain.links {
+        text += &format!("\n  {}: {} segments, {} free", link.drive, link.segments, link.segments_free);
+    }
+    text
+}
+
+fn json(info: &Info, snapshots: &[(String, Version)]) -> Object {
+    let block = VOLUME_BLOCK_BYTES as u64;
+    let isolation = match info.isolation {
+        Isolation::StrictSerializable => "serializable",
+        Isolation::Snapshot => "snapshot",
+    };
+    let snapshot = |(name, version): &(String, Version)| {
+        Object::new().string("name", name).number("version", version.0).finish()
+    };
+    let drive = |link: &ithaca_chain::LinkStats| {
+        let drive = Object::new().string("drive", &link.drive).number("segments", link.segments);
+        drive.number("free", link.segments_free).finish()
+    };
+    Object::new()
+        .string("volume", &info.id.to_string())
+        .number("size_bytes", info.blocks * block)
+        .number("blocks", info.blocks)
+        .number("data_blocks", info.data_blocks)
+        .number("version", info.version.0)
+        .number("floor", info.floor.0)
+        .number("versions", info.versions)
+        .number("keep_versions", info.retention.versions)
+        .number("keep_age_ms", u64::try_from(info.retention.age.as_millis()).unwrap_or(u64::MAX))
+        .string("isolation", isolation)
+        .number("segment_bytes", info.chain.segment_bytes)
+        .number("free_bytes", info.chain.free_bytes)
+        .raw("snapshots", &array(snapshots.iter().map(snapshot)))
+        .raw("drives", &array(info.chain.links.iter().map(drive)))
+}

@@ -1,0 +1,24 @@
+//! Whether the drives are well.
+
+use super::Volume;
+use crate::error::VolumeError;
+
+impl Volume {
+    /// Waits until nothing more is taken because a write has failed, and says why. Never ends for one that is well.
+    pub async fn failed(&self) -> VolumeError {
+        let chain = &self.inner.chain;
+        loop {
+            if let Err(error) = chain.changed(chain.durable()).await {
+                return VolumeError::Stopped(error);
+            }
+        }
+    }
+
+    /// Reads and verifies everything that the drives hold, old versions too, no faster than the chain's
+    /// `scrub_bytes_per_second`. On return what one side of a mirror lacked and another had is written again, and what none has is in
+    /// the [`damage`](ithaca_chain::Stats::damage) of [`Info::chain`](super::Info::chain). What was written of late, which is in no closed
+    /// segment yet, is left out. Errors: `Stopped`. Dropping the future ends the pass.
+    pub async fn scrub(&self) -> Result<(), VolumeError> {
+        Ok(self.inner.chain.scrub().await?)
+    }
+}

@@ -1,0 +1,119 @@
+//! A client of NBD that asks for one thing at a time, by simple replies.
+
+use std::net::SocketAddr;
+
+use bytes::{Buf, BufMut, BytesMut};
+use ithaca_env::Env;
+use ithaca_env::net::Conn;
+
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const FLUSH: u16 = 3;
+pub const TRIM: u16 = 4;
+pub const ZERO: u16 = 6;
+pub const FUA: u16 = 1;
+pub const NO_HOLE: u16 = 2;
+
+pub const EPERM: u32 = 1;
+pub const ENOSPC: u32 = 28;
+
+/// A connection in transmission.
+pub struct Client {
+    conn: Conn,
+    received: BytesMut,
+    cookie: u64,
+    /// Bytes of the export.
+    pub size_bytes: u64,
+    /// What can be done with it.
+    pub flags: u16,
+}
+
+impl Client {
+    /// Opens an export; panics if it is refused.
+    pub async fn open(env: &Env, addr: SocketAddr, export: &str) -> Self {
+        Self::try_open(env, addr, export).await.expect("the export is there")
+    }
+
+    /// Opens an export; `None` if the server ends the connection instead.
+    pub async fn try_open(env: &Env, addr: SocketAddr, export: &str) -> Option<Self> {
+        let conn = env.connect(addr).await.expect("it listens");
+        let mut client = Self { conn, received: BytesMut::new(), cookie: 0, size_bytes: 0, flags: 0 };
+        client.take(18).await?;
+        client.conn.writer.push(|out| {
+            out.put_u32(3);
+            out.put_slice(b"IHAVEOPT");
+            out.put_u32(1);
+            out.put_u32(export.len() as u32);
+            out.put_slice(export.as_bytes());
+        });
+        let mut answer = client.take(10).await?;
+        (client.size_bytes, client.flags) = (answer.get_u64(), answer.get_u16());
+        Some(client)
+    }
+
+    /// Waits for so many bytes; `None` if the connection ends before.
+    async fn take(&mut self, len: usize) -> Option<BytesMut> {
+        while self.received.len() < len {
+            if !matches!(self.conn.reader.read(&mut self.received).await, Ok(1..)) {
+                return None;
+            }
+        }
+        Some(self.received.split_to(len))
+    }
+
+    /// Sends a request and does not wait for its answer.
+    pub fn send(&mut self, kind: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) {
+        self.cookie += 1;
+        let cookie = self.cookie;
+        self.conn.writer.push(|out| {
+            out.put_u32(0x2560_9513);
+            out.put_u16(flags);
+            out.put_u16(kind);
+            out.put_u64(cookie);
+            out.put_u64(offset);
+            out.put_u32(len);
+            out.put_slice(payload);
+        });
+    }
+
+    /// Sends what is no request.
+    pub fn send_senseless(&mut self) {
+        self.conn.writer.push(|out| out.put_bytes(7, 64));
+    }
+
+    /// Waits for the answer of a request that carries no data: its error. `None` if the connection ends.
+    pub async fn answer(&mut self) -> Option<u32> {
+        let mut head = self.take(16).await?;
+        assert_eq!(head.get_u32(), 0x6744_6698, "a simple reply");
+        Some(head.get_u32())
+    }
+
+    async fn ask(&mut self, kind: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) -> Result<(), u32> {
+        self.send(kind, flags, offset, len, payload);
+        match self.answer().await.expect("the connection is there") {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    pub async fn write(&mut self, offset: u64, data: &[u8], flags: u16) -> Result<(), u32> {
+        self.ask(WRITE, flags, offset, data.len() as u32, data).await
+    }
+
+    pub async fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
+        self.ask(READ, 0, offset, len, b"").await?;
+        Ok(self.take(len as usize).await.expect("the connection is there").to_vec())
+    }
+
+    pub async fn zero(&mut self, offset: u64, len: u32, flags: u16) -> Result<(), u32> {
+        self.ask(ZERO, flags, offset, len, b"").await
+    }
+
+    pub async fn trim(&mut self, offset: u64, len: u32) -> Result<(), u32> {
+        self.ask(TRIM, 0, offset, len, b"").await
+    }
+
+    pub async fn flush(&mut self) -> Result<(), u32> {
+        self.ask(FLUSH, 0, 0, 0, b"").await
+    }
+}
