@@ -70,7 +70,7 @@ pub struct CreateArgs {
     pub size: u64,
     /// Bytes that are taken in each directory [default: as much as all blocks and a quarter more need]
     #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
-    pub drive_size: Option<u64>,
+    pub room: Option<u64>,
     /// Old versions that are kept, as far as there is room
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub keep_versions: u64,

@@ -4,7 +4,7 @@ use ithaca_chain::Damage;
 use ithaca_env::real;
 
 use super::arguments::DirArgs;
-use super::{context, failed, open, open_drives};
+use super::{context, failed, open, open_drives, refuse_others};
 use crate::failure::Failure;
 use crate::fsck::{check_chain, described};
 use crate::json::{Object, array, quoted};
@@ -15,14 +15,7 @@ pub fn check(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
     let context = context("check", at);
     let checked = real::run(|env| async move {
         let drives: Vec<_> = open_drives(&env, at, None).await?.into_iter().flatten().collect();
-        for drive in &drives {
-            let identity = ithaca_chain::identify(drive).await;
-            if let Ok(Some(other)) = identity
-                && other.label.as_str() != "volume"
-            {
-                return Err(Failure::usage(format!("{} holds {}, no volume", drive.name(), other.label)));
-            }
-        }
+        refuse_others(drives.iter()).await?;
         let is_whole = check_chain(&drives, out).await?;
         out.flush()?;
         is_whole.then_some(()).ok_or_else(|| Failure::damaged("the volume is damaged"))

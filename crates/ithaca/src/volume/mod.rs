@@ -9,7 +9,7 @@ mod serve;
 
 use std::path::{Path, PathBuf};
 
-use ithaca_chain::{ChainOptions, Drives};
+use ithaca_chain::{ChainOptions, Drives, OpenError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -29,6 +29,8 @@ use crate::quantity::short_bytes;
 
 /// The file of a volume in a directory.
 const FILE_NAME: &str = "volume.chain";
+/// What the chain of a volume says that it is.
+const LABEL: &str = "volume";
 /// Segments that a volume's drive has about, so that cleaning has a choice.
 const SEGMENTS_WANTED: u64 = 64;
 /// Segments of a new volume, in bytes: a small volume has small ones.
@@ -87,9 +89,22 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
 /// Opens the volume of these directories. Its files stay as large as they are.
 async fn open(env: &Env, at: &DirArgs) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
+    refuse_others(drives.iter().flatten()).await?;
     let chain = ChainOptions { capacity_bytes: largest(&drives), ..ChainOptions::default() };
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };
     Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
+}
+
+/// A drive that holds something else than a volume, and says so, is a mistake of whoever named it.
+async fn refuse_others(drives: impl Iterator<Item = &Drive>) -> Result<(), Failure> {
+    for drive in drives {
+        if let Ok(Some(other)) = ithaca_chain::identify(drive).await
+            && other.label.as_str() != LABEL
+        {
+            return Err(Failure::usage(format!("{} is no volume: it holds {}", drive.name(), other.label)));
+        }
+    }
+    Ok(())
 }
 
 fn largest(drives: &[Vec<Drive>]) -> u64 {
@@ -100,6 +115,13 @@ fn largest(drives: &[Vec<Drive>]) -> u64 {
 fn failed(error: VolumeError) -> Failure {
     let line = error.to_string();
     match error {
+        VolumeError::Chain(OpenError::AlreadyThere { drive, id }) => {
+            Failure::usage(format!("{drive} holds volume or chain {id} already"))
+        }
+        VolumeError::Chain(OpenError::NotAChain { drive }) => {
+            Failure::usage(format!("{drive} holds no volume"))
+        }
+        VolumeError::Chain(error @ OpenError::Options(_)) => Failure::usage(error.to_string()),
         VolumeError::Chain(error) => chain_failed(error),
         VolumeError::Drive(error) => drive_failed(error),
         VolumeError::Lost { .. } | VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => {
@@ -151,7 +173,7 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
     let segment_bytes = segment_bytes.clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES);
     let links = arguments.at.dirs.len() as u64;
     let needed = (arguments.size / 4 * 5).div_ceil(links) + SPARE_SEGMENTS * segment_bytes;
-    let capacity_bytes = arguments.drive_size.unwrap_or(needed).next_multiple_of(block);
+    let capacity_bytes = arguments.room.unwrap_or(needed).next_multiple_of(block);
     let chain = ChainOptions {
         segment_bytes,
         capacity_bytes,

@@ -9,6 +9,7 @@
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
 //! * [`cluster`]: clusters of several servers, and who belongs to them.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
+//! * [`volume`]: volumes, and real clients of NBD.
 //! * [`bench`]: every workload prints its figures.
 
 #![expect(
@@ -29,3 +30,4 @@ mod read;
 mod serve;
 mod settings;
 mod top;
+mod volume;

@@ -1,0 +1,123 @@
+//! The commands: what they print, how they end, and what they refuse.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use super::{Served, text, volume};
+use crate::harness::{ithaca, number_field, run, string_field, temp_dir};
+
+#[test]
+fn a_volume_is_made_shown_checked_and_scrubbed() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    let create = ["create", text(&disk), "--size", "8M", "--keep-versions", "9", "--json"];
+    let made = volume(&create).expect(0).text();
+    assert_eq!((number_field(&made, "size_bytes"), number_field(&made, "blocks")), (8 << 20, 2048));
+    let shown = volume(&["info", text(&disk), "--json"]).expect(0).text();
+    for key in ["version", "floor", "data_blocks", "versions"] {
+        assert_eq!(number_field(&shown, key), 0, "{key}");
+    }
+    assert_eq!(number_field(&shown, "keep_versions"), 9);
+    assert_eq!(string_field(&shown, "volume"), string_field(&made, "volume"));
+    assert!(volume(&["check", text(&disk)]).expect(0).text().contains("ok: volume"));
+    assert!(run(ithaca(&["fsck", text(&disk)]), b"").expect(0).text().contains("ok: volume"));
+    let scrubbed = volume(&["scrub", text(&disk), "--json"]).expect(0).text();
+    assert_eq!(number_field(&scrubbed, "repaired"), 0);
+    let named = volume(&["snapshot", text(&disk), "one", "--json"]).expect(0).text();
+    assert_eq!(named, "{\"snapshot\":\"one\",\"version\":0}\n");
+    assert!(volume(&["info", text(&disk), "--json"]).expect(0).text().contains("\"name\":\"one\""));
+    volume(&["snapshot", text(&disk), "one", "--delete"]).expect(0);
+    volume(&["snapshot", text(&disk), "one", "--delete"]).expect(1);
+}
+
+#[test]
+fn a_volume_may_be_spread_over_directories_and_each_is_needed() {
+    let dir = temp_dir();
+    let [one, two, three] = ["one", "two", "three"].map(|name| text(&dir.path().join(name)).to_owned());
+    let mirror = format!("{two}+{three}");
+    volume(&["create", &one, &mirror, "--size", "8M"]).expect(0);
+    let shown = volume(&["info", &one, &two, &three]).expect(0).text();
+    assert_eq!(shown.lines().count(), 4, "{shown}");
+    let refused = volume(&["info", &one]).expect(2).stderr;
+    assert!(refused.contains("is missing"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_in_one_line() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let expect = |arguments: &[&str], code, words: &str| {
+        let said = volume(arguments).expect(code).stderr;
+        assert!(said.contains(words) && said.contains(arguments[0]), "{arguments:?}: {said}");
+    };
+    expect(&["create", text(&disk), "--size", "8M"], 2, "already");
+    expect(&["create", text(&dir.path().join("other")), "--size", "5000"], 2, "multiple of 4096");
+    expect(&["info", text(&dir.path().join("nowhere"))], 2, "no such file");
+    std::fs::write(dir.path().join("zeros"), vec![0; 1 << 20]).expect("writable");
+    expect(&["info", text(&dir.path().join("zeros"))], 2, "holds no volume");
+    let named = volume(&["snapshot", text(&disk), "a@b"]).expect(2).stderr;
+    assert!(named.contains("a@b") && named.contains("without `@`"), "{named}");
+    let served = Served::start(&disk);
+    expect(&["info", text(&disk)], 3, "in use");
+    let other = dir.path().join("other");
+    volume(&["create", text(&other), "--size", "8M"]).expect(0);
+    expect(&["serve", text(&other), "--nbd", &served.addr], 3, "port is in use");
+    assert_eq!(served.stop(), Some(0));
+}
+
+#[test]
+fn a_chain_that_is_no_volume_is_refused_by_name() {
+    let dir = temp_dir();
+    let dev = crate::harness::Dev::start(dir.path(), &[]);
+    dev.feed("log append", b"x").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let chain = dir.path().join("unit-1.chain");
+    for verb in ["info", "check", "serve"] {
+        let said = volume(&[verb, text(&chain)]).expect(2).stderr;
+        assert!(said.contains("no volume"), "{said}");
+    }
+}
+
+#[test]
+fn a_server_that_is_stopped_or_killed_gives_its_port_back_at_once() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let first = Served::start(&disk);
+    let addr = first.addr.clone();
+    // A connection that the server closes leaves a socket behind, which must not keep the port taken.
+    let client = std::net::TcpStream::connect(&addr).expect("it listens");
+    assert_eq!(first.stop(), Some(0));
+    let second = Served::at(&disk, &addr);
+    drop((second, client));
+    assert_eq!(Served::at(&disk, &addr).stop(), Some(0));
+}
+
+#[test]
+fn a_volume_that_is_harmed_says_so_and_names_the_blocks() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let served = Served::start(&disk);
+    // Raw NBD: flags, the export without a name, a write with FUA of block 3, a disconnect.
+    let mut client = std::net::TcpStream::connect(&served.addr).expect("it listens");
+    let needle = b"a needle in a block, of which there is one";
+    let mut block = vec![7; 4096];
+    block[..needle.len()].copy_from_slice(needle);
+    let mut bytes = Vec::from(*b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0");
+    bytes.extend_from_slice(b"\x25\x60\x95\x13\0\x01\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x30\0\0\0\x10\0");
+    bytes.extend_from_slice(&block);
+    client.write_all(&bytes).expect("it listens");
+    let mut answer = [0; 18 + 10 + 16];
+    std::io::Read::read_exact(&mut client, &mut answer).expect("an answer");
+    assert_eq!(answer[28..36], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], "it was written");
+    assert_eq!(served.stop(), Some(0));
+    let path = disk.join("volume.chain");
+    let stored = std::fs::read(&path).expect("it is there");
+    let at = stored.windows(needle.len()).position(|part| part == needle).expect("it is stored as it is");
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).expect("writable");
+    file.seek(SeekFrom::Start(at as u64)).expect("a file");
+    file.write_all(b"A").expect("writable");
+    let checked = volume(&["check", text(&disk)]).expect(4).text();
+    assert!(checked.contains("the data of blocks 3 to 3"), "{checked}");
+}

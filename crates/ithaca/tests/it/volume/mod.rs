@@ -1,0 +1,89 @@
+//! Volumes: the commands, and real clients of NBD against a real server.
+//!
+//! * [`commands`]: what is made, shown, checked and refused.
+//! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
+//! * [`filesystem`]: ext4 on a volume, and the server killed under it.
+//!
+//! What needs a program that is not installed says so and passes: `./test` installs them where it may.
+
+mod commands;
+mod filesystem;
+mod tools;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Ran, ithaca, run, signal, string_field};
+
+/// Runs `ithaca volume ...`.
+fn volume(arguments: &[&str]) -> Ran {
+    run(ithaca(&[&["volume"], arguments].concat()), b"")
+}
+
+/// A directory as text.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// A volume that is served until this is dropped, which kills the server.
+struct Served {
+    child: Child,
+    addr: String,
+}
+
+impl Served {
+    /// Serves the volume of `dir` at a free port.
+    fn start(dir: &Path) -> Self {
+        Self::at(dir, "127.0.0.1:0")
+    }
+
+    fn at(dir: &Path, addr: &str) -> Self {
+        let mut command = ithaca(&["volume", "serve", text(dir), "--json", "--nbd", addr]);
+        let mut child = command.stderr(Stdio::inherit()).spawn().expect("the program starts");
+        let mut ready = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut ready).expect("its output is open");
+        Self { child, addr: string_field(&ready, "nbd") }
+    }
+
+    /// The URI of an export.
+    fn uri(&self, export: &str) -> String {
+        format!("nbd://{}/{export}", self.addr)
+    }
+
+    /// Asks it to stop, and returns its exit code.
+    fn stop(mut self) -> Option<i32> {
+        signal(&self.child, "TERM");
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether these programs are there; says which is not.
+fn has(programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| {
+        let found =
+            Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+        !found.is_ok_and(|found| found.success())
+    });
+    if let Some(program) = missing {
+        eprintln!("skip: {program} is not installed");
+    }
+    missing.is_none()
+}
+
+/// Runs a program to its end; panics with what it said if it fails. Returns its standard output.
+fn tool(line: &[&str]) -> String {
+    let output = Command::new("timeout").arg("60").args(line).output().expect("timeout is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line:?}: {}: {said}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
