@@ -21,6 +21,7 @@ mod plan;
 mod redis;
 mod report;
 mod side;
+mod volume;
 
 use std::io;
 use std::path::PathBuf;
@@ -62,18 +63,21 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| chain::is_named(name)));
     let with_cluster = !bare_only
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == cluster::NAME));
+    // Only by name: it needs programs that others do not.
+    let with_volume = arguments.names.iter().any(|name| name == volume::NAME);
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    if benches.is_empty() && !with_chain && !with_cluster {
+    if benches.is_empty() && !with_chain && !with_cluster && !with_volume {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
         return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {known}",
+            "no such bench; there are: bare {} {} {} {known}",
             chain::NAME,
-            cluster::NAME
+            cluster::NAME,
+            volume::NAME
         )));
     }
     std::fs::create_dir_all(&arguments.data)?;
@@ -81,6 +85,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     let mut all_met = if with_chain { chain::run(arguments, &drive)? } else { true };
     if with_cluster {
         all_met &= cluster::run(arguments, &drive)?;
+    }
+    if with_volume {
+        all_met &= volume::run(arguments, &drive)?;
     }
     if !benches.is_empty() {
         all_met &= run_servers(arguments, &benches, bare_only, &drive)?;

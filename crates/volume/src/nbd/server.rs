@@ -260,11 +260,26 @@ impl Session {
 
     /// Reads and begins requests until the client disconnects or the server stops, and waits for those that are under way.
     async fn run(self, mut reader: Reader, mut received: BytesMut) -> Result<(), ConnectionError> {
-        let ended = self.take_requests(&mut reader, &mut received).await;
-        self.done.until(|| (self.core.borrow().under_way() == 0).then_some(())).await;
+        let taking = self.take_requests(&mut reader, &mut received);
+        let ended = match race(taking, self.shared.stopping()).await {
+            Ended::First(ended) => ended,
+            Ended::Second(()) => self.refuse(&mut received),
+        };
+        if let Ended::Second(()) = race(self.all_done(), self.shared.stopping()).await
+            && self.shared.env.timeout(FAREWELL, self.all_done()).await.is_err()
+        {
+            // The client does not take its replies: those that wait for it get an end.
+            self.writer.close();
+            self.all_done().await;
+        }
         ended
     }
 
+    async fn all_done(&self) {
+        self.done.until(|| (self.core.borrow().under_way() == 0).then_some(())).await;
+    }
+
+    /// Takes requests until the client disconnects. Dropping the future loses none of them.
     async fn take_requests(
         &self,
         reader: &mut Reader,
@@ -279,18 +294,23 @@ impl Session {
                 transmission::Next::Do(request) => self.begin(request),
                 transmission::Next::Full => self.done.after(done).await,
                 transmission::Next::End => return Ok(()),
-                // It stops, and what was sent before is answered.
-                transmission::Next::Read(_) if self.shared.stopping.get() => return Ok(()),
                 transmission::Next::Read(missing) => {
                     received.reserve(missing);
-                    match race(reader.read(received), self.shared.stopping()).await {
-                        Ended::First(Ok(0)) => return Ok(()),
-                        Ended::First(read) => read.map(|_| ())?,
-                        Ended::Second(()) => self.core.borrow_mut().stop(),
+                    if reader.read(received).await? == 0 {
+                        return Ok(());
                     }
                 }
             }
         }
+    }
+
+    /// Refuses what has come and was not begun: the server stops.
+    fn refuse(&self, received: &mut BytesMut) -> Result<(), ConnectionError> {
+        let mut core = self.core.borrow_mut();
+        core.stop();
+        // Nothing is begun any more, so that this ends with what has come.
+        core.next(received, &mut &self.writer)?;
+        Ok(())
     }
 
     fn begin(&self, request: Request) {

@@ -13,7 +13,7 @@ use ithaca_volume::{Planted, Volume};
 
 use crate::model::Rng;
 use crate::world::{BLOCKS, MACHINE, create, open_drive, small_options, small_settings, within};
-use client::{Client, ENOSPC, EPERM, FUA, NO_HOLE, WRITE};
+use client::{Client, ENOSPC, EPERM, FUA, NO_HOLE, READ, WRITE};
 
 const PORT: u16 = 10809;
 const SIZE: usize = BLOCKS as usize * 4096;
@@ -225,5 +225,20 @@ fn a_stop_answers_what_is_under_way_and_closes_every_connection() {
         assert_eq!(idle.answer().await, None);
         assert!(env.connect(addr()).await.is_err(), "nobody listens any more");
         assert_eq!(volume.read(7, 1).await.expect("no damage"), vec![1; 4096]);
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_replies_holds_up_neither_others_nor_a_stop() {
+    within(27, async |env| {
+        let (_volume, server) = served(&env, 0).await;
+        let mut deaf = Client::open(&env, addr(), "").await;
+        for _ in 0..300 {
+            deaf.send(READ, 0, 0, SIZE as u32, b"");
+        }
+        let mut good = Client::open(&env, addr(), "").await;
+        good.write(0, &[1; 100], FUA).await.expect("room");
+        assert_eq!(good.read(0, 100).await, Ok(vec![1; 100]));
+        server.stop().await;
     });
 }
