@@ -30,4 +30,4 @@ pub const UNSENT_MAX_BYTES: usize = 4 << 20;
 pub const EXTENTS_MAX: usize = 4096;
 
 const _: () = assert!(REQUESTS_MAX_BYTES >= PAYLOAD_MAX_BYTES as u64, "the largest request can begin");
-const _: () = assert!(PAYLOAD_MAX_BYTES as usize % BLOCK_BYTES == 0, "whole blocks");
+const _: () = assert!((PAYLOAD_MAX_BYTES as usize).is_multiple_of(BLOCK_BYTES), "whole blocks");
