@@ -60,6 +60,10 @@ pub enum PlantedBug {
     RefusedPartCounts,
     /// A copy of a closed stripe is listed without the trims since it was made.
     TrimsNotTaken,
+    /// A node keeps what it holds at addresses that no stripe has any more.
+    UnneededKept,
+    /// A node trims what it holds of stripes that do not list it, although it may come back with it.
+    KeptCopyGivenUp,
     /// A copy of what a leaving node holds is listed before it is made.
     LetGoBeforeCopied,
     /// A node says what is not there without a lease.

@@ -18,6 +18,7 @@ use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 use super::operator;
 use super::oracle;
 use super::scenario::{Outcome, Points, Scenario};
+use super::unneeded;
 use super::workload::{self, Shared, machine};
 
 /// Faults begin within this time.
@@ -275,7 +276,25 @@ impl World {
         match done.take() {
             None => Err(format!("the audit does not end; {}", self.said())),
             Some(Err(error)) => Err(format!("the audit failed: {error}; {}", self.said())),
-            Some(Ok(())) => Ok(()),
+            Some(Ok(())) => self.nothing_unneeded(),
+        }
+    }
+
+    /// What was trimmed, and what no layout names any more, takes room nowhere.
+    fn nothing_unneeded(&self) -> Result<(), String> {
+        let env = self.sim.env(self.sim.process("auditor", machine(200)));
+        let (observer, shared) = (env.clone(), Rc::clone(&self.shared));
+        let held = workload::result_of(&env, async move {
+            let client = shared.connect(&observer, 0).await;
+            unneeded::held(&observer, &client).await
+        });
+        let deadline = self.sim.now() + RECOVERY_TIME;
+        self.run_until(deadline, || held.borrow().is_none()).ok();
+        match held.take() {
+            Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(what))) => Err(what),
+            Some(Err(error)) => Err(format!("a node does not say what it holds: {error}; {}", self.said())),
+            None => Err(format!("nodes do not say what they hold; {}", self.said())),
         }
     }
 

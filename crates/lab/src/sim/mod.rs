@@ -13,6 +13,7 @@ mod planted;
 mod replicas;
 mod scenario;
 mod shrink;
+mod unneeded;
 pub mod value;
 mod volume;
 mod workload;

@@ -103,9 +103,15 @@ pub fn plantings() -> Vec<Planting> {
 
 /// Every fault that the cluster scenario must find.
 #[cfg(feature = "planted-bugs")]
-pub fn in_cluster() -> [ithaca_log::planted::PlantedBug; 3] {
+pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
     use ithaca_log::planted::PlantedBug;
-    [PlantedBug::TrimsNotTaken, PlantedBug::LetGoBeforeCopied, PlantedBug::CommittedUnchecked]
+    vec![
+        PlantedBug::TrimsNotTaken,
+        PlantedBug::LetGoBeforeCopied,
+        PlantedBug::CommittedUnchecked,
+        PlantedBug::KeptCopyGivenUp,
+        PlantedBug::UnneededKept,
+    ]
 }
 
 /// Every fault that the volume scenario must find: all that there are.

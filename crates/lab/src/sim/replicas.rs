@@ -3,6 +3,7 @@
 //! * 20 chain order: a value at a replica is at every earlier one, unless it was trimmed there · 21 junk for all or data for all,
 //!   replica by replica · a trim goes down the replicas in order too
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ithaca_env::Env;
@@ -85,24 +86,38 @@ fn note_differences(
 
 /// What a unit holds at each of `addrs`.
 async fn held(env: &Env, layout: &Layout, node: NodeId, addrs: AddrRange) -> Result<Vec<Held>, ClientError> {
-    let epoch = layout.epoch;
-    let listed = layout.node(node).and_then(|node| node.address.parse().ok());
-    let Some(addr) = listed else { return Err(ClientError::NoEndpoint) };
-    let failed = |error: CallError| ClientError::Node { addr, epoch, phase: Phase::Read, error };
-    let who = Identity { client: ClientId(0), node, cluster: layout.cluster };
-    let deadline = env.now() + PATIENCE;
-    let connection = Connection::open(env, addr, who, deadline).await.map_err(failed)?;
+    let connection = open(env, layout, node).await?;
     let mut held = Vec::new();
     while (held.len() as u64) < addrs.count() {
         let rest = AddrRange::new(Addr(addrs.start.0 + held.len() as u64), addrs.end);
         let read = Read { limit_bytes: 1 << 20, committed: false, ranges: vec![rest] };
-        let answer = connection.call::<_, Runs>(env, epoch, &read, env.now() + PATIENCE).await;
-        let (runs, _, _) = answer.map_err(failed)?;
+        let answer = connection.call::<_, Runs>(env, layout.epoch, &read, env.now() + PATIENCE).await;
+        let (runs, _, _) = answer.map_err(|error| failed(layout, node, error))?;
         for run in &runs.runs {
             (0..run.count).for_each(|nth| held.push(held_by(run, nth)));
         }
     }
     Ok(held)
+}
+
+/// A connection to a node of `layout`.
+pub(super) async fn open(env: &Env, layout: &Layout, node: NodeId) -> Result<Connection, ClientError> {
+    let addr = address(layout, node).ok_or(ClientError::NoEndpoint)?;
+    let who = Identity { client: ClientId(0), node, cluster: layout.cluster };
+    let deadline = env.now() + PATIENCE;
+    Connection::open(env, addr, who, deadline).await.map_err(|error| failed(layout, node, error))
+}
+
+/// What a call of a node came to.
+pub(super) fn failed(layout: &Layout, node: NodeId, error: CallError) -> ClientError {
+    match address(layout, node) {
+        Some(addr) => ClientError::Node { addr, epoch: layout.epoch, phase: Phase::Read, error },
+        None => ClientError::NoEndpoint,
+    }
+}
+
+fn address(layout: &Layout, node: NodeId) -> Option<SocketAddr> {
+    layout.node(node).and_then(|node| node.address.parse().ok())
 }
 
 fn held_by(run: &RunHead, nth: u64) -> Held {

@@ -362,3 +362,40 @@ fn two_thousand_restarts_of_a_node_leave_every_entry_in_its_place_and_room_in_th
         assert_eq!(found, Some((*addr, false)), "{pos} has moved");
     }
 }
+
+/// Addresses in blocks, as `first..end`; an address that is not the first of its block as `block+rest`.
+fn blocks(ranges: &[crate::pos::AddrRange]) -> Vec<String> {
+    let block = |addr: Addr| match addr.0 % limits::STRIPE_ADDRESSES {
+        0 => format!("{}", addr.0 / limits::STRIPE_ADDRESSES),
+        rest => format!("{}+{rest}", addr.0 / limits::STRIPE_ADDRESSES),
+    };
+    ranges.iter().map(|range| format!("{}..{}", block(range.start), block(range.end))).collect()
+}
+
+#[test]
+fn what_no_stripe_has_is_never_named_again() {
+    // A node that gives up what a later layout counts on has lost it.
+    let a = first(3, 2);
+    assert_eq!(blocks(&a.unnamed()), Vec::<String>::new(), "all of it may be written yet");
+    let b = change(&a, 40, &lost(&[3]));
+    assert_eq!(
+        blocks(&b.unnamed()),
+        ["0+14..1", "1+13..2", "2+13..3"],
+        "what lies above the tail is not decided"
+    );
+    let kept = b.listed_elsewhere(NodeId(3));
+    assert_eq!(
+        kept.iter().filter(|(start, ..)| *start == LogPos(0)).count(),
+        3,
+        "node 3 may come back with it"
+    );
+    let c = change(&b, 60, &joined(&[3]));
+    let d = change(&c, 80, &Change { trimmed: LogPos(50), ..lost(&[2]) });
+    assert_eq!(ranges(&d)[0], "40: [1]@3 [1]@4");
+    assert_eq!(blocks(&d.unnamed())[0], "0..3");
+    for (before, after) in [(&a, &b), (&b, &c), (&c, &d)] {
+        for gone in before.unnamed() {
+            assert!(after.unnamed().iter().any(|later| later.start <= gone.start && gone.end <= later.end));
+        }
+    }
+}

@@ -140,6 +140,42 @@ impl Layout {
         pieces
     }
 
+    /// Addresses that no stripe has and none will ever have again, on any unit, in order: those of ranges that were left out
+    /// because all of them is trimmed, and those above the tail at which a range was closed. New stripes have addresses from
+    /// [`Layout::next_base`] on, so this holds for every later layout too (docs/protocol/rebuild.md).
+    pub fn unnamed(&self) -> Vec<AddrRange> {
+        let extents =
+            |range: &RangeMap| (0..range.stripes.len()).filter_map(|at| range.addresses(at)).collect();
+        let mut named: Vec<AddrRange> =
+            self.ranges.iter().flat_map(|range| -> Vec<AddrRange> { extents(range) }).collect();
+        named.sort_unstable_by_key(|extent| extent.start);
+        let mut unnamed = Vec::new();
+        let mut next = Addr(0);
+        for extent in named {
+            if next < extent.start {
+                unnamed.push(AddrRange::new(next, extent.start));
+            }
+            next = next.max(extent.end);
+        }
+        if next < self.next_base {
+            unnamed.push(AddrRange::new(next, self.next_base));
+        }
+        unnamed
+    }
+
+    /// The addresses of stripes that do not list `node`: what it holds there is kept for its return.
+    pub fn listed_elsewhere(&self, node: NodeId) -> Vec<(LogPos, usize, AddrRange)> {
+        let mut elsewhere = Vec::new();
+        for range in &self.ranges {
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                if let Some(extent) = range.addresses(at).filter(|_| !stripe.replicas.contains(&node)) {
+                    elsewhere.push((range.start, at, extent));
+                }
+            }
+        }
+        elsewhere
+    }
+
     /// Which range `pos` is in, as an index into [`Layout::ranges`].
     pub fn range_index(&self, pos: LogPos) -> Option<usize> {
         let after = self.ranges.partition_point(|range| range.start <= pos);

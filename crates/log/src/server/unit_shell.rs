@@ -294,6 +294,11 @@ impl UnitShell {
         answer.await.unwrap_or(Err(Refusal::Failed))
     }
 
+    /// What the addresses of `range` hold, durably, as parts of it in order, without gaps.
+    pub(super) fn parts(&self, range: AddrRange) -> Vec<(AddrRange, Holding)> {
+        self.core.borrow().classify(range)
+    }
+
     /// What the unit itself holds of `range`, durably: parts in order, without gaps, and the records of those that are stored.
     pub(super) async fn holdings(
         &self,

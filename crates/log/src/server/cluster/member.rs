@@ -15,6 +15,7 @@ use super::NodeOptions;
 use super::order::{self, Order};
 use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
+use super::space;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
 use crate::detector::Detector;
 use crate::layout::{Change, Copy, Layout, NodeState as Standing};
@@ -127,6 +128,7 @@ impl Member {
             env.spawn(hold_lease(weak())),
             env.spawn(catch_up_ranges(weak())),
             env.spawn(find_trimmed(weak())),
+            env.spawn(space::give_up_unneeded(weak())),
             env.spawn(supervise(weak())),
         ];
         (member, tasks)

@@ -197,16 +197,26 @@ pub(super) async fn take_trims(
     if member.options.planted.is(PlantedBug::TrimsNotTaken) {
         return Ok(());
     }
+    take_trims_of(member, layout, next, copy).await
+}
+
+/// Takes over what the replica of a stripe that was written last says is trimmed. Asked in `epoch`.
+pub(super) async fn take_trims_of(
+    member: &Rc<Member>,
+    layout: &Layout,
+    epoch: Epoch,
+    copy: &Copy,
+) -> Result<(), RebuildError> {
     let unit = member.unit()?;
     let source = Source::of(member, layout, copy)?;
     let mut extent = source.extent;
     while !extent.is_empty() {
         let asked = GetTrims { extent };
-        let (Trims { ranges }, _) = source.ask(member, next, &asked, TRIMS_PATIENCE).await?;
+        let (Trims { ranges }, _) = source.ask(member, epoch, &asked, TRIMS_PATIENCE).await?;
         let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
         extent.start = if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) };
         let copied = Copied { trimmed: ranges, ..Copied::default() };
-        unit.restore(next, copied).await.map_err(RebuildError::Unit)?;
+        unit.restore(epoch, copied).await.map_err(RebuildError::Unit)?;
     }
     Ok(())
 }
