@@ -209,6 +209,10 @@ pub struct ServeArgs {
     /// Size at which a new drive file begins
     #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub drive_size: u64,
+    /// Size to which each drive file may grow. Where that is used up entries are refused as on a full drive, and trims are
+    /// not. A file that is larger already, or a block device, is used whole
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub quota: u64,
     /// A file or block device that caches what left memory, for all units. It holds copies only, and is forgotten at a
     /// restart; a missing path becomes a file
     #[arg(long, value_name = "PATH")]

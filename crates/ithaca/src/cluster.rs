@@ -43,6 +43,12 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 }
 
 impl Status {
+    /// Whether the sequencer refuses appends because too few nodes have room.
+    fn is_full(&self) -> bool {
+        let answers = self.nodes.iter().filter_map(|(_, _, answer)| answer.as_ref().ok());
+        answers.into_iter().any(|node| counted(node, "appends_refused_full") == Some(1))
+    }
+
     fn json(&self) -> Object {
         let nodes = self.nodes.iter().map(|(id, addr, answer)| {
             let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
@@ -66,7 +72,7 @@ impl Status {
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
             .number("min_replicas", u64::from(self.layout.min_replicas))
-            .boolean("appendable", self.layout.shortage().is_none())
+            .boolean("appendable", self.layout.shortage().is_none() && !self.is_full())
             .number("copies_missing", self.layout.missing().len() as u64)
             .string("cluster", &self.layout.cluster.to_string())
     }
@@ -79,6 +85,13 @@ impl Status {
         // Writing to a String cannot fail.
         if let Some((kept, needed)) = self.layout.shortage() {
             let _ = write!(text, "\nnothing is appended: {kept} of {needed} copies can be kept");
+        }
+        if self.is_full() {
+            let copies = self.layout.replicas;
+            let _ = write!(
+                text,
+                "\nnothing is appended: fewer than {copies} nodes have room; trim what is not needed"
+            );
         }
         for range in &self.layout.ranges {
             let _ = write!(text, "\n{}", range_line(range));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use ithaca_env::real;
 use ithaca_log::client::{FormError, Forming, MembersError, form};
-use ithaca_log::layout::Layout;
+use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::NodeId;
 
 use crate::cli::{Global, InitArgs};
@@ -129,12 +129,13 @@ pub fn layout(global: &Global, history: bool, out: &mut Output) -> Result<(), Fa
 }
 
 fn json(layout: &Layout) -> Object {
-    let in_use: Vec<NodeId> = layout.units().collect();
+    let in_use: Vec<NodeId> = layout.holders().collect();
     let nodes = layout.nodes.iter().map(|node| {
         Object::new()
             .number("id", node.id.0)
             .string("addr", &node.address)
             .boolean("in_use", in_use.contains(&node.id))
+            .boolean("full", node.state == NodeState::Full)
             .finish()
     });
     let tails = layout.tails.iter();
@@ -151,13 +152,17 @@ fn json(layout: &Layout) -> Object {
 }
 
 fn human(layout: &Layout) -> String {
-    let in_use: Vec<NodeId> = layout.units().collect();
+    let in_use: Vec<NodeId> = layout.holders().collect();
     let mut lines = vec![format!(
         "cluster {}, epoch {}: node {} hands out positions, {} copies of each entry, at least {}",
         layout.cluster, layout.epoch.0, layout.sequencer.0, layout.replicas, layout.min_replicas
     )];
     lines.extend(layout.nodes.iter().map(|node| {
-        let out = if in_use.contains(&node.id) { "" } else { ", out" };
+        let out = match node.state {
+            NodeState::Full => ", full",
+            _ if in_use.contains(&node.id) => "",
+            _ => ", out",
+        };
         format!("node {} at {}{out}", node.id.0, node.address)
     }));
     lines.extend(layout.ranges.iter().map(crate::cluster::range_line));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainOptions, Cleaning, OpenError, Placement};
+use ithaca_chain::{ChainOptions, Cleaning, OpenError, OptionsError, Placement};
 use ithaca_env::Env;
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
@@ -131,7 +131,7 @@ impl Served {
         match arguments.node {
             0 => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),
             id => {
-                let options = node_options(NodeId(id), arguments);
+                let options = node_options(NodeId(id), arguments)?;
                 ClusterNode::start(env, options).await.map(Self::Node).map_err(failed)
             }
         }
@@ -172,15 +172,15 @@ impl Served {
     }
 }
 
-fn node_options(id: NodeId, arguments: &ServeArgs) -> NodeOptions {
-    NodeOptions {
+fn node_options(id: NodeId, arguments: &ServeArgs) -> Result<NodeOptions, Failure> {
+    Ok(NodeOptions {
         cache: cache(arguments),
         metadata: arguments.metadata.clone(),
-        chain: chain(arguments),
+        chain: chain(arguments)?,
         drives: arguments.drive.clone(),
-        create_bytes: arguments.drive_size,
+        create_bytes: arguments.drive_size.min(arguments.quota),
         ..NodeOptions::new(id, &arguments.data, arguments.listen)
-    }
+    })
 }
 
 fn cache(arguments: &ServeArgs) -> Option<CacheOptions> {
@@ -199,15 +199,15 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         replicas: arguments.replicas as usize,
         cache: cache(arguments),
         metadata: arguments.metadata.clone(),
-        chain: chain(arguments),
+        chain: chain(arguments)?,
         drives: arguments.drive.clone(),
-        create_bytes: arguments.drive_size,
+        create_bytes: arguments.drive_size.min(arguments.quota),
         ..LocalOptions::new(&arguments.data, arguments.listen)
     })
 }
 
-fn chain(arguments: &ServeArgs) -> ChainOptions {
-    ChainOptions {
+fn chain(arguments: &ServeArgs) -> Result<ChainOptions, Failure> {
+    let options = ChainOptions {
         body_cache: arguments.cache_keeps == CacheKeeps::All,
         placement: match arguments.placement {
             cli::Placement::Fill => Placement::Fill,
@@ -220,8 +220,16 @@ fn chain(arguments: &ServeArgs) -> ChainOptions {
         },
         scrub_bytes_per_second: arguments.scrub_rate,
         sleep_after: arguments.sleep_after,
+        capacity_bytes: arguments.quota,
         ..ChainOptions::default()
-    }
+    };
+    options.validate().map_err(|error| match error {
+        OptionsError::OutOfRange { name: "capacity_bytes", found, min, max } => {
+            Failure::usage(format!("a quota of {found} bytes is given, allowed are {min} to {max}"))
+        }
+        error => Failure::usage(error.to_string()),
+    })?;
+    Ok(options)
 }
 
 /// What cannot be put right by starting again is wrong usage; damage has its own code.

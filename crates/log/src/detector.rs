@@ -219,6 +219,12 @@ impl Detector {
         self.steady.is_some()
     }
 
+    /// Nodes that said last that they have no room, in order.
+    pub fn full(&self) -> BTreeSet<NodeId> {
+        let full = self.peers.iter().filter(|(_, peer)| peer.account.state == NodeState::Full);
+        full.map(|(&node, _)| node).collect()
+    }
+
     /// Whether every other node has answered at least once.
     pub fn has_heard_all(&self) -> bool {
         self.peers.values().all(|peer| peer.has_answered)
@@ -238,7 +244,9 @@ impl Detector {
                     Some(since)
                 }
                 Some(_) => None,
-                None if peer.account.state != NodeState::Serving => Some(peer.heard),
+                None if matches!(peer.account.state, NodeState::Leaving | NodeState::Failed) => {
+                    Some(peer.heard)
+                }
                 None => peer.slow.filter(|&since| {
                     now.since(since) >= self.timing.slow_after
                         && self.last_slow.is_none_or(|last| now.since(last) >= self.timing.slow_rest)

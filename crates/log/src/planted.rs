@@ -66,6 +66,10 @@ pub enum PlantedBug {
     KeptCopyGivenUp,
     /// A copy of what a leaving node holds is listed before it is made.
     LetGoBeforeCopied,
+    /// A node does not say that it has no room.
+    FullNotTold,
+    /// A node that had no room does not come back when it has some.
+    FullStaysOut,
     /// A node says what is not there without a lease.
     LeaseIgnored,
     /// A node that hears no majority of the cluster takes others out.

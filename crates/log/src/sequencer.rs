@@ -27,6 +27,8 @@ pub struct Sequencer {
     forgotten: LogPos,
     /// What every request for positions is refused with.
     refuses: Option<Refusal>,
+    /// Whether new positions are refused because the units have no room.
+    is_full: bool,
     planted: Planted,
 }
 
@@ -67,6 +69,7 @@ impl Sequencer {
             remembered_max,
             forgotten: tail,
             refuses: None,
+            is_full: false,
             planted,
         }
     }
@@ -81,15 +84,30 @@ impl Sequencer {
         Self { refuses: Some(Refusal::TooFewReplicas { kept, needed }), ..self }
     }
 
+    /// Refuses new positions as [`Refusal::Full`] from now on, or grants them again. What was granted before is not touched: a
+    /// batch that is sent again is told its positions.
+    pub fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// Whether new positions are refused because there is no room for entries.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// The epoch that it serves.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// The next `count` positions. Refuses another epoch ([`Refusal::WrongEpoch`]), a count of zero or over
-    /// [`limits::GRANT_MAX_COUNT`], and to go past the last position; then nothing is used up.
+    /// [`limits::GRANT_MAX_COUNT`], to go past the last position, and while there is no room ([`Refusal::Full`]); then nothing is
+    /// used up.
     pub fn grant(&mut self, epoch: Epoch, count: u32) -> Result<Grant, Refusal> {
         self.check_grants(epoch)?;
+        if self.is_full {
+            return Err(Refusal::Full);
+        }
         if count == 0 || count > limits::GRANT_MAX_COUNT {
             return Err(Refusal::TooLarge { found: count.into(), limit: limits::GRANT_MAX_COUNT.into() });
         }
@@ -202,6 +220,23 @@ mod tests {
         {
             assert_ne!(granted(Planted::bug(bug)), granted(Planted::NONE), "{bug:?}");
         }
+    }
+
+    #[test]
+    fn a_sequencer_of_full_units_grants_nothing_new_and_knows_what_it_has_granted() {
+        let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
+        let batch = BatchHead { client: ClientId(7), number: BatchNo(1), ..BatchHead::default() };
+        let placed = sequencer.append(Epoch(1), &batch, 2, Ok(()));
+        let grant = Grant { first: LogPos(0), count: 2 };
+        assert_eq!(placed, Ok(Placed::New(grant)));
+        sequencer.set_full(true);
+        assert_eq!(sequencer.grant(Epoch(1), 1), Err(Refusal::Full));
+        assert_eq!(sequencer.append(Epoch(1), &batch, 2, Ok(())), Ok(Placed::Again(grant)));
+        let next = BatchHead { number: BatchNo(2), ..batch };
+        assert_eq!(sequencer.append(Epoch(1), &next, 1, Ok(())), Err(Refusal::Full));
+        assert_eq!(sequencer.tail(Epoch(1)), Ok(LogPos(2)), "nothing was used up");
+        sequencer.set_full(false);
+        assert_eq!(sequencer.grant(Epoch(1), 1), Ok(Grant { first: LogPos(2), count: 1 }));
     }
 
     /// What becomes of batches, each sent with what the client knows of the tail, by a sequencer that remembers two.

@@ -223,6 +223,12 @@ impl Chain {
         Ok(ticket)
     }
 
+    /// Whether data is refused as full, or so little room is left that it soon will be, and cleaning finds nothing that gives
+    /// more. Once so it stays so until a tenth of the segments is free again (three more than the reserve, of few).
+    pub fn is_full(&self) -> bool {
+        self.inner.core.borrow_mut().look_for_room()
+    }
+
     /// Every batch up to this ticket is durable.
     pub fn durable(&self) -> Ticket {
         self.inner.core.borrow().durable()

@@ -189,6 +189,7 @@ impl Core {
         if self.can_grow() || self.cleaner.is_active() {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
+        self.is_full |= kept == self.options.reserve_segments;
         Err(AppendError::Full { free_bytes, reserve_bytes })
     }
 

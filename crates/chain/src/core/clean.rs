@@ -96,6 +96,11 @@ impl Cleaner {
         self.victim.as_ref().map_or(0, |victim| victim.left_bytes)
     }
 
+    /// Whether a segment is being cleaned, or one may be found that gives room.
+    pub(super) fn may_give_room(&self) -> bool {
+        self.victim.is_some() || self.waiting.len() > 1 || self.is_due
+    }
+
     /// Whether room is on its way.
     pub(super) fn is_active(&self) -> bool {
         self.victim.is_some() || self.waiting.len() > 1 || (self.is_short && self.is_due)
@@ -150,7 +155,7 @@ impl Core {
         }
         let (free, all) = self.room();
         let percent = |of: u32| all * of as usize / 100;
-        let start = percent(self.options.clean_start_free_percent).max(self.options.reserve_segments + 3);
+        let start = self.clean_start_segments(all);
         let stop = percent(self.options.clean_stop_free_percent).max(start + 1);
         self.cleaner.is_short = free < if self.cleaner.is_short { stop } else { start };
         self.cleaner.is_short && self.cleaner.is_due
@@ -167,7 +172,7 @@ impl Core {
     }
 
     /// Segments that are free or that files can still grow by, and all there can be.
-    fn room(&self) -> (usize, usize) {
+    pub(super) fn room(&self) -> (usize, usize) {
         let space = &self.catalog.space;
         let (ready, raw) = space.free();
         let (mut free, mut all) = (ready + raw + usize::from(self.next.is_some()), 0);

@@ -16,6 +16,7 @@ mod clean;
 mod close;
 mod form;
 mod links;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -176,6 +177,8 @@ pub(crate) struct Core {
     durable_seq: u64,
     next_lap: u64,
     incarnation: u64,
+    /// Data was or would soon have been refused, and there was not enough room again since.
+    is_full: bool,
     next_ticket: u64,
     formed_ticket: u64,
     durable_ticket: u64,
@@ -245,6 +248,7 @@ impl Core {
             durable_seq: resume.next_seq - 1,
             next_lap: resume.next_lap,
             incarnation: resume.incarnation,
+            is_full: false,
             next_ticket: 1,
             formed_ticket: 0,
             durable_ticket: 0,
@@ -513,10 +517,16 @@ impl Core {
     /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives.
     fn reclaim_if_short(&mut self) {
         let (ready, raw) = self.catalog.space.free();
-        if !self.reclaim_due || ready + raw > self.plenty() {
+        if ready + raw <= self.plenty() {
+            self.reclaim();
+        }
+    }
+
+    /// Frees dead segments, if something was released since the last time.
+    fn reclaim(&mut self) {
+        if !std::mem::take(&mut self.reclaim_due) {
             return;
         }
-        self.reclaim_due = false;
         let early = planted!(self.options, RecycleBeforeDurable).then(|| self.formed_released.clone());
         self.catalog.reclaim(early.as_ref());
     }

@@ -140,6 +140,14 @@ pub const SETTINGS: &[Setting] = &[
         help: "Size at which a new drive file begins; it grows as the log does.",
     },
     Setting {
+        key: "quota",
+        env: "ITHACA_QUOTA",
+        default: Some("16G"),
+        list: false,
+        check: |text| said(quantity::size_bytes(text)),
+        help: "Size to which each drive file may grow: what a unit uses of it, with what is kept free for trims and cleaning.",
+    },
+    Setting {
         key: "cache",
         env: "ITHACA_CACHE",
         default: None,

@@ -102,6 +102,12 @@ const COUNTED: &[(&str, &str, &str)] = &[
     ),
     ("body_reads_missed", "ithaca_chain_body_reads_missed_total", "Runs that were read from other drives."),
     ("is_cleaning", "ithaca_chain_cleaning", "1 while a segment is being cleaned."),
+    ("is_full", "ithaca_chain_is_full", "1 while the unit has no room for entries."),
+    (
+        "appends_refused_full",
+        "ithaca_sequencer_is_full",
+        "1 while appends are refused because too few units have room.",
+    ),
     ("segments_cleaned", "ithaca_chain_cleaned_segments_total", "Segments that were cleaned."),
     ("moved_bytes", "ithaca_chain_moved_bytes_total", "Bytes of entries that cleaning wrote again."),
     ("segments_scrubbed", "ithaca_chain_scrubbed_segments_total", "Segments that were read to find harm."),

@@ -76,3 +76,11 @@ fn help_version_completions_and_manual_need_no_cluster() {
     run(ithaca(&["man", dir.path().to_str().expect("text")]), b"").expect(0);
     assert!(dir.path().join("ithaca-log-append.1").is_file());
 }
+
+#[test]
+fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
+    let dir = temp_dir();
+    let data = dir.path().to_str().expect("text");
+    let told = run(ithaca(&["dev", "--data", data, "--quota", "1M"]), b"").expect(2).stderr;
+    assert!(told.contains("a quota of 1048576 bytes is given, allowed are 268"), "{told}");
+}

@@ -39,6 +39,9 @@ const FIND_TRIMMED_EVERY: Duration = Duration::from_millis(500);
 const PORT: u16 = 7420;
 /// The most nodes that a plan has.
 const NODES_MAX: u8 = 5;
+/// Segments of a drive, and of a small one.
+const SEGMENTS: u64 = 64;
+const SEGMENTS_SMALL: u64 = 7;
 /// The most nodes that are added, and that are removed.
 const ADDED_MAX: u8 = 2;
 
@@ -56,7 +59,8 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "topology.removed", choices: &[0, 0, 1, 2] },
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
     Setting { name: "topology.followers", choices: &[0, 1] },
-    Setting { name: "workload.operations", choices: &[40, 100, 200] },
+    Setting { name: "topology.small", choices: &[0, 0, 0, 1, 2, 7] },
+    Setting { name: "workload.operations", choices: &[40, 100, 200, 400] },
     Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000] },
     Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
     Setting { name: "workload.forwarded", choices: &[0, 1, 1, 2] },
@@ -119,6 +123,10 @@ struct World {
     nodes: Vec<(ProcessId, Rc<Life>)>,
     shared: Rc<Shared>,
     operated: Rc<operator::Done>,
+    /// Whether some nodes have small drives.
+    is_small: bool,
+    /// Whether a node was left out of the active range because it had no room.
+    was_full: Cell<bool>,
     /// Whether ranges that were trimmed wholly are gone from the layout.
     has_forgotten: Cell<bool>,
 }
@@ -147,7 +155,15 @@ impl World {
         };
         let added = plan.setting("topology.added", 0).min(ADDED_MAX.into()) as u8;
         let nodes = (1..=count + added).map(start).collect();
-        World { sim, nodes, shared, operated: Rc::default(), has_forgotten: Cell::default() }
+        World {
+            sim,
+            nodes,
+            shared,
+            operated: Rc::default(),
+            is_small: plan.setting("topology.small", 0) > 0,
+            was_full: Cell::default(),
+            has_forgotten: Cell::default(),
+        }
     }
 
     /// Starts the operator: what became of all that it does.
@@ -177,6 +193,7 @@ impl World {
                 let done = self.shared.done.get();
                 format!("{done} of {all} clients are done long after healing; {}", self.said())
             })
+            .and_then(|()| self.make_room())
             .and_then(|()| self.end_of(&operated))
             .and_then(|()| self.recover())
             .and_then(|()| self.audit());
@@ -222,6 +239,22 @@ impl World {
         }
     }
 
+    /// Where drives are small everything is trimmed: from then on nothing may be short of room.
+    fn make_room(&self) -> Result<(), String> {
+        if !self.is_small {
+            return Ok(());
+        }
+        let env = self.sim.env(self.sim.process("trimmer", machine(204)));
+        let made = workload::result_of(&env, workload::make_room(env.clone(), Rc::clone(&self.shared)));
+        let deadline = self.sim.now() + RECOVERY_TIME;
+        self.run_until(deadline, || made.borrow().is_none()).ok();
+        match made.take() {
+            Some(was_full) => self.was_full.set(was_full),
+            None => return Err(format!("nothing is trimmed long after healing; {}", self.said())),
+        }
+        Ok(())
+    }
+
     /// The operator's work is done.
     fn end_of(&self, operated: &Rc<RefCell<Option<Result<(), String>>>>) -> Result<(), String> {
         let deadline = self.sim.now() + PATIENCE;
@@ -231,13 +264,14 @@ impl World {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(format!("{error}; {}", self.said())),
             None => Err(format!(
-                "added {added:?} and removed {removed:?}, and no more long after healing; {}",
+                "added {added:?} and removed {removed:?}, and no more long after healing: {}; {}",
+                self.newest(),
                 self.said()
             )),
         }
     }
 
-    /// Every member is in use again, every entry has its copies, and who was removed knows it.
+    /// Every member is in use again and has room, every entry has its copies, and who was removed knows it.
     fn recover(&self) -> Result<(), String> {
         let env = self.sim.env(self.sim.process("observer", machine(202)));
         let seen = Rc::new(RefCell::new(String::new()));
@@ -246,8 +280,10 @@ impl World {
             let client = shared.connect(&observer, 0).await;
             loop {
                 match client.layout().await {
-                    Ok(layout) if layout.is_whole() => return layout.start() > LogPos(0),
-                    Ok(layout) => *told.borrow_mut() = format!("{:?}", layout.ranges),
+                    Ok(layout) if layout.is_whole() && layout.units().count() == layout.nodes.len() => {
+                        return layout.start() > LogPos(0);
+                    }
+                    Ok(layout) => *told.borrow_mut() = format!("{:?} {:?}", layout.nodes, layout.ranges),
                     Err(error) => *told.borrow_mut() = error.to_string(),
                 }
                 observer.sleep(Duration::from_millis(100)).await;
@@ -298,6 +334,22 @@ impl World {
         }
     }
 
+    /// The newest layout, in words for people.
+    fn newest(&self) -> String {
+        let env = self.sim.env(self.sim.process("observer", machine(202)));
+        let (shared, observer) = (Rc::clone(&self.shared), env.clone());
+        let known = workload::result_of(&env, async move {
+            let layout = shared.connect(&observer, 0).await.layout().await;
+            layout.map_or_else(
+                |error| error.to_string(),
+                |layout| format!("{:?} {:?}", layout.nodes, layout.ranges),
+            )
+        });
+        let deadline = self.sim.now() + AUDIT_TIME;
+        self.run_until(deadline, || known.borrow().is_none()).ok();
+        known.take().unwrap_or_default()
+    }
+
     /// What the nodes said when they did not start.
     fn said(&self) -> String {
         let said: Vec<String> =
@@ -311,6 +363,7 @@ impl World {
         points.see("a node was added", !self.operated.added.borrow().is_empty());
         points.see("a trimmed range was left out", self.has_forgotten.get());
         points.see("another replica than the last was read", self.shared.elsewhere.get() > 0);
+        points.see("a node had no room", self.was_full.get());
         points.see("a node was removed", !self.operated.removed.borrow().is_empty());
         self.shared.history.add_points(&mut points);
         points
@@ -338,13 +391,15 @@ async fn serve(env: Env, options: NodeOptions, life: Rc<Life>) {
 
 fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> NodeOptions {
     let segment_bytes = 128 << 10;
+    let is_small = u64::from(id) <= plan.setting("topology.small", 0);
+    let segments = if is_small { SEGMENTS_SMALL } else { SEGMENTS };
     let chain = ChainOptions {
         segment_bytes,
         queue_max_bytes: 1 << 20,
         tail_cache_bytes: 1 << 20,
         index_cache_bytes: 1 << 20,
         segments_ready: 2,
-        capacity_bytes: (64 << 10) + segment_bytes * 64,
+        capacity_bytes: (64 << 10) + segment_bytes * segments,
         grow_bytes: 2 * segment_bytes,
         ..ChainOptions::default()
     };

@@ -111,6 +111,7 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
         PlantedBug::CommittedUnchecked,
         PlantedBug::KeptCopyGivenUp,
         PlantedBug::UnneededKept,
+        PlantedBug::FullStaysOut,
     ]
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ithaca_env::Env;
 use ithaca_env::sim::{Dice, Domain, Plan, Sim};
 use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind};
+use ithaca_log::layout::NodeState;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::LogPos;
 use ithaca_log::wire::Refusal;
@@ -352,6 +353,29 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     replicas::compare(&env, &client, &history, bounds.tail).await
 }
 
+/// Trims everything, as an operator who is told that nodes have no room; what is there is read before. Whether any node had
+/// none. Tried until it is done.
+pub async fn make_room(env: Env, shared: Rc<Shared>) -> bool {
+    let client = shared.connect(&env, 0).await;
+    loop {
+        if let Ok(was_full) = try_make_room(&client, &shared.history).await {
+            return was_full;
+        }
+        env.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn try_make_room(client: &Client, history: &History) -> Result<bool, ClientError> {
+    let layout = client.layout().await?;
+    let tail = client.check().await?.tail;
+    match read_all(client, history, tail).await {
+        Err(error) if !is_full(&error) => return Err(error),
+        _ => {}
+    }
+    trim_all(client, history, tail).await?;
+    Ok(layout.nodes.iter().any(|node| node.state == NodeState::Full))
+}
+
 async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
     let mut pos = 0;
     while pos < tail.0 {
@@ -402,7 +426,8 @@ async fn append_or_make_room(
         if number == 1 {
             trim_all(client, history, tail).await?;
         }
-        env.sleep(Duration::from_millis(5)).await;
+        // Nodes tell each other ten times a second that they have room.
+        env.sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ impl Client {
         if let Some(change) = layout.change_for(&asked) {
             layout.change(layout.tail(), &change)?;
         }
-        let is_used = |layout: &Layout| layout.units().any(|unit| unit == node);
+        let is_used = |layout: &Layout| layout.holders().any(|unit| unit == node);
         if is_used(&layout) {
             return Ok(layout);
         }
@@ -157,7 +157,7 @@ impl Client {
         if known != address {
             return Err(ChangeError::OtherAddress { node, known, address }.into());
         }
-        let is_missed = |layout: &Layout| layout.units().all(|unit| unit != node);
+        let is_missed = |layout: &Layout| layout.holders().all(|unit| unit != node);
         let layout = self.wait_until(deadline, is_missed).await?;
         let layout = layout.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
         tell(&inner.env, (node, addr), &layout, deadline).await?;
@@ -238,11 +238,12 @@ impl Client {
     }
 }
 
-/// What a node of the cluster is doing, in a word: `up`, `joining`, `copying` or `leaving`, as far as `layout` tells.
+/// What a node of the cluster is doing, in a word: `up`, `joining`, `copying`, `full` or `leaving`, as far as `layout` tells.
 pub fn standing(layout: &Layout, node: NodeId) -> &'static str {
     match layout.node(node).map(|node| node.state) {
         Some(NodeState::Leaving) => "leaving",
         Some(NodeState::Out) => "joining",
+        Some(NodeState::Full) => "full",
         Some(NodeState::InUse) if layout.missing().iter().any(|copy| copy.node == node) => "copying",
         _ => "up",
     }

@@ -25,7 +25,8 @@ use crate::wire::Roles;
 pub struct Change {
     /// Nodes to take out.
     pub lost: Vec<NodeId>,
-    /// Nodes to put in use: new ones, ones that are out, and ones whose address or roles have changed.
+    /// Nodes to put in use: new ones, ones that are out, and ones whose address or roles have changed, or whether they have room
+    /// ([`NodeState::Full`] if they have none).
     pub joined: Vec<Node>,
     /// Nodes that become members. They are out until they join.
     pub added: Vec<Node>,
@@ -212,9 +213,10 @@ impl Layout {
             next.close_range(tail);
             next.start_range(tail)?;
         }
+        // Before those are let go who are named by nothing else.
+        next.ranges.drain(..next.trimmed_ranges(change.trimmed));
         next.drop_lost(&change.lost);
         next.drop_leaving();
-        next.ranges.drain(..next.trimmed_ranges(change.trimmed));
         next.merge();
         next.validate()?;
         Ok(next)
@@ -226,37 +228,31 @@ impl Layout {
         closed.partition_point(|range| range.end <= trimmed)
     }
 
-    /// The units in use, in the order of their ids.
+    /// The units in use that have room, in the order of their ids: those that new entries go to.
     pub fn units(&self) -> impl Iterator<Item = NodeId> {
         let serves = |node: &&Node| node.state == NodeState::InUse && node.roles.has(Roles::UNIT);
         self.nodes.iter().filter(serves).map(|node| node.id)
     }
 
-    /// The copies that closed stripes lack, each for the unit in use that has the fewest positions of closed stripes by
+    /// The copies that closed stripes lack, each for the unit in use that has room and the fewest positions of closed stripes by
     /// then. What a leaving node holds does not count, but can be copied. Stripes without any replica that serves are left
     /// out: there is nothing to copy from.
     pub fn missing(&self) -> Vec<Copy> {
         let units: Vec<NodeId> = self.units().collect();
-        let serving: Vec<NodeId> = self.serving().collect();
-        let wanted = usize::from(self.replicas).min(units.len());
-        let closed = || self.ranges.iter().filter(|range| range.end != OPEN_END);
-        let stripes = |range: &RangeMap| range.stripes.len();
         let mut load: BTreeMap<NodeId, u64> = units.iter().map(|&unit| (unit, 0)).collect();
-        for (range, at) in closed().flat_map(|range| (0..stripes(range)).map(move |at| (range, at))) {
-            for node in &range.stripes[at].replicas {
-                load.entry(*node).and_modify(|load| *load += range.size(at));
+        for range in self.ranges.iter().filter(|range| range.end != OPEN_END) {
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                for node in &stripe.replicas {
+                    load.entry(*node).and_modify(|load| *load += range.size(at));
+                }
             }
         }
         let mut missing = Vec::new();
-        for (range, stripe) in closed().flat_map(|range| (0..stripes(range)).map(move |at| (range, at))) {
-            let replicas = &range.stripes[stripe].replicas;
-            if !replicas.iter().any(|node| serving.contains(node)) {
-                continue;
-            }
-            let held: Vec<NodeId> = replicas.iter().filter(|node| units.contains(node)).copied().collect();
+        for (range, stripe, count) in self.lacking() {
+            let held = &range.stripes[stripe].replicas;
             let mut others: Vec<NodeId> = units.iter().filter(|unit| !held.contains(unit)).copied().collect();
             others.sort_by_key(|unit| (load[unit], *unit));
-            for node in others.into_iter().take(wanted.saturating_sub(held.len())) {
+            for node in others.into_iter().take(count) {
                 load.entry(node).and_modify(|load| *load += range.size(stripe));
                 missing.push(Copy { start: range.start, stripe, node });
             }
@@ -264,12 +260,32 @@ impl Layout {
         missing
     }
 
+    /// Closed stripes that fewer units in use hold than should, and how many copies each lacks; also where no unit has room for
+    /// one.
+    pub(super) fn lacking(&self) -> Vec<(&RangeMap, usize, usize)> {
+        let holders: Vec<NodeId> = self.holders().collect();
+        let serving: Vec<NodeId> = self.serving().collect();
+        let wanted = usize::from(self.replicas).min(holders.len());
+        let mut lacking = Vec::new();
+        for range in self.ranges.iter().filter(|range| range.end != OPEN_END) {
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                let count =
+                    |nodes: &[NodeId]| stripe.replicas.iter().filter(|node| nodes.contains(node)).count();
+                let held = count(&holders);
+                if held < wanted && count(&serving) > 0 {
+                    lacking.push((range, at, wanted - held));
+                }
+            }
+        }
+        lacking
+    }
+
     fn take_out(&mut self, lost: &[NodeId]) -> Result<(), ChangeError> {
         for &node in lost {
             let listed = self.nodes.iter_mut().find(|listed| listed.id == node);
             let listed = listed.ok_or(ChangeError::NotMember { node })?;
             // One that is leaving does not come back.
-            if listed.state == NodeState::InUse {
+            if listed.state.is_used() {
                 listed.state = NodeState::Out;
             }
         }
@@ -279,7 +295,7 @@ impl Layout {
     /// Takes the sequencer that is wanted, or keeps the one there is; if that may not stay, the next node by id that may be
     /// one, around the circle.
     fn choose_sequencer(&mut self, wanted: Option<NodeId>) -> Result<(), ChangeError> {
-        let serves = |node: &&Node| node.state == NodeState::InUse && node.roles.has(Roles::SEQUENCER);
+        let serves = |node: &&Node| node.state.is_used() && node.roles.has(Roles::SEQUENCER);
         let may: Vec<NodeId> = self.nodes.iter().filter(serves).map(|node| node.id).collect();
         if let Some(node) = wanted.filter(|node| !may.contains(node)) {
             return Err(ChangeError::NotSequencer { node });
@@ -292,7 +308,7 @@ impl Layout {
 
     fn complete(&mut self, copy: &Copy) -> Result<(), ChangeError> {
         let &Copy { start, stripe, node } = copy;
-        let unit = self.units().any(|unit| unit == node);
+        let unit = self.holders().any(|unit| unit == node);
         let range = self.ranges.iter_mut().find(|range| range.start == start && range.end != OPEN_END);
         let found = range.and_then(|range| range.stripes.get_mut(stripe));
         let fits = |stripe: &&mut Stripe| {

@@ -152,10 +152,11 @@ fn bounded(field: &'static str, found: u16, max: usize) -> Result<usize, DecodeE
 fn decode_node(decoder: &mut Decoder<'_>) -> Result<Node, DecodeError> {
     let id = NodeId(decoder.u64("node")?);
     let roles = Roles(decoder.u32("roles")?);
-    let state = match bounded("state", decoder.u8("state")?.into(), 2)? {
+    let state = match bounded("state", decoder.u8("state")?.into(), 3)? {
         0 => NodeState::InUse,
         1 => NodeState::Out,
-        _ => NodeState::Leaving,
+        2 => NodeState::Leaving,
+        _ => NodeState::Full,
     };
     let address = decoder.counted("address", limits::ADDRESS_MAX_BYTES)?;
     match std::str::from_utf8(address) {

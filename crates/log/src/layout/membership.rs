@@ -4,6 +4,7 @@
 //!   add       not listed ──► Out ──(it hears the others)──► InUse
 //!   remove    InUse ──► Leaving ──(others have its copies)──► not listed
 //!             Out ─────────────────────────────────────────► not listed
+//!   room      InUse ──(it has none)──► Full ──(it has some again)──► InUse
 //! ```
 //!
 //! A node that leaves is taken off a stripe when as many others in use as copies are wanted hold that stripe; when no stripe
@@ -30,21 +31,25 @@ impl Layout {
         self.nodes.iter().filter(serves).map(|node| node.id)
     }
 
+    /// The units in use, those that have no room among them, in the order of their ids.
+    pub fn holders(&self) -> impl Iterator<Item = NodeId> {
+        let serves = |node: &&Node| node.state.is_used() && node.roles.has(Roles::UNIT);
+        self.nodes.iter().filter(serves).map(|node| node.id)
+    }
+
     /// The units whose loss changes the layout: those in use, and those that are leaving and named beside others.
     pub fn missed_if_lost(&self) -> impl Iterator<Item = NodeId> {
         let beside = |node: NodeId| {
             let stripes = self.ranges.iter().flat_map(|range| &range.stripes);
             let mut named = stripes.filter(move |stripe| stripe.replicas.contains(&node));
-            named.any(|stripe| {
-                stripe.replicas.iter().any(|&other| self.state(other) == Some(NodeState::InUse))
-            })
+            named.any(|stripe| stripe.replicas.iter().any(|&other| self.is_used(other)))
         };
-        self.serving().filter(move |&node| self.state(node) == Some(NodeState::InUse) || beside(node))
+        self.serving().filter(move |&node| self.is_used(node) || beside(node))
     }
 
     /// Whether every member is in use and no copy is missing.
     pub fn is_whole(&self) -> bool {
-        self.units().count() == self.nodes.len() && self.missing().is_empty()
+        self.holders().count() == self.nodes.len() && self.lacking().is_empty()
     }
 
     /// How many stripes `node` is a replica of.
@@ -80,6 +85,10 @@ impl Layout {
         self.node(node).map(|node| node.state)
     }
 
+    fn is_used(&self, node: NodeId) -> bool {
+        self.state(node).is_some_and(NodeState::is_used)
+    }
+
     /// Takes in and marks as leaving whom `change` names, and has others decide layouts in their place.
     pub(super) fn change_members(&mut self, change: &Change) -> Result<(), ChangeError> {
         change.added.iter().try_for_each(|node| self.add(node))?;
@@ -88,7 +97,8 @@ impl Layout {
         let is_changed =
             !change.added.is_empty() || !change.removed.is_empty() || change.joined.iter().any(comes);
         for node in &change.joined {
-            let node = Node { state: NodeState::InUse, ..node.clone() };
+            let state = if node.state == NodeState::Full { NodeState::Full } else { NodeState::InUse };
+            let node = Node { state, ..node.clone() };
             match self.nodes.binary_search_by_key(&node.id, |listed| listed.id) {
                 Ok(at) if self.nodes[at].state == NodeState::Leaving => {}
                 Ok(at) => self.nodes[at] = node,
@@ -126,7 +136,7 @@ impl Layout {
             return Ok(());
         };
         let stays = |other: &&Node| match state {
-            NodeState::InUse => other.state == NodeState::InUse,
+            NodeState::InUse | NodeState::Full => other.state == NodeState::InUse,
             _ => other.state != NodeState::Leaving,
         };
         let left = self.nodes.iter().filter(|other| other.id != node).filter(stays).count();
@@ -150,9 +160,8 @@ impl Layout {
         let stays = |node: &&Node| node.state != NodeState::Leaving;
         let wanted = acceptors_wanted(self.nodes.iter().filter(stays).count());
         let rank = |node: &Node| match (node.roles.has(Roles::LAYOUT), node.state) {
-            (true, NodeState::InUse) => Some(0),
             (true, NodeState::Out) => Some(1),
-            (false, NodeState::InUse) => Some(2),
+            (decides, state) if state.is_used() => Some(if decides { 0 } else { 2 }),
             _ => None,
         };
         let mut may: Vec<(u8, NodeId)> =
@@ -171,7 +180,7 @@ impl Layout {
     /// copy: they may come back with it.
     pub(super) fn drop_lost(&mut self, lost: &[NodeId]) {
         let is_gone = |node: &&Node| match node.state {
-            NodeState::InUse => false,
+            NodeState::InUse | NodeState::Full => false,
             NodeState::Out => true,
             NodeState::Leaving => lost.contains(&node.id),
         };
@@ -186,7 +195,7 @@ impl Layout {
     /// Takes nodes that are leaving off closed stripes that enough others hold, and out of the cluster once no stripe names
     /// them.
     pub(super) fn drop_leaving(&mut self) {
-        let in_use: Vec<NodeId> = self.units().collect();
+        let in_use: Vec<NodeId> = self.holders().collect();
         let leaving: Vec<NodeId> =
             self.nodes.iter().filter(|node| node.state == NodeState::Leaving).map(|node| node.id).collect();
         if leaving.is_empty() {

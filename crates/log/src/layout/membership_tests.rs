@@ -152,3 +152,37 @@ fn what_is_so_already_needs_no_change() {
     let stays = Layout { nodes: acceptor.collect(), ..stays };
     assert_eq!(stays.validate(), Err(LayoutError::OutInActive { node: NodeId(1) }), "it decides nothing");
 }
+
+#[test]
+fn a_leaving_node_whose_ranges_are_trimmed_is_let_go_with_them() {
+    // Nobody would propose a layout only to let it go.
+    let a = first(3, 2);
+    let b = change(&a, 40, &Change { removed: vec![NodeId(3)], ..Change::default() });
+    assert_eq!(b.node(NodeId(3)).map(|node| node.state), Some(NodeState::Leaving));
+    let c = change(&b, 50, &Change { trimmed: LogPos(40), ..Change::default() });
+    assert_eq!(ranges(&c), ["40: [1,2]@3 [2,1]@4"]);
+    assert_eq!(c.node(NodeId(3)), None);
+}
+
+/// Node `id` of `layout`, standing so.
+fn standing(layout: &Layout, id: u64, state: NodeState) -> Change {
+    let node = layout.node(NodeId(id)).expect("a member").clone();
+    Change { joined: vec![Node { state, ..node }], ..Change::default() }
+}
+
+#[test]
+fn a_full_node_keeps_what_it_holds_and_is_given_nothing_new() {
+    let a = first(3, 2);
+    let b = change(&a, 40, &standing(&a, 3, NodeState::Full));
+    assert_eq!(ranges(&b), ["0: [1,2]@0 [2,3]@1 [3,1]@2", "40: [1,2]@3 [2,1]@4"]);
+    assert!(b.is_whole() && b.missing().is_empty(), "its copies count");
+    let c = change(&b, 60, &lost(&[2]));
+    assert_eq!(c.missing(), [], "node 1 has all that it can, node 3 has no room");
+    assert!(!c.is_whole(), "copies are missing all the same: {:?}", ranges(&c));
+    let d = change(&c, 80, &standing(&c, 3, NodeState::InUse));
+    assert!(d.missing().iter().all(|copy| copy.node == NodeId(3) || copy.node == NodeId(1)));
+    assert!(!d.missing().is_empty(), "it has room again");
+    let e = change(&b, 60, &lost(&[3]));
+    assert_eq!(e.node(NodeId(3)).map(|node| node.state), Some(NodeState::Out));
+    assert_eq!(ranges(&e)[0], "0: [1,2]@0 [2]@1 [1]@2", "a full node can be lost as any other");
+}

@@ -101,6 +101,16 @@ pub enum NodeState {
     /// It is being removed for good: it decides nothing, nothing new is placed on it, and it stays a member only until
     /// others have the copies that it holds.
     Leaving = 2,
+    /// It is in use and has no room: no stripe of the active range is on it, and it makes no copies. It serves what it holds,
+    /// and is trimmed.
+    Full = 3,
+}
+
+impl NodeState {
+    /// Whether a node does what its roles say, as far as it has room.
+    pub fn is_used(self) -> bool {
+        matches!(self, Self::InUse | Self::Full)
+    }
 }
 
 impl Node {

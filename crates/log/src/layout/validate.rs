@@ -83,8 +83,9 @@ pub enum LayoutError {
         /// The most.
         max: usize,
     },
-    /// A node that is out or leaving is the sequencer or has a part of the active range, or one that is leaving keeps layouts.
-    #[error("node {node} is not in use and has a part of what is active")]
+    /// A node that is out or leaving is the sequencer, one that is not in use or has no room has a part of the active range, or
+    /// one that is leaving keeps layouts.
+    #[error("node {node} is not in use or has no room, and has a part of what is active")]
     OutInActive {
         /// Which.
         node: NodeId,
@@ -160,7 +161,9 @@ impl Layout {
             return Err(LayoutError::ReplicaCounts { replicas, min_replicas, max });
         }
         self.check_role(self.sequencer, Roles::SEQUENCER)?;
-        self.check_in_use(self.sequencer)?;
+        if !self.node(self.sequencer).is_some_and(|node| node.state.is_used()) {
+            return Err(LayoutError::OutInActive { node: self.sequencer });
+        }
         self.validate_ranges()?;
         self.validate_addresses()?;
         self.validate_tails()?;
@@ -168,7 +171,7 @@ impl Layout {
         if found > max { Err(LayoutError::Bytes { found, max }) } else { Ok(()) }
     }
 
-    fn check_in_use(&self, node: NodeId) -> Result<(), LayoutError> {
+    fn check_takes(&self, node: NodeId) -> Result<(), LayoutError> {
         let out = self.node(node).is_some_and(|node| node.state != NodeState::InUse);
         if out { Err(LayoutError::OutInActive { node }) } else { Ok(()) }
     }
@@ -202,7 +205,7 @@ impl Layout {
                 for node in different {
                     self.check_role(node, Roles::UNIT)?;
                     if index == active {
-                        self.check_in_use(node)?;
+                        self.check_takes(node)?;
                     }
                 }
                 let addresses = range.addresses(at);

@@ -175,6 +175,8 @@ impl Node {
         ];
         let mut counters: Vec<(String, u64)> =
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
+        let is_full = self.sequencer.borrow().as_ref().is_some_and(Sequencer::is_full);
+        counters.push(("appends_refused_full".to_owned(), u64::from(is_full)));
         if let Some(unit) = self.unit.get() {
             counters.extend(unit.counters());
         }

@@ -160,6 +160,7 @@ impl UnitShell {
             ("body_reads_memory", stats.reads.body.memory),
             ("body_reads_cache", stats.reads.body.cache_drive),
             ("body_reads_missed", stats.reads.body.missed),
+            ("is_full", u64::from(self.chain.is_full())),
             ("is_cleaning", u64::from(stats.is_cleaning)),
             ("segments_cleaned", stats.counters.segments_cleaned),
             ("moved_bytes", stats.counters.moved_bytes),

@@ -48,6 +48,8 @@ pub enum NodeState {
     Leaving = 2,
     /// Its unit has failed: it stores nothing any more.
     Failed = 3,
+    /// Its unit has no room for new entries.
+    Full = 4,
 }
 
 /// A beat: "I am here, and so I see the others". Body: an [`Account`].
@@ -82,11 +84,12 @@ impl Account {
             1 => NodeState::Serving,
             2 => NodeState::Leaving,
             3 => NodeState::Failed,
+            4 => NodeState::Full,
             found => {
                 return Err(DecodeError::Invalid {
                     field: "node state",
                     found: found.into(),
-                    expected: "1, 2 or 3",
+                    expected: "1 to 4",
                 });
             }
         };

@@ -4,18 +4,22 @@
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `elsewhere`: reads while the last replica is silent, and after a seal.
+//! * `full`: nodes without room.
 //! * `holes`: positions that were granted and never written.
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
+//! * `nodes`: nodes of a cluster of servers, for the tests of them.
 //! * `refusals`: what is refused, and how it is said.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
 mod elsewhere;
+mod full;
 mod holes;
 mod lost;
 mod modes;
+mod nodes;
 mod refusals;
 mod replicas;
 mod restart;

@@ -15,10 +15,11 @@ use super::NodeOptions;
 use super::order::{self, Order};
 use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
+use super::room::{self, Room};
 use super::space;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
 use crate::detector::Detector;
-use crate::layout::{Change, Copy, Layout, NodeState as Standing};
+use crate::layout::{Change, Copy, Layout, Node as Listed, NodeState as Standing};
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, Epoch, LogPos, NodeId};
@@ -56,7 +57,7 @@ pub(super) struct Member {
     pub(super) node: Rc<Node>,
     pub(super) keeper: Rc<LayoutKeeper>,
     pub(super) options: NodeOptions,
-    detector: RefCell<Detector>,
+    pub(super) detector: RefCell<Detector>,
     peers: Peers,
     beating: RefCell<BTreeMap<NodeId, Beating>>,
     /// An epoch that is over here although no later layout is known, and since when.
@@ -65,6 +66,8 @@ pub(super) struct Member {
     began_in: Epoch,
     applied: Cell<Epoch>,
     state: Cell<NodeState>,
+    /// Whether its unit has room.
+    pub(super) room: RefCell<Room>,
     /// Stripes of closed ranges that were copied and are not listed yet.
     completed: RefCell<Vec<Copy>>,
     /// How far each copy has come, so that another epoch need not begin anew.
@@ -76,7 +79,7 @@ pub(super) struct Member {
     /// What operators have asked for and was not answered yet.
     pub(super) orders: RefCell<VecDeque<Order>>,
     /// Rings when there is something to tell the others, or to look at.
-    stirred: Rc<Notify>,
+    pub(super) stirred: Rc<Notify>,
 }
 
 /// A peer and the task that beats to it; to itself a node does not beat.
@@ -115,6 +118,7 @@ impl Member {
             began_in,
             applied: Cell::default(),
             state: Cell::new(NodeState::Serving),
+            room: RefCell::default(),
             completed: RefCell::default(),
             progress: RefCell::default(),
             client: RefCell::default(),
@@ -156,7 +160,7 @@ impl Member {
         let me = self.options.id;
         let is_out = || {
             let layout = self.keeper.latest();
-            layout.is_none_or(|layout| !layout.units().any(|unit| unit == me)).then_some(())
+            layout.is_none_or(|layout| !layout.holders().any(|unit| unit == me)).then_some(())
         };
         // Nobody may be there to take over: then it stops all the same.
         let _ = self.env.timeout(patience, self.keeper.changed().until(is_out)).await;
@@ -198,12 +202,14 @@ impl Member {
         }
     }
 
-    fn account(&self) -> Account {
+    /// What it says of itself.
+    pub(super) fn account(&self) -> Account {
         Account {
             node: self.options.id,
-            state: match self.node.has_failed() {
-                true => NodeState::Failed,
-                false => self.state.get(),
+            state: match self.state.get() {
+                _ if self.node.has_failed() => NodeState::Failed,
+                NodeState::Serving if self.room.borrow().is_full() => NodeState::Full,
+                state => state,
             },
             write_us: self.node.write_us(),
             suspects: self.detector.borrow().suspects(),
@@ -270,7 +276,7 @@ impl Member {
         self.applied.set(layout.epoch);
         let (now, me) = (self.env.now(), self.options.id);
         // In the epoch that it began with, it was another life of it.
-        let is_used = layout.epoch > self.began_in && layout.units().any(|unit| unit == me);
+        let is_used = layout.epoch > self.began_in && layout.holders().any(|unit| unit == me);
         let mut detector = self.detector.borrow_mut();
         detector.watch(now, layout.nodes.iter().map(|node| node.id));
         detector.is_used(now, is_used, self.node.write_us());
@@ -280,6 +286,7 @@ impl Member {
         // In the epoch that it began with, an earlier life of this node may have granted positions.
         let is_new = layout.epoch > self.began_in;
         self.node.go_on(layout, is_new, self.options.remembered_max, self.options.planted);
+        room::guard(self, layout);
         tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, tail = layout.tail().0, "layout");
     }
 
@@ -355,7 +362,7 @@ impl Member {
     fn wanted(&self, layout: &Layout) -> Option<Change> {
         let (now, me) = (self.env.now(), self.options.id);
         let detector = self.detector.borrow();
-        let in_use: BTreeSet<NodeId> = layout.units().collect();
+        let in_use: BTreeSet<NodeId> = layout.holders().collect();
         // A node that was removed has no say.
         let own = layout.node(me)?;
         let lost = detector.lost(now, &layout.missed_if_lost().collect());
@@ -365,13 +372,14 @@ impl Member {
         if !detector.is_steady() {
             return None;
         }
-        if self.account().state != NodeState::Serving {
+        if matches!(self.account().state, NodeState::Leaving | NodeState::Failed) {
             return None;
         }
+        let change_to = |node: Listed| Change { joined: vec![node], ..Change::default() };
         if !in_use.contains(&me) {
-            let is_needed = in_use.len() < usize::from(layout.replicas);
+            let is_needed = layout.units().count() < usize::from(layout.replicas);
             let comes = own.state == Standing::Out && detector.may_return(now, is_needed);
-            return comes.then(|| Change { joined: vec![own.clone()], ..Change::default() });
+            return room::standing(self, layout, own).filter(|_| comes).map(change_to);
         }
         if self.is_over(layout) {
             // Whoever ended the epoch may have come to nothing; an earlier life of this node did.
@@ -383,6 +391,9 @@ impl Member {
             return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
         }
         self.over_since.set(None);
+        if let Some(node) = room::standing(self, layout, own) {
+            return Some(change_to(node));
+        }
         if layout.trimmed_ranges(self.trimmed.get()) >= TRIMMED_RANGES {
             return Some(Change::default());
         }
@@ -513,6 +524,10 @@ async fn supervise(member: Weak<Member>) {
         let env = strong.env.clone();
         let now = env.now();
         strong.detector.borrow_mut().tick(now);
+        room::look(&strong);
+        if let Some(layout) = strong.keeper.latest() {
+            room::guard(&strong, &layout);
+        }
         let suspects = strong.detector.borrow().suspects();
         if suspects != told {
             told = suspects;

@@ -13,6 +13,7 @@ mod member;
 mod order;
 mod rebuild;
 mod reconfigure;
+mod room;
 mod space;
 
 use std::cell::{Cell, OnceCell, RefCell};

@@ -1,0 +1,103 @@
+//! Nodes whose drives are full, in a cluster of servers: the others go on, and a trim brings them back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::drive::OpenDrive;
+use ithaca_log::client::{CallError, ClientError, EntryKind};
+use ithaca_log::layout::NodeState;
+use ithaca_log::planted::Planted;
+use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::server::NodeOptions;
+use ithaca_log::wire::Refusal;
+
+use crate::nodes::{Cluster, capacity_bytes, listed, node_options};
+use crate::worlds::run;
+
+/// Segments of a drive that is soon full, and of one that is not.
+const FEW: u64 = 10;
+const MANY: u64 = 200;
+
+fn block(number: u64) -> Bytes {
+    Bytes::from(number.to_le_bytes().repeat(512))
+}
+
+/// Fills node 3 of three while entries are appended, trims, and has it back.
+fn fill_one_of_three(planted: Planted) {
+    run(|env, _| async move {
+        let options = |dir: &std::path::Path, id| {
+            let segments = if id == 3 { FEW } else { MANY };
+            NodeOptions { planted, ..node_options(dir, id, segments) }
+        };
+        let cluster = Cluster::form(&env, 3, 2, options).await;
+        let client = &cluster.client;
+        // Twice what node 3 has room for.
+        let count = 2 * 3 * capacity_bytes(FEW) / 2 / 4096;
+        for number in 0..count {
+            assert_eq!(client.append(block(number)).await, Ok(LogPos(number)), "two nodes have room");
+        }
+        let layout = client.layout().await.expect("it serves");
+        assert_eq!(listed(&layout, 3).state, NodeState::Full);
+        let active = layout.ranges.last().expect("a range");
+        assert!(active.stripes.iter().all(|stripe| !stripe.replicas.contains(&NodeId(3))));
+        assert!(layout.stripes_of(NodeId(3)) > 0, "it stays a replica of what it holds");
+        assert!(layout.is_whole());
+        for number in 0..count {
+            assert_eq!(client.read(LogPos(number)).await.expect("it is there").data, block(number));
+        }
+        client.trim_prefix(LogPos(count)).await.expect("trimmed");
+        cluster.until(&env, "node 3 has room", |layout| listed(layout, 3).state == NodeState::InUse).await;
+        assert_eq!(client.append(block(count)).await, Ok(LogPos(count)));
+    });
+}
+
+#[test]
+fn appends_go_on_while_a_node_is_full_and_a_trim_brings_it_back() {
+    fill_one_of_three(Planted::NONE);
+}
+
+#[test]
+fn with_too_few_nodes_that_have_room_appends_are_refused_as_full_until_a_trim() {
+    run(|env, _| async move {
+        let mut cluster = Cluster::form(&env, 2, 2, |dir, id| node_options(dir, id, FEW)).await;
+        let client = &cluster.client;
+        let mut number = 0;
+        let refused = loop {
+            match client.append(block(number)).await {
+                Ok(pos) => assert_eq!(pos, LogPos(number)),
+                Err(error) => break error,
+            }
+            number += 1;
+        };
+        let is_full = matches!(refused, ClientError::Node { error: CallError::Refused(Refusal::Full), .. });
+        assert!(is_full, "neither has waited for room: {refused}");
+        let tail = client.check().await.expect("it serves").tail;
+        for taken in 0..number {
+            assert_eq!(client.read(LogPos(taken)).await.expect("it is there").data, block(taken));
+        }
+        client.trim_prefix(tail).await.expect("there is always room for a trim");
+        let deadline = env.now() + Duration::from_secs(60);
+        let pos = loop {
+            match client.append(block(number)).await {
+                Ok(pos) => break pos,
+                Err(error) => assert!(env.now() < deadline, "there is room again: {error}"),
+            }
+            env.sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!(client.read(pos).await.expect("it is there").kind, EntryKind::Data);
+        for id in [1, 2] {
+            cluster.stop(id).await;
+            let open = OpenDrive { path: cluster.drive(id), create_bytes: None, read_only: true };
+            let bytes = env.open_drive(open).await.expect("it is free").size_bytes();
+            assert!(bytes <= capacity_bytes(FEW), "{bytes} bytes of {}", capacity_bytes(FEW));
+        }
+    });
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_node_that_does_not_say_that_it_is_full_is_found() {
+    let planted = Planted::bug(ithaca_log::planted::PlantedBug::FullNotTold);
+    let filled = std::panic::catch_unwind(|| fill_one_of_three(planted));
+    assert!(filled.is_err(), "a node that is full was not told of");
+}

@@ -1,0 +1,122 @@
+//! Nodes of a cluster of servers, each with a directory of its own, on real sockets and files.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ithaca_chain::ChainOptions;
+use ithaca_env::Env;
+use ithaca_log::client::{Client, ClientOptions, Forming, form};
+use ithaca_log::layout::{Layout, Node};
+use ithaca_log::pos::NodeId;
+use ithaca_log::server::{ClusterNode, NodeOptions};
+use tempfile::TempDir;
+
+/// What takes longer than this does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of a segment, and of what lies before the first.
+const SEGMENT_BYTES: u64 = 128 << 10;
+const BEFORE_BYTES: u64 = 64 << 10;
+
+/// A node with its data in `dir`, whose drive may grow to `segments` small ones.
+pub fn node_options(dir: &Path, id: u64, segments: u64) -> NodeOptions {
+    let mut options = NodeOptions::new(NodeId(id), dir, ([127, 0, 0, 1], 0).into());
+    options.create_bytes = BEFORE_BYTES + 4 * SEGMENT_BYTES;
+    options.find_trimmed_every = Duration::from_millis(100);
+    options.chain = ChainOptions {
+        segment_bytes: SEGMENT_BYTES,
+        capacity_bytes: capacity_bytes(segments),
+        grow_bytes: 2 * SEGMENT_BYTES,
+        // What is read comes from the drive.
+        tail_cache_bytes: 4096,
+        ..options.chain
+    };
+    options
+}
+
+/// Bytes to which the drive of a node with so many segments may grow.
+pub fn capacity_bytes(segments: u64) -> u64 {
+    BEFORE_BYTES + segments * SEGMENT_BYTES
+}
+
+/// Nodes 1, 2, ... of one cluster, and a client of it.
+pub struct Cluster {
+    dirs: Vec<TempDir>,
+    nodes: Vec<Option<ClusterNode>>,
+    pub addrs: Vec<(NodeId, SocketAddr)>,
+    pub client: Client,
+}
+
+impl Cluster {
+    /// Forms a cluster of nodes as `options` has them, by directory and id.
+    pub async fn form(
+        env: &Env,
+        count: u64,
+        replicas: u16,
+        options: impl Fn(&Path, u64) -> NodeOptions,
+    ) -> Self {
+        let (mut dirs, mut nodes, mut addrs) = (Vec::new(), Vec::new(), Vec::new());
+        for id in 1..=count {
+            let dir = TempDir::new().expect("a directory");
+            let node = ClusterNode::start(env, options(dir.path(), id)).await.expect("it starts");
+            addrs.push((NodeId(id), node.addr()));
+            nodes.push(Some(node));
+            dirs.push(dir);
+        }
+        let forming = Forming { nodes: addrs.clone(), replicas, min_replicas: 1, timeout: PATIENCE };
+        form(env, &forming).await.expect("they are free");
+        let endpoints = addrs.iter().map(|&(_, addr)| addr).collect();
+        let hole_wait = Duration::from_millis(10);
+        let connected =
+            Client::connect(env, ClientOptions { endpoints, hole_wait, ..ClientOptions::default() });
+        let client = connected.await.expect("it serves");
+        Self { dirs, nodes, addrs, client }
+    }
+
+    /// A running node.
+    pub fn node(&self, id: u64) -> &ClusterNode {
+        self.nodes[id as usize - 1].as_ref().expect("it runs")
+    }
+
+    /// What a running node counts under a name.
+    pub fn counted(&self, id: u64, name: &str) -> u64 {
+        let status = self.node(id).status();
+        let found = status.counters.iter().find(|(counter, _)| counter == name);
+        found.unwrap_or_else(|| panic!("{name} is counted")).1
+    }
+
+    /// The drive of a node.
+    pub fn drive(&self, id: u64) -> PathBuf {
+        self.dirs[id as usize - 1].path().join(format!("unit-{id}.chain"))
+    }
+
+    /// Stops a node.
+    pub async fn stop(&mut self, id: u64) {
+        self.nodes[id as usize - 1].take().expect("it runs").stop().await;
+    }
+
+    /// Starts a node again, where it was.
+    pub async fn start(&mut self, env: &Env, id: u64, options: impl Fn(&Path, u64) -> NodeOptions) {
+        let at = id as usize - 1;
+        let options = NodeOptions { listen: self.addrs[at].1, ..options(self.dirs[at].path(), id) };
+        self.nodes[at] = Some(ClusterNode::start(env, options).await.expect("it starts"));
+    }
+
+    /// Waits until the newest layout is so, and returns it.
+    pub async fn until(&self, env: &Env, what: &str, is_so: impl Fn(&Layout) -> bool) -> Layout {
+        let deadline = env.now() + PATIENCE;
+        loop {
+            let layout = self.client.layout().await.expect("a majority serves");
+            if is_so(&layout) {
+                return Layout::clone(&layout);
+            }
+            assert!(env.now() < deadline, "{what}: {layout:?}");
+            env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// How node `id` stands in `layout`.
+pub fn listed(layout: &Layout, id: u64) -> &Node {
+    layout.node(NodeId(id)).expect("a member")
+}
