@@ -168,7 +168,7 @@ impl Inner {
 
     /// Reads a segment on every live side of its link, if it still is in this use. A drive that fails is left to those who need
     /// what is on it.
-    async fn scrub_segment(&self, segment: u32, lap: u64) {
+    async fn scrub_segment(self: &Rc<Self>, segment: u32, lap: u64) {
         let place = Place { segment, lap: Some(lap) };
         let _busy = Busy::begin(self);
         match self.scrub_groups(place, lap).await {
@@ -184,7 +184,7 @@ impl Inner {
         }
     }
 
-    async fn scrub_groups(&self, place: Place, lap: u64) -> Result<(), Interrupted> {
+    async fn scrub_groups(self: &Rc<Self>, place: Place, lap: u64) -> Result<(), Interrupted> {
         let segment = place.segment;
         let device = self.device_of(segment).ok_or(Interrupted::Recycled)?;
         device.wake();
@@ -240,7 +240,7 @@ impl Inner {
     }
 
     /// Records of a group that no side has as a whole: each may still have some of them.
-    async fn scrub_records(&self, device: &Sides, place: Place, lap: u64, group: &ScannedGroup) {
+    async fn scrub_records(self: &Rc<Self>, device: &Sides, place: Place, lap: u64, group: &ScannedGroup) {
         if device.is_mirrored() {
             for run in &group.area.runs {
                 // What cannot be mended is named below.
@@ -251,7 +251,9 @@ impl Inner {
             for record in records_of(&run.view(), place.segment, lap) {
                 let keys = record.key..record.key + 1;
                 let bytes = record.place.offset..record.place.offset + record.place.len;
-                if group.bad.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record) {
+                let is_lost = group.bad.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record);
+                // An owner may have written it again.
+                if is_lost && !self.is_whole_elsewhere(record.key, place.segment).await {
                     let kind = DamageKind::Data { keys };
                     self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
                 }
@@ -317,12 +319,18 @@ impl Inner {
         }
     }
 
+    /// Names what a reader has found to be lost, unless it is known.
+    pub(crate) fn note_damage(&self, segment: u32, lap: u64, offset: u32, bytes: u32, kind: DamageKind) {
+        let place = Place { segment, lap: Some(lap) };
+        self.add_damage(place, Damage { segment, offset, bytes, kind });
+    }
+
     /// Names what is lost, unless it is known.
     fn add_damage(&self, place: Place, damage: Damage) {
         let catalog = &mut self.core.borrow_mut().catalog;
         let is_here = place.lap.is_some_and(|lap| catalog.is_lap(place.segment, lap));
         if is_here && !catalog.damage.contains(&damage) {
-            tracing::error!(?damage, "scrubbing found something that is lost");
+            tracing::error!(?damage, "something is lost");
             catalog.damage.push(damage);
         }
     }

@@ -4,6 +4,7 @@
 //! from memory is what was appended.
 
 mod cached;
+mod elsewhere;
 mod fetch;
 mod footers;
 mod mend;
@@ -15,6 +16,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+use elsewhere::Bad;
+pub use elsewhere::Described;
 pub(crate) use plan::Plan;
 use walk::{Goal, Held, Walk};
 
@@ -118,13 +121,20 @@ impl Chain {
         let most = ranges.iter().map(|keys| keys.end.saturating_sub(keys.start)).max().unwrap_or(0);
         let keys = usize::try_from(most).unwrap_or(usize::MAX);
         let ahead_bytes = (limit_bytes / 8).min(keys.saturating_mul(INDEX_BYTES_PER_KEY));
-        loop {
+        let mut bad = Bad::new();
+        'again: loop {
             let mut plan = Plan::new(ranges.clone(), limit_bytes);
             self.inner.run_plan(&mut plan, ahead_bytes).await?;
-            match self.inner.fetch(&plan.found).await {
-                Ok(data) => return Ok(Reading { runs: runs(plan.found, data), ends: plan.ends }),
-                Err(FetchError::Recycled) => {}
-                Err(FetchError::Read(error)) => return Err(error),
+            loop {
+                match self.inner.fetch(&plan.found).await {
+                    Ok(data) => return Ok(Reading { runs: runs(plan.found, data), ends: plan.ends }),
+                    Err(FetchError::Recycled) => continue 'again,
+                    Err(FetchError::Read(error)) => {
+                        if !self.inner.go_elsewhere(&mut plan, &mut bad, &error).await? {
+                            return Err(error);
+                        }
+                    }
+                }
             }
         }
     }

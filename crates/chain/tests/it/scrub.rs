@@ -145,3 +145,49 @@ fn harm_on_a_single_drive_is_named_before_it_is_read() {
         assert_eq!(found, [DamageKind::Data { keys: 7..8 }]);
     });
 }
+
+#[test]
+fn a_damaged_record_that_is_written_again_is_read_from_there_and_its_segment_can_be_freed() {
+    let world = World::new(16);
+    let env = world.sim.env(world.process);
+    let whole = world.sim.block_on(world.process, async move {
+        let drives = vec![vec![open_named(&env, "chain").await]];
+        let chain = Chain::create(&env, drives, identity(), uncached()).await.expect("created");
+        append(&env, &chain, 0..60).await;
+        let whole = chain.read_runs(7, 8, usize::MAX).await.expect("it is well");
+        chain.close().await.expect("no fault");
+        whole
+    });
+    let drive = world.sim.drive(MACHINE, "chain");
+    let size = world.sim.drive_size_bytes(drive).expect("it is there") as usize;
+    let bytes = world.sim.peek_drive(drive, 0, size);
+    let record = Bytes::from(vec![7; 8192]);
+    let at = bytes.windows(8192).position(|window| window == record).expect("record 7 is on the drive");
+    fault(&world.sim, "chain", DriveFault::BitRot { offset: at as u64 + 5000, bit: 0 });
+    for life in 0..3 {
+        let (env, whole) = (world.sim.env(world.process), whole.clone());
+        world.sim.block_on(world.process, async move {
+            let drives = open_drives(&env, &["chain"]).await;
+            let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+            if life == 0 {
+                assert!(chain.read_runs(6, 9, usize::MAX).await.is_err(), "nothing else has it");
+                let named: Vec<u64> = chain.damaged_keys().0.ranges().flatten().collect();
+                assert_eq!(named, [7], "a reader names it");
+                let described = chain.describe(7..8).await.expect("its footer is well");
+                assert_eq!((&described[0].table, described[0].is_closed), (&whole[0].table, true));
+                let again = Batch { runs: whole.clone(), ..Batch::default() };
+                chain.wait(chain.append(again).expect("room")).await.expect("no fault");
+                chain.forget_damage(7..8);
+            }
+            // Found anew in each life, and each time it is elsewhere.
+            chain.scrub().await.expect("it runs");
+            assert_eq!(chain.stats().damage, [], "life {life}");
+            let around = chain.read_ranges(vec![5..8, 7..10, 7..8], usize::MAX).await.expect("it is well");
+            let keys: Vec<u64> = around.runs.iter().flat_map(|run| run.keys()).collect();
+            assert_eq!(keys, [5, 6, 7, 7, 8, 9, 7]);
+            assert_eq!(around.ends.last().map(|end| end.runs), Some(around.runs.len()));
+            assert!(around.runs.iter().all(|run| run.table.first_mismatch(&run.data).is_none()));
+            chain.close().await.expect("no fault");
+        });
+    }
+}
