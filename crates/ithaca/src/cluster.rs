@@ -60,6 +60,9 @@ impl Status {
                     .number("cpu_us", node.cpu_us)
                     .number("rss_bytes", node.rss_bytes)
                     .number("uptime_ms", node.uptime_ms)
+                    .number("lost_entries", counted(node, "lost_entries_found").unwrap_or(0))
+                    .number("lost_entries_repaired", counted(node, "lost_entries_repaired").unwrap_or(0))
+                    .number("lost_entries_left", counted(node, "lost_entries_left").unwrap_or(0))
                     .raw("drives", &array(drives(node).map(drive_json))),
                 Err(error) => object.string("state", "unreachable").string("error", &error.to_string()),
             }
@@ -100,19 +103,33 @@ impl Status {
             let _ = match answer {
                 Ok(node) => write!(
                     text,
-                    "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}",
+                    "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}{}",
                     id.0,
                     standing(&self.layout, *id),
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),
                     node.rss_bytes >> 20,
+                    lost_line(node),
                     drives(node).map(|drive| drive_line(&drive)).collect::<String>(),
                 ),
                 Err(error) => write!(text, "\nnode {} at {addr}: unreachable: {error}", id.0),
             };
         }
         text
+    }
+}
+
+/// What a node's drives have lost, if anything, and what became of it.
+fn lost_line(node: &NodeStatus) -> String {
+    let count = |name| counted(node, name).unwrap_or(0);
+    match (count("lost_entries_found"), count("lost_entries_repaired"), count("lost_entries_left")) {
+        (0, _, _) => String::new(),
+        (found, repaired, left) => {
+            format!(
+                "\n  {found} entries were lost, {repaired} copied from other nodes, {left} could not be yet"
+            )
+        }
     }
 }
 

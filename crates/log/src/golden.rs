@@ -9,7 +9,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn every_stored_record_has_golden_bytes() {
-    use crate::layout::{Layout, Node, acceptor};
+    use crate::layout::{Layout, Node, NodeState, acceptor};
     use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
     use crate::unit::{SealedExtent, UnitState};
 
@@ -24,7 +24,8 @@ fn every_stored_record_has_golden_bytes() {
     // One of three acceptors, so that what it accepts is not decided by that.
     let mut first = first;
     for id in [3, 4] {
-        first.nodes.push(Node::new(NodeId(id), roles, format!("127.0.0.1:742{id}")));
+        let state = if id == 4 { NodeState::Full } else { NodeState::InUse };
+        first.nodes.push(Node { state, ..Node::new(NodeId(id), roles, format!("127.0.0.1:742{id}")) });
     }
     let to = crate::unit::ReplyTo(0);
     let ballot = crate::pos::Ballot { round: 6, proposer: NodeId(4) };

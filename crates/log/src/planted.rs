@@ -70,6 +70,8 @@ pub enum PlantedBug {
     FullNotTold,
     /// A node that had no room does not come back when it has some.
     FullStaysOut,
+    /// A node takes for what it has lost whatever another replica holds.
+    RepairUnchecked,
     /// A node says what is not there without a lease.
     LeaseIgnored,
     /// A node that hears no majority of the cluster takes others out.

@@ -225,7 +225,12 @@ mod tests {
     #[test]
     fn a_sequencer_of_full_units_grants_nothing_new_and_knows_what_it_has_granted() {
         let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
-        let batch = BatchHead { client: ClientId(7), number: BatchNo(1), ..BatchHead::default() };
+        let batch = BatchHead {
+            client: ClientId(7),
+            number: BatchNo(1),
+            request: Default::default(),
+            after: LogPos(0),
+        };
         let placed = sequencer.append(Epoch(1), &batch, 2, Ok(()));
         let grant = Grant { first: LogPos(0), count: 2 };
         assert_eq!(placed, Ok(Placed::New(grant)));

@@ -102,6 +102,17 @@ const COUNTED: &[(&str, &str, &str)] = &[
     ),
     ("body_reads_missed", "ithaca_chain_body_reads_missed_total", "Runs that were read from other drives."),
     ("is_cleaning", "ithaca_chain_cleaning", "1 while a segment is being cleaned."),
+    ("lost_entries_found", "ithaca_node_lost_entries_total", "Entries that the node's drives had lost."),
+    (
+        "lost_entries_repaired",
+        "ithaca_node_repaired_entries_total",
+        "Lost entries that were copied from another replica.",
+    ),
+    (
+        "lost_entries_left",
+        "ithaca_node_lost_entries",
+        "Lost entries that could not be copied from another replica yet.",
+    ),
     ("is_full", "ithaca_chain_is_full", "1 while the unit has no room for entries."),
     (
         "appends_refused_full",

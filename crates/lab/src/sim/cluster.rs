@@ -8,13 +8,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
-use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim, SimOptions};
+use ithaca_env::sim::{Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape, Sim, SimOptions};
 use ithaca_env::{Env, Time};
-use ithaca_log::client::{Forming, form};
+use ithaca_log::client::{ClientError, Forming, form};
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 
+use super::latent;
 use super::operator;
 use super::oracle;
 use super::scenario::{Outcome, Points, Scenario};
@@ -35,11 +36,14 @@ const FORM_TIME: Duration = Duration::from_secs(10);
 const RESTART: Duration = Duration::from_millis(50);
 /// How often a node looks up to where the log is trimmed.
 const FIND_TRIMMED_EVERY: Duration = Duration::from_millis(500);
+/// How often a node looks whether its drive has lost anything.
+const REPAIR_EVERY: Duration = Duration::from_millis(100);
 /// Where every node listens.
 const PORT: u16 = 7420;
 /// The most nodes that a plan has.
 const NODES_MAX: u8 = 5;
-/// Segments of a drive, and of a small one.
+/// Bytes of a segment; segments of a drive, and of a small one.
+const SEGMENT_BYTES: u64 = 128 << 10;
 const SEGMENTS: u64 = 64;
 const SEGMENTS_SMALL: u64 = 7;
 /// The most nodes that are added, and that are removed.
@@ -60,6 +64,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
     Setting { name: "topology.followers", choices: &[0, 1] },
     Setting { name: "topology.small", choices: &[0, 0, 0, 1, 2, 7] },
+    Setting { name: "harm.latent", choices: &[0, 0, 2, 8] },
     Setting { name: "workload.operations", choices: &[40, 100, 200, 400] },
     Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000] },
     Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
@@ -127,6 +132,10 @@ struct World {
     is_small: bool,
     /// Whether a node was left out of the active range because it had no room.
     was_full: Cell<bool>,
+    /// Places of a node's drive that were harmed when all was over.
+    harmed: Cell<u64>,
+    /// Entries that nodes had lost and have copied from others.
+    repaired: Cell<u64>,
     /// Whether ranges that were trimmed wholly are gone from the layout.
     has_forgotten: Cell<bool>,
 }
@@ -162,6 +171,8 @@ impl World {
             operated: Rc::default(),
             is_small: plan.setting("topology.small", 0) > 0,
             was_full: Cell::default(),
+            harmed: Cell::default(),
+            repaired: Cell::default(),
             has_forgotten: Cell::default(),
         }
     }
@@ -196,6 +207,7 @@ impl World {
             .and_then(|()| self.make_room())
             .and_then(|()| self.end_of(&operated))
             .and_then(|()| self.recover())
+            .map(|()| self.harm(plan))
             .and_then(|()| self.audit());
         oracle::judge(&self.shared.history)?;
         ended
@@ -304,6 +316,20 @@ impl World {
         Err(format!("copies are missing {RECOVERY_TIME:?} after healing: {known}; {}", self.said()))
     }
 
+    /// Harms what one node holds, once all copies are there: the audit must find them all there again.
+    fn harm(&self, plan: &Plan) {
+        let count = plan.setting("harm.latent", 0);
+        let members = self.nodes.iter().zip(1_u8..).filter(|((_, life), _)| !life.removed.get());
+        let members: Vec<u8> = members.map(|(_, id)| id).collect();
+        if count == 0 || plan.setting("topology.replicas", 2) < 2 || members.is_empty() {
+            return;
+        }
+        let id = members[self.sim.dice().below(Domain::User(3), 0, 0, members.len() as u64) as usize];
+        let drive = format!("data/unit-{id}.chain");
+        let harmed = latent::harm(&self.sim, machine(id), &drive, SEGMENT_BYTES, count);
+        self.harmed.set(harmed);
+    }
+
     fn audit(&self) -> Result<(), String> {
         let env = self.sim.env(self.sim.process("auditor", machine(200)));
         let done = workload::result_of(&env, workload::audit(env.clone(), Rc::clone(&self.shared)));
@@ -322,13 +348,17 @@ impl World {
         let (observer, shared) = (env.clone(), Rc::clone(&self.shared));
         let held = workload::result_of(&env, async move {
             let client = shared.connect(&observer, 0).await;
-            unneeded::held(&observer, &client).await
+            let held = unneeded::held(&observer, &client).await?;
+            Ok::<_, ClientError>((held, workload::counted(&client, "lost_entries_repaired").await?))
         });
         let deadline = self.sim.now() + RECOVERY_TIME;
         self.run_until(deadline, || held.borrow().is_none()).ok();
         match held.take() {
-            Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(what))) => Err(what),
+            Some(Ok((None, repaired))) => {
+                self.repaired.set(repaired);
+                Ok(())
+            }
+            Some(Ok((Some(what), _))) => Err(what),
             Some(Err(error)) => Err(format!("a node does not say what it holds: {error}; {}", self.said())),
             None => Err(format!("nodes do not say what they hold; {}", self.said())),
         }
@@ -363,6 +393,8 @@ impl World {
         points.see("a node was added", !self.operated.added.borrow().is_empty());
         points.see("a trimmed range was left out", self.has_forgotten.get());
         points.see("another replica than the last was read", self.shared.elsewhere.get() > 0);
+        points.see("latent damage was there", self.harmed.get() > 0);
+        points.see("a lost entry was repaired", self.repaired.get() > 0);
         points.see("a node had no room", self.was_full.get());
         points.see("a node was removed", !self.operated.removed.borrow().is_empty());
         self.shared.history.add_points(&mut points);
@@ -390,13 +422,15 @@ async fn serve(env: Env, options: NodeOptions, life: Rc<Life>) {
 }
 
 fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> NodeOptions {
-    let segment_bytes = 128 << 10;
+    let segment_bytes = SEGMENT_BYTES;
+    let is_harmed = plan.setting("harm.latent", 0) > 0;
     let is_small = u64::from(id) <= plan.setting("topology.small", 0);
     let segments = if is_small { SEGMENTS_SMALL } else { SEGMENTS };
     let chain = ChainOptions {
         segment_bytes,
         queue_max_bytes: 1 << 20,
-        tail_cache_bytes: 1 << 20,
+        // What is harmed is seen only where it is read from the drive.
+        tail_cache_bytes: if is_harmed { 16 << 10 } else { 1 << 20 },
         index_cache_bytes: 1 << 20,
         segments_ready: 2,
         capacity_bytes: (64 << 10) + segment_bytes * segments,
@@ -408,6 +442,7 @@ fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> No
     options.chain = chain;
     options.remembered_max = plan.setting("sequencer.remembered", 65_536) as usize;
     options.find_trimmed_every = FIND_TRIMMED_EVERY;
+    options.repair_every = REPAIR_EVERY;
     options.planted = planted;
     options.unit.planted = planted;
     options

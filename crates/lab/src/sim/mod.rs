@@ -6,6 +6,7 @@
 mod cluster;
 pub mod history;
 mod history_json;
+mod latent;
 mod log;
 mod operator;
 pub mod oracle;

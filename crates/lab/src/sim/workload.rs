@@ -391,6 +391,13 @@ async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<()
     Ok(())
 }
 
+/// What all nodes that answer count together under a name.
+pub async fn counted(client: &Client, name: &str) -> Result<u64, ClientError> {
+    let answers = client.status().await?.into_iter().filter_map(|(_, _, answer)| answer.ok());
+    let counters = answers.flat_map(|status| status.counters);
+    Ok(counters.filter(|(counter, _)| counter == name).map(|(_, count)| count).sum())
+}
+
 async fn trim_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
     let trim = history.trims(0..tail.0);
     client.trim_prefix(tail).await?;

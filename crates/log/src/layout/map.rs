@@ -1,6 +1,6 @@
 //! Where a position lies, and what position an address is.
 
-use super::{Layout, RangeMap};
+use super::{Layout, RangeMap, Stripe};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, LogPos, NodeId};
 
@@ -101,17 +101,32 @@ impl Layout {
         None
     }
 
+    /// The extents of the stripes that list `node`, in no order.
+    pub fn extents_of(&self, node: NodeId) -> Vec<AddrRange> {
+        let mut extents = Vec::new();
+        for range in &self.ranges {
+            let is_in = |at: &usize| range.stripes[*at].replicas.contains(&node);
+            extents.extend((0..range.stripes.len()).filter(is_in).filter_map(|at| range.addresses(at)));
+        }
+        extents
+    }
+
     /// The replicas that are written after `node` where it holds `addr`, in order; `None` if it does not hold it.
     pub fn replicas_after(&self, node: NodeId, addr: Addr) -> Option<&[NodeId]> {
-        let stripe = self.ranges.iter().rev().find_map(|range| {
+        let stripe = self.stripe_at(node, addr)?;
+        let at = stripe.replicas.iter().position(|replica| *replica == node)?;
+        Some(&stripe.replicas[at + 1..])
+    }
+
+    /// The stripe that `addr` of `node` belongs to; `None` if it does not hold it.
+    pub fn stripe_at(&self, node: NodeId, addr: Addr) -> Option<&Stripe> {
+        self.ranges.iter().rev().find_map(|range| {
             let is_in = |at: &usize| {
                 let extent = range.addresses(*at).unwrap_or_default();
                 range.stripes[*at].replicas.contains(&node) && extent.start <= addr && addr < extent.end
             };
             (0..range.stripes.len()).find(is_in).map(|at| &range.stripes[at])
-        })?;
-        let at = stripe.replicas.iter().position(|replica| *replica == node)?;
-        Some(&stripe.replicas[at + 1..])
+        })
     }
 
     /// The positions `[start, end)` as addresses of units, stripe by stripe of each range. Positions without a place are

@@ -68,6 +68,7 @@ pub(super) struct Counters {
     pub(super) connections: Cell<u64>,
     pub(super) tokens: Cell<u64>,
     pub(super) appends: Cell<u64>,
+    pub(super) repairs: cluster::Repairs,
 }
 
 fn add(counter: &Cell<u64>, count: u64) {
@@ -172,6 +173,9 @@ impl Node {
             ("connections", &counters.connections),
             ("tokens", &counters.tokens),
             ("appends", &counters.appends),
+            ("lost_entries_found", &counters.repairs.found),
+            ("lost_entries_repaired", &counters.repairs.repaired),
+            ("lost_entries_left", &counters.repairs.open),
         ];
         let mut counters: Vec<(String, u64)> =
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();

@@ -58,6 +58,8 @@ pub(super) struct Copied {
     pub(super) trimmed: Vec<AddrRange>,
     /// Addresses whose records count as junk.
     pub(super) voided: Vec<AddrRange>,
+    /// Addresses whose records are lost here: what `runs` has of them is stored all the same.
+    pub(super) lost: Vec<AddrRange>,
 }
 
 /// A ticket of the core and what stores it.
@@ -290,14 +292,25 @@ impl UnitShell {
     /// take it back.
     pub(super) async fn restore(self: &Rc<Self>, epoch: Epoch, copied: Copied) -> Result<(), Refusal> {
         let (told, answer) = oneshot::channel();
-        let Copied { runs, trimmed, voided } = copied;
-        self.submit(Route::Restore(told), |to| Input::Restore { to, epoch, runs, trimmed, voided });
+        let Copied { runs, trimmed, voided, lost } = copied;
+        self.submit(Route::Restore(told), |to| Input::Restore { to, epoch, runs, trimmed, voided, lost });
         answer.await.unwrap_or(Err(Refusal::Failed))
     }
 
     /// What the addresses of `range` hold, durably, as parts of it in order, without gaps.
     pub(super) fn parts(&self, range: AddrRange) -> Vec<(AddrRange, Holding)> {
         self.core.borrow().classify(range)
+    }
+
+    /// The parts of `range` that have a record by the unit's account, durably.
+    pub(super) fn stored_parts(&self, range: AddrRange) -> Vec<AddrRange> {
+        let stored = self.parts(range).into_iter().filter(|(_, holding)| *holding == Holding::Stored);
+        stored.map(|(part, _)| part).collect()
+    }
+
+    /// Whether an address has a record by the unit's account, durably.
+    pub(super) fn is_stored(&self, addr: Addr) -> bool {
+        !self.stored_parts((addr.0..addr.0 + 1).into()).is_empty()
     }
 
     /// What the unit itself holds of `range`, durably: parts in order, without gaps, and the records of those that are stored.

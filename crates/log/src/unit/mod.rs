@@ -111,6 +111,9 @@ pub enum Input {
         trimmed: Vec<AddrRange>,
         /// Stored addresses that are junk elsewhere.
         voided: Vec<AddrRange>,
+        /// Stored addresses whose records the chain has lost: `runs` are stored over them, with their own versions. The shell
+        /// has made sure of it, and that what it stores is what was lost.
+        lost: Vec<AddrRange>,
     },
     /// The layout of `epoch` lists the unit in these stripes and in no others.
     Listed {

@@ -4,7 +4,9 @@
 //! stored as the first of its stripe and that no other replica has. When its range was resolved without it, that position became
 //! junk. The record stays where it is, because an address is written once, and counts as junk from then on: it is voided.
 
-use ithaca_chain::Run;
+use std::ops::Range;
+
+use ithaca_chain::{RangeSet, Run};
 
 use super::conflict::Sorted;
 use super::pending::Waiting;
@@ -14,17 +16,25 @@ use crate::limits;
 use crate::pos::{AddrRange, Epoch};
 use crate::wire::Refusal;
 
+/// What is taken over; see [`Input::Restore`](super::Input::Restore).
+pub(super) struct Restored {
+    pub(super) runs: Vec<Run>,
+    pub(super) trimmed: Vec<AddrRange>,
+    pub(super) voided: Vec<AddrRange>,
+    pub(super) lost: Vec<AddrRange>,
+}
+
 impl Unit {
-    /// Stores what is not there yet of `runs`, gives up `trimmed`, and voids what is stored of `voided`.
+    /// Stores what is not there yet of the runs, or is lost, gives up what is trimmed, and voids what is stored and junk elsewhere.
     pub(super) fn restore(
         &mut self,
         to: ReplyTo,
         epoch: Epoch,
-        runs: Vec<Run>,
-        trimmed: &[AddrRange],
-        voided: &[AddrRange],
+        restored: Restored,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
+        let Restored { runs, trimmed, voided, lost } = restored;
+        let lost: RangeSet = lost.iter().map(|range| range.numbers()).collect();
         self.check_epoch(epoch)?;
         self.check_room(runs.iter().map(|run| run.data.len()).sum())?;
         let mut change = Change::default();
@@ -40,8 +50,13 @@ impl Unit {
                 change.claims.push(keys);
                 change.runs.push(part);
             }
+            for keys in self.lost_parts(&lost, run.keys()) {
+                let part = run.slice(keys);
+                change.bytes += part.data.len();
+                change.runs.push(part);
+            }
         }
-        for range in trimmed {
+        for range in &trimmed {
             change.release.extend(self.trimmed.gaps(range.numbers()));
             let mut sorted = Sorted::default();
             self.sort_out(range.numbers(), &mut sorted);
@@ -50,7 +65,7 @@ impl Unit {
         self.check_sparse(&change.claims)?;
         self.check_trims(&change.release)?;
         let undo = self.state.clone();
-        for range in voided {
+        for range in &voided {
             let parts = self.classify(*range).into_iter();
             for (part, _) in parts.filter(|(_, holding)| *holding == Holding::Stored) {
                 self.state.voided.insert(part.numbers());
@@ -71,5 +86,11 @@ impl Unit {
         let state = (is_void || is_new).then(|| self.state.clone());
         self.persist(change, state, to, Waiting::Restored, Some(undo), effects);
         Ok(())
+    }
+
+    /// The parts of `keys` that are lost and still have a record by the unit's account, so that it is not junk or trimmed by now.
+    fn lost_parts(&self, lost: &RangeSet, keys: Range<u64>) -> Vec<Range<u64>> {
+        let parts = lost.overlaps(keys).flat_map(|part| self.classify(part.into()));
+        parts.filter(|(_, holding)| *holding == Holding::Stored).map(|(part, _)| part.numbers()).collect()
     }
 }

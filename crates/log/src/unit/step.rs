@@ -7,6 +7,7 @@ use ithaca_chain::{RangeSet, Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
 use super::conflict::Sorted;
 use super::pending::{Claims, Pending, Waiting};
+use super::restore::Restored;
 use super::{Answer, Effect, Holding, Input, ReplyTo, SealedExtent, Ticket, Unit, last_in};
 use crate::limits;
 use crate::planted::PlantedBug;
@@ -34,8 +35,9 @@ impl Unit {
             Input::Fill { to, epoch, ranges } => (to, self.fill(to, epoch, &ranges, effects)),
             Input::Trim { to, epoch, ranges } => (to, self.trim(to, epoch, &ranges, effects)),
             Input::Seal { to, epoch, extents } => (to, self.seal(to, epoch, &extents, effects)),
-            Input::Restore { to, epoch, runs, trimmed, voided } => {
-                (to, self.restore(to, epoch, runs, &trimmed, &voided, effects))
+            Input::Restore { to, epoch, runs, trimmed, voided, lost } => {
+                let copied = Restored { runs, trimmed, voided, lost };
+                (to, self.restore(to, epoch, copied, effects))
             }
             Input::Listed { epoch, stripes } => return self.list(epoch, &stripes),
             Input::Marked { from, epoch, marks } => {

@@ -199,6 +199,7 @@ fn restore(words: &[&str]) -> Input {
         runs: runs.into_iter().collect(),
         trimmed: of("trimmed"),
         voided: of("voided"),
+        lost: of("lost"),
     }
 }
 

@@ -108,6 +108,7 @@ fn requests() -> Vec<Sample> {
         sample("get_status", head(), GetStatus, &[]),
         sample("get_trims", head(), GetTrims { extent: (40..90).into() }, &[]),
         sample("beat", head(), Beat(account(NodeState::Serving)), &[]),
+        sample("beat_full", head(), Beat(account(NodeState::Full)), &[]),
         sample("add_a_node", head(), added, &[]),
         sample("remove_a_node", head(), ChangeCluster::Remove { node: NodeId(4) }, &[]),
         sample("set_the_minimum_of_replicas", head(), ChangeCluster::MinReplicas { count: 1 }, &[]),

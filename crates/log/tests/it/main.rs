@@ -11,6 +11,7 @@
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
 //! * `refusals`: what is refused, and how it is said.
 //! * `whole`: batches that go whole to the sequencer.
+//! * `repair`: copies that were lost, and come from another replica.
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
@@ -21,6 +22,7 @@ mod lost;
 mod modes;
 mod nodes;
 mod refusals;
+mod repair;
 mod replicas;
 mod restart;
 mod whole;

@@ -12,6 +12,8 @@ use ithaca_log::pos::NodeId;
 use ithaca_log::server::{ClusterNode, NodeOptions};
 use tempfile::TempDir;
 
+use crate::worlds::is_busy;
+
 /// What takes longer than this does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a segment, and of what lies before the first.
@@ -95,11 +97,24 @@ impl Cluster {
         self.nodes[id as usize - 1].take().expect("it runs").stop().await;
     }
 
-    /// Starts a node again, where it was.
+    /// Stops all nodes where they stand.
+    pub fn crash(&mut self) {
+        self.nodes.iter_mut().for_each(|node| drop(node.take()));
+    }
+
+    /// Starts a node again, where it was, as soon as its drive is free.
     pub async fn start(&mut self, env: &Env, id: u64, options: impl Fn(&Path, u64) -> NodeOptions) {
         let at = id as usize - 1;
         let options = NodeOptions { listen: self.addrs[at].1, ..options(self.dirs[at].path(), id) };
-        self.nodes[at] = Some(ClusterNode::start(env, options).await.expect("it starts"));
+        let deadline = env.now() + PATIENCE;
+        self.nodes[at] = loop {
+            match ClusterNode::start(env, options.clone()).await {
+                Ok(node) => break Some(node),
+                Err(error) if !is_busy(&error) => panic!("{error}"),
+                Err(error) => assert!(env.now() < deadline, "its drive is free: {error}"),
+            }
+            env.sleep(Duration::from_millis(10)).await;
+        };
     }
 
     /// Waits until the newest layout is so, and returns it.

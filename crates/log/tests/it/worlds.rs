@@ -59,7 +59,8 @@ pub async fn restart(env: &Env, options: LocalOptions) -> LocalCluster {
     }
 }
 
-fn is_busy(error: &StartError) -> bool {
+/// Whether a start failed because what was there before is not gone yet.
+pub fn is_busy(error: &StartError) -> bool {
     matches!(
         error,
         StartError::Chain(OpenError::Drive(DriveError::InUse { .. }))

@@ -15,6 +15,7 @@ use super::NodeOptions;
 use super::order::{self, Order};
 use super::rebuild::{self, RebuildError};
 use super::reconfigure::reconfigure;
+use super::repair;
 use super::room::{self, Room};
 use super::space;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
@@ -133,6 +134,7 @@ impl Member {
             env.spawn(catch_up_ranges(weak())),
             env.spawn(find_trimmed(weak())),
             env.spawn(space::give_up_unneeded(weak())),
+            env.spawn(repair::repair_lost(weak())),
             env.spawn(supervise(weak())),
         ];
         (member, tasks)

@@ -13,6 +13,7 @@ mod member;
 mod order;
 mod rebuild;
 mod reconfigure;
+mod repair;
 mod room;
 mod space;
 
@@ -48,6 +49,8 @@ use crate::unit::UnitOptions;
 use crate::wire::{Beat, ChangeCluster, Kind, Learn, NodeStatus, Refusal, Roles};
 use member::Member;
 
+pub(super) use repair::Repairs;
+
 /// How a node of a cluster is set up.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -73,6 +76,8 @@ pub struct NodeOptions {
     pub remembered_max: usize,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
     pub rebuild_bytes_per_second: u64,
+    /// How often it looks whether its drives have lost what another replica has.
+    pub repair_every: Duration,
     /// How often the node that hands out positions looks up to where the log is trimmed.
     pub find_trimmed_every: Duration,
     /// How long things take until they count.
@@ -99,6 +104,7 @@ impl NodeOptions {
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
             rebuild_bytes_per_second: 32 << 20,
+            repair_every: Duration::from_secs(10),
             find_trimmed_every: Duration::from_secs(10),
             timing: Timing::default(),
             planted: Planted::NONE,

@@ -259,7 +259,8 @@ async fn compare(
                     data: data.split_to(run.data_bytes() as usize),
                     table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("whole entries"),
                 };
-                check_same(unit, node, &run).await?;
+                let lost = check_same(unit, node, &run).await?;
+                copied.lost.extend(lost.iter().map(|&addr| AddrRange::new(addr, Addr(addr.0 + 1))));
                 copied.runs.push(run);
             }
         }
@@ -267,22 +268,30 @@ async fn compare(
     Ok((copied, reached))
 }
 
-/// Refuses to go on where this unit holds anything but the entries of `run`. What is damaged here stays so, and is read from
-/// another replica.
-async fn check_same(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(), RebuildError> {
+/// Refuses to go on where this unit holds anything but the entries of `run`. What it has lost of them, and can be stored again, is
+/// returned.
+async fn check_same(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<Vec<Addr>, RebuildError> {
     match compare_run(unit, node, run).await {
         Err(RebuildError::Unit(Refusal::Damaged { .. })) => {}
-        compared => return compared,
+        compared => return compared.map(|()| Vec::new()),
     }
+    let mut lost = Vec::new();
     for key in run.keys() {
-        match compare_run(unit, node, &run.slice(key..key + 1)).await {
+        let part = run.slice(key..key + 1);
+        match compare_run(unit, node, &part).await {
             Err(RebuildError::Unit(Refusal::Damaged { addr })) => {
                 tracing::warn!(%addr, "an entry of a range that is copied is damaged here");
+                let own = unit.chain().describe(key..key + 1).await.unwrap_or_default();
+                if own.iter().any(|own| own.table != part.table) {
+                    return Err(RebuildError::Differs { addr, node });
+                }
+                // In a place that is not full yet it stays so, and is read from another replica.
+                lost.extend(own.iter().all(|own| own.is_closed).then_some(addr));
             }
             compared => compared?,
         }
     }
-    Ok(())
+    Ok(lost)
 }
 
 async fn compare_run(unit: &Rc<UnitShell>, node: NodeId, run: &Run) -> Result<(), RebuildError> {
