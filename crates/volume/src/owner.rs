@@ -123,6 +123,7 @@ impl Owner for Blocks {
 
     fn placed_all(&self, records: &[Placed], garbage: &mut dyn FnMut(Place)) {
         if let Ok(known) = self.known.borrow_mut().as_mut() {
+            known.index.look_ahead(records);
             for record in records {
                 if self.take(known, record) {
                     garbage(record.place);

@@ -23,6 +23,16 @@ impl Seen {
 }
 
 impl Index {
+    /// Looks at what is known of these blocks, so that the waits for memory overlap: an open is told of very many, all over the volume.
+    pub(crate) fn look_ahead(&self, records: &[Placed]) {
+        let Some(seen) = &self.seen else { return };
+        let known = |record: &Placed| {
+            let at = record.key as usize;
+            self.words.get(at).copied().unwrap_or(0) ^ seen.versions.get(at).copied().unwrap_or(0)
+        };
+        std::hint::black_box(records.iter().map(known).fold(0, |sum, it| sum ^ it));
+    }
+
     /// A record on the drives, in any order; of equal versions the first is kept. Returns whether this one is garbage.
     pub(super) fn place_seen(&mut self, record: &Placed, packed: Packed) -> bool {
         let (block, version) = (record.key, record.version);

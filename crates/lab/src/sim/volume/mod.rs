@@ -133,14 +133,9 @@ async fn serve(env: Env, options: VolumeOptions, workers: u32, shared: Rc<Shared
     shared.opens.set(shared.opens.get() + 1);
     let volume = match open(&env, &options).await {
         Ok(volume) => volume,
-        Err(VolumeError::Chain(OpenError::Drive(_)) | VolumeError::Drive(_)) => {
-            return shared.is_over.set(true);
-        }
-        Err(other) => {
-            *shared.wrong.borrow_mut() = Some(format!("it does not open: {other}"));
-            return;
-        }
+        Err(why) => return shared.refused(&why),
     };
+    shared.refused_in_a_row.set(0);
     if look(&volume, &shared).await.is_err() {
         return shared.is_over.set(true);
     }

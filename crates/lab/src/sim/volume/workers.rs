@@ -17,6 +17,9 @@ pub const BLOCKS: u64 = 6;
 /// Cells of a block that are written, of 16 bytes each, far from each other.
 const CELLS: u64 = 3;
 
+/// Opens that may be refused in a row: more than faults can cause, of which each meets three requests.
+const REFUSED_MAX: u32 = 30;
+
 /// What all lives of the process share.
 #[derive(Default)]
 pub struct Shared {
@@ -31,6 +34,8 @@ pub struct Shared {
     pub is_done: Slot<bool>,
     pub wrong: RefCell<Option<String>>,
     pub opens: Slot<u64>,
+    /// Opens that were refused since the last that was not.
+    pub refused_in_a_row: Slot<u32>,
     pub conflicts: Slot<u64>,
     pub preempted: Slot<u64>,
     pub cleaned: Slot<u64>,
@@ -41,6 +46,16 @@ impl Shared {
     /// Of a plan.
     pub fn of_plan(plan: &Plan) -> Self {
         Self { left: Slot::new(plan.setting("workload.operations", 60)), ..Self::default() }
+    }
+
+    /// An open was refused: the process ends and is started again, but not for ever.
+    pub fn refused(&self, why: &VolumeError) {
+        let refused = self.refused_in_a_row.get() + 1;
+        self.refused_in_a_row.set(refused);
+        if refused > REFUSED_MAX {
+            self.judge(Err(format!("{refused} opens in a row are refused: {why}")));
+        }
+        self.is_over.set(true);
     }
 
     fn judge(&self, verdict: Result<(), String>) {
