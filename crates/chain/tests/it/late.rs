@@ -139,10 +139,11 @@ fn a_segment_is_cleaned_when_it_is_told_that_old_versions_are_garbage() {
         assert_eq!(chain.stats().counters.segments_cleaned, 0, "every version is needed");
         owner.floor.set(296);
         let mut garbage = BTreeMap::new();
-        let places = owner.places.borrow();
-        let old = places.iter().filter(|((_, version), _)| *version < 296);
-        old.for_each(|(_, place)| *garbage.entry(place.segment).or_insert(0) += 1);
-        drop(places);
+        for ((_, version), place) in owner.places.borrow().iter() {
+            if *version < 296 {
+                *garbage.entry(place.segment).or_insert(0) += 1;
+            }
+        }
         chain.note_garbage(garbage);
         env.sleep(Duration::from_millis(50)).await;
         let stats = chain.stats();
