@@ -106,8 +106,7 @@ fn run(sim: &Sim, node: ProcessId, plan: &Plan, shared: &Rc<Shared>) -> Result<(
         sim.end(node, Death::PowerCut);
         sim.restart_after(node, RESTART);
     }
-    let judged = shared.truth.borrow().judge();
-    judged
+    shared.truth.borrow().judge()
 }
 
 /// Runs until it is done, or wrong, or late, starting the process again when it ends by itself.
