@@ -235,14 +235,13 @@ fn tell(info: &Info, snapshots: &[(String, Version)], out: &mut Output) -> Resul
 fn human(info: &Info, snapshots: &[(String, Version)]) -> String {
     let block = VOLUME_BLOCK_BYTES as u64;
     let mut text = format!(
-        "volume {}: {} ({} blocks of 4K), {} of data; version {}, history from {}; {} free on its drives",
+        "volume {}: {} ({} blocks of 4K), {} of data; version {}, history from {}",
         info.id,
         short_bytes(info.blocks * block),
         info.blocks,
         short_bytes(info.data_blocks * block),
         info.version,
         info.floor,
-        short_bytes(info.chain.free_bytes),
     );
     for (name, version) in snapshots {
         text += &format!("\n  snapshot {name}: version {version}");
