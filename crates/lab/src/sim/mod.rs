@@ -323,4 +323,52 @@ mod tests {
         let plan: Plan = plan.parse().expect("a plan");
         assert_eq!(run(Name::Log, &plan).failure, None);
     }
+
+    #[test]
+    fn a_trim_that_came_to_the_first_replica_is_not_forgotten_by_the_others() {
+        // The first replica was left out, came back as the last one, and said "trimmed" where the others had the entry.
+        for plan in [
+            "seed 1001138\nset link.loss_ppm 20000\nset link.split_ppm 500000\nset workload.burst_max 1\n\
+             set workload.entry_max_bytes 1\nset workload.forwarded 1\nset workload.operations 40\n\
+             set workload.pause_us 100000\nset workload.relayed 1\n\
+             step 4 at 335923us kill-at-io node-2 48 749547us\n\
+             step 5 at 620106us drive node-1 data/unit-1.chain fail-writes 3\n\
+             step 2 at 1454218us kill node-1 443144us",
+            "seed 1020664\nset link.loss_ppm 1000\nset link.split_ppm 500000\nset topology.added 2\n\
+             set topology.followers 1\nset topology.nodes 5\nset workload.burst_max 4\n\
+             set workload.entry_max_bytes 1\nset workload.forwarded 1\nset workload.operations 25\n\
+             set workload.pause_us 100000\nset workload.relayed 1\n\
+             step 5 at 545290us drive node-1 data/unit-1.chain fail-writes 3\n\
+             step 6 at 1740015us crash-at-io node-2 16 383686us",
+        ] {
+            let plan: Plan = plan.parse().expect("a plan");
+            assert_eq!(run(Name::Cluster, &plan).failure, None);
+        }
+    }
+
+    #[test]
+    fn an_append_is_not_found_at_a_first_replica_that_the_cluster_went_on_without() {
+        // Its client took the last replica's word, in another epoch, that all of it was on every replica.
+        let plan = "seed 1019051\nset drive.jitter_percent 0\nset link.loss_ppm 20000\nset topology.added 2\n\
+                    set topology.followers 1\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\
+                    set workload.forwarded 1\nset workload.operations 50\nset workload.pause_us 1\n\
+                    set workload.relayed 1\nstep 5 at 1008460us vanish node-1 248580us\n\
+                    step 1 at 1657783us vanish node-3 634614us";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Cluster, &plan).failure, None);
+    }
+
+    #[test]
+    fn a_leaving_node_that_restarts_is_copied_from() {
+        // Its unit served the epoch no more, and nobody began another: it never left.
+        let plan = "seed 1032980\nset link.loss_ppm 20000\nset link.split_ppm 0\nset topology.added 2\n\
+                    set topology.clients 3\nset topology.followers 1\nset topology.nodes 5\nset topology.removed 1\n\
+                    set topology.replicas 1\nset workload.burst_max 1\nset workload.entry_max_bytes 5000\n\
+                    set workload.forwarded 0\nset workload.operations 200\nset workload.pause_us 3000\n\
+                    set workload.relayed 1\nstep 4 at 738334us crash node-3 59402us\n\
+                    step 5 at 2119970us crash node-1 2658us\nstep 6 at 2652911us crash node-3 10us\n\
+                    step 1 at 2858473us pause node-2 1785027us\nstep 7 at 2960179us crash node-2 250854us";
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(Name::Cluster, &plan).failure, None);
+    }
 }

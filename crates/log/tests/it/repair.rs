@@ -73,7 +73,8 @@ async fn unit(env: &Env, cluster: &Cluster, node: NodeId) -> Connection {
 async fn held_alone(env: &Env, cluster: &Cluster, node: NodeId, pos: u64) -> Option<(RunState, Bytes)> {
     let layout = cluster.client.layout().await.expect("it serves");
     let addr = layout.locate(LogPos(pos)).expect("it has a place").addr;
-    let read = Read { limit_bytes: 1, committed: false, ranges: vec![AddrRange::new(addr, Addr(addr.0 + 1))] };
+    let read =
+        Read { limit_bytes: 1, committed: false, ranges: vec![AddrRange::new(addr, Addr(addr.0 + 1))] };
     let connection = unit(env, cluster, node).await;
     let answer = connection.call::<_, Runs>(env, layout.epoch, &read, env.now() + PATIENCE).await;
     let (runs, data, _) = answer.ok()?;

@@ -378,7 +378,8 @@ impl Member {
             return None;
         }
         let change_to = |node: Listed| Change { joined: vec![node], ..Change::default() };
-        if !in_use.contains(&me) {
+        // What a leaving node holds is copied from it in an epoch that its unit serves, which after a restart is a new one.
+        if !in_use.contains(&me) && own.state != Standing::Leaving {
             let is_needed = layout.units().count() < usize::from(layout.replicas);
             let comes = own.state == Standing::Out && detector.may_return(now, is_needed);
             return room::standing(self, layout, own).filter(|_| comes).map(change_to);

@@ -204,7 +204,11 @@ async fn store(
 /// What another replica holds at an address; `None` if it cannot be asked.
 async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> Option<Held> {
     let peer = member.peer(layout, node)?;
-    let read = Read { limit_bytes: LIMIT_BYTES, committed: false, ranges: vec![AddrRange::new(addr, Addr(addr.0 + 1))] };
+    let read = Read {
+        limit_bytes: LIMIT_BYTES,
+        committed: false,
+        ranges: vec![AddrRange::new(addr, Addr(addr.0 + 1))],
+    };
     let answer = peer.call::<_, ReceivedRuns>(layout.epoch, &read, member.env.now() + PATIENCE).await;
     let (runs, data, _) = match answer {
         Ok(answer) => answer,
