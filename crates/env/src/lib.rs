@@ -17,6 +17,7 @@ mod env;
 pub mod limits;
 pub mod net;
 pub mod real;
+pub mod record;
 pub mod sim;
 pub mod sync;
 pub mod task;

@@ -20,7 +20,6 @@ pub mod layout;
 pub mod limits;
 pub mod planted;
 pub mod pos;
-pub mod record;
 pub mod sequencer;
 pub mod server;
 pub mod unit;

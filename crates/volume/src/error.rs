@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ithaca_chain::{AppendError, ChainError};
-use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::DriveError;
+use ithaca_env::record::RecordError;
 use thiserror::Error;
 
 use crate::options::Version;
@@ -229,23 +229,7 @@ pub enum StateError {
     /// There is none.
     #[error("it has no volume record")]
     Missing,
-    /// It is another record.
-    #[error("its record begins with {found:02x?}, not with {expected:02x?}")]
-    Magic {
-        /// The first four bytes.
-        found: [u8; 4],
-        /// Those of a volume's record.
-        expected: [u8; 4],
-    },
-    /// Written by newer software.
-    #[error("format version {found}, this software reads up to {newest}")]
-    NewerVersion {
-        /// The record's version.
-        found: u16,
-        /// The newest that can be read.
-        newest: u16,
-    },
-    /// It does not decode.
+    /// It is none, or does not decode.
     #[error(transparent)]
-    Decode(#[from] DecodeError),
+    Record(#[from] RecordError),
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
+use ithaca_env::record;
 
 use crate::error::StateError;
 use crate::limits::{BLOCKS_MAX, FORMAT_VERSION, SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
@@ -38,12 +39,10 @@ pub(crate) fn is_name(name: &str) -> bool {
 impl State {
     /// Its bytes.
     pub(crate) fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(128);
-        out.put_slice(&MAGIC);
-        out.put_u16_le(FORMAT_VERSION);
-        out.put_u16_le(0);
-        out.put_u32_le(0);
-        let start = out.len();
+        record::encode(MAGIC, FORMAT_VERSION, |out| self.encode_body(out))
+    }
+
+    fn encode_body(&self, out: &mut BytesMut) {
         out.put_u64_le(self.blocks);
         out.put_u32_le(self.fragment_bytes);
         out.put_u8(match self.isolation {
@@ -60,37 +59,12 @@ impl State {
             out.put_u8(name.len() as u8);
             out.put_slice(name.as_bytes());
         }
-        let body_len = (out.len() - start) as u32;
-        out[start - 4..start].copy_from_slice(&body_len.to_le_bytes());
-        let checksum = crc32c::crc32c(&out);
-        out.put_u32_le(checksum);
-        out.freeze()
     }
 
     /// The record that `bytes` is, whole and with nothing after it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut record = Decoder::new(bytes);
-        let mut found = [0; 4];
-        found.copy_from_slice(record.bytes("magic", 4)?);
-        if found != MAGIC {
-            return Err(StateError::Magic { found, expected: MAGIC });
-        }
-        let found = record.u16("version")?;
-        if found > FORMAT_VERSION {
-            return Err(StateError::NewerVersion { found, newest: FORMAT_VERSION });
-        }
-        let reserved = record.u16("reserved")?;
-        within("version", u64::from(found), found > 0, "a version from 1 on")?;
-        within("reserved", u64::from(reserved), reserved == 0, "0")?;
-        let body_len = record.u32("body length")? as usize;
-        let body = record.bytes("body", body_len)?;
-        let found = record.u32("checksum")?;
-        record.finish()?;
-        let computed = crc32c::crc32c(&bytes[..bytes.len() - 4]);
-        if found != computed {
-            return Err(DecodeError::Checksum { field: "record", found, computed }.into());
-        }
-        Ok(Self::decode_body(Decoder::new(body))?)
+        let (_, body) = record::decode(MAGIC, FORMAT_VERSION, bytes).map_err(StateError::Record)?;
+        Self::decode_body(Decoder::new(body)).map_err(|error| StateError::Record(error.into()))
     }
 
     fn decode_body(mut body: Decoder<'_>) -> Result<Self, DecodeError> {

@@ -154,7 +154,7 @@ pub enum ClientError {
         /// Who sent it.
         addr: SocketAddr,
         /// What is wrong with it.
-        error: crate::record::RecordError,
+        error: ithaca_env::record::RecordError,
     },
     /// A layout names a node by what is not an address.
     #[error("{addr}: a node of the layout of epoch {} has no usable address", epoch.0)]

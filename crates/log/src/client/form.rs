@@ -10,8 +10,8 @@ use thiserror::Error;
 use super::connection::{CallError, Connection, Identity};
 use crate::layout::{ChangeError, Layout, Node, acceptors_wanted};
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
-use crate::record::RecordError;
 use crate::wire::{GetLayout, LayoutRecord, Learn, Learned, Message, Refusal, Roles};
+use ithaca_env::record::RecordError;
 
 /// The wait before a node that did not answer is asked again.
 const RETRY_WAIT: Duration = Duration::from_millis(50);

@@ -15,9 +15,9 @@ use super::{Layout, acceptor_record};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
-use crate::record::RecordError;
 use crate::unit::ReplyTo;
 use crate::wire::{Kind, Refusal, Roles, Vote};
+use ithaca_env::record::RecordError;
 
 /// What happens to an acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

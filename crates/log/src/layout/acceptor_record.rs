@@ -10,7 +10,7 @@ use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 use super::{Acceptor, Layout};
 use crate::limits;
 use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
-use crate::record::{self, RecordError};
+use ithaca_env::record::{self, RecordError};
 
 const MAGIC: [u8; 4] = *b"ITac";
 const VERSION: u16 = 1;

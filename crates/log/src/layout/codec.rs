@@ -18,8 +18,8 @@ use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 use super::{DecidedTail, Layout, Node, NodeState, RangeMap, Stripe};
 use crate::limits;
 use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
-use crate::record::{self, RecordError};
 use crate::wire::Roles;
+use ithaca_env::record::{self, RecordError};
 
 const MAGIC: [u8; 4] = *b"ITly";
 const VERSION: u16 = 1;

@@ -16,7 +16,7 @@ use super::register::{REGISTER_BYTES, Register};
 use crate::layout::Acceptor;
 use crate::planted::Planted;
 use crate::pos::{ClusterId, NodeId};
-use crate::record::{self, RecordError};
+use ithaca_env::record::{self, RecordError};
 
 /// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
 const FORMING_MAGIC: [u8; 4] = *b"ITcf";

@@ -31,9 +31,9 @@ use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, 
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{ClientId, ClusterId, Incarnation, NodeId};
-use crate::record::RecordError;
 use crate::unit::UnitOptions;
 use crate::wire::{NodeStatus, Roles, Seal, Sealed};
+use ithaca_env::record::RecordError;
 
 /// Time for the units of a starting cluster to be sealed and for its layout to be decided.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

@@ -21,11 +21,11 @@ use crate::entry::EntryMeta;
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Addr, AddrRange, Epoch};
-use crate::record::RecordError;
 use crate::unit::{
     Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
 };
 use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Trims, Written};
+use ithaca_env::record::RecordError;
 
 use traffic::{Traffic, WriteTimes};
 

@@ -6,7 +6,7 @@ use ithaca_env::codec::{DecodeError, Decoder};
 
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch};
-use crate::record::{self, RecordError};
+use ithaca_env::record::{self, RecordError};
 
 /// The magic of the stored record.
 const MAGIC: [u8; 4] = *b"ITun";

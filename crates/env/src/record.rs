@@ -1,11 +1,12 @@
-//! The envelope of every record that the log stores: magic, version, length, body, checksum.
+//! The envelope of every record that somebody stores of itself: magic, version, length, body, checksum.
 //!
 //! `magic [u8; 4]`, `version u16`, `reserved u16 (0)`, `body_len u32`, body, `crc32c u32` of all that comes before it;
 //! little-endian.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ithaca_env::codec::{DecodeError, Decoder};
 use thiserror::Error;
+
+use crate::codec::{DecodeError, Decoder};
 
 /// Bytes around the body.
 pub const ENVELOPE_BYTES: usize = 16;
