@@ -45,11 +45,6 @@ impl LeaseHolder {
         self.epoch
     }
 
-    /// Whom to ask.
-    pub fn acceptors(&self) -> &[NodeId] {
-        &self.acceptors
-    }
-
     /// `from` granted what was asked at `asked_at`; its answer came at `answered_at`. Both are times of this node's
     /// monotonic clock.
     pub fn granted(&mut self, from: NodeId, asked_at: Time, answered_at: Time) {

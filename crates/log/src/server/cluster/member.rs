@@ -1,7 +1,7 @@
-//! A node's part in its cluster: it beats to the others, applies what was decided, and sees when something has to be.
+//! A node's part in its cluster: it beats to the others, learns what was decided and does it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use ithaca_env::task::{TaskHandle, race};
 use ithaca_env::{Env, Time};
 
 use super::NodeOptions;
-use super::order::{self, Order};
+use super::order::Order;
 use super::rebuild::{self, RebuildError};
-use super::reconfigure::reconfigure;
 use super::repair;
 use super::room::{self, Room};
 use super::space;
+use super::supervise;
 use crate::client::{CallError, Client, ClientError, ClientOptions};
 use crate::detector::Detector;
-use crate::layout::{Change, Copy, Layout, Node as Listed, NodeState as Standing};
+use crate::layout::{Copy, Layout, NodeState as Standing};
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, Epoch, LogPos, NodeId};
@@ -33,12 +33,8 @@ use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, Lease, Leased,
 
 /// How often a lease is asked for: one question may be lost, and the lease goes on.
 const LEASE_EVERY: Duration = Duration::from_millis(limits::LEASE_MS / 3);
-/// How often a node looks at what it knows of the others.
-const TICK: Duration = Duration::from_millis(25);
 /// The wait before a beat that found the connection lost is sent again.
 const LOST_WAIT: Duration = Duration::from_millis(10);
-/// A node whose epoch is over waits so long for another one to propose the next.
-const OVER_PATIENCE: Duration = Duration::from_millis(800);
 /// How long the others may take to be told of a layout.
 const TELL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long what a node does as a client may take.
@@ -47,10 +43,6 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 const REBUILD_RETRY: Duration = Duration::from_millis(200);
 /// How often a node looks whether there is something to copy, if no new layout makes it look.
 const REBUILD_RETRY_MAX: Duration = Duration::from_secs(10);
-/// So many ranges that are trimmed wholly are worth a layout of their own.
-const TRIMMED_RANGES: usize = 64;
-/// The longest wait after an attempt to change the layout that came to nothing.
-const RETRY_MAX: Duration = Duration::from_millis(100);
 
 /// A node as a member of its cluster.
 pub(super) struct Member {
@@ -62,15 +54,15 @@ pub(super) struct Member {
     peers: Peers,
     beating: RefCell<BTreeMap<NodeId, Beating>>,
     /// An epoch that is over here although no later layout is known, and since when.
-    over_since: Cell<Option<(Epoch, Time)>>,
+    pub(super) over_since: Cell<Option<(Epoch, Time)>>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
-    began_in: Epoch,
+    pub(super) began_in: Epoch,
     applied: Cell<Epoch>,
     state: Cell<NodeState>,
     /// Whether its unit has room.
     pub(super) room: RefCell<Room>,
     /// Stripes of closed ranges that were copied and are not listed yet.
-    completed: RefCell<Vec<Copy>>,
+    pub(super) completed: RefCell<Vec<Copy>>,
     /// How far each copy has come, so that another epoch need not begin anew.
     progress: RefCell<BTreeMap<(LogPos, usize), Addr>>,
     /// For what it does as any client would; made when it is needed.
@@ -135,7 +127,7 @@ impl Member {
             env.spawn(find_trimmed(weak())),
             env.spawn(space::give_up_unneeded(weak())),
             env.spawn(repair::repair_lost(weak())),
-            env.spawn(supervise(weak())),
+            env.spawn(supervise::supervise(weak())),
         ];
         (member, tasks)
     }
@@ -327,87 +319,10 @@ impl Member {
         });
     }
 
-    /// Whether the epoch of `layout`, the latest that this node knows, is over, as far as it can tell: its unit serves it no
-    /// more, or a majority of the acceptors grants no lease on it.
-    fn is_over(&self, layout: &Layout) -> bool {
-        let unit = self.node.unit.get();
-        layout.epoch <= self.began_in
-            || unit.is_some_and(|unit| unit.check_epoch(layout.epoch).is_err())
-            || self.node.leases.check(layout.epoch).is_err()
-    }
-
     /// Whether the planted fault shows: somebody leaves.
     fn is_let_go_early(&self, layout: &Layout) -> bool {
         self.options.planted.is(PlantedBug::LetGoBeforeCopied)
             && layout.nodes.iter().any(|node| node.state == Standing::Leaving)
-    }
-
-    /// Proposes what the cluster needs, if it needs anything; whether a newer layout came of it.
-    async fn look_after(self: &Rc<Self>, env: &Env) -> bool {
-        let Some(layout) = self.keeper.latest() else { return false };
-        let Some(change) = self.wanted(&layout) else { return false };
-        match reconfigure(self, &layout, &change).await {
-            Ok(()) => {
-                self.detector.borrow_mut().taken_out(env.now(), &change.lost);
-                true
-            }
-            Err(why) => {
-                tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, %why, "no new layout");
-                let wait = env.random_u64() % RETRY_MAX.as_nanos() as u64;
-                env.sleep(Duration::from_nanos(wait)).await;
-                false
-            }
-        }
-    }
-
-    /// What the cluster should change, as far as this node sees and it is its turn to say so.
-    fn wanted(&self, layout: &Layout) -> Option<Change> {
-        let (now, me) = (self.env.now(), self.options.id);
-        let detector = self.detector.borrow();
-        let in_use: BTreeSet<NodeId> = layout.holders().collect();
-        // A node that was removed has no say.
-        let own = layout.node(me)?;
-        let lost = detector.lost(now, &layout.missed_if_lost().collect());
-        if !lost.is_empty() {
-            return Some(Change { lost, ..Change::default() });
-        }
-        if !detector.is_steady() {
-            return None;
-        }
-        if matches!(self.account().state, NodeState::Leaving | NodeState::Failed) {
-            return None;
-        }
-        let change_to = |node: Listed| Change { joined: vec![node], ..Change::default() };
-        // What a leaving node holds is copied from it in an epoch that its unit serves, which after a restart is a new one.
-        if !in_use.contains(&me) && own.state != Standing::Leaving {
-            let is_needed = layout.units().count() < usize::from(layout.replicas);
-            let comes = own.state == Standing::Out && detector.may_return(now, is_needed);
-            return room::standing(self, layout, own).filter(|_| comes).map(change_to);
-        }
-        if self.is_over(layout) {
-            // Whoever ended the epoch may have come to nothing; an earlier life of this node did.
-            let all_here = !detector.suspects().iter().any(|node| in_use.contains(node));
-            let known = self.over_since.get().filter(|(epoch, _)| *epoch == layout.epoch);
-            let (_, since) = known.unwrap_or((layout.epoch, now));
-            self.over_since.set(Some((layout.epoch, since)));
-            let is_restart = layout.epoch <= self.began_in && all_here && detector.has_heard_all();
-            return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
-        }
-        self.over_since.set(None);
-        if let Some(node) = room::standing(self, layout, own) {
-            return Some(change_to(node));
-        }
-        if layout.trimmed_ranges(self.trimmed.get()) >= TRIMMED_RANGES {
-            return Some(Change::default());
-        }
-        if self.completed.borrow().is_empty() {
-            return None;
-        }
-        // What another layout has listed meanwhile, or does not want here any more, is left out.
-        let missing = layout.missing();
-        self.completed.borrow_mut().retain(|copied| missing.contains(copied));
-        let completed = self.completed.borrow().clone();
-        (!completed.is_empty()).then(|| Change { completed, ..Change::default() })
     }
 }
 
@@ -516,31 +431,5 @@ async fn find_trimmed(member: Weak<Member>) {
         }
         drop(strong);
         env.sleep(every).await;
-    }
-}
-
-/// Looks at the cluster from time to time and proposes what it needs.
-async fn supervise(member: Weak<Member>) {
-    let mut told: Vec<NodeId> = Vec::new();
-    loop {
-        let Some(strong) = member.upgrade() else { return };
-        let env = strong.env.clone();
-        let now = env.now();
-        strong.detector.borrow_mut().tick(now);
-        room::look(&strong);
-        if let Some(layout) = strong.keeper.latest() {
-            room::guard(&strong, &layout);
-        }
-        let suspects = strong.detector.borrow().suspects();
-        if suspects != told {
-            told = suspects;
-            strong.stirred.ring();
-        }
-        let has_changed = strong.look_after(&env).await;
-        if !has_changed && let Some(layout) = strong.keeper.latest() {
-            order::carry_out(&strong, &layout).await;
-        }
-        drop(strong);
-        env.sleep(TICK).await;
     }
 }

@@ -16,6 +16,7 @@ mod reconfigure;
 mod repair;
 mod room;
 mod space;
+mod supervise;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
