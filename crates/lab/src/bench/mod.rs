@@ -21,6 +21,7 @@ mod plan;
 mod redis;
 mod report;
 mod side;
+mod transactions;
 mod volume;
 
 use std::io;
@@ -65,18 +66,21 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == cluster::NAME));
     // Only by name: it needs programs that others do not.
     let with_volume = arguments.names.iter().any(|name| name == volume::NAME);
+    let with_transactions = !bare_only
+        && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == transactions::NAME));
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    if benches.is_empty() && !with_chain && !with_cluster && !with_volume {
+    if benches.is_empty() && !with_chain && !with_cluster && !with_volume && !with_transactions {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
         return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {} {known}",
+            "no such bench; there are: bare {} {} {} {} {known}",
             chain::NAME,
             cluster::NAME,
+            transactions::NAME,
             volume::NAME
         )));
     }
@@ -85,6 +89,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     let mut all_met = if with_chain { chain::run(arguments, &drive)? } else { true };
     if with_cluster {
         all_met &= cluster::run(arguments, &drive)?;
+    }
+    if with_transactions {
+        all_met &= transactions::run(arguments, &drive)?;
     }
     if with_volume {
         all_met &= volume::run(arguments, &drive)?;
