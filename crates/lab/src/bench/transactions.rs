@@ -1,17 +1,15 @@
 //! Transactions on a volume, through the library on a real drive: three random blocks read and written each, by many at once,
 //! without marks and with marks of 16 bytes (Isotope, figures 5 and 6).
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::task::gather;
-use ithaca_volume::{CommitError, TxError, TxOptions, Volume, VolumeOptions};
+use ithaca_volume::{CommitError, Tx, TxCounters, TxError, TxOptions, Volume, VolumeOptions};
 
 use super::BenchArguments;
 use crate::bare::{DriveFile, flush_probe_us};
@@ -32,15 +30,6 @@ const SPACES: [u64; 4] = [64, 512, 4096, 32768];
 /// The size at which marks are to be enough, and what they are to be enough for.
 const SMALL: u64 = 512;
 const LEAST: f64 = 0.95;
-
-/// What a slice gave.
-#[derive(Default)]
-struct Counts {
-    committed: Cell<u64>,
-    conflicts: Cell<u64>,
-    /// Why one ended otherwise.
-    failed: RefCell<Option<String>>,
-}
 
 /// One load.
 #[derive(Clone, Copy)]
@@ -65,8 +54,8 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
         for (blocks, is_marked) in SPACES.iter().flat_map(|&blocks| [(blocks, false), (blocks, true)]) {
             let case = Case { blocks, is_marked };
             let cpu = process_cpu_nanos();
-            let counts = ithaca_env::real::run(|env| measure(env, &path, case, span))?;
-            let (committed, conflicts) = (counts.committed.get(), counts.conflicts.get());
+            let TxCounters { committed, conflicts, .. } =
+                ithaca_env::real::run(|env| measure(env, &path, case, span))?;
             let rate = committed as f64 / (committed + conflicts).max(1) as f64;
             let row = format!(
                 "{round},{flush_us:.0},{blocks},{is_marked},{:.0},{rate:.4},{:.1}",
@@ -91,50 +80,45 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     Ok(met)
 }
 
-/// What so many transactions at once come to on a new volume.
-async fn measure(env: Env, path: &Path, case: Case, span: Duration) -> io::Result<Rc<Counts>> {
+/// What so many transactions at once come to on a new volume. One in conflict begins again as the library has it.
+async fn measure(env: Env, path: &Path, case: Case, span: Duration) -> io::Result<TxCounters> {
     let options = VolumeOptions::new(case.blocks);
     let create_bytes = Some(options.settings.chain.capacity_bytes);
     let open = OpenDrive { path: path.to_owned(), create_bytes, read_only: false };
     let drive = env.open_drive(open).await.map_err(io::Error::other)?;
     let volume = Volume::create(&env, vec![drive], options).await.map_err(io::Error::other)?;
-    let counts = Rc::new(Counts::default());
     let end = env.now() + span;
     let workers = (0..AT_ONCE).map(async |client| {
         while env.now() < end {
-            match one(&env, &volume, case, client).await {
-                Ok(()) => counts.committed.set(counts.committed.get() + 1),
-                Err(CommitError::Conflict { .. }) => counts.conflicts.set(counts.conflicts.get() + 1),
-                Err(error) => {
-                    counts.failed.replace(Some(error.to_string()));
-                    return;
-                }
+            let options = TxOptions { client, ..TxOptions::default() };
+            match volume.transact(options, async |tx| change(&env, tx, case, client).await).await {
+                Ok(_) | Err(CommitError::Conflict { .. }) => {}
+                Err(error) => return Err(io::Error::other(error)),
             }
         }
+        Ok(())
     });
-    gather(workers.collect(), |_| false).await;
+    let ended = gather(workers.collect(), Result::is_err).await;
+    ended.into_iter().flatten().collect::<io::Result<Vec<()>>>()?;
+    let counters = volume.info().tx_counters;
     volume.close().await.map_err(io::Error::other)?;
-    match counts.failed.take() {
-        Some(failed) => Err(io::Error::other(failed)),
-        None => Ok(counts),
-    }
+    Ok(counters)
 }
 
-/// One transaction.
-async fn one(env: &Env, volume: &Volume, case: Case, client: u64) -> Result<(), CommitError> {
-    let tx = volume.begin(TxOptions { client, ..TxOptions::default() })?;
+/// What a transaction does before it commits.
+async fn change(env: &Env, tx: &Tx, case: Case, client: u64) -> Result<(), TxError> {
     for _ in 0..BLOCKS_EACH {
         let (block, at) = (env.random_u64() % case.blocks, env.random_u64() as usize % BLOCK_BYTES);
         let at = at / MARK_BYTES * MARK_BYTES;
         let mut data = tx.read(block, 1).await?.to_vec();
-        mark(&tx, case, block, at)?;
+        mark(tx, case, block, at)?;
         data[at..at + MARK_BYTES].copy_from_slice(&[client as u8; MARK_BYTES]);
         tx.write(block, Bytes::from(data))?;
-        mark(&tx, case, block, at)?;
+        mark(tx, case, block, at)?;
     }
-    tx.commit().await.map(|_| ())
+    Ok(())
 }
 
-fn mark(tx: &ithaca_volume::Tx, case: Case, block: u64, at: usize) -> Result<(), TxError> {
+fn mark(tx: &Tx, case: Case, block: u64, at: usize) -> Result<(), TxError> {
     if case.is_marked { tx.mark_accessed(block, at..at + MARK_BYTES) } else { Ok(()) }
 }
