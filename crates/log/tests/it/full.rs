@@ -11,12 +11,14 @@ use ithaca_log::pos::NodeId;
 use ithaca_log::server::NodeOptions;
 use ithaca_log::wire::Refusal;
 
-use crate::nodes::{Cluster, capacity_bytes, listed, node_options};
+use crate::nodes::{Cluster, capacity_bytes, listed, node_options, sized_options};
 use crate::worlds::run;
 
 /// Segments of a drive that is soon full, and of one that is not.
 const FEW: u64 = 10;
 const MANY: u64 = 200;
+/// A node says that it is full when one segment is left: what is appended until the others go on without it must fit into that.
+const SEGMENT_BYTES: u64 = 2 << 20;
 
 fn block(number: u64) -> Bytes {
     Bytes::from(number.to_le_bytes().repeat(512))
@@ -27,12 +29,12 @@ fn fill_one_of_three(planted: Planted) {
     run(|env, _| async move {
         let options = |dir: &std::path::Path, id| {
             let segments = if id == 3 { FEW } else { MANY };
-            NodeOptions { planted, ..node_options(dir, id, segments) }
+            NodeOptions { planted, ..sized_options(dir, id, segments, SEGMENT_BYTES) }
         };
         let cluster = Cluster::form(&env, 3, 2, options).await;
         let client = &cluster.client;
         // Twice what node 3 has room for.
-        let count = 2 * 3 * capacity_bytes(FEW) / 2 / 4096;
+        let count = 2 * 3 * FEW * SEGMENT_BYTES / 2 / 4096;
         let mut positions = Vec::new();
         for number in 0..count {
             positions.push(client.append(block(number)).await.expect("two nodes have room"));

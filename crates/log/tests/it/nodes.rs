@@ -22,13 +22,18 @@ const BEFORE_BYTES: u64 = 64 << 10;
 
 /// A node with its data in `dir`, whose drive may grow to `segments` small ones.
 pub fn node_options(dir: &Path, id: u64, segments: u64) -> NodeOptions {
+    sized_options(dir, id, segments, SEGMENT_BYTES)
+}
+
+/// The same with segments of so many bytes.
+pub fn sized_options(dir: &Path, id: u64, segments: u64, segment_bytes: u64) -> NodeOptions {
     let mut options = NodeOptions::new(NodeId(id), dir, ([127, 0, 0, 1], 0).into());
-    options.create_bytes = BEFORE_BYTES + 4 * SEGMENT_BYTES;
+    options.create_bytes = BEFORE_BYTES + 4 * segment_bytes;
     options.find_trimmed_every = Duration::from_millis(100);
     options.chain = ChainOptions {
-        segment_bytes: SEGMENT_BYTES,
-        capacity_bytes: capacity_bytes(segments),
-        grow_bytes: 2 * SEGMENT_BYTES,
+        segment_bytes,
+        capacity_bytes: BEFORE_BYTES + segments * segment_bytes,
+        grow_bytes: 2 * segment_bytes,
         // What is read comes from the drive.
         tail_cache_bytes: 4096,
         ..options.chain
