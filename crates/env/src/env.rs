@@ -75,6 +75,11 @@ impl Env {
         }
     }
 
+    /// A random number for an id that nobody else draws, of two [`random_u64`](Self::random_u64).
+    pub fn random_u128(&self) -> u128 {
+        u128::from(self.random_u64()) << 64 | u128::from(self.random_u64())
+    }
+
     /// User and system time of this process so far, all threads, in microseconds; 0 in a simulation.
     pub fn cpu_us(&self) -> u64 {
         self.real().map_or(0, |_| real::process::cpu_us())

@@ -9,11 +9,11 @@ use ithaca_chain::{
     Batch, CacheDrive, CacheError, Chain, ChainId, ChainOptions, DumpOptions, Identity, Owner, Reads, dump,
 };
 use ithaca_env::drive::{Drive, OpenDrive};
-use ithaca_env::sim::{Death, DriveFault, Sim};
+use ithaca_env::sim::{Death, DriveFault, Random, Sim};
 use ithaca_env::{Env, Time};
 
 use crate::drives::append;
-use crate::model::{Rng, run_of};
+use crate::model::run_of;
 use crate::owned::Map;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drive, open_named, open_or_create,
@@ -374,7 +374,7 @@ fn a_drive_with_something_else_on_it_is_left_alone() {
 }
 
 /// A random fault of a cache drive.
-fn some_fault(rng: &mut Rng) -> DriveFault {
+fn some_fault(rng: &mut Random) -> DriveFault {
     let offset = rng.below(CACHE_BYTES);
     match rng.below(9) {
         0 | 1 => DriveFault::BitRot { offset, bit: rng.below(8) as u8 },
@@ -394,7 +394,7 @@ fn some_fault(rng: &mut Rng) -> DriveFault {
 
 /// Lives of a chain with a cache to which anything may happen at any time: every read is right, and all are answered.
 pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) -> u64 {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let world = World::new(seed);
     let mut hits = 0;
     for life in 0..3 {

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use ithaca_chain::{Batch, Chain, ChainOptions, ChangeError, OpenError, Placement};
 use ithaca_env::Env;
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, tiny_drives, within};
-use crate::model::Rng;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drives, open_named, open_or_create,
 };
@@ -81,7 +80,7 @@ impl Changing {
         let world = &self.world;
         world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
         for _ in 0..2 {
-            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false };
+            let looks = Workload { rng: Random::new(0), steps: 0, close: false, heavy: false, sparse: false };
             assert!(self.live(options, looks, None, true), "nothing ends it");
             world.sim.end(world.process, Death::PowerCut);
         }
@@ -143,7 +142,7 @@ async fn change(env: &Env, chain: &Chain, sets: &Sets, name: &'static str) -> bo
 }
 
 fn workload(seed: u64, steps: usize) -> Workload {
-    Workload { rng: Rng(seed), steps, close: false, heavy: true, sparse: false }
+    Workload { rng: Random::new(seed), steps, close: false, heavy: true, sparse: false }
 }
 
 /// A life in which a drive is toggled, cut off at I/O point `point`; `setup` names drives that are added before.
@@ -193,14 +192,14 @@ fn a_drive_is_removed_or_not_wherever_the_power_is_cut() {
 
 /// Lives with drives that come and go, each cut off somewhere. Returns how many changes were made.
 pub fn lives(seed: u64, options: &ChainOptions) -> u32 {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let world = Changing::new(seed);
     for _ in 0..6 {
         let death = rng.pick(&[Death::PowerCut, Death::Kill]);
         let point = world.world.sim.io_points(world.world.process) + 50 + rng.below(600);
         world.world.sim.end_at_io(world.world.process, point, death);
         let toggle = rng.pick(&THREE);
-        world.live(options, workload(rng.next(), 60), Some(toggle), rng.below(2) == 0);
+        world.live(options, workload(rng.next_u64(), 60), Some(toggle), rng.below(2) == 0);
         world.world.sim.end(world.world.process, death);
     }
     world.audit(options);

@@ -1,13 +1,12 @@
 //! Power cuts and kills at every I/O point.
 
 use ithaca_chain::ChainOptions;
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 
-use crate::model::Rng;
 use crate::world::{Workload, World, random_options, small_options};
 
 fn workload(seed: u64, steps: usize, close: bool) -> Workload {
-    Workload { rng: Rng(seed), steps, close, heavy: seed.is_multiple_of(3), sparse: false }
+    Workload { rng: Random::new(seed), steps, close, heavy: seed.is_multiple_of(3), sparse: false }
 }
 
 /// Two lives of a workload that rolls segments and recycles them; the second is cut off at I/O point `point`.
@@ -72,7 +71,7 @@ fn many_lives_with_random_knobs_keep_every_promise() {
 
 /// Five lives and an audit, with options that `change` has the last word on. Returns how many batches were acknowledged.
 pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) -> u64 {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let world = World::new(seed);
     let mut options = random_options(&mut rng);
     change(&mut options);
@@ -80,7 +79,7 @@ pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) -> u64 {
         let death = rng.pick(&[Death::PowerCut, Death::Kill]);
         let point = world.sim.io_points(world.process) + 1 + rng.below(400);
         world.sim.end_at_io(world.process, point, death);
-        let work = workload(rng.next(), 80, life % 2 == 1);
+        let work = workload(rng.next_u64(), 80, life % 2 == 1);
         // A cleaner that works all the time is given something to do.
         let sparse = options.clean_start_free_percent == 100;
         world.live(&options, Workload { sparse, ..work });

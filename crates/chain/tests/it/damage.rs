@@ -6,10 +6,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, ReadError, check};
 use ithaca_env::drive::Durability;
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::drives::append;
-use crate::model::{Model, Rng, View, run_of};
+use crate::model::{Model, View, run_of};
 use crate::world::{MACHINE, Workload, World, check_everything, identity, open_drive, small_options};
 
 /// What an open of a harmed drive may end in.
@@ -24,7 +24,7 @@ pub struct Tally {
 /// A chain of a few segments with some recycled ones, closed cleanly.
 fn closed_world(options: &ChainOptions) -> (World, View) {
     let lives = [(5, 90), (6, 60)].map(|(seed, steps)| Workload {
-        rng: Rng(seed),
+        rng: Random::new(seed),
         steps,
         close: true,
         heavy: false,
@@ -107,7 +107,7 @@ fn harm_to_any_block_is_harmless_or_named() {
     let (world, _) = closed_world(&options);
     let size = world.sim.drive_size_bytes(world.sim.drive(MACHINE, "chain")).expect("it is there");
     let tally = Rc::new(RefCell::new(Tally::default()));
-    let mut rng = Rng(1);
+    let mut rng = Random::new(1);
     for block in 0..size / 4096 {
         let is_used = world.sim.peek_drive(world.sim.drive(MACHINE, "chain"), block * 4096, 4096);
         if is_used.iter().all(|&byte| byte == 0) {

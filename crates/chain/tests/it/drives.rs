@@ -6,9 +6,9 @@ use bytes::Bytes;
 use ithaca_chain::{AppendError, Batch, Chain, ChainId, ChainOptions, Identity, OpenError, Placement, check};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, Durability, OpenDrive};
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 
-use crate::model::{Rng, run_of};
+use crate::model::run_of;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drives, open_named, small_options,
 };
@@ -124,15 +124,16 @@ fn drives_are_taken_in_any_order_and_a_check_tells_of_each() {
 fn cut_at(point: u64, death: Death, placement: Placement) -> bool {
     let world = World::over(3, &THREE);
     let options = ChainOptions { placement, ..tiny_drives() };
-    assert!(
-        world.live(&options, Workload { rng: Rng(1), steps: 40, close: false, heavy: true, sparse: false })
-    );
+    assert!(world.live(
+        &options,
+        Workload { rng: Random::new(1), steps: 40, close: false, heavy: true, sparse: false }
+    ));
     world.sim.end(world.process, death);
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, death);
-    let survived =
-        world.live(&options, Workload { rng: Rng(2), steps: 60, close: true, heavy: true, sparse: false });
+    let survived = world
+        .live(&options, Workload { rng: Random::new(2), steps: 60, close: true, heavy: true, sparse: false });
     world.sim.end(world.process, death);
     world.audit(&options);
     survived
@@ -160,7 +161,7 @@ fn nothing_acknowledged_is_lost_when_a_creation_of_several_drives_is_cut_off() {
         world.sim.end_at_io(world.process, point, Death::PowerCut);
         world.live(
             &tiny_drives(),
-            Workload { rng: Rng(point), steps: 20, close: false, heavy: true, sparse: false },
+            Workload { rng: Random::new(point), steps: 20, close: false, heavy: true, sparse: false },
         );
         world.sim.end(world.process, Death::PowerCut);
         world.audit(&tiny_drives());
@@ -321,12 +322,10 @@ fn a_file_that_has_grown_and_was_cut_short_is_refused() {
 #[test]
 fn one_copy_of_each_superblock_may_rot_and_is_written_again() {
     let world = World::over(8, &THREE);
-    assert!(
-        world.live(
-            &tiny_drives(),
-            Workload { rng: Rng(3), steps: 40, close: true, heavy: true, sparse: false }
-        )
-    );
+    assert!(world.live(
+        &tiny_drives(),
+        Workload { rng: Random::new(3), steps: 40, close: true, heavy: true, sparse: false }
+    ));
     world.sim.end(world.process, Death::PowerCut);
     world.sim.restart(world.process);
     for (index, name) in THREE.iter().enumerate() {

@@ -1,22 +1,26 @@
 //! Cleaning that is cut off: at every I/O point, on one drive, several, and mirrored ones, while drives come and go.
 
 use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Victims};
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 
 use crate::changes;
 use crate::cleaning::{append, eager, in_body, tenth};
 use crate::crashes;
 use crate::drives::{THREE, tiny_drives};
 use crate::mirrors::{A, B};
-use crate::model::Rng;
 use crate::world::{Workload, World, identity, open_drives};
 
 /// Two lives in which segments are cleaned all the time; the second is cut off at I/O point `point`.
 pub fn cut_at(point: u64, death: Death, drives: &[&'static str], options: &ChainOptions) -> bool {
     let world = World::over(3, drives);
     let steps = |seed| if seed == 1 { 150 } else { 70 };
-    let work =
-        |seed| Workload { rng: Rng(seed), steps: steps(seed), close: seed == 2, heavy: true, sparse: true };
+    let work = |seed| Workload {
+        rng: Random::new(seed),
+        steps: steps(seed),
+        close: seed == 2,
+        heavy: true,
+        sparse: true,
+    };
     assert!(world.live(options, work(1)));
     assert!(world.cleaned.get() > 0, "something is cleaned");
     world.sim.end(world.process, death);
@@ -60,8 +64,13 @@ pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
         chain.close().await.expect("no fault");
     });
     let steps = |seed| if seed == 1 { 150 } else { 70 };
-    let work =
-        |seed| Workload { rng: Rng(seed), steps: steps(seed), close: false, heavy: true, sparse: true };
+    let work = |seed| Workload {
+        rng: Random::new(seed),
+        steps: steps(seed),
+        close: false,
+        heavy: true,
+        sparse: true,
+    };
     assert!(world.live(options, work(1)));
     assert!(world.cleaned.get() > 0, "something is cleaned");
     world.sim.end(world.process, Death::PowerCut);
@@ -70,9 +79,10 @@ pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
     let survived = world.live(options, work(2));
     world.sim.end(world.process, Death::PowerCut);
     world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
-    assert!(
-        world.live(options, Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false })
-    );
+    assert!(world.live(
+        options,
+        Workload { rng: Random::new(0), steps: 0, close: false, heavy: false, sparse: false }
+    ));
     world.sim.end(world.process, Death::PowerCut);
     world.drives = vec![if point.is_multiple_of(2) { A } else { B }];
     world.audit(options);

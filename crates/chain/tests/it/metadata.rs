@@ -8,12 +8,11 @@ use ithaca_chain::{
 };
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
-use ithaca_env::sim::{Death, DriveFault, DriveStats, Sim};
+use ithaca_env::sim::{Death, DriveFault, DriveStats, Random, Sim};
 
 use crate::cleaning::{eager, in_body};
 use crate::drives::append;
 use crate::mirrors::{A, B};
-use crate::model::Rng;
 use crate::owned::{self, Map};
 use crate::world::{
     MACHINE, Workload, World, identity, open_drive, open_metadata, open_named, random_options, small_options,
@@ -175,7 +174,8 @@ fn an_entry_that_is_harmed_is_read_from_the_chain() {
 pub fn is_stale_drive_harmless(options: &ChainOptions) -> bool {
     let options = ChainOptions { capacity_bytes: 2 << 20, ..options.clone() };
     let mut world = World::new(5);
-    let work = |seed| Workload { rng: Rng(seed), steps: 120, close: true, heavy: true, sparse: false };
+    let work =
+        |seed| Workload { rng: Random::new(seed), steps: 120, close: true, heavy: true, sparse: false };
     for (seed, metadata) in [(1, Some(METADATA)), (2, None)] {
         world.metadata = metadata;
         assert!(world.live(&options, work(seed)));
@@ -281,7 +281,8 @@ fn a_dump_tells_what_a_metadata_drive_holds() {
 pub fn cut_at(point: u64, drives: &[&'static str], options: &ChainOptions) -> bool {
     let mut world = World::over(3, drives);
     world.metadata = Some(METADATA);
-    let work = |seed| Workload { rng: Rng(seed), steps: 60, close: false, heavy: true, sparse: seed == 2 };
+    let work =
+        |seed| Workload { rng: Random::new(seed), steps: 60, close: false, heavy: true, sparse: seed == 2 };
     assert!(world.live(options, work(1)));
     world.sim.end(world.process, Death::PowerCut);
     world.sim.restart(world.process);
@@ -326,7 +327,8 @@ fn a_mirrored_link_is_mirrored_once_and_found_by_each_side() {
         let chain = Chain::create(&env, sides, identity(), small_options()).await.expect("created");
         chain.close().await.expect("no fault");
     });
-    let work = |seed| Workload { rng: Rng(seed), steps: 80, close: false, heavy: true, sparse: false };
+    let work =
+        |seed| Workload { rng: Random::new(seed), steps: 80, close: false, heavy: true, sparse: false };
     world.metadata = Some(METADATA);
     for seed in 0..3 {
         assert!(world.live(&small_options(), work(seed)));
@@ -339,7 +341,7 @@ fn a_mirrored_link_is_mirrored_once_and_found_by_each_side() {
 }
 
 /// A random fault of a metadata drive.
-fn some_fault(rng: &mut Rng) -> DriveFault {
+fn some_fault(rng: &mut Random) -> DriveFault {
     let offset = rng.below(2 << 20);
     match rng.below(8) {
         0 | 1 => DriveFault::BitRot { offset, bit: rng.below(8) as u8 },
@@ -360,7 +362,7 @@ fn some_fault(rng: &mut Rng) -> DriveFault {
 
 /// Lives of a chain with a metadata drive to which anything may happen, and which some do without.
 pub fn lives(seed: u64, change: impl Fn(&mut ChainOptions)) {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut world = World::new(seed);
     let mut options = random_options(&mut rng);
     for life in 0..4 {

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions, OpenError, ReadError, SideState, check};
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
-use ithaca_env::sim::{Death, DriveFault, Sim};
+use ithaca_env::sim::{Death, DriveFault, Random, Sim};
 
 use crate::drives::{append, is_refused, tiny_drives};
-use crate::model::{Rng, run_of};
+use crate::model::run_of;
 use crate::world::{MACHINE, Workload, World, identity, open_drives, open_named, small_options};
 
 /// A mirrored link, and behind it a plain one.
@@ -168,21 +168,23 @@ pub fn cut_at(point: u64, death: Death, alone: &'static str, options: &ChainOpti
         let chain = Chain::create(&env, sides, identity(), over).await.expect("created");
         chain.close().await.expect("no fault");
     });
-    assert!(
-        world.live(options, Workload { rng: Rng(1), steps: 20, close: false, heavy: true, sparse: false })
-    );
+    assert!(world.live(
+        options,
+        Workload { rng: Random::new(1), steps: 20, close: false, heavy: true, sparse: false }
+    ));
     world.sim.end(world.process, death);
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, death);
-    let survived =
-        world.live(options, Workload { rng: Rng(2), steps: 20, close: false, heavy: true, sparse: false });
+    let survived = world
+        .live(options, Workload { rng: Random::new(2), steps: 20, close: false, heavy: true, sparse: false });
     world.sim.end(world.process, death);
     world.sim.end_at_io(world.process, u64::MAX, death);
     // Both recover what the crash left; what that shows must stay when one of them is lost.
-    assert!(
-        world.live(options, Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false })
-    );
+    assert!(world.live(
+        options,
+        Workload { rng: Random::new(0), steps: 0, close: false, heavy: false, sparse: false }
+    ));
     world.sim.end(world.process, death);
     world.drives = vec![alone];
     world.audit(options);
@@ -219,7 +221,7 @@ fn nothing_acknowledged_is_lost_when_a_side_fails_as_the_chain_is_opened() {
         fault(&world.sim, failing, DriveFault::FailWrites { count: 1 + (seed % 3) as u32 });
         world.live(
             &tiny_drives(),
-            Workload { rng: Rng(seed), steps: 30, close: false, heavy: true, sparse: false },
+            Workload { rng: Random::new(seed), steps: 30, close: false, heavy: true, sparse: false },
         );
         world.sim.end(world.process, Death::PowerCut);
         world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
@@ -459,7 +461,7 @@ pub fn rebuild_cut_at(point: u64, options: &ChainOptions) -> bool {
         world.drives = drives;
         assert!(world.live(
             options,
-            Workload { rng: Rng(point), steps: 20, close: false, heavy: true, sparse: false }
+            Workload { rng: Random::new(point), steps: 20, close: false, heavy: true, sparse: false }
         ));
         world.sim.end(world.process, Death::PowerCut);
     }
@@ -467,8 +469,8 @@ pub fn rebuild_cut_at(point: u64, options: &ChainOptions) -> bool {
     world.sim.restart(world.process);
     let start = world.sim.io_points(world.process);
     world.sim.end_at_io(world.process, start + point, Death::PowerCut);
-    let survived =
-        world.live(options, Workload { rng: Rng(2), steps: 30, close: false, heavy: true, sparse: false });
+    let survived = world
+        .live(options, Workload { rng: Random::new(2), steps: 30, close: false, heavy: true, sparse: false });
     world.sim.end(world.process, Death::PowerCut);
     world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
     world.sim.restart(world.process);

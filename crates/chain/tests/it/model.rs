@@ -5,28 +5,6 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use ithaca_chain::{Batch, RangeSet, Recovered, Run, RunKind, Table};
 
-/// A small generator of numbers; the same seed gives the same ones.
-#[derive(Clone)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
-
 /// A run of records with these payloads.
 pub fn run_of(first_key: u64, version: u64, payloads: &[Bytes]) -> Run {
     Run {

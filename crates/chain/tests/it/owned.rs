@@ -11,11 +11,11 @@ use ithaca_chain::{
     Place, PlaceError, Placed, RunKind, Ticket, check,
 };
 use ithaca_env::Env;
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 
 use crate::cleaning::{eager, in_body};
 use crate::drives::{THREE, tiny_drives};
-use crate::model::{Rng, junk, run_of};
+use crate::model::{junk, run_of};
 use crate::world::{World, identity, open_drives, open_metadata, small_options};
 
 /// Version, whether there is data, and where.
@@ -223,7 +223,7 @@ async fn settle(chain: &Chain, map: &Map, model: &RefCell<Model>) {
 }
 
 async fn work(env: &Env, chain: &Chain, map: &Map, model: &RefCell<Model>, seed: u64, steps: usize) {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut tickets: Vec<Ticket> = Vec::new();
     for _ in 0..steps {
         let mut writes = Writes::new();
@@ -330,7 +330,7 @@ pub fn lives(seed: u64, options: &ChainOptions) -> (u64, u64, u64) {
 
 /// The same, with a metadata drive of this name that some lives do without.
 pub fn lives_with(seed: u64, options: &ChainOptions, metadata: Option<&'static str>) -> (u64, u64, u64) {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut owned = Owned::new(seed, &["chain"]);
     for life in 0..4 {
         owned.world.metadata = metadata.filter(|_| life != 2);
@@ -340,7 +340,7 @@ pub fn lives_with(seed: u64, options: &ChainOptions, metadata: Option<&'static s
         let point =
             if life == 2 { u64::MAX } else { sim.io_points(owned.world.process) + 1 + rng.below(700) };
         sim.end_at_io(owned.world.process, point, death);
-        owned.live(options, rng.next(), 150);
+        owned.live(options, rng.next_u64(), 150);
         owned.world.sim.end(owned.world.process, death);
     }
     owned.world.metadata = metadata;
@@ -376,7 +376,7 @@ fn a_drive_is_overwritten_many_times_its_size_in_random_order() {
         let map = Rc::new(Map::default());
         let model = RefCell::new(Model::default());
         let chain = open(&env, &["chain"], None, small_options(), &map, &model).await;
-        let mut rng = Rng(9);
+        let mut rng = Random::new(9);
         // A third of what the drive holds, over and over.
         for version in 1..3000 {
             let writes = vec![(rng.below(250), version, Some(version as u8))];

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use ithaca_chain::{ChainOptions, PlantedBug};
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::cache;
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
@@ -19,7 +19,6 @@ use crate::drives::{is_growth_known, tiny_drives};
 use crate::interrupted;
 use crate::metadata;
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
-use crate::model::Rng;
 use crate::owned;
 use crate::space::fill_and_release;
 use crate::world::small_options;
@@ -41,7 +40,7 @@ fn is_found_by_crashes(bug: PlantedBug, ceiling: u64) {
 /// The first seed at which a run with a flipped bit fails.
 fn is_found_by_flips(bug: PlantedBug, ceiling: u64) {
     let options = ChainOptions { planted: Some(bug), tail_cache_bytes: 0, ..small_options() };
-    let mut rng = Rng(77);
+    let mut rng = Random::new(77);
     let tally = Rc::new(RefCell::new(Tally::default()));
     let found = (1..=ceiling).find(|_| {
         let offset = (64 << 10) + rng.below((12 * 128) << 10);

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use ithaca_chain::{Chain, ChainOptions, ReadError, Reading, RunView};
-use ithaca_env::sim::DriveFault;
+use ithaca_env::sim::{DriveFault, Random};
 
-use crate::model::{Rng, View};
+use crate::model::View;
 use crate::world::{MACHINE, Workload, World, identity, open_drive, small_options};
 
 /// A key, its version and its data.
@@ -14,7 +14,8 @@ type Seen = Vec<(u64, u64, Bytes)>;
 
 /// A chain of many segments, some recycled and some reopened, that was closed cleanly; and what it holds.
 fn closed_world(options: &ChainOptions, heavy: bool) -> (World, View) {
-    let lives = [3, 4].map(|seed| Workload { rng: Rng(seed), steps: 120, close: true, heavy, sparse: false });
+    let lives =
+        [3, 4].map(|seed| Workload { rng: Random::new(seed), steps: 120, close: true, heavy, sparse: false });
     World::new(21).after_lives(options, lives)
 }
 
@@ -34,8 +35,8 @@ fn add(seen: &mut Seen, run: &RunView<'_>) {
 }
 
 /// Some ranges: in no order, overlapping, of one key, empty, past the end.
-fn some_ranges(rng: &mut Rng, end: u64) -> Vec<Range<u64>> {
-    let range = |rng: &mut Rng| {
+fn some_ranges(rng: &mut Random, end: u64) -> Vec<Range<u64>> {
+    let range = |rng: &mut Random| {
         let start = rng.below(end + 20);
         start..start + rng.pick(&[0, 1, 1, 1, 3, 40, 400])
     };
@@ -67,7 +68,7 @@ fn compare(view: &View, ranges: &[Range<u64>], limit_bytes: usize, reading: &Rea
     assert!(!holds_some || !reading.runs.is_empty(), "at least one record");
 }
 
-async fn read_at_random(chain: &Chain, view: &View, rng: &mut Rng) -> (usize, usize) {
+async fn read_at_random(chain: &Chain, view: &View, rng: &mut Random) -> (usize, usize) {
     let end = view.covered().last().expect("it holds something") + 1;
     let (mut read, mut cached) = (0, 0);
     for _ in 0..300 {
@@ -100,7 +101,7 @@ fn ranges_in_any_order_are_read_together_whatever_is_cached() {
         world.sim.block_on(world.process, async move {
             let drive = open_drive(&env).await;
             let (chain, _) = Chain::open(&env, drive, Some(&identity()), options).await.expect("it opens");
-            let (read, _) = read_at_random(&chain, &view, &mut Rng(9)).await;
+            let (read, _) = read_at_random(&chain, &view, &mut Random::new(9)).await;
             assert!(read > 300, "only {read} runs");
         });
     }
@@ -116,7 +117,8 @@ fn what_was_just_written_is_shown_from_memory_in_segments_old_and_new() {
         let chain =
             Chain::create(&env, open_drive(&env).await, identity(), options).await.expect("it is created");
         let mut model = crate::model::Model::default();
-        let mut workload = Workload { rng: Rng(7), steps: 0, close: false, heavy: true, sparse: false };
+        let mut workload =
+            Workload { rng: Random::new(7), steps: 0, close: false, heavy: true, sparse: false };
         for _ in 0..150 {
             let batch = workload.batch(&mut model);
             if let Ok(ticket) = chain.append(batch.clone()) {
@@ -126,7 +128,7 @@ fn what_was_just_written_is_shown_from_memory_in_segments_old_and_new() {
         }
         assert!(chain.stats().segments_closed > 1);
         let view = model.view(model.since.len());
-        let (read, cached) = read_at_random(&chain, &view, &mut Rng(10)).await;
+        let (read, cached) = read_at_random(&chain, &view, &mut Random::new(10)).await;
         assert!(read > 1000 && cached > 1000, "{read} runs, {cached} from memory");
     });
 }

@@ -11,9 +11,9 @@ use ithaca_chain::{
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
-use ithaca_env::sim::{Death, ProcessId, Sim, SimOptions};
+use ithaca_env::sim::{Death, ProcessId, Random, Sim, SimOptions};
 
-use crate::model::{Model, Rng, View, junk, run_of};
+use crate::model::{Model, View, junk, run_of};
 
 pub const MACHINE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
@@ -34,7 +34,7 @@ pub fn small_options() -> ChainOptions {
 }
 
 /// Knobs from a seed.
-pub fn random_options(rng: &mut Rng) -> ChainOptions {
+pub fn random_options(rng: &mut Random) -> ChainOptions {
     ChainOptions {
         segment_bytes: rng.pick(&[128 << 10, 160 << 10, 256 << 10]),
         flights: rng.pick(&[1, 2, 2, 3, 8]),
@@ -152,7 +152,7 @@ fn check_space(chain: &Chain, live_bytes: u64) {
 
 /// What a life does: appends, releases, waits and reads, by a seed.
 pub struct Workload {
-    pub rng: Rng,
+    pub rng: Random,
     pub steps: usize,
     pub close: bool,
     /// Large payloads, so that segments roll and are recycled all the time.
@@ -325,7 +325,7 @@ impl World {
     /// A world whose chain has these drives.
     pub fn over(seed: u64, drives: &[&'static str]) -> Self {
         // Some drives answer in an order that has little to do with that of the requests.
-        let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
+        let drive_jitter_percent = Random::new(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("unit", MACHINE);
         let (model, cleaned) = Default::default();
@@ -376,7 +376,7 @@ impl World {
     pub fn audit(&self, options: &ChainOptions) {
         self.sim.end_at_io(self.process, u64::MAX, Death::PowerCut);
         for _ in 0..2 {
-            let looks = Workload { rng: Rng(0), steps: 0, close: false, heavy: false, sparse: false };
+            let looks = Workload { rng: Random::new(0), steps: 0, close: false, heavy: false, sparse: false };
             assert!(self.live(options, looks), "nothing ends it");
             self.sim.end(self.process, Death::PowerCut);
         }

@@ -54,4 +54,4 @@ pub use handle::Handle;
 pub use options::{LinkOptions, SimOptions};
 pub use plan::{FaultKind, Plan, PlanAction, PlanError, Setting, Shape, Step};
 pub use process::{Death, ProcessId};
-pub use random::{Dice, Domain};
+pub use random::{Dice, Domain, Random};

@@ -73,7 +73,7 @@ impl Dice {
     /// 64 random bits about the `counter`th decision on `entity`.
     pub fn draw(self, domain: Domain, entity: u64, counter: u64) -> u64 {
         let about = mix(self.seed ^ mix(domain.number()));
-        mix(mix(about ^ entity).wrapping_add(counter.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+        mix(mix(about ^ entity).wrapping_add(counter.wrapping_mul(STEP)))
     }
 
     /// A number below `bound`, which is not 0.
@@ -88,6 +88,48 @@ impl Dice {
     }
 }
 
+/// A stream of random numbers (SplitMix64), for workloads and tests that a seed repeats. A decision that must not move when
+/// another one goes away is a [`Dice`]'s.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        let next = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        next
+    }
+
+    /// A number below `end`; 0 if `end` is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        if end == 0 { 0 } else { self.next_u64() % end }
+    }
+
+    /// A number in `[first, end)`.
+    pub fn within(&mut self, first: f64, end: f64) -> f64 {
+        first + (end - first) * (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// True `times` of a hundred times.
+    pub fn percent(&mut self, times: u64) -> bool {
+        self.below(100) < times
+    }
+
+    /// One of `choices`. Panics if there are none.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// The odd number that SplitMix64 steps by.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// `bits` spread evenly over `0..bound`.
 pub(super) fn scale(bits: u64, bound: u64) -> u64 {
     ((u128::from(bits) * u128::from(bound)) >> 64) as u64
@@ -95,7 +137,7 @@ pub(super) fn scale(bits: u64, bound: u64) -> u64 {
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output bit.
 pub(super) fn mix(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    bits = bits.wrapping_add(STEP);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)
@@ -104,6 +146,16 @@ pub(super) fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_splitmix64() {
+        let mut random = Random::new(1_234_567);
+        // The numbers that implementations of other languages give for this seed.
+        let known = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!(known.map(|_| random.next_u64()), known);
+        assert_eq!(random.below(0), 0);
+        assert!((0..100).all(|_| random.below(3) < 3 && [4, 5].contains(&random.pick(&[4, 5]))));
+    }
 
     #[test]
     fn a_chance_comes_about_as_often_as_it_says() {

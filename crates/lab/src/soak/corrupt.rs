@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
+use ithaca_env::sim::Random;
 use ithaca_env::{Env, real};
 
 use super::audit::{Audit, OnDamage, audit};
@@ -22,7 +23,6 @@ use super::damage::{Stored, harm};
 use super::ledger::{Ledger, Violation};
 use super::load::{Load, connect};
 use super::process::{NotStarted, Site};
-use super::random::Random;
 use super::results::Results;
 use super::{Ground, parse_size};
 

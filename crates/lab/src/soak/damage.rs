@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::random::Random;
+use ithaca_env::sim::Random;
 
 /// The unit that a drive loses or misplaces.
 const BLOCK_BYTES: u64 = 4096;

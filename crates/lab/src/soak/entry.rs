@@ -4,9 +4,9 @@
 //! An entry of [`NAME_BYTES`] or more begins with its name (worker u32, length u32, number u64, little-endian), and goes
 //! on with a pattern that the name decides. A shorter one is only pattern, and is known by its bytes alone.
 
-use bytes::Bytes;
+use ithaca_env::sim::Random;
 
-use super::random::Random;
+use bytes::Bytes;
 
 /// Bytes of a name.
 const NAME_BYTES: usize = 16;

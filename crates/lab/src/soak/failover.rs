@@ -15,10 +15,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ithaca_env::sim::Random;
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
 use ithaca_log::pos::NodeId;
 
+use super::Ground;
 use super::acks::Acks;
 use super::audit::{OnDamage, audit};
 use super::entry::Name;
@@ -26,7 +28,6 @@ use super::ledger::{Ledger, Violation};
 use super::load::{CALL_TIMEOUT, Load, connect, must_have_ended};
 use super::nodes::Nodes;
 use super::results::Results;
-use super::{Ground, Random};
 use crate::measure::median;
 
 /// How long a node that was started again may take until the cluster uses it.

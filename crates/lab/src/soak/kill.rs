@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ithaca_env::sim::Random;
 use ithaca_env::{Env, real};
 use ithaca_log::client::ClientError;
 
@@ -24,7 +25,6 @@ use super::ledger::{Ledger, Violation};
 use super::load::{Load, connect};
 use super::power::{FileSystem, Powered};
 use super::process::{Server, Site};
-use super::random::Random;
 use super::results::Results;
 use super::{Ground, parse_size};
 use crate::measure::median;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ithaca_env::Env;
+use ithaca_env::sim::Random;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use ithaca_log::client::{Client, ClientError, ClientOptions};
@@ -14,7 +15,6 @@ use ithaca_log::pos::LogPos;
 
 use super::entry::{Name, random_len};
 use super::ledger::{Ledger, Violation};
-use super::random::Random;
 
 /// Every call of a client ends within this time.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);

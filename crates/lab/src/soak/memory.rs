@@ -5,6 +5,7 @@ use std::io;
 
 use bytes::Bytes;
 use clap::Args;
+use ithaca_env::sim::Random;
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
@@ -12,7 +13,6 @@ use ithaca_log::pos::LogPos;
 use super::Ground;
 use super::fill::{clients, fill};
 use super::process::{Server, Site};
-use super::random::Random;
 use super::results::Results;
 
 /// Resident bytes at the most.

@@ -36,7 +36,6 @@ mod net;
 mod nodes;
 mod power;
 mod process;
-mod random;
 mod recovery;
 mod restart;
 pub mod results;
@@ -45,13 +44,14 @@ mod wipe;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use ithaca_env::sim::Random;
 
 pub use failover::{FailoverArguments, run as run_failover};
 
 use process::Site;
-use random::Random;
 
 /// Which soak.
 #[derive(Args)]
@@ -132,10 +132,16 @@ impl Ground {
                 binary.display()
             )));
         }
-        let seed = self.seed.unwrap_or_else(|| Random::from_clock().next_u64() >> 32);
+        let seed = self.seed.unwrap_or_else(seed_of_now);
         println!("soak {name}: seed {seed}, {} on {}", binary.display(), folder.display());
         Ok((binary, folder.join(format!("{name}-{}", std::process::id())), seed))
     }
+}
+
+/// A seed that differs from run to run, short enough to be typed.
+fn seed_of_now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Random::new(since.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)).next_u64() >> 32
 }
 
 /// Runs the soak that `arguments` names. Returns whether all that it demands was found.

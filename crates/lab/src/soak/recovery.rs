@@ -10,8 +10,8 @@ use bytes::Bytes;
 use clap::Args;
 use ithaca_chain::{Batch, Chain, Owner, Run, RunKind, Table};
 use ithaca_env::real;
+use ithaca_env::sim::Random;
 
-use super::random::Random;
 use super::results::Results;
 use super::volume::{
     Places, append, append_all, drives, identity, open_drive, open_metadata, options, runs, scattered, settle,

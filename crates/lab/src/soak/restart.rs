@@ -6,9 +6,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use clap::Args;
 use ithaca_env::real;
+use ithaca_env::sim::Random;
 
 use super::fill::{clients, fill};
-use super::random::Random;
 use super::results::Results;
 use super::{Ground, parse_size};
 use crate::measure::median;

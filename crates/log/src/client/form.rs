@@ -74,7 +74,7 @@ pub enum FormError {
 /// storage. A node that does not answer is asked again until the time is over. Not to be done twice at once.
 pub async fn form(env: &Env, forming: &Forming) -> Result<Layout, FormError> {
     let deadline = env.now() + forming.timeout;
-    let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
+    let cluster = ClusterId(env.random_u128());
     let layout = Layout::first(cluster, members(&forming.nodes), forming.replicas, forming.min_replicas)?;
     // Nobody is told anything before all have said that they are free.
     let asked = forming.nodes.iter().map(|&at| is_free(env, at, deadline));

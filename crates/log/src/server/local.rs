@@ -452,7 +452,7 @@ async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartE
     let cluster = match formed {
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {
-            let cluster = ClusterId(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
+            let cluster = ClusterId(env.random_u128());
             register.write(&forming::encode(cluster)).await.map_err(RegisterError::Drive)?;
             acceptor.belong_to(cluster);
             cluster

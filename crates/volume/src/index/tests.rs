@@ -3,20 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ithaca_chain::RunKind;
+use ithaca_env::sim::Random;
 
 use super::*;
-
-/// A small generator of numbers; the same seed gives the same ones.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % limit
-    }
-}
 
 const BLOCKS: u64 = 12;
 
@@ -63,7 +52,7 @@ impl World {
         assert!(!self.index.place(&record));
     }
 
-    fn move_one(&mut self, rng: &mut Rng) {
+    fn move_one(&mut self, rng: &mut Random) {
         let live: Vec<Placed> = self.drives.values().filter(|it| self.index.is_live(it)).copied().collect();
         if live.is_empty() {
             return;
@@ -79,7 +68,7 @@ impl World {
     }
 
     /// Records that the index does not need go, some of them.
-    fn clean(&mut self, rng: &mut Rng) {
+    fn clean(&mut self, rng: &mut Random) {
         self.drives.retain(|_, record| self.index.is_live(record) || rng.below(3) == 0);
     }
 
@@ -129,7 +118,7 @@ impl World {
     }
 
     /// As after a crash: the same points, the records in another order.
-    fn reopen(&mut self, rng: &mut Rng, planted: Planted) {
+    fn reopen(&mut self, rng: &mut Random, planted: Planted) {
         let points = Points::new(self.index.points().floor(), self.pins.clone());
         let newest = self.index.newest();
         self.index = new_index(points, planted);
@@ -146,7 +135,7 @@ impl World {
 }
 
 fn run(seed: u64, planted: Planted) {
-    let (mut rng, mut world) = (Rng(seed), World::new(planted));
+    let (mut rng, mut world) = (Random::new(seed), World::new(planted));
     for step in 0..200 {
         let newest = world.index.newest();
         match rng.below(16) {

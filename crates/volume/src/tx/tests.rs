@@ -4,19 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use ithaca_env::sim::Random;
+
 use super::*;
-
-/// A small generator of numbers; the same seed gives the same ones.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % limit
-    }
-}
 
 const BLOCKS: u64 = 3;
 /// Cells of a block that the tests use: few, so that they collide.
@@ -80,7 +70,7 @@ impl Store {
         found.unwrap_or_else(|| Bytes::from(vec![0; 4096]))
     }
 
-    fn begin(&mut self, rng: &mut Rng) {
+    fn begin(&mut self, rng: &mut Random) {
         let isolation = if rng.below(2) == 0 { Isolation::StrictSerializable } else { Isolation::Snapshot };
         let (snapshot, known) = (self.durable, self.acknowledged);
         let begin = Begin { snapshot, acknowledged: known, client: 0, isolation };
@@ -89,7 +79,7 @@ impl Store {
     }
 
     /// One step of an open transaction; it may have been ended.
-    fn step(&mut self, at: usize, rng: &mut Rng) -> Result<(), TxError> {
+    fn step(&mut self, at: usize, rng: &mut Random) -> Result<(), TxError> {
         let (block, cell) = (rng.below(BLOCKS), rng.below(CELLS));
         let id = self.open[at].id;
         let base = self.block(block, self.open[at].snapshot);
@@ -168,7 +158,7 @@ impl Store {
         }
     }
 
-    fn plain(&mut self, rng: &mut Rng) {
+    fn plain(&mut self, rng: &mut Random) {
         let block = rng.below(BLOCKS);
         let (mut data, mut written) = (vec![0; 4096], BTreeMap::new());
         for cell in 0..CELLS {
@@ -234,7 +224,7 @@ impl Store {
 
 /// Some hundred steps of a few transactions at a time. Returns how many committed and how many did not.
 fn run(seed: u64, bytes_max: usize, planted: Planted) -> (u64, u64) {
-    let (mut rng, mut store) = (Rng(seed), Store::new(bytes_max, planted));
+    let (mut rng, mut store) = (Random::new(seed), Store::new(bytes_max, planted));
     for _ in 0..300 {
         let open = store.open.len() as u64;
         match rng.below(20) {

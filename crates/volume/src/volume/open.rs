@@ -51,10 +51,8 @@ impl Volume {
         let state =
             State { blocks, fragment_bytes, isolation, retention, floor: 0, snapshots: BTreeMap::new() };
         let owner = Rc::new(Blocks::new(Some(state.encode()), &settings));
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&env.random_u64().to_le_bytes());
-        id[8..].copy_from_slice(&env.random_u64().to_le_bytes());
-        let identity = Identity { id: ChainId(id), label: Label::new(LABEL).expect("a short label") };
+        let id = ChainId(env.random_u128().to_le_bytes());
+        let identity = Identity { id, label: Label::new(LABEL).expect("a short label") };
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let (drives, chain) = (drives.into(), settings.chain.clone());
         match Chain::create_owned(env, drives.clone(), identity, chain, owned).await {

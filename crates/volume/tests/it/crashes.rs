@@ -1,8 +1,7 @@
 //! Power cuts and kills at every I/O point.
 
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 
-use crate::model::Rng;
 use crate::world::{Life, World, small_options};
 
 /// Two lives; the second is cut off at I/O point `point`. True if it came to its end before.
@@ -43,7 +42,7 @@ fn nor_does_it_matter_where_the_process_is_killed() {
 
 /// Lives that are cut off somewhere. Returns how many commits were known to be durable, and segments cleaned.
 pub fn lives(seed: u64, change: impl Fn(&mut crate::world::Life)) -> (u64, u64) {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let world = World::new(seed);
     let versions = rng.pick(&[0, 0, 3, 30]);
     for life in 0..4 {
@@ -55,7 +54,7 @@ pub fn lives(seed: u64, change: impl Fn(&mut crate::world::Life)) -> (u64, u64) 
         let point =
             if life == 2 { u64::MAX } else { world.sim.io_points(world.process) + 1 + rng.below(700) };
         world.sim.end_at_io(world.process, point, death);
-        let mut life = Life { options, seed: rng.next(), steps: 200, closes: rng.below(2) == 0 };
+        let mut life = Life { options, seed: rng.next_u64(), steps: 200, closes: rng.below(2) == 0 };
         change(&mut life);
         world.live(life);
         world.sim.end(world.process, death);

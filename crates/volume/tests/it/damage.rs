@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use ithaca_env::sim::{Death, DriveFault};
+use ithaca_env::sim::{Death, DriveFault, Random};
 use ithaca_volume::{Volume, VolumeError};
 
-use crate::model::Rng;
 use crate::world::{Life, MACHINE, World, number, numbers, open_drive, small_options, small_settings};
 
 /// How opens of a harmed drive ended, and blocks that could not be read.
@@ -74,7 +73,7 @@ fn harm_and_look(fault: DriveFault, tally: &Rc<RefCell<Tally>>) {
 fn nothing_wrong_is_read_whichever_block_is_harmed() {
     let world = closed_world();
     let size = world.sim.drive_size_bytes(world.sim.drive(MACHINE, "volume")).expect("it is there");
-    let (tally, mut rng) = (Rc::new(RefCell::new(Tally::default())), Rng(1));
+    let (tally, mut rng) = (Rc::new(RefCell::new(Tally::default())), Random::new(1));
     for at in (0..size / 4096).filter(|at| at % 17 < 2) {
         let fault = match at % 17 {
             0 => DriveFault::Unreadable { offset: at * 4096 },

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::real;
+use ithaca_env::sim::Random;
 use ithaca_volume::{Durability, TxOptions, Version, Volume, VolumeOptions};
 
-use crate::model::Rng;
 use crate::world::{block, numbers, small_settings};
 
 #[test]
@@ -28,7 +28,7 @@ fn a_volume_in_a_file_is_opened_again_as_it_was() {
             let volume = volume.expect("it opens");
             let found = numbers(&volume.read(0, 200).await.expect("no damage"));
             assert_eq!(found, *expected.borrow());
-            let mut rng = Rng(life);
+            let mut rng = Random::new(life);
             for round in 0..500 {
                 let (at, number) = (rng.below(200), 1 + life * 1000 + round);
                 volume.write(at, block(number), Durability::Acknowledged).await.expect("room");

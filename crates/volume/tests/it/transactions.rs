@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::sim::Death;
+use ithaca_env::sim::{Death, Random};
 use ithaca_volume::{
     CommitError, Durability, Isolation, Tx, TxError, TxOptions, Version, Volume, VolumeOptions,
 };
 
-use crate::model::Rng;
 use crate::world::{World, block, create, number, open_drive, small_options, small_settings, within};
 
 /// Accounts, of 16 bytes each, so many in a block.
@@ -54,7 +53,7 @@ async fn open_accounts(volume: &Volume, options: TxOptions) {
 
 /// Moves money between accounts, again and again, through conflicts.
 async fn clerk(env: Env, volume: Volume, seed: u64, transfers: u64, options: TxOptions) {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     for _ in 0..transfers {
         let (from, to, amount) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS), rng.below(50));
         let rest = Duration::from_micros(rng.below(300));

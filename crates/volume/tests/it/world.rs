@@ -9,12 +9,12 @@ use bytes::Bytes;
 use ithaca_chain::{ChainOptions, OpenError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
-use ithaca_env::sim::{Death, ProcessId, Sim, SimOptions};
+use ithaca_env::sim::{Death, ProcessId, Random, Sim, SimOptions};
 use ithaca_volume::{
     Durability, Retention, Snapshot, Version, Volume, VolumeError, VolumeOptions, VolumeSettings,
 };
 
-use crate::model::{Blocks, Model, Rng, Writes};
+use crate::model::{Blocks, Model, Writes};
 
 pub const MACHINE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 /// Blocks of the volume of most tests.
@@ -100,7 +100,7 @@ pub struct Life {
 
 impl World {
     pub fn new(seed: u64) -> Self {
-        let drive_jitter_percent = Rng(seed).pick(&[30, 300, 2000]);
+        let drive_jitter_percent = Random::new(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("volume", MACHINE);
         Self { sim, process, model: Rc::default(), cleaned: Rc::default() }
@@ -116,7 +116,7 @@ impl World {
         env.clone().spawn(async move {
             let volume = open_or_create(&env, &life.options, &model).await;
             check_everything(&volume, &model).await;
-            let mut worker = Worker { env, volume: volume.clone(), model, rng: Rng(life.seed) };
+            let mut worker = Worker { env, volume: volume.clone(), model, rng: Random::new(life.seed) };
             for _ in 0..life.steps {
                 worker.step().await;
             }
@@ -199,7 +199,7 @@ struct Worker {
     env: Env,
     volume: Volume,
     model: Rc<RefCell<Model>>,
-    rng: Rng,
+    rng: Random,
 }
 
 impl Worker {

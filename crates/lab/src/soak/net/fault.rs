@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::random::Random;
+use ithaca_env::sim::Random;
 
 /// Packets lost out of a hundred.
 const LOSSES: [u64; 3] = [5, 20, 50];

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use ithaca_env::real::files;
+use ithaca_env::sim::Random;
 use ithaca_env::task::{Ended, TaskHandle, race};
 use ithaca_env::{Env, real};
 use ithaca_log::client::Client;
@@ -40,7 +41,6 @@ use super::audit::{OnDamage, audit};
 use super::kill::parse_span;
 use super::ledger::{Ledger, Violation};
 use super::load::{Load, connect};
-use super::random::Random;
 use crate::sim::history::{History, Moment, Trim};
 use crate::sim::oracle;
 use fault::{Event, Kind, plan};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ithaca_env::Env;
+use ithaca_env::sim::Random;
 use ithaca_log::client::{Client, ClientError, Entry, EntryKind};
 use ithaca_log::pos::LogPos;
 
@@ -13,7 +14,6 @@ use super::super::acks::Acks;
 use super::super::entry::{Content, Name};
 use super::super::ledger::Ledger;
 use super::super::load::must_have_ended;
-use super::super::random::Random;
 use crate::sim::history::{Checked, Fate, History, Moment, Seen};
 use crate::sim::value::Value;
 

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ithaca_env::Env;
+use ithaca_env::sim::Random;
 use ithaca_log::client::{CallError, Client, ClientError};
 use ithaca_log::wire::Refusal;
 use rustix::process::Signal;
@@ -15,7 +16,6 @@ use rustix::process::Signal;
 use super::super::entry::Name;
 use super::super::ledger::{Ledger, Violation};
 use super::super::nodes::{Home, Nodes, empty_dir};
-use super::super::random::Random;
 use super::disk::Disk;
 use super::fault::{Fault, Kind};
 use super::links::{Links, address};

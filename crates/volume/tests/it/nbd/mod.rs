@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ithaca_env::Env;
-use ithaca_env::sim::{Death, Sim};
+use ithaca_env::sim::{Death, Random, Sim};
 use ithaca_volume::nbd::{Server, ServerOptions};
 use ithaca_volume::{Planted, Volume};
 
-use crate::model::Rng;
 use crate::world::{BLOCKS, MACHINE, create, open_drive, small_options, small_settings, within};
 use client::{Client, ENOSPC, EPERM, FUA, NO_HOLE, READ, WRITE};
 
@@ -41,7 +40,7 @@ fn bytes_are_where_they_were_written_whatever_the_alignment() {
         let mut client = Client::open(&env, addr(), "").await;
         assert_eq!(client.size_bytes, SIZE as u64);
         let mut model = vec![0; SIZE];
-        let mut rng = Rng(21);
+        let mut rng = Random::new(21);
         for step in 1..400_u64 {
             let at = rng.below(SIZE as u64);
             let len = (1 + rng.below(20_000)).min(SIZE as u64 - at);
