@@ -256,6 +256,11 @@ impl Chain {
         self.inner.core.borrow().stopped().cloned()
     }
 
+    /// Waits until the chain has stopped, and says why. Never ends for one that is well.
+    pub async fn until_stopped(&self) -> ChainError {
+        self.inner.changed.until(|| self.stopped()).await
+    }
+
     /// Whether `key` is durably released.
     pub fn is_released(&self, key: u64) -> bool {
         self.inner.core.borrow().catalog.released.contains(key)

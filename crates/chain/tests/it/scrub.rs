@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind};
+use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, Run};
 use ithaca_env::sim::DriveFault;
 
 use crate::drives::append;
@@ -119,36 +119,9 @@ fn a_chain_scrubs_itself_at_its_rate_and_closes_in_the_middle() {
     });
 }
 
-#[test]
-fn harm_on_a_single_drive_is_named_before_it_is_read() {
-    let world = World::new(15);
-    let env = world.sim.env(world.process);
-    world.sim.block_on(world.process, async move {
-        let drives = vec![vec![open_named(&env, "chain").await]];
-        let chain = Chain::create(&env, drives, identity(), uncached()).await.expect("created");
-        append(&env, &chain, 0..60).await;
-        chain.close().await.expect("no fault");
-    });
-    let drive = world.sim.drive(MACHINE, "chain");
-    let size = world.sim.drive_size_bytes(drive).expect("it is there") as usize;
-    let bytes = world.sim.peek_drive(drive, 0, size);
-    let record = Bytes::from(vec![7; 8192]);
-    let at = bytes.windows(8192).position(|window| window == record).expect("record 7 is on the drive");
-    fault(&world.sim, "chain", DriveFault::BitRot { offset: at as u64 + 5000, bit: 0 });
-    let env = world.sim.env(world.process);
-    world.sim.block_on(world.process, async move {
-        let drives = open_drives(&env, &["chain"]).await;
-        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
-        assert_eq!(chain.stats().damage, []);
-        chain.scrub().await.expect("it runs");
-        let found: Vec<DamageKind> = chain.stats().damage.into_iter().map(|damage| damage.kind).collect();
-        assert_eq!(found, [DamageKind::Data { keys: 7..8 }]);
-    });
-}
-
-#[test]
-fn a_damaged_record_that_is_written_again_is_read_from_there_and_its_segment_can_be_freed() {
-    let world = World::new(16);
+/// A world with a chain of 60 records on a single drive, the data of record 7 harmed; and what that record was.
+fn with_record_7_harmed(seed: u64) -> (World, Vec<Run>) {
+    let world = World::new(seed);
     let env = world.sim.env(world.process);
     let whole = world.sim.block_on(world.process, async move {
         let drives = vec![vec![open_named(&env, "chain").await]];
@@ -164,6 +137,26 @@ fn a_damaged_record_that_is_written_again_is_read_from_there_and_its_segment_can
     let record = Bytes::from(vec![7; 8192]);
     let at = bytes.windows(8192).position(|window| window == record).expect("record 7 is on the drive");
     fault(&world.sim, "chain", DriveFault::BitRot { offset: at as u64 + 5000, bit: 0 });
+    (world, whole)
+}
+
+#[test]
+fn harm_on_a_single_drive_is_named_before_it_is_read() {
+    let (world, _) = with_record_7_harmed(15);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &["chain"]).await;
+        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        assert_eq!(chain.stats().damage, []);
+        chain.scrub().await.expect("it runs");
+        let found: Vec<DamageKind> = chain.stats().damage.into_iter().map(|damage| damage.kind).collect();
+        assert_eq!(found, [DamageKind::Data { keys: 7..8 }]);
+    });
+}
+
+#[test]
+fn a_damaged_record_that_is_written_again_is_read_from_there_and_its_segment_can_be_freed() {
+    let (world, whole) = with_record_7_harmed(16);
     for life in 0..3 {
         let (env, whole) = (world.sim.env(world.process), whole.clone());
         world.sim.block_on(world.process, async move {

@@ -189,11 +189,7 @@ impl UnitShell {
 
     /// Waits until its chain has stopped and returns why.
     pub(super) async fn stopped(&self) -> ChainError {
-        loop {
-            if let Err(why) = self.chain.changed(ithaca_chain::Ticket(u64::MAX)).await {
-                return why;
-            }
-        }
+        self.chain.until_stopped().await
     }
 
     /// Whether its drive has failed.

@@ -6,12 +6,7 @@ use crate::error::VolumeError;
 impl Volume {
     /// Waits until nothing more is taken because a write has failed, and says why. Never ends for one that is well.
     pub async fn failed(&self) -> VolumeError {
-        let chain = &self.inner.chain;
-        loop {
-            if let Err(error) = chain.changed(chain.durable()).await {
-                return VolumeError::Stopped(error);
-            }
-        }
+        VolumeError::Stopped(self.inner.chain.until_stopped().await)
     }
 
     /// Reads and verifies everything that the drives hold, old versions too, no faster than the chain's
