@@ -24,6 +24,13 @@ enum Piece {
     Drive(u64, Vec<Spot>),
 }
 
+/// Where one block is to be had.
+enum Seen {
+    Zeros,
+    Memory(Bytes),
+    Drive(Spot),
+}
+
 /// Whose view a read has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
@@ -54,9 +61,7 @@ impl Volume {
 
     /// Asks that a block be kept in memory when it has been read: a hint, of which many may be forgotten. Errors: `OutOfRange`.
     pub fn please_cache(&self, block: u64) -> Result<(), VolumeError> {
-        self.inner.check_inside(block, 1)?;
-        self.inner.blocks.with_kept(|_, kept| kept.ask(block));
-        Ok(())
+        self.inner.please_cache(block)
     }
 
     /// Which of these blocks hold data now, and which read as zeros, in stretches. Errors: `OutOfRange`.
@@ -66,6 +71,12 @@ impl Volume {
 }
 
 impl Inner {
+    pub(super) fn please_cache(&self, block: u64) -> Result<(), VolumeError> {
+        self.check_inside(block, 1)?;
+        self.blocks.with_kept(|_, kept| kept.ask(block));
+        Ok(())
+    }
+
     /// Reads blocks, which the volume has.
     pub(super) async fn read(self: &Rc<Self>, blocks: Range<u64>, view: View) -> Result<Bytes, VolumeError> {
         self.counters.borrow_mut().blocks_read += blocks.end - blocks.start;
@@ -109,48 +120,42 @@ impl Inner {
 
     /// What blocks are, in pieces that each take one request.
     fn plan(&self, blocks: Range<u64>, view: View) -> Result<Vec<Piece>, VolumeError> {
-        let overlay = self.overlay.borrow();
-        let plan = |index: &Index, kept: &mut Kept| {
+        self.blocks.with_kept(|index, kept| {
             let mut pieces: Vec<Piece> = Vec::new();
             for block in blocks {
-                let acknowledged = match view {
-                    View::Plain => overlay.get(block, index.newest()),
-                    View::At(_) => None,
-                };
-                let found = match acknowledged {
-                    Some(content) => {
-                        if let Some(why) = self.chain.stopped() {
-                            return Err(VolumeError::Stopped(why));
-                        }
-                        match content {
-                            Some(data) => {
-                                pieces.push(Piece::Memory(data.clone()));
-                                continue;
-                            }
-                            None => None,
-                        }
+                match (self.look(block, view, index, kept)?, pieces.last_mut()) {
+                    (Seen::Zeros, Some(Piece::Zeros(count))) => *count += 1,
+                    (Seen::Zeros, _) => pieces.push(Piece::Zeros(1)),
+                    (Seen::Memory(data), _) => pieces.push(Piece::Memory(data)),
+                    (Seen::Drive(spot), Some(Piece::Drive(_, spots))) if follows(spots, spot) => {
+                        spots.push(spot)
                     }
-                    None => match index.at(block, view.version()) {
-                        Found::At(packed) => {
-                            if let Some(data) = kept.get(block, packed) {
-                                pieces.push(Piece::Memory(data));
-                                continue;
-                            }
-                            index.packing().spot(packed)
-                        }
-                        Found::Zeros => None,
-                    },
-                };
-                match (found, pieces.last_mut()) {
-                    (None, Some(Piece::Zeros(count))) => *count += 1,
-                    (None, _) => pieces.push(Piece::Zeros(1)),
-                    (Some(spot), Some(Piece::Drive(_, spots))) if follows(spots, spot) => spots.push(spot),
-                    (Some(spot), _) => pieces.push(Piece::Drive(block, vec![spot])),
+                    (Seen::Drive(spot), _) => pieces.push(Piece::Drive(block, vec![spot])),
                 }
             }
             Ok(pieces)
+        })
+    }
+
+    /// Where a block is to be had: what was acknowledged last comes before what the index has, for those who may see it.
+    fn look(&self, block: u64, view: View, index: &Index, kept: &mut Kept) -> Result<Seen, VolumeError> {
+        let acknowledged = match view {
+            View::Plain => self.overlay.borrow().get(block, index.newest()).cloned(),
+            View::At(_) => None,
         };
-        self.blocks.with_kept(plan)
+        if let Some(content) = acknowledged {
+            return match self.chain.stopped() {
+                Some(why) => Err(VolumeError::Stopped(why)),
+                None => Ok(content.map_or(Seen::Zeros, Seen::Memory)),
+            };
+        }
+        Ok(match index.at(block, view.version()) {
+            Found::At(packed) => match kept.get(block, packed) {
+                Some(data) => Seen::Memory(data),
+                None => index.packing().spot(packed).map_or(Seen::Zeros, Seen::Drive),
+            },
+            Found::Zeros => Seen::Zeros,
+        })
     }
 
     /// Blocks that lie one behind the other; if that is not so any more, or one of them is harmed, each by itself.

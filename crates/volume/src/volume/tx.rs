@@ -229,9 +229,7 @@ impl Tx {
 
     /// As [`Volume::please_cache`]. Errors: `Volume` with `OutOfRange`.
     pub fn please_cache(&self, block: u64) -> Result<(), TxError> {
-        self.inner.check_inside(block, 1)?;
-        self.inner.blocks.with_kept(|_, kept| kept.ask(block));
-        Ok(())
+        Ok(self.inner.please_cache(block)?)
     }
 
     /// Begins a transaction within this one: the snapshot stays. Errors: `TooDeep`.
@@ -305,7 +303,7 @@ impl Tx {
             Err(error) => return Err(error),
         }
         let env = &self.inner.env;
-        let handle = TxHandle(u128::from(env.random_u64()) << 64 | u128::from(env.random_u64()));
+        let handle = TxHandle(env.random_u128());
         self.inner.released.borrow_mut().insert(handle, (self.id, self.durability));
         self.is_released.set(true);
         Ok(handle)
