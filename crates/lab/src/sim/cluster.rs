@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
-use ithaca_env::sim::{Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape, Sim, SimOptions};
+use ithaca_env::sim::{Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{ClientError, Forming, form};
 use ithaca_log::planted::Planted;
@@ -18,7 +18,7 @@ use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 use super::latent;
 use super::operator;
 use super::oracle;
-use super::scenario::{Outcome, Points, Scenario};
+use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::unneeded;
 use super::workload::{self, Shared, machine};
 
@@ -103,18 +103,11 @@ impl Scenario for ClusterScenario {
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
-        let options = SimOptions { readable_trace: readable, ..plan.sim_options() };
-        let world = World::new(Sim::with_options(plan.seed, options), plan, self.planted);
+        let world = World::new(world_of(plan, readable), plan, self.planted);
         let failure = world.run(plan).err();
-        Outcome {
-            failure,
-            points: world.points(),
-            committed: world.shared.history.acknowledged() as u64,
-            events: world.sim.events(),
-            hash: world.sim.trace_hash(),
-            trace: world.sim.trace_lines(),
-            history: Rc::clone(&world.shared.history),
-        }
+        let (points, history) = (world.points(), Rc::clone(&world.shared.history));
+        let committed = history.acknowledged() as u64;
+        Outcome { failure, points, committed, history, ..Outcome::of(&world.sim) }
     }
 }
 

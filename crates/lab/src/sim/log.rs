@@ -13,7 +13,7 @@ use ithaca_log::server::{LocalCluster, LocalOptions};
 
 use super::oracle;
 use super::planted::Fault;
-use super::scenario::{Outcome, Points, Scenario};
+use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::workload::{self, Shared, machine};
 
 /// Faults begin within this time.
@@ -101,19 +101,11 @@ impl Scenario for LogScenario {
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
-        let options = ithaca_env::sim::SimOptions { readable_trace: readable, ..plan.sim_options() };
-        let world = World::new(Sim::with_options(plan.seed, options), plan, self.planted);
+        let world = World::new(world_of(plan, readable), plan, self.planted);
         let failure = world.run(plan, self.budget).err();
-        let points = world.points();
-        Outcome {
-            failure,
-            points,
-            committed: world.shared.history.acknowledged() as u64,
-            events: world.sim.events(),
-            hash: world.sim.trace_hash(),
-            trace: world.sim.trace_lines(),
-            history: Rc::clone(&world.shared.history),
-        }
+        let (points, history) = (world.points(), Rc::clone(&world.shared.history));
+        let committed = history.acknowledged() as u64;
+        Outcome { failure, points, committed, history, ..Outcome::of(&world.sim) }
     }
 }
 

@@ -227,6 +227,11 @@ mod tests {
         name.scenario().run(plan, false)
     }
 
+    fn check_passes(name: Name, plan: &str) {
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(name, &plan).failure, None, "{plan}");
+    }
+
     #[test]
     fn a_few_hundred_seeds_of_each_scenario_pass() {
         // More of them are run by `cargo lab sim`; here a change that breaks much is to be seen at once.
@@ -254,15 +259,13 @@ mod tests {
     #[test]
     fn a_crash_at_every_io_point_of_a_short_run_loses_nothing() {
         // The whole of a start, some appends and a restart, one crash and a second one soon after in each run.
-        let scenario = Name::Log.scenario();
         for point in 1..=120 {
             let plan = format!(
                 "seed {point}\nset workload.operations 12\nset workload.burst_max 4\n\
                  step 1 at 0s crash-at-io node {point} 1ms\nstep 2 at 30ms crash-at-io node {} 1ms",
                 1 + point % 17
             );
-            let plan: Plan = plan.parse().expect("a plan");
-            assert_eq!(scenario.run(&plan, false).failure, None, "point {point}");
+            check_passes(Name::Log, &plan);
         }
     }
 
@@ -274,8 +277,7 @@ mod tests {
                     set topology.clients 3\nset topology.followers 1\nset topology.units 3\n\
                     set workload.burst_max 4\nset workload.entry_max_bytes 1\nset workload.forwarded 2\n\
                     set workload.operations 200";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Log, &plan).failure, None);
+        check_passes(Name::Log, plan);
     }
 
     #[test]
@@ -286,8 +288,7 @@ mod tests {
                     set topology.clients 3\nset topology.followers 1\nset topology.units 3\n\
                     set workload.burst_max 1\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
                     set workload.operations 100\nstep 2 at 316683us reset client-1 node";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Log, &plan).failure, None);
+        check_passes(Name::Log, plan);
     }
 
     #[test]
@@ -297,8 +298,7 @@ mod tests {
                     set workload.burst_max 16\nset workload.entry_max_bytes 12288\nset workload.forwarded 0\n\
                     set workload.operations 200\nset chain.segments_ready 1\nset workload.relayed ";
         for relayed in [0, 1] {
-            let plan: Plan = format!("{plan}{relayed}").parse().expect("a plan");
-            assert_eq!(run(Name::Log, &plan).failure, None);
+            check_passes(Name::Log, &format!("{plan}{relayed}"));
         }
     }
 
@@ -311,8 +311,7 @@ mod tests {
                     set topology.replicas 2\nset topology.sockets 1\nset workload.burst_max 4\n\
                     set workload.entry_max_bytes 1\nset workload.forwarded 1\nset workload.operations 100\n\
                     set workload.relayed 1";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Log, &plan).failure, None);
+        check_passes(Name::Log, plan);
     }
 
     #[test]
@@ -320,8 +319,7 @@ mod tests {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\
                     set workload.operations 5\nstep 1 at 357730us crash node 58047us";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Log, &plan).failure, None);
+        check_passes(Name::Log, plan);
     }
 
     #[test]
@@ -341,8 +339,7 @@ mod tests {
              step 5 at 545290us drive node-1 data/unit-1.chain fail-writes 3\n\
              step 6 at 1740015us crash-at-io node-2 16 383686us",
         ] {
-            let plan: Plan = plan.parse().expect("a plan");
-            assert_eq!(run(Name::Cluster, &plan).failure, None);
+            check_passes(Name::Cluster, plan);
         }
     }
 
@@ -354,8 +351,7 @@ mod tests {
                     set workload.forwarded 1\nset workload.operations 50\nset workload.pause_us 1\n\
                     set workload.relayed 1\nstep 5 at 1008460us vanish node-1 248580us\n\
                     step 1 at 1657783us vanish node-3 634614us";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Cluster, &plan).failure, None);
+        check_passes(Name::Cluster, plan);
     }
 
     #[test]
@@ -368,7 +364,6 @@ mod tests {
                     set workload.relayed 1\nstep 4 at 738334us crash node-3 59402us\n\
                     step 5 at 2119970us crash node-1 2658us\nstep 6 at 2652911us crash node-3 10us\n\
                     step 1 at 2858473us pause node-2 1785027us\nstep 7 at 2960179us crash node-2 250854us";
-        let plan: Plan = plan.parse().expect("a plan");
-        assert_eq!(run(Name::Cluster, &plan).failure, None);
+        check_passes(Name::Cluster, plan);
     }
 }

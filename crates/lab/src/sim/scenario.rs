@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use ithaca_env::sim::{Plan, Shape};
+use ithaca_env::sim::{Plan, Shape, Sim, SimOptions};
 
 use super::history::History;
 
@@ -36,6 +36,19 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// What clients did and saw.
     pub history: Rc<History>,
+}
+
+impl Outcome {
+    /// What the simulated world itself knows of a run that is over.
+    pub fn of(sim: &Sim) -> Self {
+        let (events, hash, trace) = (sim.events(), sim.trace_hash(), sim.trace_lines());
+        Self { events, hash, trace, ..Self::default() }
+    }
+}
+
+/// The world of `plan`, with a trace that people can read or only its hash.
+pub fn world_of(plan: &Plan, readable_trace: bool) -> Sim {
+    Sim::with_options(plan.seed, SimOptions { readable_trace, ..plan.sim_options() })
 }
 
 /// Rare things that must happen in some run of a night: a test that never meets them tests less than it seems.

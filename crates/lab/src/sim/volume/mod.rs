@@ -12,7 +12,7 @@ use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_volume::{Planted, Retention, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
-use super::scenario::{Outcome, Points, Scenario};
+use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::workload::machine;
 use workers::{BLOCKS, Shared, Worker, look};
 
@@ -69,23 +69,15 @@ impl Scenario for VolumeScenario {
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
-        let options = ithaca_env::sim::SimOptions { readable_trace: readable, ..plan.sim_options() };
-        let sim = Sim::with_options(plan.seed, options);
+        let sim = world_of(plan, readable);
         let shared = Rc::new(Shared::of_plan(plan));
         let node = sim.process("node", machine(1));
         let (told, volume) = (Rc::clone(&shared), volume_options(plan, self.planted));
         let workers = plan.setting("workload.workers", 3) as u32;
         sim.start(node, move |env| serve(env, volume.clone(), workers, Rc::clone(&told)));
         let failure = run(&sim, node, plan, &shared).err();
-        Outcome {
-            failure,
-            points: points(&shared),
-            committed: shared.truth.borrow().committed,
-            events: sim.events(),
-            hash: sim.trace_hash(),
-            trace: sim.trace_lines(),
-            ..Outcome::default()
-        }
+        let committed = shared.truth.borrow().committed;
+        Outcome { failure, points: points(&shared), committed, ..Outcome::of(&sim) }
     }
 }
 
