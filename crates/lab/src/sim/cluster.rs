@@ -12,7 +12,7 @@ use ithaca_env::sim::{Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape,
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{ClientError, Forming, form};
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::pos::{Epoch, LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 
 use super::latent;
@@ -32,6 +32,8 @@ const AUDIT_TIME: Duration = Duration::from_secs(30);
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 /// A cluster is formed within this.
 const FORM_TIME: Duration = Duration::from_secs(10);
+/// Looks at a layout that does not change, a tenth of a second apart, until no node of it can be dead without being missed.
+const LOOKS_UNTIL_QUIET: u32 = 10;
 /// A process that ended by itself is started again after this.
 const RESTART: Duration = Duration::from_millis(50);
 /// How often a node looks up to where the log is trimmed.
@@ -199,7 +201,7 @@ impl World {
             })
             .and_then(|()| self.make_room())
             .and_then(|()| self.end_of(&operated))
-            .and_then(|()| self.recover())
+            .and_then(|()| self.recover(plan))
             .map(|()| self.harm(plan))
             .and_then(|()| self.audit());
         oracle::judge(&self.shared.history)?;
@@ -277,18 +279,32 @@ impl World {
     }
 
     /// Every member is in use again and has room, every entry has its copies, and who was removed knows it.
-    fn recover(&self) -> Result<(), String> {
+    fn recover(&self, plan: &Plan) -> Result<(), String> {
+        // A drive is harmed only where every copy is there: a node that has just died is counted on until it is missed.
+        let looks = if plan.setting("harm.latent", 0) > 0 { LOOKS_UNTIL_QUIET } else { 1 };
         let env = self.sim.env(self.sim.process("observer", machine(202)));
         let seen = Rc::new(RefCell::new(String::new()));
         let (shared, told, observer) = (Rc::clone(&self.shared), Rc::clone(&seen), env.clone());
         let whole = workload::result_of(&env, async move {
             let client = shared.connect(&observer, 0).await;
+            let (mut looked, mut epoch) = (0, Epoch(0));
             loop {
-                match client.layout().await {
+                let layout = match client.check().await {
+                    Ok(_) => client.layout().await,
+                    Err(error) => Err(error),
+                };
+                match layout {
                     Ok(layout) if layout.is_whole() && layout.units().count() == layout.nodes.len() => {
-                        return layout.start() > LogPos(0);
+                        looked = if layout.epoch == epoch { looked + 1 } else { 1 };
+                        epoch = layout.epoch;
+                        if looked == looks {
+                            return layout.start() > LogPos(0);
+                        }
                     }
-                    Ok(layout) => *told.borrow_mut() = format!("{:?} {:?}", layout.nodes, layout.ranges),
+                    Ok(layout) => {
+                        looked = 0;
+                        *told.borrow_mut() = format!("{:?} {:?}", layout.nodes, layout.ranges);
+                    }
                     Err(error) => *told.borrow_mut() = error.to_string(),
                 }
                 observer.sleep(Duration::from_millis(100)).await;

@@ -355,6 +355,28 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_entry_is_repaired_from_two_copies_that_came_with_different_parts_of_its_batch() {
+        // Part of the batch was overtaken at the first replica, so that the later ones were written to piece by piece; the metas
+        // were compared as bytes, and said to differ.
+        let plan = "seed 4007961\nset harm.latent 8\nset topology.added 2\nset topology.replicas 3\n\
+                    set workload.burst_max 16\nset workload.entry_max_bytes 5000\nset workload.forwarded 1\n\
+                    set workload.operations 400\nset workload.pause_us 100000\nset workload.relayed 1";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
+    fn a_lost_entry_whose_trim_has_come_to_the_replica_before_is_trimmed_too() {
+        // The client of the trim had given up; the repair waited for a copy that nobody has any more.
+        let plan = "seed 4005776\nset harm.latent 2\nset link.loss_ppm 1000\nset link.split_ppm 500000\n\
+                    set topology.added 1\nset topology.clients 2\nset topology.followers 1\n\
+                    set topology.removed 1\nset workload.burst_max 4\nset workload.entry_max_bytes 300\n\
+                    set workload.forwarded 1\nset workload.operations 100\nset workload.pause_us 300000\n\
+                    set workload.relayed 1\nstep 6 at 546994us crash node-2 31099us\n\
+                    step 3 at 1892398us drive node-3 data/unit-3.chain no-space 1";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn a_leaving_node_that_restarts_is_copied_from() {
         // Its unit served the epoch no more, and nobody began another: it never left.
         let plan = "seed 1032980\nset link.loss_ppm 20000\nset link.split_ppm 0\nset topology.added 2\n\

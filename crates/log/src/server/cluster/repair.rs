@@ -16,6 +16,7 @@ use ithaca_chain::{Described, Run, RunKind, Table};
 use ithaca_env::task::race;
 
 use super::member::Member;
+use crate::entry::EntryMeta;
 use crate::layout::Layout;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, NodeId};
@@ -170,7 +171,9 @@ async fn repair(
             },
             Some(Held::Damaged) => {}
             // Were this copy there before that of a replica that is written earlier, it could be the only one.
-            Some(Held::Unwritten | Held::Trimmed) | None if is_before => return Err(Unrepaired::NoCopy),
+            Some(Held::Unwritten) | None if is_before => return Err(Unrepaired::NoCopy),
+            // A trim goes from replica to replica in their order: this one is next.
+            Some(Held::Trimmed) if is_before => return trim(layout, unit, addr).await,
             Some(Held::Trimmed) => return Err(Unrepaired::Later),
             Some(Held::Unwritten) | None => {}
         }
@@ -178,6 +181,13 @@ async fn repair(
     let run = found.ok_or(Unrepaired::NoCopy)?;
     let is_checked = !member.options.planted.is(PlantedBug::RepairUnchecked);
     store(layout, unit, own.filter(|_| is_checked), run).await
+}
+
+/// Completes a trim that has come to a replica before this one: what was lost is not wanted any more.
+async fn trim(layout: &Layout, unit: &Rc<UnitShell>, addr: Addr) -> Result<usize, Unrepaired> {
+    let copied = Copied { trimmed: vec![AddrRange::new(addr, Addr(addr.0 + 1))], ..Copied::default() };
+    unit.restore(layout.epoch, copied).await.map_err(|_| Unrepaired::Later)?;
+    Ok(0)
 }
 
 /// Stores what was lost, if it is that; its bytes.
@@ -234,7 +244,11 @@ async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> 
     }
 }
 
-/// Whether two replicas hold the same: the epochs in which they stored it may differ.
+/// Whether two replicas hold the same append. The epochs in which they stored it may differ, and how much of its batch came with it.
 fn is_same(one: &Run, other: &Run) -> bool {
-    (one.kind, &one.meta, &one.table) == (other.kind, &other.meta, &other.table)
+    let whose = |run: &Run| {
+        let meta = EntryMeta::decode(&run.meta).unwrap_or_default();
+        (meta.client, meta.request_at(Addr(run.first_key)))
+    };
+    (one.kind, &one.table, whose(one)) == (other.kind, &other.table, whose(other))
 }
