@@ -1,22 +1,29 @@
 //! Who appended an entry, and to which streams: the meta of a run.
 //!
-//! A run is a batch of appends of one client. Its meta states the request number of one address, the anchor, and how
-//! the numbers go on from there, so that a part of a run can keep the meta of the whole.
+//! A run is a batch of appends of one client, or the part of one that lies on one stripe. Its meta states the request
+//! number of one address, the anchor, and how the numbers go on from there, so that a part of a run can keep the meta of
+//! the whole. The appends of a batch that belong to the same streams and follow each other are a *group*: the meta says
+//! of each which streams these are and where in them its first entry stands, which gives every entry's places.
 //!
-//! The encoding is little-endian: `version u8 (1)`, `stream count u8`, `stride u16`, `reserved u32 (0)`, `client u64`,
-//! `anchor u64`, `request u64`, then for each stream `id u64`, `position u64`, `previous log position u64`.
+//! The encoding is little-endian (docs/protocol.md): 32 bytes, and only if there are groups 8 more and the groups.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use crate::limits;
-use crate::pos::{Addr, ClientId, LogPos, RequestNo, StreamId, StreamPos};
+use crate::pos::{Addr, AddrRange, ClientId, LogPos, RequestNo, StreamId, StreamPos};
 
-/// Bytes of a meta without streams.
+/// Bytes of a meta without groups.
 pub const META_HEAD_BYTES: usize = 32;
 
-/// Bytes of each stream in a meta.
-pub const STREAM_BYTES: usize = 24;
+/// Bytes that a meta has more if there are groups, beside the groups.
+pub const GROUPS_HEAD_BYTES: usize = 8;
+
+/// Bytes of a group without streams.
+pub const GROUP_HEAD_BYTES: usize = 8;
+
+/// Bytes of each stream of a group.
+pub const PLACE_BYTES: usize = 32;
 
 /// The version of the encoding.
 const META_VERSION: u8 = 1;
@@ -29,11 +36,39 @@ const NO_PREVIOUS: u64 = u64::MAX;
 pub struct StreamPlace {
     /// The stream.
     pub stream: StreamId,
-    /// The position in the stream of the entry at the anchor. Each later entry of the run is `stride` further on.
+    /// The entry's position in the stream.
     pub position: StreamPos,
-    /// The log position of the stream's entry before the one at the anchor; `None` if that is its first. The entries
-    /// of one grant belong to the same streams, so an entry after the anchor follows the log position before its own.
+    /// The log position that was granted for the stream before this one; `None` if there was none. It may hold junk.
     pub previous: Option<LogPos>,
+}
+
+/// Appends in a row that belong to the same streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamGroup {
+    /// How many, at least one.
+    pub count: u32,
+    /// The places of the first one, at most [`limits::STREAMS_MAX_COUNT`], each of another stream. The others follow one
+    /// by one, in each stream and in the log.
+    pub places: Vec<StreamPlace>,
+}
+
+impl StreamGroup {
+    /// The places of the `nth` entry of the group, which stands at `pos`.
+    pub fn places_of(&self, nth: u32, pos: LogPos) -> Vec<StreamPlace> {
+        let place = |first: &StreamPlace| match nth {
+            0 => *first,
+            _ => StreamPlace {
+                position: StreamPos(first.position.0.wrapping_add(nth.into())),
+                previous: pos.0.checked_sub(1).map(LogPos),
+                ..*first
+            },
+        };
+        self.places.iter().map(place).collect()
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        GROUP_HEAD_BYTES + self.places.len() * PLACE_BYTES
+    }
 }
 
 /// The meta of a run: whose entries these are.
@@ -48,14 +83,16 @@ pub struct EntryMeta {
     /// By how much the request number grows from one address to the next: the number of stripes that the client's
     /// batch was spread over.
     pub stride: u16,
-    /// The streams, at most [`limits::STREAMS_MAX_COUNT`].
-    pub streams: Vec<StreamPlace>,
+    /// The request number of the first entry of the first group; 0 if there are no groups.
+    pub groups_from: RequestNo,
+    /// Groups, one after the other in the order of the request numbers. Entries outside of them are in no stream.
+    pub groups: Vec<StreamGroup>,
 }
 
 impl EntryMeta {
     /// Entries of `client` from `anchor` on, numbered from `request` in steps of one, in no stream.
     pub fn new(client: ClientId, anchor: Addr, request: RequestNo) -> Self {
-        Self { client, anchor, request, stride: 1, streams: Vec::new() }
+        Self { client, anchor, request, stride: 1, ..Self::default() }
     }
 
     /// The request number of the entry at `addr`.
@@ -64,25 +101,63 @@ impl EntryMeta {
         RequestNo(self.request.0.wrapping_add(steps.wrapping_mul(u64::from(self.stride))))
     }
 
-    /// Bytes that it takes, encoded.
-    pub fn encoded_bytes(&self) -> usize {
-        META_HEAD_BYTES + self.streams.len() * STREAM_BYTES
+    /// The places of the entry at `addr`, which stands at `pos` of the log; none if it is in no stream.
+    pub fn places_at(&self, addr: Addr, pos: LogPos) -> Vec<StreamPlace> {
+        let mut before = self.request_at(addr).0.wrapping_sub(self.groups_from.0);
+        for group in &self.groups {
+            match before.checked_sub(group.count.into()) {
+                Some(rest) => before = rest,
+                None => return group.places_of(before as u32, pos),
+            }
+        }
+        Vec::new()
     }
 
-    /// Appends its encoding. Panics if there are more streams than [`limits::STREAMS_MAX_COUNT`].
+    /// Which of `addrs` belong to each group that has streams: the addresses, how many entries of the group come before the
+    /// one at the first of them, and the group; in ascending order.
+    pub fn groups_within(&self, addrs: AddrRange) -> impl Iterator<Item = (AddrRange, u32, &StreamGroup)> {
+        let stride = i128::from(self.stride.max(1));
+        // By how much the anchor's entry lies behind the first one of the groups; it may lie before it.
+        let base = i128::from(self.request.0.wrapping_sub(self.groups_from.0) as i64);
+        // The first address whose entry is at least the `nth` of all groups.
+        let address = move |nth: i128| {
+            let steps = (nth - base).div_euclid(stride) + i128::from((nth - base).rem_euclid(stride) != 0);
+            (i128::from(self.anchor.0) + steps).clamp(addrs.start.0.into(), addrs.end.0.into()) as u64
+        };
+        let mut next = 0;
+        self.groups.iter().filter_map(move |group| {
+            let first = next;
+            next += i128::from(group.count);
+            let range = AddrRange::from(address(first)..address(next));
+            let nth = base + (i128::from(range.start.0) - i128::from(self.anchor.0)) * stride - first;
+            let is_in = !range.is_empty() && !group.places.is_empty();
+            is_in.then_some((range, nth as u32, group))
+        })
+    }
+
+    /// Bytes that it takes, encoded.
+    pub fn encoded_bytes(&self) -> usize {
+        let groups: usize = self.groups.iter().map(StreamGroup::encoded_bytes).sum();
+        META_HEAD_BYTES + if self.groups.is_empty() { 0 } else { GROUPS_HEAD_BYTES + groups }
+    }
+
+    /// Appends its encoding. Panics if there are more streams in a group than [`limits::STREAMS_MAX_COUNT`], or if it takes more
+    /// than [`limits::META_MAX_BYTES`].
     pub fn encode(&self, out: &mut BytesMut) {
-        assert!(self.streams.len() <= limits::STREAMS_MAX_COUNT, "{} streams", self.streams.len());
+        assert!(self.encoded_bytes() <= limits::META_MAX_BYTES, "a meta of {} bytes", self.encoded_bytes());
         out.put_u8(META_VERSION);
-        out.put_u8(self.streams.len() as u8);
+        out.put_u8(0);
         out.put_u16_le(self.stride);
-        out.put_u32_le(0);
+        out.put_u16_le(self.groups.len() as u16);
+        out.put_u16_le(0);
         out.put_u64_le(self.client.0);
         out.put_u64_le(self.anchor.0);
         out.put_u64_le(self.request.0);
-        for place in &self.streams {
-            out.put_u64_le(place.stream.0);
-            out.put_u64_le(place.position.0);
-            out.put_u64_le(place.previous.map_or(NO_PREVIOUS, |previous| previous.0));
+        if !self.groups.is_empty() {
+            out.put_u64_le(self.groups_from.0);
+        }
+        for group in &self.groups {
+            encode_group(group, out);
         }
     }
 
@@ -100,57 +175,171 @@ impl EntryMeta {
         if version != META_VERSION {
             return Err(DecodeError::Invalid { field: "meta version", found: version.into(), expected: "1" });
         }
-        let stream_count = usize::from(decoder.u8("stream count")?);
-        if stream_count > limits::STREAMS_MAX_COUNT {
-            return Err(DecodeError::Invalid {
-                field: "stream count",
-                found: stream_count as u64,
-                expected: "at most 16 streams",
-            });
-        }
+        zero("meta reserved", decoder.u8("meta reserved")?.into())?;
         let stride = decoder.u16("stride")?;
-        let reserved = decoder.u32("meta reserved")?;
-        if reserved != 0 {
-            return Err(DecodeError::Invalid {
-                field: "meta reserved",
-                found: reserved.into(),
-                expected: "0",
-            });
-        }
+        let group_count = decoder.u16("group count")?;
+        zero("meta reserved", decoder.u16("meta reserved")?.into())?;
         let client = ClientId(decoder.u64("client")?);
         let anchor = Addr(decoder.u64("anchor")?);
         let request = RequestNo(decoder.u64("request")?);
-        let mut streams = Vec::with_capacity(stream_count);
-        for _ in 0..stream_count {
-            let stream = StreamId(decoder.u64("stream")?);
-            let position = StreamPos(decoder.u64("stream position")?);
-            let previous = Some(decoder.u64("previous")?).filter(|&pos| pos != NO_PREVIOUS).map(LogPos);
-            streams.push(StreamPlace { stream, position, previous });
+        let mut meta = Self { client, anchor, request, stride, ..Self::default() };
+        if group_count > 0 {
+            if stride == 0 {
+                return Err(DecodeError::Invalid {
+                    field: "stride",
+                    found: 0,
+                    expected: "at least 1 in streams",
+                });
+            }
+            meta.groups_from = RequestNo(decoder.u64("first request of the groups")?);
+            meta.groups = (0..group_count).map(|_| decode_group(&mut decoder)).collect::<Result<_, _>>()?;
         }
         decoder.finish()?;
-        Ok(Self { client, anchor, request, stride, streams })
+        Ok(meta)
     }
+}
+
+fn encode_group(group: &StreamGroup, out: &mut BytesMut) {
+    let streams = group.places.len();
+    assert!(streams <= limits::STREAMS_MAX_COUNT, "{streams} streams");
+    out.put_u32_le(group.count);
+    out.put_u8(streams as u8);
+    out.put_bytes(0, 3);
+    for place in &group.places {
+        encode_place(place, out);
+    }
+}
+
+fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
+    let count = decoder.u32("entries of a group")?;
+    if !(1..=limits::GRANT_MAX_COUNT).contains(&count) {
+        let expected = "1 to 65536 entries";
+        return Err(DecodeError::Invalid { field: "entries of a group", found: count.into(), expected });
+    }
+    let streams = decode_stream_count(decoder)?;
+    let mut places: Vec<StreamPlace> = Vec::with_capacity(streams);
+    for _ in 0..streams {
+        let place = decode_place(decoder)?;
+        if places.iter().any(|before| before.stream == place.stream) {
+            return Err(named_twice(place.stream));
+        }
+        places.push(place);
+    }
+    Ok(StreamGroup { count, places })
+}
+
+/// The number of streams of a group, and the three bytes after it.
+pub(crate) fn decode_stream_count(decoder: &mut Decoder<'_>) -> Result<usize, DecodeError> {
+    let streams = usize::from(decoder.u8("stream count")?);
+    for _ in 0..3 {
+        zero("group reserved", decoder.u8("group reserved")?.into())?;
+    }
+    if streams > limits::STREAMS_MAX_COUNT {
+        let expected = "at most 16 streams";
+        return Err(DecodeError::Invalid { field: "stream count", found: streams as u64, expected });
+    }
+    Ok(streams)
+}
+
+/// Appends a place: `stream u128`, `position u64`, `previous u64`.
+pub(crate) fn encode_place(place: &StreamPlace, out: &mut BytesMut) {
+    out.put_u128_le(place.stream.0);
+    out.put_u64_le(place.position.0);
+    out.put_u64_le(place.previous.map_or(NO_PREVIOUS, |previous| previous.0));
+}
+
+/// Decodes a place.
+pub(crate) fn decode_place(decoder: &mut Decoder<'_>) -> Result<StreamPlace, DecodeError> {
+    let stream = StreamId(decoder.u128("stream")?);
+    let position = StreamPos(decoder.u64("stream position")?);
+    let previous = Some(decoder.u64("previous")?).filter(|&pos| pos != NO_PREVIOUS).map(LogPos);
+    Ok(StreamPlace { stream, position, previous })
+}
+
+/// The same stream twice in one list.
+pub(crate) fn named_twice(stream: StreamId) -> DecodeError {
+    DecodeError::Invalid { field: "stream", found: stream.0 as u64, expected: "streams that differ" }
+}
+
+fn zero(field: &'static str, found: u64) -> Result<(), DecodeError> {
+    if found == 0 { Ok(()) } else { Err(DecodeError::Invalid { field, found, expected: "0" }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn place(stream: u128, position: u64, previous: Option<u64>) -> StreamPlace {
+        StreamPlace {
+            stream: StreamId(stream),
+            position: StreamPos(position),
+            previous: previous.map(LogPos),
+        }
+    }
+
+    /// Requests 500 to 506 on three stripes, this one being the second: 500 and 501 in streams 7 and 8, 502 in none, 503 to
+    /// 505 in stream 7, 506 in none.
+    fn meta() -> EntryMeta {
+        let groups = vec![
+            StreamGroup { count: 2, places: vec![place(7, 4, Some(99)), place(8, 0, None)] },
+            StreamGroup { count: 1, places: Vec::new() },
+            StreamGroup { count: 3, places: vec![place(7, 6, Some(1001))] },
+        ];
+        let first = EntryMeta::new(ClientId(0xC0FFEE), Addr(10), RequestNo(501));
+        EntryMeta { stride: 3, groups_from: RequestNo(500), groups, ..first }
+    }
+
     #[test]
     fn a_meta_survives_encoding_and_every_truncation_is_refused() {
-        let meta = EntryMeta {
-            stride: 3,
-            streams: vec![
-                StreamPlace { stream: StreamId(7), position: StreamPos(4), previous: Some(LogPos(99)) },
-                StreamPlace { stream: StreamId(8), position: StreamPos(0), previous: None },
-            ],
-            ..EntryMeta::new(ClientId(0xC0FFEE), Addr(10), RequestNo(500))
-        };
-        let bytes = meta.to_bytes();
-        assert_eq!(bytes.len(), meta.encoded_bytes());
-        assert_eq!(EntryMeta::decode(&bytes), Ok(meta.clone()));
-        assert!((0..bytes.len()).all(|len| EntryMeta::decode(&bytes[..len]).is_err()));
-        assert_eq!(meta.request_at(Addr(12)), RequestNo(506));
-        assert_eq!(meta.request_at(Addr(9)), RequestNo(497));
+        for meta in [meta(), EntryMeta::new(ClientId(7), Addr(1), RequestNo(2))] {
+            let bytes = meta.to_bytes();
+            assert_eq!(bytes.len(), meta.encoded_bytes());
+            assert_eq!(EntryMeta::decode(&bytes), Ok(meta));
+            assert!((0..bytes.len()).all(|len| EntryMeta::decode(&bytes[..len]).is_err()));
+        }
+        assert_eq!(meta().request_at(Addr(12)), RequestNo(507));
+        assert_eq!(meta().request_at(Addr(9)), RequestNo(498));
+    }
+
+    #[test]
+    fn each_entry_has_its_own_places() {
+        // An entry that is given the places of the first of its group is at a position that another one has.
+        let places = |addr, pos| meta().places_at(Addr(addr), LogPos(pos));
+        assert_eq!(places(9, 998), [], "before the groups");
+        assert_eq!(places(10, 1001), [place(7, 5, Some(1000)), place(8, 1, Some(1000))]);
+        assert_eq!(places(11, 1004), [place(7, 7, Some(1003))]);
+        assert_eq!(places(12, 1007), [], "behind them");
+        let first = EntryMeta { anchor: Addr(10), request: RequestNo(500), ..meta() };
+        assert_eq!(first.places_at(Addr(10), LogPos(1000)), [place(7, 4, Some(99)), place(8, 0, None)]);
+    }
+
+    #[test]
+    fn groups_within_addresses_agree_with_the_places_of_each() {
+        for (first, stride) in (490..=510).flat_map(|first| (1..=4).map(move |stride| (first, stride))) {
+            let meta = EntryMeta { request: RequestNo(first), stride, ..meta() };
+            for addrs in (4..16).flat_map(|start| (start..16).map(move |end| AddrRange::from(start..end))) {
+                let mut found = std::collections::BTreeMap::new();
+                for (range, nth, group) in meta.groups_within(addrs) {
+                    for (step, addr) in (0..).zip(range.numbers()) {
+                        let nth = nth + step * u32::from(stride);
+                        found.insert(addr, group.places_of(nth, LogPos(addr)));
+                    }
+                }
+                for addr in addrs.numbers() {
+                    let places = meta.places_at(Addr(addr), LogPos(addr));
+                    assert_eq!(found.remove(&addr).unwrap_or_default(), places, "{addr} of {meta:?}");
+                }
+                assert!(found.is_empty(), "nothing outside of {addrs}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_twice_in_a_group_an_empty_group_and_groups_of_one_number_are_refused() {
+        let of = |count, places| EntryMeta { groups: vec![StreamGroup { count, places }], ..meta() };
+        let twice = of(1, vec![place(7, 4, None), place(7, 5, None)]);
+        for meta in [twice, of(0, vec![place(7, 4, None)]), EntryMeta { stride: 0, ..meta() }] {
+            assert!(EntryMeta::decode(&meta.to_bytes()).is_err(), "{meta:?}");
+        }
     }
 }

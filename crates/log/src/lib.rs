@@ -6,6 +6,7 @@
 //! * [`detector`]: which nodes seem to be gone.
 //! * [`sequencer`]: hands out positions, for one epoch.
 //! * [`pos`] and [`entry`]: positions, epochs and identities, each with its own type.
+//! * [`stream`]: conditions of appends to streams.
 //!
 //! * [`client`]: the client library.
 //! * [`server`]: nodes, and a whole cluster in one process.
@@ -22,6 +23,7 @@ pub mod planted;
 pub mod pos;
 pub mod sequencer;
 pub mod server;
+pub mod stream;
 pub mod unit;
 pub mod wire;
 

@@ -40,8 +40,12 @@ pub const SEARCH_MAX_COUNT: u64 = 1 << 20;
 /// Streams that one entry may belong to.
 pub const STREAMS_MAX_COUNT: usize = 16;
 
-/// Bytes of a run's identity and streams, encoded.
-pub const META_MAX_BYTES: usize = 512;
+/// Bytes of a run's identity and of its groups, encoded: a batch of a hundred appends, each to a stream of its own.
+pub const META_MAX_BYTES: usize = 4096;
+
+/// Bytes of groups in a meta.
+pub const META_ROOM_BYTES: usize =
+    META_MAX_BYTES - crate::entry::META_HEAD_BYTES - crate::entry::GROUPS_HEAD_BYTES;
 
 /// Bytes of a body: what a read may ask for, should all of it be heads and tables, and the head of one more entry.
 pub const BODY_MAX_BYTES: usize = READ_MAX_BYTES + (64 << 10);
@@ -74,8 +78,11 @@ const _: () = assert!(RUN_MAX_COUNT <= GRANT_MAX_COUNT as usize, "a batch is one
 const _: () = assert!(ENTRY_MAX_BYTES <= WRITE_MAX_BYTES);
 const _: () = assert!(WRITE_MAX_BYTES <= DATA_MAX_BYTES);
 const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);
-const _: () =
-    assert!(crate::entry::META_HEAD_BYTES + STREAMS_MAX_COUNT * crate::entry::STREAM_BYTES <= META_MAX_BYTES);
+const _: () = assert!(META_MAX_BYTES <= ithaca_chain::limits::META_MAX_BYTES);
+const _: () = assert!(
+    META_ROOM_BYTES >= crate::entry::GROUP_HEAD_BYTES + STREAMS_MAX_COUNT * crate::entry::PLACE_BYTES,
+    "an append to as many streams as there may be fits in a meta"
+);
 const _: () =
     assert!(RUN_MAX_COUNT * 8 + META_MAX_BYTES + 64 <= BODY_MAX_BYTES, "a write's table fits in a body");
 const _: () = assert!(

@@ -59,16 +59,47 @@ impl RequestNo {
 }
 
 number! {
-    /// A stream: a named sequence of entries of the log.
-    StreamId, "s"
-}
-number! {
     /// A position within one stream.
     StreamPos, ""
 }
 number! {
     /// Names one request of a connection, so that replies may come in any order. The requester chooses it.
     RequestId, "q"
+}
+
+/// A stream: a named sequence of entries of the log. Those below [`StreamId::NAMED_MIN`] are the system's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u128);
+
+impl StreamId {
+    /// The names of streams, so that they can be listed.
+    pub const NAMES: Self = Self(0);
+    /// What streams have released.
+    pub const RELEASES: Self = Self(1);
+    /// Checkpoints of what the sequencer knows of streams.
+    pub const SEQUENCER: Self = Self(2);
+    /// The lowest id that a name may give.
+    pub const NAMED_MIN: Self = Self(256);
+
+    /// The stream of this name: the first 16 bytes of the name's BLAKE3 hash, the lowest first. Two names never share
+    /// one, but for a chance of one in 2^128 for each pair.
+    pub fn of_name(name: &str) -> Self {
+        let hash = blake3::hash(name.as_bytes());
+        let (id, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        // Such an id is never met in practice; it must not be one of the system's.
+        Self(u128::from_le_bytes(*id)).max(Self::NAMED_MIN)
+    }
+
+    /// Whether it is one of the system's own.
+    pub fn is_system(self) -> bool {
+        self < Self::NAMED_MIN
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{:x}", self.0)
+    }
 }
 
 /// The largest position and the largest address that may be used: one less than the largest number, so that the end of

@@ -100,6 +100,11 @@ impl<'a> Decoder<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
+    /// The next sixteen bytes.
+    pub fn u128(&mut self, field: &'static str) -> Result<u128, DecodeError> {
+        Ok(u128::from_le_bytes(self.array(field)?))
+    }
+
     /// A length written by [`Encoder::counted`] (u32) and that many bytes, at most `max`.
     pub fn counted(&mut self, field: &'static str, max: usize) -> Result<&'a [u8], DecodeError> {
         let len = self.u32(field)?;

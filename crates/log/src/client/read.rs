@@ -39,7 +39,7 @@ pub struct Entry {
     pub pos: LogPos,
     /// What it holds.
     pub kind: EntryKind,
-    /// The streams that it belongs to.
+    /// The streams that it belongs to, and its place in each.
     pub streams: Vec<StreamPlace>,
     /// Its data, compared with the checksum that the appender made. Empty unless it is data. Shares memory with other
     /// entries that came with it: copy it to keep one for long.
@@ -109,14 +109,15 @@ impl RunEntries<'_> {
         let first = self.run.addr.0;
         let kind = match self.run.state {
             StateRef::Data { meta, table, .. } => {
-                let streams = self.streams(meta)?;
+                let meta = self.meta(meta)?;
                 for (nth, (len, checksum)) in (0..).zip(table_entries(table)) {
                     let data = self.data.split_to(len);
-                    let Some(pos) = position(Addr(first + nth)) else { continue };
+                    let addr = Addr(first + nth);
+                    let Some(pos) = position(addr) else { continue };
                     if crc32c::crc32c(&data) != checksum {
                         return Err(ClientError::Damaged { pos });
                     }
-                    take(Entry { pos, kind: EntryKind::Data, streams: streams.clone(), data });
+                    take(Entry { pos, kind: EntryKind::Data, streams: meta.places_at(addr, pos), data });
                 }
                 return Ok(());
             }
@@ -135,10 +136,10 @@ impl RunEntries<'_> {
         Ok(())
     }
 
-    fn streams(&self, meta: &[u8]) -> Result<Vec<StreamPlace>, ClientError> {
+    fn meta(&self, meta: &[u8]) -> Result<EntryMeta, ClientError> {
         let malformed =
             |error| self.origin.failed(MessageError::Malformed { kind: Kind::Runs, error }.into());
-        EntryMeta::decode(meta).map(|meta| meta.streams).map_err(malformed)
+        EntryMeta::decode(meta).map_err(malformed)
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use ithaca_chain::{Run, RunKind, Table};
 
 use super::*;
-use crate::entry::{EntryMeta, StreamPlace};
+use crate::entry::{EntryMeta, StreamGroup, StreamPlace};
 use crate::limits;
 use crate::pos::*;
 
@@ -74,15 +74,14 @@ fn requests() -> Vec<Sample> {
         let ranges = vec![range(40, 43), range(90, 91)];
         Read { limit_bytes: 65_536, committed, ranges }
     };
-    let streams = EntryMeta {
-        stride: 2,
-        streams: vec![StreamPlace {
-            stream: StreamId(9),
-            position: StreamPos(1),
-            previous: Some(LogPos(12)),
-        }],
-        ..meta()
+    let place = StreamPlace {
+        stream: StreamId::of_name("orders"),
+        position: StreamPos(1),
+        previous: Some(LogPos(12)),
     };
+    let groups =
+        vec![StreamGroup { count: 1, places: Vec::new() }, StreamGroup { count: 2, places: vec![place] }];
+    let streams = EntryMeta { stride: 2, groups_from: RequestNo(6), groups, ..meta() };
     let in_stream =
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
     let (relay, relayed) = (Head { flags: FLAG_RELAY, ..head() }, write.clone());

@@ -1,0 +1,55 @@
+//! Conditions of appends to streams: what must not have been written since it was read.
+
+use std::fmt;
+
+use crate::pos::{LogPos, StreamId};
+
+/// A part of the structure that a stream holds, by a hash of its name: of the key of a map, say. Two parts with the same hash
+/// count as one, which makes more conflicts and never fewer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHash(pub u64);
+
+impl KeyHash {
+    /// The whole structure.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// The hash of a part's name: never [`KeyHash::ALL`].
+    pub fn of(name: &[u8]) -> Self {
+        let hash = blake3::hash(name);
+        let (hash, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        Self(u64::from_le_bytes(*hash).min(Self::ALL.0 - 1))
+    }
+}
+
+/// What a transaction reads or writes: a part of one stream's structure, or all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConflictKey {
+    /// The stream.
+    pub stream: StreamId,
+    /// The part.
+    pub key: KeyHash,
+}
+
+impl fmt::Display for ConflictKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key {
+            KeyHash::ALL => write!(f, "{}", self.stream),
+            key => write!(f, "{:016x} of {}", key.0, self.stream),
+        }
+    }
+}
+
+/// On what an append to streams depends. It is refused if any of `reads` was written at or above `snapshot`.
+///
+/// Which isolation that gives is the caller's choice: with all that it read in `reads` its transactions are strictly
+/// serializable; with what it writes they have snapshot isolation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// What was read reflects every position below.
+    pub snapshot: LogPos,
+    /// What was read. [`KeyHash::ALL`] of a stream conflicts with every append to it.
+    pub reads: Vec<ConflictKey>,
+    /// What the entry changes, of streams that it is appended to. An entry that names nothing of one of its streams changes
+    /// all of that.
+    pub writes: Vec<ConflictKey>,
+}
