@@ -57,7 +57,7 @@ pub use options::{ChainId, ChainOptions, Identity, Label, OptionsError};
 pub use owner::{Keys, Opening, Owner, Place, Placed};
 pub use placement::Placement;
 pub use range_set::RangeSet;
-pub use read::{Described, RangeEnd, Reading, Record};
+pub use read::{Described, Heading, RangeEnd, Reading, Record};
 pub use recover::Recovered;
 pub use run::{Run, RunKind, RunView, TABLE_ENTRY_BYTES, Table, TableEntry};
 pub use victims::{Cleaning, Victims};

@@ -7,6 +7,7 @@ mod cached;
 mod elsewhere;
 mod fetch;
 mod footers;
+mod headings;
 mod mend;
 mod plan;
 mod walk;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 
 use elsewhere::Bad;
 pub use elsewhere::Described;
+pub use headings::Heading;
 pub(crate) use plan::Plan;
 use walk::{Goal, Held, Walk};
 

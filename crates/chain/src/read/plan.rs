@@ -30,6 +30,12 @@ impl Plan {
         Self { found: Vec::new(), ends: Vec::new(), ranges, goal, held: Held::new(), except: Vec::new() }
     }
 
+    /// A look at the heads of the runs with these keys, of about `limit_bytes` of heads, but at least one.
+    pub(crate) fn of_headings(keys: Range<u64>, limit_bytes: usize) -> Self {
+        let goal = Goal::of_headings(keys.clone(), limit_bytes);
+        Self { goal, ..Self::new(vec![keys], limit_bytes) }
+    }
+
     /// Where else than in these segments all records with these keys are.
     pub(crate) fn elsewhere(ranges: Vec<Range<u64>>, segments: Vec<u32>) -> Self {
         Self { except: segments, ..Self::new(ranges, usize::MAX) }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::cache::{FooterCache, FooterPart, PartKey};
 use crate::catalog::{Catalog, RunAt, SegmentIndex};
-use crate::format::{Directory, HeadView, PageView};
+use crate::format::{Directory, HeadView, PageView, RUN_HEAD_BYTES};
 use crate::run::TABLE_ENTRY_BYTES;
 
 /// A part of a footer that is not in memory.
@@ -34,17 +34,30 @@ pub(crate) struct Goal {
     pub(crate) left_bytes: usize,
     /// Nothing was taken yet: the first record is, whatever the limit.
     pub(crate) is_first: bool,
+    /// Only heads are wanted: they are what the limit counts, and none is cut.
+    is_of_headings: bool,
 }
 
 impl Goal {
     /// The records with these keys, of about `limit_bytes` of data and tables, but at least one record.
     pub(crate) fn new(keys: Range<u64>, limit_bytes: usize) -> Self {
-        Self { keys, left_bytes: limit_bytes.max(1), is_first: true }
+        Self { keys, left_bytes: limit_bytes.max(1), is_first: true, is_of_headings: false }
+    }
+
+    /// The heads of the runs with these keys, of about `limit_bytes` of heads, but at least one.
+    pub(crate) fn of_headings(keys: Range<u64>, limit_bytes: usize) -> Self {
+        Self { is_of_headings: true, ..Self::new(keys, limit_bytes) }
     }
 
     /// How many records at the front of `head` are within the limit. Uses up what they cost.
     fn take(&mut self, head: &HeadView<'_>) -> usize {
         let count = head.table.len() / TABLE_ENTRY_BYTES;
+        if self.is_of_headings {
+            let cost = RUN_HEAD_BYTES + head.meta.len() + head.table.len();
+            let fits = cost <= self.left_bytes || self.is_first;
+            self.left_bytes = self.left_bytes.saturating_sub(cost);
+            return if fits { count } else { 0 };
+        }
         let cost = head.data_bytes as usize + head.table.len();
         if cost <= self.left_bytes {
             self.left_bytes -= cost;

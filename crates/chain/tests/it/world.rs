@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainId, ChainOptions, Drives, Identity, Label, MetadataDrive, OpenError,
-    Ticket,
+    AppendError, Batch, Chain, ChainId, ChainOptions, Drives, Heading, Identity, Label, MetadataDrive,
+    OpenError, RunKind, Ticket,
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
@@ -134,7 +134,32 @@ pub async fn check_everything(chain: &Chain, model: &RefCell<Model>) {
         let expected: Vec<(u64, Bytes)> =
             view.records.iter().map(|(&key, (_, _, data))| (key, data.clone())).collect();
         assert!(seen == expected, "runs of at most {limit_bytes} bytes hold every record once");
+        check_headings(chain, &view, end, limit_bytes).await;
     }
+}
+
+/// The heads of the runs, read with and without the drive, name every record once, with the version and the meta of its run.
+async fn check_headings(chain: &Chain, view: &View, end: u64, limit_bytes: usize) {
+    let expected: Vec<(u64, u64, RunKind)> =
+        view.records.iter().map(|(&key, (version, kind, _))| (key, *version, *kind)).collect();
+    let (mut from, mut seen) = (0, Vec::new());
+    while from < end {
+        let mut piece = Vec::new();
+        let mut note = |head: Heading<'_>| {
+            assert_eq!(head.meta, head.version.to_le_bytes());
+            piece.extend(head.keys.map(|key| (key, head.version, head.kind)));
+        };
+        let next = chain.visit_headings(from..end, limit_bytes, &mut note).await.expect("no damage");
+        assert!(next > from, "at least one head");
+        let read = std::mem::take(&mut piece);
+        let cached = chain.try_visit_headings(from..next, usize::MAX, |head| {
+            piece.extend(head.keys.map(|key| (key, head.version, head.kind)));
+        });
+        assert!(cached.is_none_or(|to| to == next && piece == read), "memory says the same as the drive");
+        seen.extend(read);
+        from = next;
+    }
+    assert!(seen == expected, "heads of at most {limit_bytes} bytes name every record once");
 }
 
 /// Every segment is in one state, and what is in them is what is live, and garbage: nothing that is live is missing.
