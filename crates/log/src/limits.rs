@@ -192,3 +192,18 @@ const _: () = assert!(META_MAX_BYTES <= ithaca_chain::limits::META_MAX_BYTES);
 
 /// Ranges of addresses that a unit has voided.
 pub const VOIDED_MAX_COUNT: usize = 1024;
+
+/// Addresses whose streams a unit finds out together, and remembers together.
+pub const STREAM_BLOCK_COUNT: u64 = 4096;
+
+/// Bytes of memory for what a unit remembers of streams: at 24 bytes for entries in a row that belong to the same one.
+pub const STREAM_INDEX_MAX_BYTES: usize = 64 << 20;
+
+/// Blocks that one read of a stream looks through,
+pub const STREAM_LOOKED_MAX_COUNT: usize = 1024;
+
+/// and those of them whose records it has to look at because they are not remembered. Then it answers how far it came.
+pub const STREAM_LEARNED_MAX_COUNT: usize = 32;
+
+const _: () = assert!(STREAM_BLOCK_COUNT <= u16::MAX as u64, "a place in a block takes 16 bits");
+const _: () = assert!(STRIPE_ADDRESSES.is_multiple_of(STREAM_BLOCK_COUNT), "no block is of two stripes");

@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::Time;
 use ithaca_env::task::{Ended, race};
 
@@ -24,7 +25,7 @@ use super::read::{Origin, UnitRuns};
 use super::view::View;
 use super::{Client, Inner};
 use crate::pos::{AddrRange, NodeId};
-use crate::wire::{Read, ReceivedRuns, Refusal};
+use crate::wire::{Message, Read, ReceivedRuns, Refusal};
 
 /// The last replica may take so long before another one is asked: longer than most reads of a disk, and a small part of the time that a
 /// failed node is missed in.
@@ -98,19 +99,34 @@ impl Inner {
         ranges: Vec<AddrRange>,
         limit_bytes: u32,
     ) -> Result<UnitRuns, ClientError> {
+        let ask = |unit, committed| {
+            let ranges = ranges.clone();
+            self.read_one(view, unit, Read { limit_bytes, committed, ranges })
+        };
+        self.ask_replicas(replicas, ask).await
+    }
+
+    /// Asks the last of `replicas`, and another one for what is committed if that does not answer soon or cannot.
+    pub(super) async fn ask_replicas<R, F>(
+        self: &Rc<Self>,
+        replicas: &[NodeId],
+        ask: impl Fn(NodeId, bool) -> F,
+    ) -> Result<R, ClientError>
+    where
+        F: Future<Output = Result<R, ClientError>>,
+    {
         let (&last, earlier) = replicas.split_last().expect("a stripe has replicas");
         let Some(another) = self.replicas.another(earlier) else {
-            return self.read_one(view, last, Read { limit_bytes, committed: false, ranges }).await;
+            return ask(last, false).await;
         };
         let began = self.env.now();
-        let read = |committed| Read { limit_bytes, committed, ranges: ranges.clone() };
-        let mut first = pin!(self.read_one(view, last, read(false)));
+        let mut first = pin!(ask(last, false));
         let failed = match race(first.as_mut(), self.env.sleep(self.replicas.patience(last))).await {
             Ended::First(answer) if is_final(&answer) => return self.answered(last, began, answer),
             Ended::First(failed) => Some(failed),
             Ended::Second(()) => None,
         };
-        let mut second = pin!(self.read_one(view, another, read(true)));
+        let mut second = pin!(ask(another, true));
         let failed = match failed {
             Some(failed) => failed,
             None => {
@@ -141,19 +157,19 @@ impl Inner {
         self.replicas.patience_for_another()
     }
 
-    fn answered(
+    fn answered<R>(
         &self,
         last: NodeId,
         began: Time,
-        answer: Result<UnitRuns, ClientError>,
-    ) -> Result<UnitRuns, ClientError> {
+        answer: Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
         if answer.is_ok() {
             self.replicas.answered(last, self.env.now().since(began));
         }
         answer
     }
 
-    fn answered_elsewhere(self: &Rc<Self>, runs: UnitRuns) -> UnitRuns {
+    fn answered_elsewhere<R>(self: &Rc<Self>, runs: R) -> R {
         self.replicas.elsewhere.set(self.replicas.elsewhere.get() + 1);
         self.learn_again();
         runs
@@ -175,12 +191,23 @@ impl Inner {
         unit: NodeId,
         read: Read,
     ) -> Result<UnitRuns, ClientError> {
+        let (runs, data, origin) = self.ask_unit::<_, ReceivedRuns>(view, unit, read).await?;
+        Ok(UnitRuns { origin, runs, data })
+    }
+
+    /// One question to one unit about its entries.
+    pub(super) async fn ask_unit<M: Message, R: Message>(
+        self: &Rc<Self>,
+        view: &View,
+        unit: NodeId,
+        question: M,
+    ) -> Result<(R, Bytes, Origin), ClientError> {
         let deadline = self.deadline();
         let connection = self.connection(view, unit, deadline).await?;
         let epoch = view.layout.epoch;
         let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Read };
-        match connection.call::<_, ReceivedRuns>(&self.env, epoch, &read, deadline).await {
-            Ok((runs, data, _)) => Ok(UnitRuns { origin, runs, data }),
+        match connection.call::<_, R>(&self.env, epoch, &question, deadline).await {
+            Ok((answer, data, _)) => Ok((answer, data, origin)),
             // The unit names an address; its reader knows positions.
             Err(CallError::Refused(Refusal::Damaged { addr })) => Err(match view.position(unit, addr) {
                 Some(pos) => ClientError::Damaged { pos },
@@ -193,7 +220,7 @@ impl Inner {
 
 /// Whether the last replica's answer is one that no other replica makes better: anything but that it is gone, or does not serve what it
 /// is asked. Without a lease it finds nothing where it is asked, and then nothing is on every replica.
-fn is_final(answer: &Result<UnitRuns, ClientError>) -> bool {
+fn is_final<R>(answer: &Result<R, ClientError>) -> bool {
     let Err(ClientError::Node { error, .. }) = answer else { return true };
     match error {
         CallError::Lost(_) | CallError::TimedOut => false,

@@ -18,6 +18,7 @@ mod observer;
 mod read;
 mod resolve;
 mod space;
+mod streams;
 mod view;
 mod write;
 
@@ -42,6 +43,7 @@ pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};
 pub use space::Bounds;
+pub use streams::StreamPart;
 
 use append::Appender;
 use elsewhere::Replicas;

@@ -282,7 +282,7 @@ impl Inner {
 
     /// Reads a position that is damaged on the last replica from another one, the nearest first. Whatever an earlier one holds
     /// there is what the position holds for ever: the first replica has decided it.
-    async fn read_copy(self: &Rc<Self>, pos: LogPos, deadline: Time) -> Result<Entry, ClientError> {
+    pub(super) async fn read_copy(self: &Rc<Self>, pos: LogPos, deadline: Time) -> Result<Entry, ClientError> {
         self.retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view: &View| {
             let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
             let addrs = AddrRange::from(location.addr.0..location.addr.0 + 1);
@@ -365,7 +365,7 @@ struct Share<'a> {
 }
 
 /// Runs all reads at the same time: every answer in their order, or why one has failed.
-async fn all_or_failed<T>(
+pub(super) async fn all_or_failed<T>(
     reads: impl Iterator<Item = impl Future<Output = Result<T, ClientError>>>,
 ) -> Result<Vec<T>, ClientError> {
     let answers = gather(reads.collect(), Result::is_err).await;
@@ -375,6 +375,6 @@ async fn all_or_failed<T>(
 
 /// Addresses of a stripe that its last replica holds nothing at.
 pub(super) struct Hole {
-    replicas: Vec<NodeId>,
-    addrs: AddrRange,
+    pub(super) replicas: Vec<NodeId>,
+    pub(super) addrs: AddrRange,
 }

@@ -440,6 +440,7 @@ impl Session {
         };
         match request {
             Request::Read(read) => unit.read(self.route(head), read),
+            Request::ReadStream(read) => unit.read_stream(self.route(head), read),
             Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
             Request::GetTrims(asked) => unit.trims(&self.route(head), asked.extent),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),

@@ -71,6 +71,13 @@ impl ReplyRoute {
     pub(super) fn send_found(&self, found: &mut Found) {
         send_found(&self.writer, Head::new(self.request, self.epoch), found);
     }
+
+    /// Sends what was found of a stream.
+    pub(super) fn send_stream_found(&self, found: &mut Found, heads_only: bool) {
+        let head = Head::new(self.request, self.epoch);
+        self.writer.push(|out| found.encode_stream_head(out, head, heads_only));
+        send_data(&self.writer, found);
+    }
 }
 
 impl Drop for ReplyRoute {
@@ -93,6 +100,11 @@ fn send_found(writer: &Writer, head: Head, found: &mut Found) -> u64 {
         found.encode_head(out, head);
         body_len = out.len() - before - wire::HEADER_BYTES;
     });
+    send_data(writer, found);
+    (body_len + data_len) as u64
+}
+
+fn send_data(writer: &Writer, found: &mut Found) {
     for piece in found.take_data() {
         if piece.len() <= GATHERED_MAX_BYTES {
             writer.push(|out| out.extend_from_slice(&piece));
@@ -100,5 +112,4 @@ fn send_found(writer: &Writer, head: Head, found: &mut Found) -> u64 {
             writer.push_shared(piece);
         }
     }
-    (body_len + data_len) as u64
 }

@@ -2,6 +2,7 @@
 
 mod complete;
 mod read;
+mod streams;
 mod traffic;
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +23,8 @@ use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Addr, AddrRange, Epoch};
 use crate::unit::{
-    Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, Ticket, Unit, UnitOptions, UnitState,
+    Answer, Effect, Found, Holding, Input, Recovered, ReplyTo, StreamIndex, Ticket, Unit, UnitOptions,
+    UnitState,
 };
 use crate::wire::{ExtentBounds, Filled, Outcome, Refusal, Seal, Taken, Trimmed, Trims, Written};
 use ithaca_env::record::RecordError;
@@ -84,6 +86,8 @@ pub(super) struct UnitShell {
     effects: Cell<Vec<Effect>>,
     /// Kept between reads, for the same reason.
     found: Cell<Found>,
+    /// Which addresses belong to which streams, as far as it is remembered.
+    streams: RefCell<StreamIndex>,
     leases: Rc<Leases>,
     traffic: Traffic,
     write_times: WriteTimes,
@@ -117,6 +121,7 @@ impl UnitShell {
             advanced: Notify::default(),
             effects: Cell::default(),
             found: Cell::default(),
+            streams: RefCell::new(StreamIndex::new(limits::STREAM_INDEX_MAX_BYTES)),
             leases,
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
@@ -156,6 +161,7 @@ impl UnitShell {
             ("queued_bytes", stats.queued_bytes),
             ("tail_cache_bytes", stats.tail_cache_bytes as u64),
             ("footer_cache_bytes", stats.footer_cache_bytes as u64),
+            ("stream_index_bytes", self.streams.borrow().bytes() as u64),
             ("tail_reads_memory", stats.reads.tail.memory),
             ("tail_reads_cache", stats.reads.tail.cache_drive),
             ("tail_reads_missed", stats.reads.tail.missed),

@@ -63,11 +63,16 @@ impl Found {
     }
 
     /// Adds a stored run, or as many of its first entries as fit; at least one if the answer is not full.
-    pub fn push_run(&mut self, mut run: RunView<'_>) {
+    pub fn push_run(&mut self, run: RunView<'_>) {
+        let count = entries_within(&run, self.room_bytes);
+        self.push_part(run, count);
+    }
+
+    /// Adds the first `count` entries of a run.
+    pub(super) fn push_part(&mut self, mut run: RunView<'_>, count: usize) {
         if self.full {
             return;
         }
-        let count = entries_within(&run, self.room_bytes);
         let whole = count as u64 == run.count();
         if !whole {
             run.truncate(count);
@@ -100,6 +105,11 @@ impl Found {
             self.data.push(data);
         }
         self.full = self.room_bytes == 0 || self.body.count() == limits::RUNS_MAX_COUNT;
+    }
+
+    /// Its runs, encoded.
+    pub(super) fn body(&self) -> &RunsBody {
+        &self.body
     }
 
     /// Appends the answer's frame but for its data, which must follow.

@@ -29,6 +29,8 @@ mod pending;
 mod restore;
 mod state;
 mod step;
+mod stream_found;
+mod stream_index;
 
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,8 @@ pub use follow::Follower;
 pub use found::Found;
 pub use state::{SealedExtent, UnitState};
 pub(crate) use step::junk;
+pub use stream_found::StreamFound;
+pub use stream_index::{StreamBlock, StreamIndex};
 
 use std::collections::VecDeque;
 use std::ops::Range;

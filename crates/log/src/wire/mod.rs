@@ -25,6 +25,7 @@ mod runs;
 mod seal;
 mod space;
 mod status;
+mod stream;
 mod token;
 mod write;
 
@@ -41,10 +42,11 @@ pub use layout::{GetLayout, LayoutRecord};
 pub use outcome::{Outcome, Taken};
 pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe};
 pub use refusal::{Advice, Refusal};
-pub use runs::{ReceivedRuns, RunRef, RunsBody, StateRef, entries_within, table_entries};
+pub use runs::{ReceivedRuns, RunRef, RunsBody, StateRef, entries_within, heads_within, table_entries};
 pub use seal::{Seal, Sealed};
 pub use space::{Fill, Filled, GetTrims, Trim, Trimmed, Trims};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
+pub use stream::{ReadStream, StreamRuns, Wanted};
 pub use token::{Check, ExtentBounds, Grant, Tail, Token};
 pub use write::{Write, Written, encode_write_head};
 
@@ -151,6 +153,7 @@ messages! {
     Beat = 0x0014,
     GetTrims = 0x0015,
     ChangeCluster = 0x0016,
+    ReadStream = 0x0017,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -169,6 +172,7 @@ messages! {
     Beaten = 0x8014,
     Trims = 0x8015,
     ClusterChanged = 0x8016,
+    StreamRuns = 0x8017,
     Refusal = 0xffff,
 }
 
@@ -218,13 +222,13 @@ direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
     Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
-    ChangeCluster
+    ChangeCluster, ReadStream
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, StreamRuns, Refusal
 }
 
 /// Refuses data beside a message that has none.

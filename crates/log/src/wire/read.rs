@@ -120,7 +120,7 @@ impl RunHead {
         self.as_ref().data_bytes()
     }
 
-    fn as_ref(&self) -> RunRef<'_> {
+    pub(super) fn as_ref(&self) -> RunRef<'_> {
         let state = match &self.state {
             RunState::Data { epoch, meta, table } => {
                 StateRef::Data { epoch: *epoch, meta, table: table.as_bytes() }

@@ -67,6 +67,12 @@ pub fn entries_within(run: &RunView<'_>, room_bytes: usize) -> usize {
     fitting.count().max(1)
 }
 
+/// The same of a run whose data is left out.
+pub fn heads_within(run: &RunView<'_>, room_bytes: usize) -> usize {
+    let room = room_bytes.saturating_sub(RUN_HEAD_BYTES + run.meta.len());
+    (room / TABLE_ENTRY_BYTES).clamp(1, run.table.len() / TABLE_ENTRY_BYTES)
+}
+
 impl<'a> RunRef<'a> {
     /// The head of a run that is stored. Its data goes into the frame's data.
     pub fn of_view(run: &RunView<'a>) -> Self {
@@ -188,11 +194,16 @@ impl RunsBody {
 
     /// Appends a frame's header and body. The caller sends `data_len` bytes of data right after them.
     pub fn encode_head(&self, out: &mut BytesMut, head: Head, data_len: usize) {
+        self.encode_as(out, Kind::Runs, 0, head, data_len);
+    }
+
+    /// The same for a message of another kind, with flags where [`super::Runs`] has none.
+    pub(super) fn encode_as(&self, out: &mut BytesMut, kind: Kind, flags: u32, head: Head, data_len: usize) {
         let start = begin_frame(out);
         out.put_u32_le(self.count as u32);
-        out.put_u32_le(0);
+        out.put_u32_le(flags);
         out.put_slice(&self.encoded);
-        finish_frame(out, start, Kind::Runs, head, data_len);
+        finish_frame(out, start, kind, head, data_len);
     }
 }
 
@@ -202,7 +213,9 @@ pub struct ReceivedRuns {
     body: Bytes,
 }
 
-/// Where the runs begin in a body: after `count u32` and `reserved u32`.
+/// Where the flags stand in a body, after `count u32`,
+const FLAGS_AT: usize = 4;
+/// and where the runs begin.
 const RUNS_AT: usize = 8;
 
 /// Decodes what precedes the runs of a body.
@@ -214,6 +227,26 @@ pub(super) fn decode_count(decoder: &mut Decoder<'_>) -> Result<usize, DecodeErr
 }
 
 impl ReceivedRuns {
+    /// Checks a body, whatever its flags, and returns the bytes of data that its runs list.
+    pub(super) fn decode(body: &Bytes) -> Result<(Self, u64), DecodeError> {
+        let mut decoder = Decoder::new(body);
+        let count = decoder.u32("run count")? as usize;
+        decoder.u32("runs flags")?;
+        at_most("run count", count, limits::RUNS_MAX_COUNT, "at most 4096 runs")?;
+        let mut listed_bytes = 0;
+        for _ in 0..count {
+            listed_bytes += RunRef::decode(&mut decoder)?.data_bytes();
+        }
+        decoder.finish()?;
+        Ok((Self { body: body.clone() }, listed_bytes))
+    }
+
+    /// The flags of the body.
+    pub(super) fn flags(&self) -> u32 {
+        let flags = self.body[FLAGS_AT..].first_chunk().expect("it was checked when it was received");
+        u32::from_le_bytes(*flags)
+    }
+
     /// The runs in order.
     pub fn runs(&self) -> impl Iterator<Item = RunRef<'_>> {
         let mut decoder = Decoder::new(&self.body[RUNS_AT..]);
@@ -231,13 +264,9 @@ impl Message for ReceivedRuns {
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        let mut decoder = Decoder::new(body);
-        let mut listed_bytes = 0;
-        for _ in 0..decode_count(&mut decoder)? {
-            listed_bytes += RunRef::decode(&mut decoder)?.data_bytes();
-        }
-        decoder.finish()?;
+        let (runs, listed_bytes) = Self::decode(body)?;
+        zero("runs reserved", runs.flags().into())?;
         check_data(listed_bytes, data_len)?;
-        Ok(Self { body: body.clone() })
+        Ok(runs)
     }
 }

@@ -115,6 +115,42 @@ fn requests() -> Vec<Sample> {
     ]
 }
 
+/// Reads of streams.
+fn stream_reads() -> Vec<Sample> {
+    let wanted = Wanted::Stream(StreamId(0x1111_2222_3333_4444_5555_6666_7777_8888));
+    let read = ReadStream {
+        limit_bytes: 65_536,
+        committed: false,
+        heads_only: false,
+        last_only: false,
+        wanted,
+        ranges: vec![(40..43).into(), (90..91).into()],
+    };
+    let heads = ReadStream { committed: true, heads_only: true, wanted: Wanted::EveryStream, ..read.clone() };
+    let last = ReadStream { last_only: true, ranges: vec![(0..43).into()], ..read.clone() };
+    vec![
+        sample("read_a_stream", head(), read, &[]),
+        sample("read_heads_of_every_stream", head(), heads, &[]),
+        sample("read_the_last_of_a_stream", head(), last, &[]),
+    ]
+}
+
+/// Their answers.
+fn stream_replies() -> Vec<Sample> {
+    let mut body = RunsBody::default();
+    runs().runs.iter().for_each(|run| body.push(&run.as_ref()));
+    let frame = |data: &[u8], heads_only| {
+        let mut bytes = BytesMut::new();
+        StreamRuns::encode_head(&mut bytes, head(), &body, data.len(), heads_only);
+        bytes.extend_from_slice(data);
+        bytes
+    };
+    vec![
+        Sample { name: "stream_runs", bytes: frame(b"firstthird", false) },
+        Sample { name: "stream_runs_without_data", bytes: frame(b"", true) },
+    ]
+}
+
 fn ballot() -> Ballot {
     Ballot { round: 6, proposer: NodeId(2) }
 }
@@ -233,7 +269,8 @@ fn replies() -> Vec<Sample> {
 
 /// All of them, requests before replies.
 fn samples() -> Vec<Sample> {
-    requests().into_iter().chain(questions()).chain(replies()).chain(votes()).collect()
+    let asked = requests().into_iter().chain(questions()).chain(stream_reads());
+    asked.chain(replies()).chain(votes()).chain(stream_replies()).collect()
 }
 
 /// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.

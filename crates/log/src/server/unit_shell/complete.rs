@@ -5,10 +5,10 @@ use std::rc::Rc;
 use super::UnitShell;
 use crate::layout::Layout;
 use crate::limits;
-use crate::pos::{Addr, Epoch, NodeId};
+use crate::pos::{Addr, AddrRange, Epoch, NodeId};
 use crate::server::reply::ReplyRoute;
 use crate::unit::{Input, Listed, Readable};
-use crate::wire::{Mark, Read, Refusal};
+use crate::wire::{Mark, Refusal};
 
 impl UnitShell {
     /// From here on `layout` says in which stripes the unit is, which is that of `node`.
@@ -38,30 +38,40 @@ impl UnitShell {
         self.step(Input::Marked { from, epoch, marks });
     }
 
-    /// Cuts `read` to what may be read of it now, or says why nothing may.
-    pub(super) fn cut_to_readable(&self, route: &ReplyRoute, read: &mut Read) -> Result<(), Refusal> {
+    /// Cuts `ranges` to what may be read of them now, or says why nothing may. `committed` asks for what is on every replica only.
+    pub(super) fn cut_to_readable(
+        &self,
+        route: &ReplyRoute,
+        ranges: &mut Vec<AddrRange>,
+        committed: bool,
+    ) -> Result<(), Refusal> {
         let core = self.core.borrow();
-        match core.readable(route.epoch(), &read.ranges, read.committed)? {
+        match core.readable(route.epoch(), ranges, committed)? {
             Readable::Served => Ok(()),
             Readable::Complete(_) if !self.leases.may_show() => {
                 core.check_epoch(route.epoch()).and(Err(Refusal::NoLease { epoch: route.epoch() }))
             }
             Readable::Complete(complete) => {
-                read.ranges = complete;
+                *ranges = complete;
                 Ok(())
             }
         }
     }
 
-    /// Whether what was found for `read`, which was cut before, may still be shown: the epoch may have ended while the drive was
+    /// Whether what was found for `ranges`, which were cut before, may still be shown: the epoch may have ended while the drive was
     /// read, or a part been trimmed.
-    pub(super) fn check_readable(&self, route: &ReplyRoute, read: &Read) -> Result<(), Refusal> {
-        let mut again = read.clone();
-        self.cut_to_readable(route, &mut again)?;
-        if again.ranges == read.ranges {
+    pub(super) fn check_readable(
+        &self,
+        route: &ReplyRoute,
+        ranges: &[AddrRange],
+        committed: bool,
+    ) -> Result<(), Refusal> {
+        let mut again = ranges.to_vec();
+        self.cut_to_readable(route, &mut again, committed)?;
+        if again == ranges {
             return Ok(());
         }
-        let addr = read.ranges.first().map_or(Addr(0), |range| range.start);
+        let addr = ranges.first().map_or(Addr(0), |range| range.start);
         self.check_epoch(route.epoch()).and(Err(Refusal::NotComplete { addr }))
     }
 }

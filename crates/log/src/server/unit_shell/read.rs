@@ -15,7 +15,7 @@ impl UnitShell {
     /// Serves a read.
     pub(in crate::server) fn read(self: &Rc<Self>, route: ReplyRoute, mut read: Read) {
         self.traffic.read();
-        if let Err(refusal) = self.cut_to_readable(&route, &mut read) {
+        if let Err(refusal) = self.cut_to_readable(&route, &mut read.ranges, read.committed) {
             return route.refuse(refusal);
         }
         let mut found = self.found.take();
@@ -30,7 +30,8 @@ impl UnitShell {
         let shell = Rc::clone(self);
         self.env.spawn(async move {
             let found = shell.read_cold(&read).await;
-            match found.and_then(|found| shell.check_readable(&route, &read).map(|()| found)) {
+            let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
+            match found.and_then(check) {
                 Ok(mut found) => shell.send_read(&route, &mut found),
                 Err(refusal) => route.refuse(refusal),
             }

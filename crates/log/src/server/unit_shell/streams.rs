@@ -1,0 +1,382 @@
+//! Reads of streams: which addresses belong to one is found out from the heads of their records, block by block, and remembered.
+//!
+//! What is read, and by what right, is as of any read. That a stream has nothing at an address is said where the record that is there says
+//! so, which never changes; where there is none yet the answer is "unwritten", which needs the lease. (docs/protocol/streams.md)
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ithaca_chain::{Heading, Run, RunKind, Table};
+
+use super::{UnitShell, unreadable};
+use crate::entry::EntryMeta;
+use crate::limits;
+use crate::planted::PlantedBug;
+use crate::pos::{Addr, AddrRange, StreamId};
+use crate::server::reply::ReplyRoute;
+use crate::unit::{Found, Holding, StreamBlock, StreamFound};
+use crate::wire::{ReadStream, Refusal, Wanted};
+
+/// Bytes of heads that are looked at in one piece.
+const HEADINGS_BYTES: usize = 1 << 20;
+
+/// What a part of a block holds, for the reader of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Entries of the stream.
+    Own,
+    /// Nothing of it.
+    Passed,
+    /// Nothing any more.
+    Trimmed,
+    /// Nothing yet.
+    Unwritten,
+}
+
+/// How much of a read was done.
+#[derive(Default)]
+struct Work {
+    looked: usize,
+    learned: usize,
+}
+
+impl Work {
+    /// Whether another block may be looked through; `is_known` says that its records need not be looked at.
+    fn goes_on(&mut self, is_known: bool) -> bool {
+        self.looked += 1;
+        self.learned += usize::from(!is_known);
+        self.looked <= limits::STREAM_LOOKED_MAX_COUNT && self.learned <= limits::STREAM_LEARNED_MAX_COUNT
+    }
+}
+
+impl UnitShell {
+    /// Serves a read of a stream.
+    pub(in crate::server) fn read_stream(self: &Rc<Self>, route: ReplyRoute, mut read: ReadStream) {
+        self.traffic.read();
+        if let Err(refusal) = self.cut_to_readable(&route, &mut read.ranges, read.committed) {
+            return route.refuse(refusal);
+        }
+        let shell = Rc::clone(self);
+        self.env.spawn(async move {
+            let found = match read.last_only {
+                true => shell.find_last(&read).await,
+                false => shell.find_all(&read).await,
+            };
+            let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
+            match found.and_then(check) {
+                Ok(mut found) => shell.send_stream(&route, &mut found, read.heads_only),
+                Err(refusal) => route.refuse(refusal),
+            }
+        });
+    }
+
+    fn send_stream(&self, route: &ReplyRoute, found: &mut Found, heads_only: bool) {
+        if found.says_unwritten()
+            && let Err(refusal) = self.leases.check(route.epoch())
+        {
+            return route.refuse(refusal);
+        }
+        self.traffic.show(found);
+        route.send_stream_found(found, heads_only);
+    }
+
+    /// What the ranges hold of the stream, in order, as far as the limits go.
+    async fn find_all(&self, read: &ReadStream) -> Result<Found, Refusal> {
+        let mut found = StreamFound::new(read.limit_bytes, read.heads_only);
+        let mut work = Work::default();
+        'ranges: for range in &read.ranges {
+            for (part, holding) in self.parts(*range) {
+                let is_done = match holding {
+                    Holding::Stored => self.find_stored(part, read, &mut work, &mut found).await?,
+                    other => {
+                        found.push_other(part, other);
+                        true
+                    }
+                };
+                if !is_done || found.is_full() {
+                    break 'ranges;
+                }
+            }
+        }
+        Ok(found.finish())
+    }
+
+    /// Adds what stored addresses hold. False if a limit cut it off.
+    async fn find_stored(
+        &self,
+        part: AddrRange,
+        read: &ReadStream,
+        work: &mut Work,
+        found: &mut StreamFound,
+    ) -> Result<bool, Refusal> {
+        let mut next = part.start;
+        while next < part.end {
+            let block = self.streams.borrow_mut().block(next.0);
+            let addrs = AddrRange::new(next, part.end.min(block.borrow().range().end));
+            if !work.goes_on(block.borrow().unknown(addrs).is_empty()) {
+                return Ok(false);
+            }
+            let pieces = self.pieces(&block, addrs, read.wanted).await?;
+            if !self.push_pieces(&pieces, found).await? {
+                return Ok(false);
+            }
+            next = addrs.end;
+        }
+        Ok(true)
+    }
+
+    /// The last entry of the stream in the range, and what follows it there; or how far down the unit has looked.
+    async fn find_last(&self, read: &ReadStream) -> Result<Found, Refusal> {
+        let mut found = StreamFound::new(read.limit_bytes, read.heads_only);
+        let mut pieces = Vec::new();
+        if let Some(range) = read.ranges.first() {
+            self.look_back(*range, read.wanted, &mut pieces).await?;
+        }
+        pieces.reverse();
+        self.push_pieces(&pieces, &mut found).await?;
+        Ok(found.finish())
+    }
+
+    /// Adds pieces from the end of `range` down, up to the last entry of the stream. It does not look past a hole: what comes there may
+    /// be of the stream.
+    async fn look_back(
+        &self,
+        range: AddrRange,
+        wanted: Wanted,
+        pieces: &mut Vec<(AddrRange, What)>,
+    ) -> Result<(), Refusal> {
+        let mut work = Work::default();
+        for (part, holding) in self.parts(range).into_iter().rev() {
+            match holding {
+                Holding::Unwritten => {
+                    pieces.push((part, What::Unwritten));
+                    return Ok(());
+                }
+                Holding::Trimmed => pieces.push((part, What::Trimmed)),
+                Holding::Voided => pieces.push((part, What::Passed)),
+                Holding::Stored => {
+                    let mut end = part.end;
+                    while end > part.start {
+                        let block = self.streams.borrow_mut().block(end.0 - 1);
+                        let addrs = AddrRange::new(part.start.max(block.borrow().range().start), end);
+                        if !work.goes_on(block.borrow().unknown(addrs).is_empty()) {
+                            return Ok(());
+                        }
+                        for (range, what) in self.pieces(&block, addrs, wanted).await?.into_iter().rev() {
+                            if what == What::Own {
+                                pieces.push((AddrRange::new(Addr(range.end.0 - 1), range.end), what));
+                                return Ok(());
+                            }
+                            pieces.push((range, what));
+                        }
+                        end = addrs.start;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What stored addresses of one block hold for the reader of a stream: parts of `addrs` in order, without gaps.
+    async fn pieces(
+        &self,
+        block: &Rc<RefCell<StreamBlock>>,
+        addrs: AddrRange,
+        wanted: Wanted,
+    ) -> Result<Vec<(AddrRange, What)>, Refusal> {
+        self.learn(block, addrs).await?;
+        let stream: Option<StreamId> = match wanted {
+            Wanted::Stream(stream) => Some(stream),
+            Wanted::EveryStream => None,
+        };
+        let own = block.borrow_mut().find(stream, addrs).into_iter().map(|range| (range, What::Own));
+        let mut known: Vec<(AddrRange, What)> = own.collect();
+        for gone in block.borrow().unknown(addrs) {
+            let is_skipped = self.planted.is(PlantedBug::LostEntrySkipped);
+            let gone = if is_skipped { None } else { self.trimmed_meanwhile(gone)? };
+            known.extend(gone.map(|gone| (gone, What::Trimmed)));
+        }
+        known.sort_unstable_by_key(|(range, _)| range.start);
+        let mut pieces = Vec::with_capacity(2 * known.len() + 1);
+        let mut next = addrs.start;
+        for (range, what) in known {
+            pieces.push((AddrRange::new(next, range.start), What::Passed));
+            pieces.push((range, what));
+            next = range.end;
+        }
+        pieces.push((AddrRange::new(next, addrs.end), What::Passed));
+        pieces.retain(|(range, _)| !range.is_empty());
+        Ok(pieces)
+    }
+
+    /// Looks at the records of those of `addrs` that the block does not know, from memory or the drive.
+    async fn learn(&self, block: &Rc<RefCell<StreamBlock>>, addrs: AddrRange) -> Result<(), Refusal> {
+        let unknown = block.borrow().unknown(addrs);
+        let note = |heading: Heading<'_>| {
+            // A meta that this version cannot read names no stream.
+            let meta = match heading.kind {
+                RunKind::Data => EntryMeta::decode(heading.meta).ok(),
+                RunKind::Junk => None,
+            };
+            block.borrow_mut().note(heading.keys.into(), meta.as_ref());
+        };
+        for gap in &unknown {
+            let mut next = gap.start.0;
+            while next < gap.end.0 {
+                next = self.visit_headings(next..gap.end.0, note).await?;
+            }
+        }
+        if !unknown.is_empty() {
+            self.streams.borrow_mut().settle(addrs.start.0);
+            // A long look is one of many blocks: others have their turn in between.
+            self.env.yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Adds pieces in order, up to where the answer is full. False if it is.
+    async fn push_pieces(
+        &self,
+        pieces: &[(AddrRange, What)],
+        found: &mut StreamFound,
+    ) -> Result<bool, Refusal> {
+        for (at, &(range, what)) in pieces.iter().enumerate() {
+            match what {
+                What::Passed => found.pass(range),
+                What::Trimmed => found.push_other(range, Holding::Trimmed),
+                What::Unwritten => found.push_other(range, Holding::Unwritten),
+                What::Own if found.is_heads_only() => self.push_heads(range, found).await?,
+                What::Own => {
+                    let (next, is_cut) = self.push_cached(range, found);
+                    if is_cut || found.is_full() {
+                        return Ok(false);
+                    }
+                    if next < range.end {
+                        let rest = AddrRange::new(next, range.end);
+                        return self.push_cold(rest, &pieces[at + 1..], found).await;
+                    }
+                }
+            }
+            if found.is_full() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds entries as far as they stand in memory; returns how far that is, and whether the limit has ended it.
+    fn push_cached(&self, range: AddrRange, found: &mut StreamFound) -> (Addr, bool) {
+        let mut next = range.start;
+        let read_to = self.chain.try_visit_cached(range.numbers(), found.room_bytes(), |run| {
+            // Runs that were shown are right also if the rest is not in memory.
+            if run.first_key == next.0 {
+                next = Addr(run.keys().end);
+                found.push_run(run);
+            }
+        });
+        (next, read_to.is_some_and(|read_to| read_to == next.0 && next < range.end))
+    }
+
+    /// Adds entries from the drive: those of `rest`, and of the pieces after it. False if a limit cut it off.
+    async fn push_cold(
+        &self,
+        rest: AddrRange,
+        pieces: &[(AddrRange, What)],
+        found: &mut StreamFound,
+    ) -> Result<bool, Refusal> {
+        let all: Vec<(AddrRange, What)> = [(rest, What::Own)].into_iter().chain(pieces.iter().copied()).collect();
+        let own = all.iter().filter(|(_, what)| *what == What::Own).map(|(range, _)| range.numbers());
+        let reading = self.chain.read_ranges(own.collect(), found.room_bytes()).await;
+        let reading = reading.map_err(|error| unreadable(&error))?;
+        let (mut ends, mut added) = (reading.ends.iter(), 0);
+        for (range, what) in all {
+            match what {
+                What::Passed => found.pass(range),
+                What::Trimmed => found.push_other(range, Holding::Trimmed),
+                What::Unwritten => found.push_other(range, Holding::Unwritten),
+                What::Own => {
+                    // What the limit left out has no end, or one before that of the range.
+                    let Some(end) = ends.next() else { return Ok(false) };
+                    let mut next = range.start;
+                    for run in &reading.runs[added..end.runs] {
+                        self.push_gone(AddrRange::new(next, Addr(run.first_key)), found)?;
+                        next = Addr(run.keys().end);
+                        found.push_run(run.view());
+                    }
+                    self.push_gone(AddrRange::new(next, Addr(end.next)), found)?;
+                    added = end.runs;
+                    if end.next < range.end.0 {
+                        return Ok(false);
+                    }
+                }
+            }
+            if found.is_full() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds addresses that the chain has no record of any more: trimmed meanwhile, or lost, and then that is the answer.
+    fn push_gone(&self, gone: AddrRange, found: &mut StreamFound) -> Result<(), Refusal> {
+        if !found.is_full()
+            && let Some(gone) = self.trimmed_meanwhile(gone)?
+        {
+            found.push_other(gone, Holding::Trimmed);
+        }
+        Ok(())
+    }
+
+    /// Adds entries without their data.
+    async fn push_heads(&self, range: AddrRange, found: &mut StreamFound) -> Result<(), Refusal> {
+        let mut next = range.start;
+        while next < range.end && !found.is_full() {
+            let mut runs = Vec::new();
+            let read_to = self.visit_headings(next.0..range.end.0, |heading| runs.push(head_of(&heading))).await?;
+            for run in runs {
+                self.push_gone(AddrRange::new(next, Addr(run.first_key)), found)?;
+                next = Addr(run.keys().end);
+                found.push_run(run.view());
+            }
+            self.push_gone(AddrRange::new(next, Addr(read_to)), found)?;
+            next = Addr(read_to);
+        }
+        Ok(())
+    }
+
+    /// Shows `visit` heads of runs with keys in `keys`, some at least, each once and in order; returns how far that is.
+    async fn visit_headings(
+        &self,
+        keys: Range<u64>,
+        mut visit: impl FnMut(Heading<'_>),
+    ) -> Result<u64, Refusal> {
+        let mut from = keys.start;
+        let cached = self.chain.try_visit_headings(keys.clone(), HEADINGS_BYTES, |heading| {
+            from = heading.keys.end;
+            visit(heading);
+        });
+        match cached {
+            Some(next) => Ok(next),
+            // What stands in memory was shown; the rest is on the drive.
+            None => {
+                let read = self.chain.visit_headings(from..keys.end, HEADINGS_BYTES, visit).await;
+                read.map_err(|error| unreadable(&error))
+            }
+        }
+    }
+}
+
+/// A run without its data.
+fn head_of(heading: &Heading<'_>) -> Run {
+    let table = Table::from_bytes(Bytes::copy_from_slice(heading.table)).expect("whole entries");
+    Run {
+        first_key: heading.keys.start,
+        version: heading.version,
+        kind: heading.kind,
+        meta: Bytes::copy_from_slice(heading.meta),
+        table,
+        data: Bytes::new(),
+    }
+}

@@ -1,0 +1,123 @@
+//! The answer to a read of a stream as it is put together: what belongs to the stream, and between it in one piece each what does not.
+
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::RunView;
+
+use super::{Found, Holding};
+use crate::entry::EntryMeta;
+use crate::pos::{Addr, AddrRange, RequestNo};
+use crate::wire::{Head, StreamRuns, heads_within};
+
+/// A meta longer than this tells of many groups, most of which are not those of the entries that are shown.
+const META_LONG_BYTES: usize = 160;
+
+/// What was found so far. Parts are added in order; once it is full, whatever is added is left out.
+pub struct StreamFound {
+    found: Found,
+    /// Addresses of which the stream has none, that come next. They are added when it is clear where they end.
+    passed: Option<AddrRange>,
+    heads_only: bool,
+}
+
+impl StreamFound {
+    /// An empty answer of at most `limit_bytes`, body and data, but at least one entry.
+    pub fn new(limit_bytes: u32, heads_only: bool) -> Self {
+        Self { found: Found::new(limit_bytes), passed: None, heads_only }
+    }
+
+    /// Whether the entries are wanted without their data.
+    pub fn is_heads_only(&self) -> bool {
+        self.heads_only
+    }
+
+    /// Whether nothing more is taken.
+    pub fn is_full(&self) -> bool {
+        self.found.is_full()
+    }
+
+    /// Bytes, body and data, until it is full.
+    pub fn room_bytes(&self) -> usize {
+        self.found.room_bytes()
+    }
+
+    /// Adds addresses that hold something, and nothing of the stream.
+    pub fn pass(&mut self, range: AddrRange) {
+        match &mut self.passed {
+            _ if range.is_empty() => {}
+            Some(passed) if passed.end == range.start => passed.end = range.end,
+            _ => {
+                self.settle();
+                self.passed = Some(range);
+            }
+        }
+    }
+
+    /// Adds addresses that hold nothing to show.
+    pub fn push_other(&mut self, range: AddrRange, holding: Holding) {
+        if holding == Holding::Voided {
+            return self.pass(range);
+        }
+        self.settle();
+        self.found.push_other(range, holding);
+    }
+
+    /// Adds entries of the stream, all or as many of the first as fit. Of their meta it shows the groups that they belong to.
+    pub fn push_run(&mut self, run: RunView<'_>) {
+        self.settle();
+        let addrs = AddrRange::from(run.keys());
+        let narrow = (run.meta.len() > META_LONG_BYTES).then(|| narrowed(run.meta, addrs)).flatten();
+        let run = match &narrow {
+            Some(meta) => RunView { meta, ..run },
+            None => run,
+        };
+        match self.heads_only {
+            true => self.found.push_heads(run),
+            false => self.found.push_run(run),
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(passed) = self.passed.take() {
+            self.found.push_other(passed, Holding::Voided);
+        }
+    }
+
+    /// The answer, to be sent with [`Found::encode_stream_head`].
+    pub fn finish(mut self) -> Found {
+        self.settle();
+        self.found
+    }
+}
+
+impl Found {
+    /// Adds a run without its data, or as many of its first entries as fit.
+    fn push_heads(&mut self, run: RunView<'_>) {
+        let count = heads_within(&run, self.room_bytes());
+        self.push_part(RunView { data: Bytes::new(), ..run }, count);
+    }
+
+    /// Appends the frame of an answer to a read of a stream but for its data, which must follow.
+    pub fn encode_stream_head(&self, out: &mut BytesMut, head: Head, heads_only: bool) {
+        StreamRuns::encode_head(out, head, self.body(), self.data_bytes(), heads_only);
+    }
+}
+
+/// The same meta with those groups only that have entries at `addrs`; `None` if that is no shorter.
+fn narrowed(meta: &[u8], addrs: AddrRange) -> Option<Bytes> {
+    let mut meta = EntryMeta::decode(meta).ok()?;
+    let of_addr = |addr: Addr| meta.request_at(addr).0.wrapping_sub(meta.groups_from.0);
+    let (first, last) = (of_addr(addrs.start), of_addr(Addr(addrs.end.0 - 1)));
+    let (mut next, mut before) = (0, 0);
+    let mut groups = Vec::new();
+    for group in std::mem::take(&mut meta.groups) {
+        let range = next..next + u64::from(group.count);
+        next = range.end;
+        if range.end <= first {
+            before = range.end;
+        } else if range.start <= last {
+            groups.push(group);
+        }
+    }
+    let groups_from = if groups.is_empty() { RequestNo(0) } else { meta.groups_from.after(before) };
+    Some(EntryMeta { groups_from, groups, ..meta }.to_bytes())
+}
