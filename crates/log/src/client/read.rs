@@ -282,7 +282,11 @@ impl Inner {
 
     /// Reads a position that is damaged on the last replica from another one, the nearest first. Whatever an earlier one holds
     /// there is what the position holds for ever: the first replica has decided it.
-    pub(super) async fn read_copy(self: &Rc<Self>, pos: LogPos, deadline: Time) -> Result<Entry, ClientError> {
+    pub(super) async fn read_copy(
+        self: &Rc<Self>,
+        pos: LogPos,
+        deadline: Time,
+    ) -> Result<Entry, ClientError> {
         self.retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view: &View| {
             let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
             let addrs = AddrRange::from(location.addr.0..location.addr.0 + 1);

@@ -246,7 +246,15 @@ impl Share {
                 }
                 StateRef::Data { meta, table, .. } => {
                     let data = (!is_heads_only).then_some(&mut data);
-                    take_entries(&run, meta, table, data, origin, |addr| piece.find(addr), &mut self.entries)?;
+                    take_entries(
+                        &run,
+                        meta,
+                        table,
+                        data,
+                        origin,
+                        |addr| piece.find(addr),
+                        &mut self.entries,
+                    )?;
                 }
                 StateRef::Junk { .. } | StateRef::Trimmed => {}
             }

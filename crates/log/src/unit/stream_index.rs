@@ -200,3 +200,7 @@ impl StreamBlock {
         BLOCK_BYTES + self.spans.capacity() * size_of::<Span>() + self.looked.range_count() * 32
     }
 }
+
+#[cfg(test)]
+#[path = "stream_index_tests.rs"]
+mod tests;

@@ -143,7 +143,11 @@ impl Message for ReadStream {
         let last_only = flags & LAST_ONLY != 0;
         if last_only && ranges.len() != 1 {
             let found = ranges.len() as u64;
-            return Err(DecodeError::Invalid { field: "range count", found, expected: "1 for the last entry" });
+            return Err(DecodeError::Invalid {
+                field: "range count",
+                found,
+                expected: "1 for the last entry",
+            });
         }
         let (committed, heads_only) = (flags & COMMITTED != 0, flags & HEADS_ONLY != 0);
         Ok(Self { limit_bytes, committed, heads_only, last_only, wanted, ranges })

@@ -10,6 +10,7 @@
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
 //! * `refusals`: what is refused, and how it is said.
+//! * `streams`: reading streams.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `repair`: copies that were lost, and come from another replica.
 //! * `worlds`: the environments that these run in.
@@ -25,5 +26,6 @@ mod refusals;
 mod repair;
 mod replicas;
 mod restart;
+mod streams;
 mod whole;
 mod worlds;

@@ -286,7 +286,8 @@ impl UnitShell {
         pieces: &[(AddrRange, What)],
         found: &mut StreamFound,
     ) -> Result<bool, Refusal> {
-        let all: Vec<(AddrRange, What)> = [(rest, What::Own)].into_iter().chain(pieces.iter().copied()).collect();
+        let all: Vec<(AddrRange, What)> =
+            [(rest, What::Own)].into_iter().chain(pieces.iter().copied()).collect();
         let own = all.iter().filter(|(_, what)| *what == What::Own).map(|(range, _)| range.numbers());
         let reading = self.chain.read_ranges(own.collect(), found.room_bytes()).await;
         let reading = reading.map_err(|error| unreadable(&error))?;
@@ -334,7 +335,8 @@ impl UnitShell {
         let mut next = range.start;
         while next < range.end && !found.is_full() {
             let mut runs = Vec::new();
-            let read_to = self.visit_headings(next.0..range.end.0, |heading| runs.push(head_of(&heading))).await?;
+            let read_to =
+                self.visit_headings(next.0..range.end.0, |heading| runs.push(head_of(&heading))).await?;
             for run in runs {
                 self.push_gone(AddrRange::new(next, Addr(run.first_key)), found)?;
                 next = Addr(run.keys().end);

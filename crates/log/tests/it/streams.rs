@@ -1,0 +1,223 @@
+//! Reading streams: what is shown of one is what the log holds of it, in order, whatever lies between.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::Table;
+use ithaca_env::Env;
+use ithaca_log::client::{Client, Connection, Entry, EntryKind, Identity};
+use ithaca_log::entry::{EntryMeta, StreamGroup, StreamPlace};
+use ithaca_log::pos::{ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId, StreamPos};
+use ithaca_log::server::LocalCluster;
+use ithaca_log::wire::{Head, Write, Written, encode_head};
+
+use crate::worlds::{append, connect, entry, options, replicated, restart, run};
+
+const A: StreamId = StreamId(1000);
+const B: StreamId = StreamId(1 << 100);
+
+/// Writes entries to streams as a client does, and remembers what every stream holds.
+struct Writer {
+    env: Env,
+    client: Client,
+    units: BTreeMap<NodeId, Connection>,
+    request: u64,
+    streams: BTreeMap<StreamId, Vec<Entry>>,
+    next: BTreeMap<StreamId, (u64, Option<LogPos>)>,
+}
+
+impl Writer {
+    async fn new(env: &Env, cluster: &LocalCluster) -> Self {
+        let client = connect(env, cluster).await;
+        let mut units = BTreeMap::new();
+        for (at, &addr) in cluster.addrs().iter().enumerate() {
+            let node = NodeId(at as u64 + 1);
+            let who = Identity { client: ClientId(7), node, cluster: ClusterId::UNKNOWN };
+            let deadline = env.now() + Duration::from_secs(20);
+            units.insert(node, Connection::open(env, addr, who, deadline).await.expect("it serves"));
+        }
+        let (streams, next) = (BTreeMap::new(), BTreeMap::new());
+        Self { env: env.clone(), client, units, request: 0, streams, next }
+    }
+
+    /// Appends one batch: groups of so many entries to these streams. Those of `lost` are granted and never written.
+    async fn append(
+        &mut self,
+        cluster: &LocalCluster,
+        groups: &[(u32, &[StreamId])],
+        lost: &[u32],
+    ) -> LogPos {
+        let count = groups.iter().map(|(count, _)| count).sum();
+        let first = self.client.tokens(count).await.expect("granted").start;
+        let (from, mut pos) = (self.request, first);
+        self.request += u64::from(count);
+        let mut metas = Vec::new();
+        for &(count, streams) in groups {
+            let mut places = Vec::new();
+            for &stream in streams {
+                let next = self.next.entry(stream).or_default();
+                places.push(StreamPlace { stream, position: StreamPos(next.0), previous: next.1 });
+                *next = (next.0 + u64::from(count), Some(LogPos(pos.0 + u64::from(count) - 1)));
+            }
+            let group = StreamGroup { count, places };
+            for nth in 0..count {
+                let (pos, number) = (LogPos(pos.0 + u64::from(nth)), pos.0 - first.0 + u64::from(nth));
+                if lost.contains(&(number as u32)) {
+                    continue;
+                }
+                for &stream in streams {
+                    let streams = group.places_of(nth, pos);
+                    let data = entry(from + number);
+                    let entry = Entry { pos, kind: EntryKind::Data, streams, data };
+                    self.streams.entry(stream).or_default().push(entry);
+                }
+            }
+            pos.0 += u64::from(count);
+            metas.push(group);
+        }
+        for nth in (0..count).filter(|nth| !lost.contains(nth)) {
+            self.write(cluster, LogPos(first.0 + u64::from(nth)), from + u64::from(nth), (from, &metas))
+                .await;
+        }
+        first
+    }
+
+    /// Writes one entry at every replica of its position, in order.
+    async fn write(
+        &self,
+        cluster: &LocalCluster,
+        pos: LogPos,
+        request: u64,
+        (groups_from, groups): (u64, &[StreamGroup]),
+    ) {
+        let location = cluster.layout().locate(pos).expect("it has a place");
+        let stripes = cluster.layout().ranges.last().expect("a range").stripes.len() as u16;
+        let data = entry(request);
+        let meta = EntryMeta {
+            stride: stripes,
+            groups_from: RequestNo(groups_from),
+            groups: groups.to_vec(),
+            ..EntryMeta::new(ClientId(7), location.addr, RequestNo(request))
+        };
+        let write = Write { addr: location.addr, meta: meta.to_bytes(), table: Table::of_payloads([&data]) };
+        for node in location.replicas {
+            let (deadline, epoch) = (self.env.now() + Duration::from_secs(20), cluster.layout().epoch);
+            let encode = |id, out: &mut _| encode_head(out, Head::new(id, epoch), &write, data.len());
+            let data: std::iter::Once<Bytes> = std::iter::once(data.clone());
+            let answer = self.units[node].call_with::<Written>(&self.env, encode, data, deadline);
+            assert_eq!(answer.await.expect("it serves").0, Written::default());
+        }
+    }
+
+    /// Every stream as it is read in pieces of about so many bytes, from every place on.
+    async fn check(&self, limit_bytes: usize) {
+        let tail = self.client.check().await.expect("it serves").tail;
+        for (&stream, expected) in &self.streams {
+            let read = read(&self.client, stream, LogPos(0), limit_bytes).await;
+            assert_eq!(&read, expected, "{stream} in pieces of {limit_bytes}");
+            for from in [tail.0 / 3, tail.0 / 2, tail.0.saturating_sub(1)] {
+                let read = crate::streams::read(&self.client, stream, LogPos(from), limit_bytes).await;
+                let expected: Vec<Entry> =
+                    expected.iter().filter(|entry| entry.pos.0 >= from).cloned().collect();
+                assert_eq!(read, expected, "{stream} from {from}");
+            }
+        }
+        let mut all: BTreeMap<LogPos, Entry> = BTreeMap::new();
+        for entry in self.streams.values().flatten() {
+            all.insert(entry.pos, Entry { data: Bytes::new(), ..entry.clone() });
+        }
+        let (mut heads, mut next) = (Vec::new(), LogPos(0));
+        while next < tail {
+            let part = self.client.stream_heads(next..tail, limit_bytes).await.expect("readable");
+            assert!(part.upto > next, "it goes on");
+            heads.extend(part.entries);
+            next = part.upto;
+        }
+        assert_eq!(heads, all.into_values().collect::<Vec<_>>(), "heads in pieces of {limit_bytes}");
+    }
+}
+
+/// The stream from a log position on, in pieces.
+async fn read(client: &Client, stream: StreamId, from: LogPos, limit_bytes: usize) -> Vec<Entry> {
+    let tail = client.check().await.expect("it serves").tail;
+    let (mut entries, mut next) = (Vec::new(), from);
+    while next < tail {
+        let part = client.read_stream(stream, next..tail, limit_bytes).await.expect("readable");
+        assert!(part.upto > next, "it goes on");
+        entries.extend(part.entries);
+        next = part.upto;
+    }
+    entries
+}
+
+/// Entries of two streams, of both, of none, and of many; alone and in batches.
+async fn some_entries(writer: &mut Writer, cluster: &LocalCluster) {
+    writer.append(cluster, &[(3, &[A]), (1, &[B]), (2, &[]), (4, &[A, B])], &[]).await;
+    append(&writer.client, 5000, 10).await;
+    for number in 0..30 {
+        let own = [StreamId(2000 + number)];
+        writer.append(cluster, &[(1, &own), (1, if number % 3 == 0 { &[A] } else { &[B] })], &[]).await;
+    }
+    append(&writer.client, 6000, 20).await;
+    writer.append(cluster, &[(20, &[B])], &[]).await;
+}
+
+#[test]
+fn a_stream_is_what_the_log_holds_of_it_in_order() {
+    for (units, replicas) in [(1, 1), (3, 1), (2, 2), (4, 2)] {
+        run(|env, dir| async move {
+            let options = replicated(dir.path(), units, replicas);
+            let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+            let mut writer = Writer::new(&env, &cluster).await;
+            some_entries(&mut writer, &cluster).await;
+            writer.check(1 << 20).await;
+            // What came since is found too, in blocks that were looked at before.
+            some_entries(&mut writer, &cluster).await;
+            writer.check(1 << 20).await;
+            writer.check(1).await;
+            let streams = std::mem::take(&mut writer.streams);
+            drop(writer);
+            cluster.stop().await;
+            let cluster = restart(&env, options).await;
+            let writer = Writer { streams, ..Writer::new(&env, &cluster).await };
+            writer.check(1 << 16).await;
+        });
+    }
+}
+
+#[test]
+fn a_reader_of_a_stream_fills_holes_and_never_looks_past_one() {
+    // A reader that passed a hole would miss what is written into it.
+    for units in [1, 2] {
+        run(|env, dir| async move {
+            let cluster = LocalCluster::start(&env, options(dir.path(), units)).await.expect("it starts");
+            let mut writer = Writer::new(&env, &cluster).await;
+            writer.append(&cluster, &[(2, &[A]), (5, &[A, B]), (2, &[B])], &[3, 4, 8]).await;
+            let first = writer.append(&cluster, &[(1, &[A]), (1, &[B])], &[]).await;
+            let part = writer.client.read_stream(A, LogPos(0)..LogPos(first.0 + 2), 1 << 20).await;
+            let part = part.expect("readable");
+            assert_eq!(part.upto, LogPos(3), "it ends at the first hole");
+            assert_eq!(part.entries.len(), 3);
+            writer.check(1 << 20).await;
+            let filled = writer.client.read(LogPos(3)).await.expect("decided");
+            assert_eq!(filled.kind, EntryKind::Junk, "a reader that needed it has filled it");
+        });
+    }
+}
+
+#[test]
+fn what_is_trimmed_is_left_out_of_a_stream() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+        let mut writer = Writer::new(&env, &cluster).await;
+        some_entries(&mut writer, &cluster).await;
+        writer.check(1 << 20).await;
+        writer.client.trim_prefix(LogPos(5)).await.expect("trimmed");
+        writer.client.trim(LogPos(30)).await.expect("trimmed");
+        for entries in writer.streams.values_mut() {
+            entries.retain(|entry| entry.pos >= LogPos(5) && entry.pos != LogPos(30));
+        }
+        writer.check(1 << 20).await;
+    });
+}
