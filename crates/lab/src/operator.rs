@@ -104,7 +104,7 @@ impl Operator {
         let deadline = self.env.now() + PATIENCE;
         loop {
             let granted: io::Result<Vec<(_, Grant)>> =
-                self.ask((&[sequencer], 1), epoch, |_| Token { count: 1 }).await;
+                self.ask((&[sequencer], 1), epoch, |_| Token::plain(1)).await;
             match granted {
                 Err(_) if self.env.now() < deadline => self.env.sleep(TOKEN_RETRY).await,
                 granted => return granted.map(drop),

@@ -33,6 +33,24 @@ pub const GRANT_MAX_COUNT: u32 = 65_536;
 /// found, and that a client which appends now and then is rarely taken for one that may be forgotten. 40 bytes each.
 pub const SEQUENCER_REMEMBERED_MAX_COUNT: usize = 65_536;
 
+/// Writes of parts of streams that a sequencer remembers, for conditions: of five seconds at 100,000 a second. 100 bytes each.
+pub const SEQUENCER_WRITES_MAX_COUNT: usize = 1 << 19;
+
+/// Streams that a sequencer knows: all that there are. 60 bytes each.
+pub const STREAMS_KNOWN_MAX_COUNT: usize = 1 << 24;
+
+/// Groups of appends in one request for positions.
+pub const TOKEN_GROUPS_MAX_COUNT: usize = 1024;
+
+/// Parts of streams that one condition names: those that were read and those that are written, each.
+pub const CONDITION_KEYS_MAX_COUNT: usize = 1024;
+
+/// Parts of streams that the conditions of one request for positions name together.
+pub const TOKEN_KEYS_MAX_COUNT: usize = 65_536;
+
+/// Streams whose ends are asked for together.
+pub const CHECK_STREAMS_MAX_COUNT: usize = 1024;
+
 /// Positions that a client searches for a batch whose sequencer is gone or has forgotten it; past that it says that the
 /// outcome is unknown.
 pub const SEARCH_MAX_COUNT: u64 = 1 << 20;
@@ -75,6 +93,12 @@ pub const LAYOUT_MAX_BYTES: usize = 500 << 10;
 pub const ACCEPTOR_MAX_BYTES: usize = 1 << 20;
 
 const _: () = assert!(RUN_MAX_COUNT <= GRANT_MAX_COUNT as usize, "a batch is one grant");
+const _: () = assert!(
+    TOKEN_GROUPS_MAX_COUNT * (STREAMS_MAX_COUNT * crate::entry::PLACE_BYTES + 48) + TOKEN_KEYS_MAX_COUNT * 24
+        <= BODY_MAX_BYTES,
+    "a request for positions and its answer fit in a body"
+);
+const _: () = assert!(2 * CONDITION_KEYS_MAX_COUNT <= TOKEN_KEYS_MAX_COUNT);
 const _: () = assert!(ENTRY_MAX_BYTES <= WRITE_MAX_BYTES);
 const _: () = assert!(WRITE_MAX_BYTES <= DATA_MAX_BYTES);
 const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);

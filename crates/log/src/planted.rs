@@ -54,6 +54,16 @@ pub enum PlantedBug {
     BatchGrantedTwice,
     /// The sequencer takes a batch that it may have forgotten for a new one.
     ForgottenIsNew,
+    /// The sequencer grants positions whatever was written since the snapshot.
+    ConditionUnchecked,
+    /// The sequencer forgets that an append which names no part of a stream changes all of it.
+    WholeKeyIgnored,
+    /// The sequencer takes what it has forgotten the last write of for unwritten.
+    EvictedIsUnwritten,
+    /// The sequencer counts a group as one position of its streams.
+    StreamPositionReused,
+    /// A new sequencer takes every stream for empty.
+    StreamsForgotten,
     /// An append is answered when the first unit has written its part.
     FirstPartAnswers,
     /// An append counts as written although a unit has not written its part.

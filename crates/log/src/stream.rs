@@ -1,8 +1,17 @@
-//! Conditions of appends to streams: what must not have been written since it was read.
+//! Where streams end, and conditions of appends to them: what must not have been written since it was read.
 
 use std::fmt;
 
-use crate::pos::{LogPos, StreamId};
+use crate::pos::{LogPos, StreamId, StreamPos};
+
+/// Where a stream ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTail {
+    /// The position that its next entry gets. Positions below it may have been lost to junk.
+    pub next: StreamPos,
+    /// The log position that was granted for it last; `None` if none ever was. It may come to hold junk.
+    pub last: Option<LogPos>,
+}
 
 /// A part of the structure that a stream holds, by a hash of its name: of the key of a map, say. Two parts with the same hash
 /// count as one, which makes more conflicts and never fewer.

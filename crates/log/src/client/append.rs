@@ -3,12 +3,12 @@
 //! ```text
 //!                          ┌─► Append, whole, to a sequencer that forwards (forward.rs) ──────┐
 //!   append() ─► queue ─► batch                                                                ├─► each append's result
-//!                 ▲        └─► Token for all of it ─► one Write a unit (write.rs) ────────────┘
+//!                 ▲        └─► Token for all of it (tokens.rs) ─► one Write a unit (write.rs) ──┘
 //!                 │                                                   │
 //!                 └── an entry whose position certainly went to something else, if the client may try again
 //! ```
 //!
-//! A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. What
+//! A batch in which any append belongs to a stream goes the way of tokens. A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. What
 //! no answer decides is looked up before anything is appended again (resolve.rs, docs/protocol/append.md).
 
 use std::cell::{Cell, RefCell};
@@ -26,10 +26,11 @@ use ithaca_env::sync::{Notify, oneshot};
 
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
-use super::write::Earlier;
+use super::tokens::{self, Room};
 use super::{Inner, View, WriteLimits};
-use crate::pos::{BatchNo, Epoch, LogPos, RequestNo};
-use crate::wire::{Appended, Grant, Token};
+use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamId, StreamPos};
+use crate::stream::Condition;
+use crate::wire::{Appended, Grant, Kind, Token};
 
 /// Batches that wait for an answer at the most.
 const BATCHES_MAX: usize = 64;
@@ -38,30 +39,66 @@ pub(super) const RETRY_WAIT: Duration = Duration::from_millis(2);
 
 /// The result of an append, when it is there. Dropping it does not take the append back.
 pub struct Append {
-    result: oneshot::Receiver<Result<LogPos, ClientError>>,
+    placed: AppendTo,
+}
+
+/// The result of an append to streams, when it is there. Dropping it does not take the append back.
+pub struct AppendTo {
+    result: oneshot::Receiver<Result<Placed, ClientError>>,
+}
+
+/// Where an entry stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its position in the log.
+    pub pos: LogPos,
+    /// Its position in each of its streams, in the order in which they were named.
+    pub places: Vec<StreamPos>,
 }
 
 impl Future for Append {
     type Output = Result<LogPos, ClientError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.placed).poll(cx).map(|placed| placed.map(|placed| placed.pos))
+    }
+}
+
+impl Future for AppendTo {
+    type Output = Result<Placed, ClientError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.result).poll(cx).map(|result| result.unwrap_or(Err(ClientError::Closed)))
     }
+}
+
+/// The streams that an entry is appended to, and on what that depends.
+#[derive(Debug, Default)]
+pub(super) struct Aim {
+    pub(super) streams: Vec<StreamId>,
+    pub(super) condition: Option<Condition>,
 }
 
 /// One append on its way.
 pub(super) struct Queued {
     pub(super) entry: Bytes,
     pub(super) table: TableEntry,
+    /// `None` if it is appended to no stream.
+    pub(super) aim: Option<Box<Aim>>,
+    /// Its place in the order of the calls.
+    order: u64,
+    /// Given to it with the batch that it is in. One that is to take another position gets another number: under the old one it
+    /// certainly stands nowhere, and never will.
     pub(super) request: RequestNo,
     pub(super) deadline: Time,
-    result: oneshot::Sender<Result<LogPos, ClientError>>,
+    result: oneshot::Sender<Result<Placed, ClientError>>,
 }
 
 /// The client's queue of appends.
 #[derive(Default)]
 pub(super) struct Appender {
     queue: RefCell<VecDeque<Queued>>,
+    next_order: Cell<u64>,
     next_request: Cell<u64>,
     /// Bytes of entries that have no result yet.
     held_bytes: Cell<usize>,
@@ -89,19 +126,25 @@ impl Appender {
 
 /// Queues `entry`; the append starts at once.
 pub(super) fn append(inner: &Rc<Inner>, entry: Bytes) -> Append {
+    Append { placed: append_to(inner, None, entry) }
+}
+
+/// The same, to streams. What is wrong with them must have been told before.
+pub(super) fn append_to(inner: &Rc<Inner>, aim: Option<Box<Aim>>, entry: Bytes) -> AppendTo {
     let (sender, result) = oneshot::channel();
     let limit = inner.write_limits.get().entry_bytes;
     if entry.len() > limit {
         sender.send(Err(ClientError::TooLarge { len: entry.len(), limit }));
-        return Append { result };
+        return AppendTo { result };
     }
     let appender = &inner.appender;
-    let request = appender.next_request.get();
-    appender.next_request.set(request + 1);
+    let order = appender.next_order.get();
+    appender.next_order.set(order + 1);
     appender.held_bytes.set(appender.held_bytes.get() + entry.len());
     let table = TableEntry { len: entry.len() as u32, checksum: crc32c::crc32c(&entry) };
     let deadline = inner.deadline();
-    let queued = Queued { entry, table, request: RequestNo(request), deadline, result: sender };
+    let request = RequestNo(0);
+    let queued = Queued { entry, table, aim, order, request, deadline, result: sender };
     appender.queue.borrow_mut().push_back(queued);
     if appender.started.replace(true) {
         appender.changed.ring();
@@ -117,7 +160,14 @@ pub(super) fn append(inner: &Rc<Inner>, entry: Bytes) -> Append {
             }
         });
     }
-    Append { result }
+    AppendTo { result }
+}
+
+/// The result of an append that cannot be as it is.
+pub(super) fn refused(error: ClientError) -> AppendTo {
+    let (sender, result) = oneshot::channel();
+    sender.send(Err(error));
+    AppendTo { result }
 }
 
 /// Sends off one batch of what is queued, if there is any and not too much is under way.
@@ -126,10 +176,11 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
     if appender.batches.get() >= BATCHES_MAX {
         return false;
     }
-    let batch = take_batch(&mut appender.queue.borrow_mut(), inner.write_limits.get());
+    let mut batch = take_batch(&mut appender.queue.borrow_mut(), inner.write_limits.get());
     if batch.is_empty() {
         return false;
     }
+    appender.number(&mut batch);
     appender.batches.set(appender.batches.get() + 1);
     let number = appender.next_batch.get();
     appender.next_batch.set(number + 1);
@@ -148,12 +199,13 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
 }
 
 fn take_batch(queue: &mut VecDeque<Queued>, limits: WriteLimits) -> Vec<Queued> {
-    let (mut count, mut bytes) = (0, 0);
+    let (mut count, mut bytes, mut room) = (0, 0, Room::default());
+    let mut before: Option<&Queued> = None;
     for queued in queue.iter() {
         bytes += queued.entry.len();
-        // An append that is tried again leaves a gap in the request numbers; a batch has none.
-        let follows = queued.request.0 == queue[0].request.0 + count as u64;
-        if count > 0 && (bytes > limits.bytes || count >= limits.count || !follows) {
+        let fits = room.take(before.and_then(|before| before.aim.as_deref()), queued.aim.as_deref());
+        before = Some(queued);
+        if count > 0 && (bytes > limits.bytes || count >= limits.count || !fits) {
             break;
         }
         count += 1;
@@ -190,16 +242,21 @@ impl Drop for Batch {
 impl Batch {
     /// Sends the batch's first request if a connection to the sequencer is open.
     fn ask(&self, view: View) -> Option<Asked> {
-        if view.forwards(&self.inner.options) {
+        if self.goes_whole(&view) {
             let after = self.inner.granted_below(&view);
             let answer = self.send_whole(&view, after)?;
             return Some(Asked::Append(view, after, answer));
         }
         let connection = self.inner.open_connection(view.layout.sequencer)?;
-        let token = Token { count: self.entries.len() as u32 };
+        let token = tokens::ask_for(&self.entries);
         let epoch = view.layout.epoch;
         let answer = connection.call::<_, Grant>(&self.inner.env, epoch, &token, self.deadline());
         Some(Asked::Token(view, Box::pin(answer)))
+    }
+
+    /// Whether it is sent to the sequencer whole: if that forwards, and no entry is in a stream.
+    pub(super) fn goes_whole(&self, view: &View) -> bool {
+        view.forwards(&self.inner.options) && self.entries.iter().all(|queued| queued.aim.is_none())
     }
 
     async fn run(self, asked: Option<Asked>) {
@@ -218,7 +275,7 @@ impl Batch {
                     Err(error) => Err(error),
                 };
                 match view {
-                    Ok(view) if view.forwards(&self.inner.options) => {
+                    Ok(view) if self.goes_whole(&view) => {
                         let after = self.inner.granted_below(&view);
                         self.forward(view, after, None).await
                     }
@@ -242,13 +299,11 @@ impl Batch {
         loop {
             // A grant is used in its own epoch only; if that is over, so is the grant.
             let placed = match granted {
-                Ok((grant, _, epoch)) => {
-                    self.inner.view_of(epoch, deadline).await.map(|view| (view, grant.first))
-                }
+                Ok((grant, _, epoch)) => self.inner.view_of(epoch, deadline).await.map(|view| (view, grant)),
                 Err(error) => Err(error),
             };
             match placed {
-                Ok((view, first)) => return self.write(&view, first, Earlier::Never).await,
+                Ok((view, grant)) => return self.write_granted(&view, grant).await,
                 Err(error) if self.inner.worth_retrying(&error, deadline) => {
                     self.is_late();
                     self.inner.forget_view(&used.take());
@@ -264,7 +319,7 @@ impl Batch {
     /// Asks for positions once every earlier batch has its own.
     pub(super) async fn ask_in_turn(&self) -> Result<(Grant, Bytes, Epoch), ClientError> {
         self.turn(Phase::Token).await?;
-        self.inner.tokens(self.entries.len() as u32, self.deadline()).await
+        self.inner.tokens(&tokens::ask_for(&self.entries), self.deadline()).await
     }
 
     /// Waits until every earlier batch has its positions, or will never have any; an error once the time is over.
@@ -312,7 +367,14 @@ impl Batch {
 }
 
 impl Appender {
-    pub(super) fn finish(&self, queued: Queued, result: Result<LogPos, ClientError>) {
+    /// Gives appends that are about to be sent together the next request numbers.
+    pub(super) fn number(&self, batch: &mut [Queued]) {
+        let first = self.next_request.get();
+        self.next_request.set(first + batch.len() as u64);
+        (first..).zip(batch).for_each(|(number, queued)| queued.request = RequestNo(number));
+    }
+
+    pub(super) fn finish(&self, queued: Queued, result: Result<Placed, ClientError>) {
         self.held_bytes.set(self.held_bytes.get() - queued.entry.len());
         queued.result.send(result);
     }
@@ -321,7 +383,7 @@ impl Appender {
     pub(super) fn put_back(&self, entries: Vec<Queued>) {
         let mut queue = self.queue.borrow_mut();
         for queued in entries {
-            let at = queue.partition_point(|waiting| waiting.request < queued.request);
+            let at = queue.partition_point(|waiting| waiting.order < queued.order);
             queue.insert(at, queued);
         }
     }
@@ -340,13 +402,20 @@ impl Inner {
     /// Asks for tokens until they are granted or `deadline` passes.
     pub(super) async fn tokens(
         self: &Rc<Self>,
-        count: u32,
+        token: &Token,
         deadline: Time,
     ) -> Result<(Grant, Bytes, Epoch), ClientError> {
         let granted = self
             .retrying(Phase::Token, deadline, async |inner: &Rc<Inner>, view: &View| {
-                let token = Token { count };
-                inner.call(view, view.layout.sequencer, Phase::Token, &token, deadline).await
+                let sequencer = view.layout.sequencer;
+                let granted = inner.call::<_, Grant>(view, sequencer, Phase::Token, token, deadline).await?;
+                match tokens::is_answer(token, &granted.0) {
+                    true => Ok(granted),
+                    false => {
+                        let error = CallError::Mismatch { asked: Kind::Token, answered: Kind::Grant };
+                        Err(inner.call_error(view, sequencer, Phase::Token, error))
+                    }
+                }
             })
             .await?;
         self.shortage.replace(None);

@@ -143,7 +143,7 @@ impl Deciding<'_> {
 
     /// Up to where every address of `part` is resolved on a unit.
     async fn settled(&self, unit: NodeId, part: AddrRange) -> Result<Addr, ClientError> {
-        let check = Check { extents: vec![part] };
+        let check = Check { extents: vec![part], ..Check::default() };
         let (answer, _, _) =
             self.inner.call::<_, Tail>(self.view, unit, self.phase, &check, self.deadline).await?;
         Ok(answer.extents.first().map_or(part.start, |bounds| bounds.watermark.clamp(part.start, part.end)))

@@ -7,7 +7,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::connection::CallError;
-use crate::pos::{Epoch, LogPos, NodeId};
+use crate::pos::{Epoch, LogPos, NodeId, StreamId};
+use crate::stream::ConflictKey;
 
 /// What a client was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,25 @@ pub enum ClientError {
         len: usize,
         /// The limit.
         limit: usize,
+    },
+    /// The streams or the condition of an append cannot be as they are.
+    #[error(transparent)]
+    Streams(#[from] StreamsError),
+    /// Certainly not appended: something that the append's condition reads was written since its snapshot, or is to be written
+    /// at this position. Read it again, and append with a later snapshot.
+    #[error("conflict: {key} was written at position {pos}")]
+    Conflict {
+        /// What.
+        key: ConflictKey,
+        /// Where.
+        pos: LogPos,
+    },
+    /// Certainly not appended: whether what the condition reads was written since its snapshot is not known so far back. No
+    /// conflict: read the streams from the snapshot on, and append with one that is not below `low_water`.
+    #[error("what was written below position {low_water} is not remembered")]
+    TooOld {
+        /// The lowest snapshot that can be decided.
+        low_water: LogPos,
     },
     /// What is stored at the position does not match its checksum, or cannot be read.
     #[error("position {pos} is damaged")]
@@ -169,6 +189,39 @@ pub enum ClientError {
     Closed,
 }
 
+/// What is wrong with the streams of an append, or with its condition.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum StreamsError {
+    /// Too many streams.
+    #[error("an append to {found} streams; {limit} are allowed")]
+    TooMany {
+        /// How many.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// One of them twice.
+    #[error("stream {stream} is named twice")]
+    Twice {
+        /// Which.
+        stream: StreamId,
+    },
+    /// The condition names too many parts of streams.
+    #[error("a condition that names {found} parts of streams; {limit} are allowed")]
+    TooManyParts {
+        /// How many, of those that are read or of those that are written.
+        found: usize,
+        /// How many there may be of each.
+        limit: usize,
+    },
+    /// The condition says that the append writes to a stream which it is not appended to.
+    #[error("a write of {key}, which the entry is not appended to")]
+    NotItsStream {
+        /// What it is said to write.
+        key: ConflictKey,
+    },
+}
+
 /// Which nodes are not in use, in words.
 fn not_in_use(nodes: &[NodeId]) -> String {
     let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
@@ -197,8 +250,8 @@ impl ClientError {
     pub fn class(&self) -> ErrorClass {
         use crate::wire::Refusal;
         match self {
-            Self::Unwritten { .. } => ErrorClass::No,
-            Self::TooLarge { .. } => ErrorClass::Usage,
+            Self::Unwritten { .. } | Self::Conflict { .. } | Self::TooOld { .. } => ErrorClass::No,
+            Self::TooLarge { .. } | Self::Streams(_) => ErrorClass::Usage,
             Self::Damaged { .. } => ErrorClass::Damaged,
             Self::Node { error: CallError::Refused(refusal), .. } => match refusal {
                 Refusal::Damaged { .. } => ErrorClass::Damaged,

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::View;
-use super::append::{Batch, RETRY_WAIT};
+use super::append::{Batch, Placed, RETRY_WAIT};
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::resolve::Search;
@@ -106,10 +106,10 @@ impl Sending {
         let (inner, first) = (self.batch.inner.clone(), appended.first);
         inner.note_granted(self.view.layout.epoch, LogPos(first.0 + u64::from(appended.count)));
         if !appended.written {
-            return self.batch.write(&self.view, first, Earlier::MayBe).await;
+            return self.batch.write(&self.view, first, Vec::new(), Earlier::MayBe).await;
         }
         for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
-            inner.appender.finish(queued, Ok(LogPos(pos)));
+            inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: Vec::new() }));
         }
     }
 
@@ -201,7 +201,7 @@ impl Sending {
         let mut again = Vec::new();
         for queued in self.batch.entries.drain(..) {
             let result = match search.position(queued.request) {
-                Some(pos) => Ok(pos),
+                Some(pos) => Ok(Placed { pos, places: Vec::new() }),
                 None if search.has_trimmed() => Err(ClientError::OutcomeUnknownAfter {
                     after: positions.start,
                     cause: Box::new(cause.clone()),

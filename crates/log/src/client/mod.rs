@@ -5,6 +5,7 @@
 //! node, the epoch and the phase. (Wei 3.3, client side; docs/protocol/{append,read,fill}.md)
 
 mod append;
+mod append_to;
 mod connection;
 mod decide;
 mod elsewhere;
@@ -19,6 +20,7 @@ mod read;
 mod resolve;
 mod space;
 mod streams;
+mod tokens;
 mod view;
 mod write;
 
@@ -34,9 +36,10 @@ use ithaca_env::sync::Notify;
 use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
 
-pub use append::Append;
+pub use append::{Append, AppendTo, Placed};
+pub use append_to::StreamTails;
 pub use connection::{CallError, Connection, Identity};
-pub use error::{ClientError, ErrorClass, Phase};
+pub use error::{ClientError, ErrorClass, Phase, StreamsError};
 pub use follow::Tailing;
 pub use form::{FormError, Forming, form, found, tell};
 pub use members::{MembersError, standing};
@@ -54,7 +57,7 @@ use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{ClientId, Epoch, LogPos, NodeId};
-use crate::wire::HelloOk;
+use crate::wire::{HelloOk, Token};
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -200,8 +203,8 @@ impl Client {
     /// Takes `count` positions from the sequencer without writing them: for benchmarks of the sequencer. Whoever takes a
     /// position and does not write it leaves a hole for readers to fill.
     pub async fn tokens(&self, count: u32) -> Result<Range<LogPos>, ClientError> {
-        let (grant, _, _) = self.inner.tokens(count, self.inner.deadline()).await?;
-        Ok(grant.first..LogPos(grant.first.0 + u64::from(grant.count)))
+        let (grant, _, _) = self.inner.tokens(&Token::plain(count), self.inner.deadline()).await?;
+        Ok(grant.first..LogPos(grant.first.0 + u64::from(grant.count())))
     }
 
     /// Reads one position. Never fills: a hole is [`ClientError::Unwritten`].

@@ -10,8 +10,9 @@ use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::layout::RangeMap;
-use crate::pos::LogPos;
-use crate::wire::{Check, Refusal, Roles, Tail, Taken};
+use crate::pos::{LogPos, StreamId};
+use crate::stream::StreamTail;
+use crate::wire::{Check, Kind, Refusal, Roles, Tail, Taken};
 
 /// Where the log ends and begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,25 +26,39 @@ pub struct Bounds {
 impl Inner {
     /// The tail alone, from the sequencer.
     pub(super) async fn tail(self: &Rc<Self>) -> Result<LogPos, ClientError> {
+        self.tails(&[]).await.map(|(tail, _)| tail)
+    }
+
+    /// The tail and where streams end, from the sequencer.
+    pub(super) async fn tails(
+        self: &Rc<Self>,
+        streams: &[StreamId],
+    ) -> Result<(LogPos, Vec<StreamTail>), ClientError> {
         let deadline = self.deadline();
-        let (tail, epoch) = self
+        let check = Check { streams: streams.to_vec(), ..Check::default() };
+        let (tail, streams, epoch) = self
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
                 let sequencer = view.layout.sequencer;
-                let (tail, _, _) =
-                    inner.call::<_, Tail>(view, sequencer, Phase::Check, &Check::default(), deadline).await?;
-                // A node that is being started serves before its sequencer does.
-                let tail = tail.tail.ok_or_else(|| ClientError::Node {
+                let (answer, _, _) =
+                    inner.call::<_, Tail>(view, sequencer, Phase::Check, &check, deadline).await?;
+                let failed = |error| ClientError::Node {
                     addr: view.addr(sequencer),
                     epoch: view.layout.epoch,
                     phase: Phase::Check,
-                    error: CallError::Refused(Refusal::NotServing { roles: Roles::SEQUENCER }),
-                })?;
-                Ok((tail, view.layout.epoch))
+                    error,
+                };
+                // A node that is being started serves before its sequencer does.
+                let not_serving = CallError::Refused(Refusal::NotServing { roles: Roles::SEQUENCER });
+                let tail = answer.tail.ok_or_else(|| failed(not_serving))?;
+                if answer.streams.len() != check.streams.len() {
+                    return Err(failed(CallError::Mismatch { asked: Kind::Check, answered: Kind::Tail }));
+                }
+                Ok((tail, answer.streams, view.layout.epoch))
             })
             .await?;
         self.note_granted(epoch, tail);
         self.known_tail.set(self.known_tail.get().max(tail));
-        Ok(tail)
+        Ok((tail, streams))
     }
 
     pub(super) async fn check(self: &Rc<Self>) -> Result<Bounds, ClientError> {
@@ -77,7 +92,7 @@ impl Inner {
             if extent.is_empty() {
                 continue;
             }
-            let check = Check { extents: vec![extent] };
+            let check = Check { extents: vec![extent], ..Check::default() };
             let (answer, _, _) = self.call::<_, Tail>(view, unit, Phase::Check, &check, deadline).await?;
             let lowest = answer.extents.first().map(|bounds| bounds.first).filter(|&addr| addr < extent.end);
             let lowest = lowest.and_then(|addr| view.position(unit, addr));

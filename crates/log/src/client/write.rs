@@ -13,14 +13,14 @@ use std::rc::Rc;
 use ithaca_env::Time;
 use ithaca_env::task::gather;
 
-use super::append::{Batch, Queued};
+use super::append::{Batch, Placed, Queued};
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
 use super::{Inner, View};
-use crate::entry::EntryMeta;
+use crate::entry::{EntryMeta, StreamGroup};
 use crate::layout::Piece;
 use crate::planted::PlantedBug;
-use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
+use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo, StreamPos};
 use crate::wire::{self, FLAG_RELAY, Head, Outcome, Refusal, Taken, Written};
 
 /// Whether entries may have been written at their positions before.
@@ -64,6 +64,10 @@ struct Writing<'a> {
     inner: Rc<Inner>,
     view: &'a View,
     first: LogPos,
+    /// The request number of the first entry.
+    request: RequestNo,
+    /// The streams of the batch; none if no entry is in any.
+    groups: Vec<StreamGroup>,
     earlier: Earlier,
     deadline: Time,
     /// Those that are not settled.
@@ -78,15 +82,22 @@ struct Writing<'a> {
 }
 
 impl Batch {
-    /// Writes the batch at `first` and the positions after it, in the epoch of `view`, and settles every entry. `earlier`
-    /// says whether the entries may have been written there before.
-    pub(super) async fn write(mut self, view: &View, first: LogPos, earlier: Earlier) {
+    /// Writes the batch at `first` and the positions after it, in the epoch of `view`, and settles every entry. `groups` says of
+    /// all of them which streams they are in, or nothing if none is in any. `earlier` says whether the entries may have
+    /// been written there before.
+    pub(super) async fn write(
+        mut self,
+        view: &View,
+        first: LogPos,
+        groups: Vec<StreamGroup>,
+        earlier: Earlier,
+    ) {
         self.is_placed();
         if self.inner.appender.is_busy() {
             self.inner.appender.changed().ring();
         }
         let parts = split(view, first, self.entries.len());
-        let deadline = self.entries[0].deadline;
+        let (deadline, request) = (self.entries[0].deadline, self.entries[0].request);
         for part in &parts {
             // A unit that cannot be reached is found out by the write itself, whose outcome is then resolved.
             let _ = self.inner.connection(view, part.replicas[0], deadline).await;
@@ -97,6 +108,8 @@ impl Batch {
             inner,
             view,
             first,
+            request,
+            groups,
             earlier,
             deadline,
             entries,
@@ -238,15 +251,32 @@ impl Writing<'_> {
             Err(ClientError::Overtaken { .. }) if self.inner.may_retry(&queued) => {
                 self.again.borrow_mut().push(queued);
             }
-            result => self.inner.appender.finish(queued, result),
+            result => self.inner.appender.finish(queued, result.map(|pos| self.placed(pos))),
         }
+    }
+
+    /// Where the entry at `pos` stands in its streams.
+    fn placed(&self, pos: LogPos) -> Placed {
+        let mut nth = pos.0 - self.first.0;
+        for group in &self.groups {
+            match nth.checked_sub(group.count.into()) {
+                Some(rest) => nth = rest,
+                None => {
+                    let places = group.places.iter().map(|place| StreamPos(place.position.0 + nth));
+                    return Placed { pos, places: places.collect() };
+                }
+            }
+        }
+        Placed { pos, places: Vec::new() }
     }
 
     /// Tells those that succeeded, in the order of their positions.
     fn tell(&self) {
         let mut written = self.written.take();
         written.sort_by_key(|&(_, pos)| pos);
-        written.into_iter().for_each(|(queued, pos)| self.inner.appender.finish(queued, Ok(pos)));
+        written
+            .into_iter()
+            .for_each(|(queued, pos)| self.inner.appender.finish(queued, Ok(self.placed(pos))));
     }
 
     /// Sends entries of `part` to one of its replicas, by its place in the order.
@@ -257,8 +287,12 @@ impl Writing<'_> {
         let queued = |nth| entries[part.index(nth)].as_ref().expect("not settled yet");
         let first = queued(nths.start);
         let (deadline, start) = (first.deadline, part.addr(nths.start));
-        let meta =
-            EntryMeta { stride: part.step as u16, ..EntryMeta::new(self.inner.id, start, first.request) };
+        let meta = EntryMeta {
+            stride: part.step as u16,
+            groups_from: if self.groups.is_empty() { RequestNo(0) } else { self.request },
+            groups: self.groups.clone(),
+            ..EntryMeta::new(self.inner.id, start, first.request)
+        };
         let consecutive = nths.clone().all(|nth| meta.request_at(part.addr(nth)) == queued(nth).request);
         assert!(consecutive, "a batch is appends in a row");
         let epoch = self.view.layout.epoch;

@@ -20,8 +20,8 @@ use crate::join::Join;
 use crate::layout::{Layout, Piece};
 use crate::planted::Planted;
 use crate::pos::{Epoch, LogPos};
-use crate::sequencer::{Placed, Sequencer};
-use crate::wire::{Append, Appended, Grant, Refusal, Roles};
+use crate::sequencer::{Granted, Placed, Sequencer};
+use crate::wire::{Append, Appended, Refusal, Roles};
 
 /// Hands entries to the units of one epoch's layout.
 pub(super) struct Forwarder {
@@ -42,7 +42,7 @@ impl Forwarder {
         let admitted = self.relay.admits(&self.layout, epoch, data.len());
         match sequencer.append(epoch, &append.batch, count, admitted) {
             Ok(Placed::New(grant)) => self.write(route, grant, append, data),
-            Ok(Placed::Again(Grant { first, count })) => {
+            Ok(Placed::Again(Granted { first, count })) => {
                 // The earlier copy's entries are on their way; whether they arrive, the units know.
                 route.send(&Appended { first, count, written: false });
             }
@@ -50,10 +50,9 @@ impl Forwarder {
         }
     }
 
-    fn write(&self, route: ReplyRoute, grant: Grant, append: Append, data: Bytes) {
+    fn write(&self, route: ReplyRoute, grant: Granted, append: Append, data: Bytes) {
         let epoch = route.epoch();
-        let end = LogPos(grant.first.0 + u64::from(grant.count));
-        let pieces = self.layout.pieces(grant.first, end);
+        let pieces = self.layout.pieces(grant.first, grant.end());
         let join = RefCell::new(Join::new(pieces.len(), self.planted));
         let joining = Rc::new(Joining { join, route, grant });
         for piece in &pieces {
@@ -103,14 +102,14 @@ fn gather(append: &Append, data: &Bytes, first: usize, step: usize) -> (Table, B
 pub(super) struct Joining {
     join: RefCell<Join>,
     route: ReplyRoute,
-    grant: Grant,
+    grant: Granted,
 }
 
 impl Joining {
     /// One part was answered; `written` says that all of it is on stable storage.
     pub(super) fn answered(&self, written: bool) {
         if let Some(written) = self.join.borrow_mut().answered(written) {
-            let Grant { first, count } = self.grant;
+            let Granted { first, count } = self.grant;
             self.route.send(&Appended { first, count, written });
         }
     }

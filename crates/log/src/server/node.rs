@@ -23,11 +23,12 @@ use super::unit_shell::{Route, UnitShell};
 use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId};
+use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId, StreamId};
 use crate::sequencer::Sequencer;
+use crate::stream::StreamTail;
 use crate::wire::{
-    self, Check, Credit, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Head, Hello, HelloOk, Kind,
-    Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
+    self, Check, Credit, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Grant, GroupGrant, Head, Hello,
+    HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -68,7 +69,24 @@ pub(super) struct Counters {
     pub(super) connections: Cell<u64>,
     pub(super) tokens: Cell<u64>,
     pub(super) appends: Cell<u64>,
+    /// Groups that were refused because something that they read was written since.
+    conflicts: Cell<u64>,
+    /// Groups that were refused because nobody knows.
+    too_old: Cell<u64>,
     pub(super) repairs: cluster::Repairs,
+}
+
+impl Counters {
+    fn count_grant(&self, grant: &Grant) {
+        add(&self.tokens, grant.count().into());
+        for group in &grant.groups {
+            match group {
+                GroupGrant::Granted { .. } => {}
+                GroupGrant::Conflict { .. } => add(&self.conflicts, 1),
+                GroupGrant::TooOld { .. } => add(&self.too_old, 1),
+            }
+        }
+    }
 }
 
 fn add(counter: &Cell<u64>, count: u64) {
@@ -173,6 +191,8 @@ impl Node {
             ("connections", &counters.connections),
             ("tokens", &counters.tokens),
             ("appends", &counters.appends),
+            ("token_conflicts", &counters.conflicts),
+            ("tokens_too_old", &counters.too_old),
             ("lost_entries_found", &counters.repairs.found),
             ("lost_entries_repaired", &counters.repairs.repaired),
             ("lost_entries_left", &counters.repairs.open),
@@ -470,13 +490,20 @@ impl Session {
         let mut sequencer = self.node.sequencer.borrow_mut();
         match sequencer.as_mut() {
             None => route.refuse(Refusal::NotServing { roles: Roles::SEQUENCER }),
-            Some(sequencer) => match sequencer.grant(head.epoch, token.count) {
+            Some(sequencer) => match sequencer.grant_groups(head.epoch, &token.groups) {
                 Ok(grant) => {
-                    add(&self.node.counters.tokens, u64::from(token.count));
+                    self.node.counters.count_grant(&grant);
                     route.send(&grant);
                 }
                 Err(refusal) => route.refuse(refusal),
             },
+        }
+    }
+
+    fn stream_tails(&self, epoch: Epoch, streams: &[StreamId]) -> Result<Vec<StreamTail>, Refusal> {
+        match self.node.sequencer.borrow().as_ref() {
+            Some(sequencer) if !streams.is_empty() => sequencer.stream_tails(epoch, streams),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -487,12 +514,15 @@ impl Session {
             Some(Err(refusal)) => return route.refuse(refusal),
             bounds => bounds.and_then(Result::ok).unwrap_or_default(),
         };
-        let mut tail = Tail { tail: None, extents };
+        let mut tail = Tail { tail: None, extents, streams: Vec::new() };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
-            Some(Ok(next)) => match self.node.leases.check(head.epoch) {
-                Ok(()) => tail.tail = Some(next),
-                Err(refusal) => return route.refuse(refusal),
-            },
+            Some(Ok(next)) => {
+                let streams = self.stream_tails(head.epoch, &check.streams);
+                match self.node.leases.check(head.epoch).and(streams) {
+                    Ok(streams) => tail = Tail { tail: Some(next), streams, ..tail },
+                    Err(refusal) => return route.refuse(refusal),
+                }
+            }
             // Whoever asks the tail in an old epoch must learn that it is over.
             Some(Err(refusal)) => return route.refuse(refusal),
             None => {}

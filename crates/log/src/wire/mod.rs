@@ -14,6 +14,7 @@
 mod append;
 mod beat;
 mod change;
+mod check;
 mod decide;
 mod frame;
 mod hello;
@@ -35,6 +36,7 @@ mod tests;
 pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use beat::{Account, Beat, Beaten, Mark, NodeState};
 pub use change::{ChangeCluster, ClusterChanged};
+pub use check::{Check, ExtentBounds, Tail};
 pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
@@ -47,7 +49,7 @@ pub use seal::{Seal, Sealed};
 pub use space::{Fill, Filled, GetTrims, Trim, Trimmed, Trims};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
 pub use stream::{ReadStream, StreamRuns, Wanted};
-pub use token::{Check, ExtentBounds, Grant, Tail, Token};
+pub use token::{Grant, GroupGrant, Token, TokenGroup};
 pub use write::{Write, Written, encode_write_head};
 
 use bytes::{Bytes, BytesMut};

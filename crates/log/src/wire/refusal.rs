@@ -159,6 +159,9 @@ pub enum Refusal {
         /// The first such address.
         addr: Addr,
     },
+    /// Code 26. The sequencer has begun and does not know yet where streams end.
+    #[error("the sequencer does not know yet where streams end")]
+    StreamsUnknown,
 }
 
 /// What a client does after a refusal.
@@ -184,7 +187,10 @@ impl Refusal {
             Self::NotChanged { .. } | Self::TooFewReplicas { .. } | Self::NotComplete { .. } => {
                 Advice::NewLayout
             }
-            Self::Overloaded { .. } | Self::Checksum { .. } | Self::Forgotten { .. } => Advice::Later,
+            Self::Overloaded { .. }
+            | Self::Checksum { .. }
+            | Self::Forgotten { .. }
+            | Self::StreamsUnknown => Advice::Later,
             Self::Failed | Self::NotRelayed => Advice::OutcomeUnknown,
             Self::TooLarge { .. }
             | Self::TooSparse { .. }
@@ -230,6 +236,7 @@ impl Refusal {
             Self::NotChanged { epoch } => (23, epoch.0, 0),
             Self::TooFewReplicas { kept, needed } => (24, kept.into(), needed.into()),
             Self::NotComplete { addr } => (25, addr.0, 0),
+            Self::StreamsUnknown => (26, 0, 0),
         }
     }
 
@@ -263,6 +270,7 @@ impl Refusal {
             23 => Self::NotChanged { epoch: Epoch(a) },
             24 => Self::TooFewReplicas { kept: u16::try_from(a).ok()?, needed: u16::try_from(b).ok()? },
             25 => Self::NotComplete { addr: Addr(a) },
+            26 => Self::StreamsUnknown,
             _ => return None,
         };
         // Fields that a code does not have must be 0, which the way back shows.

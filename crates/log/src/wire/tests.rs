@@ -7,6 +7,7 @@ use super::*;
 use crate::entry::{EntryMeta, StreamGroup, StreamPlace};
 use crate::limits;
 use crate::pos::*;
+use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
 
 /// A small generator, so that the tests need no dependency and repeat exactly.
 struct Dice(u64);
@@ -89,7 +90,7 @@ fn requests() -> Vec<Sample> {
     let added = ChangeCluster::Add { node: NodeId(4), address: "10.0.0.4:7420".to_owned() };
     vec![
         sample("hello", Head::new(RequestId(1), Epoch(0)), hello(), &[]),
-        sample("token", head(), Token { count: 16 }, &[]),
+        sample("token", head(), Token::plain(16), &[]),
         sample("write", head(), write, &[b"first", b"", b"third"]),
         sample("write_to_be_relayed", relay, relayed, &[b"first", b"", b"third"]),
         sample("write_to_a_stream", head(), in_stream, &[b"in a stream"]),
@@ -98,7 +99,7 @@ fn requests() -> Vec<Sample> {
         sample("fill", head(), Fill { ranges: vec![range(43, 45)] }, &[]),
         sample("trim", head(), Trim { ranges: vec![range(0, 40)] }, &[]),
         sample("check", head(), Check::default(), &[]),
-        sample("check_extents", head(), Check { extents: extents.clone() }, &[]),
+        sample("check_extents", head(), Check { extents: extents.clone(), streams: Vec::new() }, &[]),
         sample("seal", head(), Seal { epoch: Epoch(3), extents }, &[]),
         sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
         sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
@@ -148,6 +149,48 @@ fn stream_replies() -> Vec<Sample> {
     vec![
         Sample { name: "stream_runs", bytes: frame(b"firstthird", false) },
         Sample { name: "stream_runs_without_data", bytes: frame(b"", true) },
+    ]
+}
+
+fn granted(count: u32, streams: &[u128]) -> GroupGrant {
+    let place = |&stream: &u128| StreamPlace {
+        stream: StreamId(stream),
+        position: StreamPos(4),
+        previous: (stream == 9).then_some(LogPos(31)),
+    };
+    GroupGrant::Granted { count, places: streams.iter().map(place).collect() }
+}
+
+/// Positions in streams: asked for, granted and refused.
+fn in_streams() -> Vec<Sample> {
+    let key = |stream, key| ConflictKey { stream: StreamId(stream), key };
+    let part = KeyHash(0xBEEF);
+    let condition = Condition {
+        snapshot: LogPos(30),
+        reads: vec![key(9, part), key(11, KeyHash::ALL)],
+        writes: vec![key(9, part)],
+    };
+    let group = |count, streams: &[u128], condition| TokenGroup {
+        count,
+        streams: streams.iter().copied().map(StreamId).collect(),
+        condition,
+    };
+    let token = Token {
+        groups: vec![group(2, &[9, 10], None), group(1, &[9], Some(condition)), group(3, &[], None)],
+    };
+    let conflict = GroupGrant::Conflict { key: key(9, part), pos: LogPos(33) };
+    let too_old = GroupGrant::TooOld { low_water: LogPos(32) };
+    let grant = Grant { first: LogPos(40), groups: vec![granted(2, &[9, 10]), conflict, too_old] };
+    let streams = vec![StreamId(9), StreamId(10)];
+    let known = StreamTail { next: StreamPos(6), last: Some(LogPos(41)) };
+    let ends =
+        Tail { tail: Some(LogPos(45)), streams: vec![known, StreamTail::default()], ..Tail::default() };
+    vec![
+        sample("token_in_streams", head(), token, &[]),
+        sample("check_streams", head(), Check { streams, ..Check::default() }, &[]),
+        sample("grant_in_streams", head(), grant, &[]),
+        sample("tail_of_streams", head(), ends, &[]),
+        sample("refusal_streams_unknown", head(), Refusal::StreamsUnknown, &[]),
     ]
 }
 
@@ -232,11 +275,11 @@ fn replies() -> Vec<Sample> {
         counters: vec![("appends".to_owned(), 45)],
     };
     let bounds = ExtentBounds { first: Addr(38), watermark: Addr(43), end: Addr(45) };
-    let tail = Tail { tail: Some(LogPos(45)), extents: vec![bounds] };
+    let tail = Tail { tail: Some(LogPos(45)), extents: vec![bounds], streams: Vec::new() };
     let push = Head { flags: FLAG_PUSH, ..head() };
     vec![
         sample("hello_ok", Head::new(RequestId(1), Epoch(3)), hello_ok, &[]),
-        sample("grant", head(), Grant { first: LogPos(40), count: 16 }, &[]),
+        sample("grant", head(), Grant { first: LogPos(40), groups: vec![granted(16, &[])] }, &[]),
         sample("written", head(), Written::default(), &[]),
         sample("written_in_part", head(), Written { taken: taken.clone() }, &[]),
         sample("runs", head(), runs(), &[b"firstthird"]),
@@ -270,7 +313,10 @@ fn replies() -> Vec<Sample> {
 /// All of them, requests before replies.
 fn samples() -> Vec<Sample> {
     let asked = requests().into_iter().chain(questions()).chain(stream_reads());
-    asked.chain(replies()).chain(votes()).chain(stream_replies()).collect()
+    asked.chain(replies()).chain(votes()).chain(stream_replies()).chain(in_streams()).collect()
+    ]
+}
+
 }
 
 /// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.

@@ -71,7 +71,7 @@ fn a_node_of_another_cluster_and_an_old_epoch_are_refused() {
         assert_eq!(refused, Some(CallError::Refused(Refusal::WrongNode { node: NodeId(1) })));
         let anybody = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId::UNKNOWN };
         let connection = Connection::open(&env, addr, anybody, deadline).await.expect("greeted");
-        let old = connection.call::<_, Grant>(&env, Epoch(0), &Token { count: 1 }, deadline).await;
+        let old = connection.call::<_, Grant>(&env, Epoch(0), &Token::plain(1), deadline).await;
         let expected = Refusal::WrongEpoch { serving: Epoch(1), asked: Epoch(0) };
         assert_eq!(old.err(), Some(CallError::Refused(expected)));
     });

@@ -7,13 +7,23 @@
 //! Batches that are sent whole are granted positions once each, however often they are sent: the sequencer remembers the
 //! latest grants, and knows below which position it has forgotten some. A batch states a position that any grant for it
 //! lies above, so one that may have been granted and forgotten is told from a new one (docs/protocol/append.md).
+//!
+//! Of streams it knows the next position and the log position of the last one. A new sequencer is told that once its node
+//! has learnt it; until then it grants nothing in streams. Conditions are decided here as well, and nowhere else
+//! (docs/protocol/streams.md).
 
-use std::collections::VecDeque;
+mod streams;
+mod writes;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use streams::Streams;
 
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{BatchNo, ClientId, Epoch, LogPos};
-use crate::wire::{BatchHead, Grant, Refusal};
+use crate::pos::{BatchNo, ClientId, Epoch, LogPos, StreamId};
+use crate::stream::StreamTail;
+use crate::wire::{BatchHead, Grant, Refusal, TokenGroup};
 
 /// Grants positions of one epoch.
 #[derive(Clone, Debug)]
@@ -29,6 +39,7 @@ pub struct Sequencer {
     refuses: Option<Refusal>,
     /// Whether new positions are refused because the units have no room.
     is_full: bool,
+    streams: Streams,
     planted: Planted,
 }
 
@@ -37,16 +48,32 @@ pub struct Sequencer {
 struct Remembered {
     client: ClientId,
     number: BatchNo,
-    grant: Grant,
+    grant: Granted,
+}
+
+/// The positions `[first, first + count)`, which nobody else is granted in the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The first.
+    pub first: LogPos,
+    /// How many.
+    pub count: u32,
+}
+
+impl Granted {
+    /// One past the last.
+    pub fn end(self) -> LogPos {
+        LogPos(self.first.0 + u64::from(self.count))
+    }
 }
 
 /// What a batch was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// Positions that nobody had: whoever asked the sequencer has the entries written there.
-    New(Grant),
+    New(Granted),
     /// The positions that an earlier copy of the same batch was granted. Nothing is to be done but to say so.
-    Again(Grant),
+    Again(Granted),
 }
 
 impl Sequencer {
@@ -70,6 +97,7 @@ impl Sequencer {
             forgotten: tail,
             refuses: None,
             is_full: false,
+            streams: Streams::new(tail, planted),
             planted,
         }
     }
@@ -95,6 +123,12 @@ impl Sequencer {
         self.is_full
     }
 
+    /// The same, remembering at most `count` writes of parts of streams, at least one.
+    pub fn remembering_writes(mut self, count: usize) -> Self {
+        self.streams.remember_writes(count);
+        self
+    }
+
     /// The epoch that it serves.
     pub fn epoch(&self) -> Epoch {
         self.epoch
@@ -103,7 +137,7 @@ impl Sequencer {
     /// The next `count` positions. Refuses another epoch ([`Refusal::WrongEpoch`]), a count of zero or over
     /// [`limits::GRANT_MAX_COUNT`], to go past the last position, and while there is no room ([`Refusal::Full`]); then nothing is
     /// used up.
-    pub fn grant(&mut self, epoch: Epoch, count: u32) -> Result<Grant, Refusal> {
+    pub fn grant(&mut self, epoch: Epoch, count: u32) -> Result<Granted, Refusal> {
         self.check_grants(epoch)?;
         if self.is_full {
             return Err(Refusal::Full);
@@ -115,7 +149,53 @@ impl Sequencer {
         // A range that ends at the largest number holds the largest position, which is one less.
         let Some(end) = first.0.checked_add(count.into()) else { return Err(Refusal::Exhausted) };
         self.next = LogPos(if self.planted.is(PlantedBug::GrantOverlaps) { first.0 + 1 } else { end });
-        Ok(Grant { first, count })
+        Ok(Granted { first, count })
+    }
+
+    /// The next positions for groups of appends, each of which is granted its own or refused for what its condition says;
+    /// those that are granted follow each other. Refuses like [`grant`](Self::grant), with the sum of the counts, and
+    /// ([`Refusal::StreamsUnknown`]) what depends on streams before it knows of them; then nothing is used up.
+    pub fn grant_groups(&mut self, epoch: Epoch, groups: &[TokenGroup]) -> Result<Grant, Refusal> {
+        self.check_grants(epoch)?;
+        if self.is_full {
+            return Err(Refusal::Full);
+        }
+        let limit = u64::from(limits::GRANT_MAX_COUNT);
+        let count: u64 = groups.iter().map(|group| u64::from(group.count)).sum();
+        if count == 0 || count > limit || groups.iter().any(|group| group.count == 0) {
+            return Err(Refusal::TooLarge { found: count, limit });
+        }
+        let first = self.next;
+        if first.0.checked_add(count).is_none() {
+            return Err(Refusal::Exhausted);
+        }
+        self.streams.admit(groups)?;
+        let mut answers = Vec::with_capacity(groups.len());
+        for group in groups {
+            let (answer, used) = self.streams.grant(group, self.next);
+            let used = if self.planted.is(PlantedBug::GrantOverlaps) { used.min(1) } else { used };
+            self.next = LogPos(self.next.0 + u64::from(used));
+            answers.push(answer);
+        }
+        Ok(Grant { first, groups: answers })
+    }
+
+    /// Takes over what is known of streams below the tail at which this sequencer began: from now on it grants positions in
+    /// streams. To be called once.
+    pub fn learn_streams(&mut self, known: BTreeMap<StreamId, StreamTail>) {
+        self.streams.learn(known);
+    }
+
+    /// Whether it knows where streams end.
+    pub fn knows_streams(&self) -> bool {
+        self.streams.is_known()
+    }
+
+    /// Where streams end, in the order in which they are asked about. Refuses another epoch, and
+    /// ([`Refusal::StreamsUnknown`]) as long as it does not know.
+    pub fn stream_tails(&self, epoch: Epoch, asked: &[StreamId]) -> Result<Vec<StreamTail>, Refusal> {
+        self.check_epoch(epoch)?;
+        self.streams.tails(asked)
     }
 
     /// Positions for a batch of `count` entries: those of an earlier copy, if there was one, else the next ones, if
@@ -150,19 +230,19 @@ impl Sequencer {
 
     /// What an earlier copy of the batch was granted, if that is remembered. No earlier grant than those at or above
     /// `after` can be the batch's, and of these there are few, because a client knows a recent tail.
-    fn recall(&self, batch: &BatchHead) -> Option<Grant> {
+    fn recall(&self, batch: &BatchHead) -> Option<Granted> {
         let later = self.remembered.iter().rev().take_while(|earlier| earlier.grant.first >= batch.after);
         let is_copy =
             |earlier: &&Remembered| (earlier.client, earlier.number) == (batch.client, batch.number);
         later.into_iter().find(is_copy).map(|earlier| earlier.grant)
     }
 
-    fn remember(&mut self, batch: &BatchHead, grant: Grant) {
+    fn remember(&mut self, batch: &BatchHead, grant: Granted) {
         self.remembered.push_back(Remembered { client: batch.client, number: batch.number, grant });
         if self.remembered.len() > self.remembered_max
             && let Some(Remembered { grant, .. }) = self.remembered.pop_front()
         {
-            self.forgotten = LogPos(grant.first.0 + u64::from(grant.count));
+            self.forgotten = grant.end();
         }
     }
 
@@ -186,139 +266,4 @@ impl Sequencer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pos::POSITION_MAX;
-
-    /// Grants in the epoch and around it, with a new sequencer half way, as far as they are given.
-    fn granted(planted: Planted) -> Vec<(u64, LogPos)> {
-        let mut out = Vec::new();
-        let mut ask = |sequencer: &mut Sequencer, epoch, count| {
-            if let Ok(grant) = sequencer.grant(Epoch(epoch), count) {
-                out.extend((0..u64::from(grant.count)).map(|at| (epoch, LogPos(grant.first.0 + at))));
-            }
-        };
-        let mut old = Sequencer::start_planted(Epoch(1), LogPos(0), planted);
-        ask(&mut old, 1, 3);
-        ask(&mut old, 2, 1);
-        ask(&mut old, 1, 1);
-        let mut new = Sequencer::start_planted(Epoch(2), LogPos(4), planted);
-        ask(&mut new, 1, 1);
-        ask(&mut new, 2, 2);
-        out
-    }
-
-    #[test]
-    fn positions_are_granted_once_and_in_one_epoch_only() {
-        let expected = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 4), (2, 5)];
-        assert_eq!(granted(Planted::NONE), expected.map(|(epoch, pos)| (epoch, LogPos(pos))));
-    }
-
-    #[test]
-    fn each_planted_fault_of_the_sequencer_shows() {
-        for bug in [PlantedBug::SequencerStartsLow, PlantedBug::SequencerAnyEpoch, PlantedBug::GrantOverlaps]
-        {
-            assert_ne!(granted(Planted::bug(bug)), granted(Planted::NONE), "{bug:?}");
-        }
-    }
-
-    #[test]
-    fn a_sequencer_of_full_units_grants_nothing_new_and_knows_what_it_has_granted() {
-        let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
-        let batch = BatchHead {
-            client: ClientId(7),
-            number: BatchNo(1),
-            request: Default::default(),
-            after: LogPos(0),
-        };
-        let placed = sequencer.append(Epoch(1), &batch, 2, Ok(()));
-        let grant = Grant { first: LogPos(0), count: 2 };
-        assert_eq!(placed, Ok(Placed::New(grant)));
-        sequencer.set_full(true);
-        assert_eq!(sequencer.grant(Epoch(1), 1), Err(Refusal::Full));
-        assert_eq!(sequencer.append(Epoch(1), &batch, 2, Ok(())), Ok(Placed::Again(grant)));
-        let next = BatchHead { number: BatchNo(2), ..batch };
-        assert_eq!(sequencer.append(Epoch(1), &next, 1, Ok(())), Err(Refusal::Full));
-        assert_eq!(sequencer.tail(Epoch(1)), Ok(LogPos(2)), "nothing was used up");
-        sequencer.set_full(false);
-        assert_eq!(sequencer.grant(Epoch(1), 1), Ok(Grant { first: LogPos(2), count: 1 }));
-    }
-
-    /// What becomes of batches, each sent with what the client knows of the tail, by a sequencer that remembers two.
-    fn placed(planted: Planted, sent: &[(u64, u64)]) -> Vec<Result<Placed, Refusal>> {
-        let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(10), planted).remembering(2);
-        let batch = |number, after| BatchHead {
-            client: ClientId(7),
-            number: BatchNo(number),
-            request: Default::default(),
-            after: LogPos(after),
-        };
-        let mut send = |&(number, after)| sequencer.append(Epoch(1), &batch(number, after), 2, Ok(()));
-        sent.iter().map(&mut send).collect()
-    }
-
-    fn grant(first: u64) -> Grant {
-        Grant { first: LogPos(first), count: 2 }
-    }
-
-    const COPIES: &[(u64, u64)] =
-        &[(1, 10), (2, 10), (1, 10), (3, 10), (1, 10), (4, 10), (4, 12), (1, 10), (4, 12)];
-
-    #[test]
-    fn a_batch_is_granted_positions_once_however_often_and_late_its_copies_come() {
-        let expected = [
-            Ok(Placed::New(grant(10))),
-            Ok(Placed::New(grant(12))),
-            Ok(Placed::Again(grant(10))),
-            Ok(Placed::New(grant(14))),
-            // Forgotten now: neither the late copy nor a first one that knows too little is taken for new.
-            Err(Refusal::Forgotten { from: LogPos(12) }),
-            Err(Refusal::Forgotten { from: LogPos(12) }),
-            Ok(Placed::New(grant(16))),
-            Err(Refusal::Forgotten { from: LogPos(14) }),
-            Ok(Placed::Again(grant(16))),
-        ];
-        assert_eq!(placed(Planted::NONE, COPIES), expected);
-    }
-
-    #[test]
-    fn each_planted_fault_of_batches_shows() {
-        for bug in [PlantedBug::BatchGrantedTwice, PlantedBug::ForgottenIsNew] {
-            assert_ne!(placed(Planted::bug(bug), COPIES), placed(Planted::NONE, COPIES), "{bug:?}");
-        }
-    }
-
-    #[test]
-    fn a_batch_that_is_refused_or_knows_another_epochs_tail_uses_nothing_up() {
-        assert_eq!(placed(Planted::NONE, &[(1, 11)]), [Err(Refusal::TooLarge { found: 11, limit: 10 })]);
-        let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
-        let batch = BatchHead {
-            client: ClientId(7),
-            number: BatchNo(1),
-            request: Default::default(),
-            after: LogPos(0),
-        };
-        let refused = sequencer.append(Epoch(1), &batch, 2, Err(Refusal::Full));
-        assert_eq!(refused, Err(Refusal::Full));
-        assert!(sequencer.append(Epoch(2), &batch, 2, Ok(())).is_err());
-        assert_eq!(sequencer.append(Epoch(1), &batch, 2, Ok(())), Ok(Placed::New(grant(0))));
-    }
-
-    #[test]
-    fn positions_never_wrap() {
-        let mut sequencer = Sequencer::start(Epoch(1), LogPos(POSITION_MAX));
-        assert_eq!(sequencer.grant(Epoch(1), 2), Err(Refusal::Exhausted));
-        assert_eq!(sequencer.grant(Epoch(1), 1), Ok(Grant { first: LogPos(POSITION_MAX), count: 1 }));
-        assert_eq!(sequencer.grant(Epoch(1), 1), Err(Refusal::Exhausted));
-    }
-
-    #[test]
-    fn a_grant_of_nothing_or_of_too_much_is_refused() {
-        let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
-        for count in [0, limits::GRANT_MAX_COUNT + 1] {
-            assert!(matches!(sequencer.grant(Epoch(1), count), Err(Refusal::TooLarge { .. })));
-        }
-        assert_eq!(sequencer.tail(Epoch(1)), Ok(LogPos(0)));
-        assert_eq!(sequencer.tail(Epoch(2)), Err(Refusal::WrongEpoch { serving: Epoch(1), asked: Epoch(2) }));
-    }
-}
+mod tests;

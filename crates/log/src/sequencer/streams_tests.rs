@@ -1,0 +1,197 @@
+//! Grants in streams against a model that forgets nothing.
+
+use std::collections::BTreeMap;
+
+use crate::limits;
+use crate::planted::{Planted, PlantedBug};
+use crate::pos::{Epoch, LogPos, StreamId, StreamPos};
+use crate::sequencer::Sequencer;
+use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
+use crate::wire::{Grant, GroupGrant, Refusal, TokenGroup};
+
+/// A small generator, so that the tests need no dependency and repeat exactly.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Where the sequencer under test begins.
+const START: u64 = 100;
+
+/// Everything that was granted: what the sequencer should know.
+struct Model {
+    next: u64,
+    /// Where each stream ends.
+    tails: BTreeMap<StreamId, StreamTail>,
+    /// The position of every write since the start, and what it is of.
+    writes: Vec<(LogPos, ConflictKey)>,
+}
+
+impl Model {
+    /// What streams were before: 0 to 2 had entries, the others none.
+    fn new() -> Self {
+        let tail = |stream: u64| StreamTail { next: StreamPos(stream + 1), last: Some(LogPos(50 + stream)) };
+        let tails = (0..3).map(|stream| (StreamId(stream.into()), tail(stream))).collect();
+        Self { next: START, tails, writes: Vec::new() }
+    }
+
+    /// The latest write at or above `snapshot` of what `key` is about.
+    fn conflict(&self, key: ConflictKey, snapshot: LogPos) -> Option<LogPos> {
+        let is_about = |written: &ConflictKey| {
+            let whole = key.key == KeyHash::ALL || written.key == KeyHash::ALL;
+            written.stream == key.stream && (whole || written.key == key.key)
+        };
+        let before =
+            self.tails.get(&key.stream).and_then(|tail| tail.last).filter(|_| key.key == KeyHash::ALL);
+        let writes = self.writes.iter().filter(|(_, written)| is_about(written)).map(|(pos, _)| *pos);
+        writes.chain(before).filter(|&pos| pos >= snapshot).max()
+    }
+
+    /// Notes what a group was granted from the next position on; what is wrong with it.
+    fn granted(&mut self, group: &TokenGroup, answer: &GroupGrant) -> Result<(), String> {
+        let wrong = |what: &str| Err(format!("{what}: {group:?} got {answer:?}"));
+        let condition = group.condition.clone().unwrap_or_default();
+        let conflict = condition.reads.iter().find_map(|&key| self.conflict(key, condition.snapshot));
+        match answer {
+            GroupGrant::Granted { .. } if conflict.is_some() => return wrong("a false commit"),
+            GroupGrant::Granted { count, places } => {
+                let (first, count) = (self.next, u64::from(*count));
+                self.next += count;
+                let last = LogPos(self.next - 1);
+                for (&stream, place) in group.streams.iter().zip(places) {
+                    let tail = self.tails.entry(stream).or_default();
+                    if (place.stream, place.position, place.previous) != (stream, tail.next, tail.last) {
+                        return wrong("a wrong place");
+                    }
+                    *tail = StreamTail { next: StreamPos(tail.next.0 + count), last: Some(last) };
+                    let keys = condition.writes.iter().filter(|key| key.stream == stream);
+                    let mut keys: Vec<ConflictKey> = keys.copied().collect();
+                    if keys.is_empty() {
+                        keys.push(ConflictKey { stream, key: KeyHash::ALL });
+                    }
+                    self.writes.extend(
+                        (first..self.next).flat_map(|pos| {
+                            keys.iter().map(move |key| (LogPos(pos), *key)).collect::<Vec<_>>()
+                        }),
+                    );
+                }
+            }
+            GroupGrant::Conflict { key, pos } if self.conflict(*key, condition.snapshot) != Some(*pos) => {
+                return wrong("a false conflict");
+            }
+            GroupGrant::TooOld { low_water } if condition.snapshot >= *low_water => {
+                return wrong("not too old");
+            }
+            GroupGrant::TooOld { low_water } if *low_water > LogPos(self.next) => {
+                return wrong("a low-water mark that cannot be asked for");
+            }
+            GroupGrant::Conflict { .. } | GroupGrant::TooOld { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+/// A few groups, drawn at random.
+fn draw(dice: &mut Dice, next: u64) -> Vec<TokenGroup> {
+    let key = |dice: &mut Dice, stream: StreamId| {
+        let part = dice.below(5);
+        ConflictKey { stream, key: if part == 0 { KeyHash::ALL } else { KeyHash(part) } }
+    };
+    let group = |dice: &mut Dice| {
+        let first = dice.below(5);
+        let streams: Vec<StreamId> =
+            (0..dice.below(3)).map(|nth| StreamId(((first + nth) % 5).into())).collect();
+        let condition = (dice.below(3) > 0).then(|| {
+            let reads = (0..dice.below(3)).map(|_| {
+                let stream = StreamId(dice.below(6).into());
+                key(dice, stream)
+            });
+            let reads = reads.collect();
+            let writes = streams.iter().filter(|_| dice.below(4) > 0).copied().collect::<Vec<_>>();
+            let writes = writes.into_iter().map(|stream| key(dice, stream)).collect();
+            Condition { snapshot: LogPos((next + 1).saturating_sub(dice.below(30))), reads, writes }
+        });
+        let count = if condition.is_some() { 1 } else { 1 + dice.below(3) as u32 };
+        TokenGroup { count, streams, condition }
+    };
+    (0..1 + dice.below(4)).map(|_| group(dice)).collect()
+}
+
+/// Asks a sequencer that remembers `writes` writes for groups, and the model whether the answers are right. How many
+/// groups were told that they are too old.
+fn run(planted: Planted, seed: u64, writes: usize) -> Result<usize, String> {
+    let mut model = Model::new();
+    let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(START), planted).remembering_writes(writes);
+    sequencer.learn_streams(model.tails.clone());
+    let (mut dice, mut too_old) = (Dice(seed), 0);
+    for _ in 0..60 {
+        let groups = draw(&mut dice, model.next);
+        let first = LogPos(model.next);
+        let grant = sequencer.grant_groups(Epoch(1), &groups).map_err(|refusal| refusal.to_string())?;
+        if grant.first != first || grant.groups.len() != groups.len() {
+            return Err(format!("{grant:?} from {first} on"));
+        }
+        for (group, answer) in groups.iter().zip(&grant.groups) {
+            too_old += usize::from(matches!(answer, GroupGrant::TooOld { .. }));
+            model.granted(group, answer)?;
+        }
+    }
+    Ok(too_old)
+}
+
+#[test]
+fn grants_in_streams_are_those_of_a_model_that_forgets_nothing() {
+    let too_old =
+        |writes| (0..400).map(|seed| run(Planted::NONE, seed, writes).expect("no difference")).sum();
+    let (little, much): (usize, usize) = (too_old(6), too_old(1000));
+    assert!(little > much && much > 0, "{little} too old with a small table, {much} with a large one");
+}
+
+#[test]
+fn each_planted_fault_of_streams_is_found() {
+    for bug in [
+        PlantedBug::ConditionUnchecked,
+        PlantedBug::WholeKeyIgnored,
+        PlantedBug::EvictedIsUnwritten,
+        PlantedBug::StreamPositionReused,
+        PlantedBug::StreamsForgotten,
+    ] {
+        let is_found = (0..400).any(|seed| run(Planted::bug(bug), seed, 6).is_err());
+        assert!(is_found, "{bug:?}");
+    }
+}
+
+#[test]
+fn a_new_sequencer_grants_nothing_in_streams_before_it_knows_them() {
+    // A stream position that is granted twice would be in the log for ever.
+    let mut sequencer = Sequencer::start(Epoch(2), LogPos(START));
+    let plain = TokenGroup { count: 2, ..TokenGroup::default() };
+    let of_stream = TokenGroup { count: 1, streams: vec![StreamId(300)], condition: None };
+    let refused = sequencer.grant_groups(Epoch(2), &[plain.clone(), of_stream.clone()]);
+    assert_eq!(refused, Err(Refusal::StreamsUnknown));
+    assert_eq!(sequencer.stream_tails(Epoch(2), &[StreamId(300)]), Err(Refusal::StreamsUnknown));
+    let granted = sequencer.grant_groups(Epoch(2), &[plain]);
+    let answer = GroupGrant::Granted { count: 2, places: Vec::new() };
+    assert_eq!(granted, Ok(Grant { first: LogPos(START), groups: vec![answer] }), "nothing was used up");
+    let tail = StreamTail { next: StreamPos(8), last: Some(LogPos(70)) };
+    sequencer.learn_streams([(StreamId(300), tail)].into());
+    assert_eq!(sequencer.stream_tails(Epoch(2), &[StreamId(300), StreamId(301)]).map(|it| it[0]), Ok(tail));
+    let granted = sequencer.grant_groups(Epoch(2), &[of_stream]).map(|grant| grant.groups);
+    let Ok([GroupGrant::Granted { places, .. }]) = granted.as_deref() else { panic!("{granted:?}") };
+    assert_eq!((places[0].position, places[0].previous), (tail.next, tail.last));
+}
+
+#[test]
+fn groups_of_nothing_or_of_too_much_use_nothing_up() {
+    let mut sequencer = Sequencer::start(Epoch(1), LogPos(0));
+    let of = |count| TokenGroup { count, ..TokenGroup::default() };
+    for groups in [vec![], vec![of(1), of(0)], vec![of(limits::GRANT_MAX_COUNT), of(1)]] {
+        let refused = sequencer.grant_groups(Epoch(1), &groups);
+        assert!(matches!(refused, Err(Refusal::TooLarge { .. })), "{refused:?}");
+    }
+    assert_eq!(sequencer.tail(Epoch(1)), Ok(LogPos(0)));
+}
