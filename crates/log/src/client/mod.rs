@@ -14,6 +14,7 @@ mod follow;
 mod form;
 mod forward;
 mod learn;
+mod look_back;
 mod members;
 mod observer;
 mod read;

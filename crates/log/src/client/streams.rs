@@ -40,6 +40,8 @@ pub struct StreamPart {
 pub(super) struct Asked {
     pub(super) wanted: Wanted,
     pub(super) heads_only: bool,
+    /// Only the last entry; units look from the end down.
+    pub(super) last_only: bool,
     /// Of all stripes together, about.
     pub(super) limit_bytes: usize,
 }
@@ -48,9 +50,9 @@ impl Asked {
     /// What to ask a unit for, one of `count` stripes.
     fn read(self, committed: bool, count: usize, addrs: AddrRange) -> ReadStream {
         let share = (self.limit_bytes / count.max(1)).clamp(PIECE_MIN_BYTES, limits::READ_MAX_BYTES);
-        let Self { wanted, heads_only, .. } = self;
+        let Self { wanted, heads_only, last_only, .. } = self;
         let (limit_bytes, ranges) = (share as u32, vec![addrs]);
-        ReadStream { limit_bytes, committed, heads_only, last_only: false, wanted, ranges }
+        ReadStream { limit_bytes, committed, heads_only, last_only, wanted, ranges }
     }
 
     /// Whether an entry is one of those.
@@ -74,7 +76,8 @@ impl Client {
         range: Range<LogPos>,
         limit_bytes: usize,
     ) -> Result<StreamPart, ClientError> {
-        let asked = Asked { wanted: Wanted::Stream(stream), heads_only: false, limit_bytes };
+        let asked =
+            Asked { wanted: Wanted::Stream(stream), heads_only: false, last_only: false, limit_bytes };
         self.inner.stream_part(asked, range).await
     }
 
@@ -84,7 +87,7 @@ impl Client {
         range: Range<LogPos>,
         limit_bytes: usize,
     ) -> Result<StreamPart, ClientError> {
-        let asked = Asked { wanted: Wanted::EveryStream, heads_only: true, limit_bytes };
+        let asked = Asked { wanted: Wanted::EveryStream, heads_only: true, last_only: false, limit_bytes };
         self.inner.stream_part(asked, range).await
     }
 }
@@ -161,8 +164,7 @@ impl Inner {
     ) -> Result<(StreamPart, Vec<Hole>), ClientError> {
         let to = few_ranges(view, &range);
         let pieces = view.layout.pieces(range.start, to);
-        let reads = pieces.iter().map(|piece| self.stream_at(view, asked, piece, pieces.len()));
-        let answers = all_or_failed(reads).await?;
+        let answers = self.ask_stripes(view, asked, &pieces).await?;
         let mut share = Share { entries: Vec::new(), holes: Vec::new(), end: to };
         for (piece, answer) in pieces.iter().zip(answers) {
             share.add(piece, answer)?;
@@ -171,6 +173,16 @@ impl Inner {
         entries.sort_unstable_by_key(|entry| entry.pos);
         entries.retain(|entry| entry.pos < end);
         Ok((StreamPart { entries, upto: end }, holes))
+    }
+
+    /// Asks every stripe at the same time.
+    pub(super) async fn ask_stripes(
+        self: &Rc<Self>,
+        view: &View,
+        asked: Asked,
+        pieces: &[Piece<'_>],
+    ) -> Result<Vec<Answer>, ClientError> {
+        all_or_failed(pieces.iter().map(|piece| self.stream_at(view, asked, piece, pieces.len()))).await
     }
 
     /// Asks the replicas of one stripe.
@@ -213,11 +225,11 @@ fn few_ranges(view: &View, range: &Range<LogPos>) -> LogPos {
 }
 
 /// What a unit has answered.
-struct Answer {
-    runs: ReceivedRuns,
-    is_heads_only: bool,
-    data: Bytes,
-    origin: Origin,
+pub(super) struct Answer {
+    pub(super) runs: ReceivedRuns,
+    pub(super) is_heads_only: bool,
+    pub(super) data: Bytes,
+    pub(super) origin: Origin,
 }
 
 /// Answers that are put together.
@@ -267,7 +279,7 @@ impl Share {
 }
 
 /// The entries of a run, their data off the front of `data` if there is any.
-fn take_entries(
+pub(super) fn take_entries(
     run: &RunRef<'_>,
     meta: &[u8],
     table: &[u8],

@@ -123,6 +123,13 @@ impl Writer {
                 assert_eq!(read, expected, "{stream} from {from}");
             }
         }
+        for (&stream, expected) in &self.streams {
+            for below in [0, 1, tail.0 / 3, tail.0 / 2, tail.0 - 1, tail.0, tail.0 + 9] {
+                let last = self.client.last_before(stream, LogPos(below)).await.expect("readable");
+                let expected = expected.iter().rfind(|entry| entry.pos.0 < below);
+                assert_eq!(last.as_ref(), expected, "the last of {stream} below {below}");
+            }
+        }
         let mut all: BTreeMap<LogPos, Entry> = BTreeMap::new();
         for entry in self.streams.values().flatten() {
             all.insert(entry.pos, Entry { data: Bytes::new(), ..entry.clone() });
@@ -199,6 +206,8 @@ fn a_reader_of_a_stream_fills_holes_and_never_looks_past_one() {
             let part = part.expect("readable");
             assert_eq!(part.upto, LogPos(3), "it ends at the first hole");
             assert_eq!(part.entries.len(), 3);
+            let last = writer.client.last_before(B, first).await.expect("readable").map(|entry| entry.pos);
+            assert_eq!(last, Some(LogPos(7)), "a hole above it had to be decided");
             writer.check(1 << 20).await;
             let filled = writer.client.read(LogPos(3)).await.expect("decided");
             assert_eq!(filled.kind, EntryKind::Junk, "a reader that needed it has filled it");
