@@ -32,6 +32,12 @@ pub enum PlantedBug {
     TrimNotHeld,
     /// The unit leaves out of an answer what its chain has no record of, without a word.
     LostEntrySkipped,
+    /// The unit says that a stream has nothing where nothing is yet.
+    StreamLooksPastHoles,
+    /// The unit does not look again at addresses that it has looked through for streams, whatever was stored there since.
+    StreamBlockNotRenewed,
+    /// The unit shows as a stream's what counts as junk.
+    StreamShowsVoided,
     /// The unit writes a whole run when a part of it is taken already.
     WholeRunWritten,
     /// A trim is answered without being stored.

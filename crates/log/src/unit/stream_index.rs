@@ -126,6 +126,11 @@ impl StreamBlock {
         (self.start..self.start.saturating_add(limits::STREAM_BLOCK_COUNT)).into()
     }
 
+    /// Whether any of its addresses was looked at.
+    pub fn is_begun(&self) -> bool {
+        !self.looked.is_empty()
+    }
+
     /// The parts of `addrs` that were not looked at yet.
     pub fn unknown(&self, addrs: AddrRange) -> Vec<AddrRange> {
         self.looked.gaps(addrs.numbers()).map(AddrRange::from).collect()

@@ -88,8 +88,16 @@ impl UnitShell {
         let mut work = Work::default();
         'ranges: for range in &read.ranges {
             for (part, holding) in self.parts(*range) {
+                let shows_voided = self.planted.is(PlantedBug::StreamShowsVoided);
                 let is_done = match holding {
                     Holding::Stored => self.find_stored(part, read, &mut work, &mut found).await?,
+                    Holding::Voided if shows_voided => {
+                        self.find_stored(part, read, &mut work, &mut found).await?
+                    }
+                    Holding::Unwritten if self.planted.is(PlantedBug::StreamLooksPastHoles) => {
+                        found.pass(part);
+                        true
+                    }
                     other => {
                         found.push_other(part, other);
                         true
@@ -115,7 +123,7 @@ impl UnitShell {
         while next < part.end {
             let block = self.streams.borrow_mut().block(next.0);
             let addrs = AddrRange::new(next, part.end.min(block.borrow().range().end));
-            if !work.goes_on(block.borrow().unknown(addrs).is_empty()) {
+            if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
                 return Ok(false);
             }
             let pieces = self.pieces(&block, addrs, read.wanted).await?;
@@ -161,7 +169,7 @@ impl UnitShell {
                     while end > part.start {
                         let block = self.streams.borrow_mut().block(end.0 - 1);
                         let addrs = AddrRange::new(part.start.max(block.borrow().range().start), end);
-                        if !work.goes_on(block.borrow().unknown(addrs).is_empty()) {
+                        if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
                             return Ok(());
                         }
                         for (range, what) in self.pieces(&block, addrs, wanted).await?.into_iter().rev() {
@@ -193,7 +201,7 @@ impl UnitShell {
         };
         let own = block.borrow_mut().find(stream, addrs).into_iter().map(|range| (range, What::Own));
         let mut known: Vec<(AddrRange, What)> = own.collect();
-        for gone in block.borrow().unknown(addrs) {
+        for gone in self.unknown(block, addrs) {
             let is_skipped = self.planted.is(PlantedBug::LostEntrySkipped);
             let gone = if is_skipped { None } else { self.trimmed_meanwhile(gone)? };
             known.extend(gone.map(|gone| (gone, What::Trimmed)));
@@ -211,9 +219,17 @@ impl UnitShell {
         Ok(pieces)
     }
 
+    /// The parts of `addrs` whose records have to be looked at.
+    fn unknown(&self, block: &Rc<RefCell<StreamBlock>>, addrs: AddrRange) -> Vec<AddrRange> {
+        let block = block.borrow();
+        let unknown = block.unknown(addrs);
+        let is_stale = self.planted.is(PlantedBug::StreamBlockNotRenewed) && block.is_begun();
+        if is_stale { Vec::new() } else { unknown }
+    }
+
     /// Looks at the records of those of `addrs` that the block does not know, from memory or the drive.
     async fn learn(&self, block: &Rc<RefCell<StreamBlock>>, addrs: AddrRange) -> Result<(), Refusal> {
-        let unknown = block.borrow().unknown(addrs);
+        let unknown = self.unknown(block, addrs);
         let note = |heading: Heading<'_>| {
             // A meta that this version cannot read names no stream.
             let meta = match heading.kind {
