@@ -314,9 +314,6 @@ fn replies() -> Vec<Sample> {
 fn samples() -> Vec<Sample> {
     let asked = requests().into_iter().chain(questions()).chain(stream_reads());
     asked.chain(replies()).chain(votes()).chain(stream_replies()).chain(in_streams()).collect()
-    ]
-}
-
 }
 
 /// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.
