@@ -38,7 +38,8 @@ pub struct StreamPlace {
     pub stream: StreamId,
     /// The entry's position in the stream.
     pub position: StreamPos,
-    /// The log position that was granted for the stream before this one; `None` if there was none. It may hold junk.
+    /// Nothing of the stream stands between this log position and the entry's own; `None` if nothing of it stands before. It was
+    /// granted for the stream before, as a rule; it may hold junk, or an entry of others.
     pub previous: Option<LogPos>,
 }
 

@@ -39,12 +39,17 @@ fn every_stored_record_has_golden_bytes() {
     acceptor.step(acceptor::Input::Persisted, &mut Vec::new());
     let again = crate::layout::Acceptor::recover(NodeId(2), record, crate::planted::Planted::NONE);
     assert_eq!(again.as_ref(), Ok(&acceptor));
+    let tail = crate::stream::StreamTail { next: crate::pos::StreamPos(4), last: Some(LogPos(41)) };
+    let streams =
+        vec![(crate::pos::StreamId(300), tail), (crate::pos::StreamId(1 << 100), Default::default())];
+    let chunk = crate::sequencer::checkpoint::Chunk { from: LogPos(40), number: 2, is_last: true, streams };
     let text = format!(
         "Records that the log stores, in hexadecimal. docs/format/log.md explains them.\n\nunit state\n{}\nlayout\n{}\n\
-         acceptor\n{}",
+         acceptor\n{}\ncheckpoint of streams\n{}",
         hex(&state.encode()),
         hex(&layout.encode()),
-        hex(record)
+        hex(record),
+        hex(&chunk.encode())
     );
     ithaca_env::real::golden::check(
         concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt"),

@@ -39,6 +39,16 @@ pub const SEQUENCER_WRITES_MAX_COUNT: usize = 1 << 19;
 /// Streams that a sequencer knows: all that there are. 60 bytes each.
 pub const STREAMS_KNOWN_MAX_COUNT: usize = 1 << 24;
 
+/// Positions in streams that a sequencer grants until it makes a checkpoint of where streams end; and an eighth of their number more, so
+/// that checkpoints of many streams do not cost more than their entries.
+pub const CHECKPOINT_EVERY_COUNT: u64 = 65_536;
+
+/// Positions of the log between two checkpoints at the most, once there are streams.
+pub const CHECKPOINT_POSITIONS_MAX: u64 = 1 << 20;
+
+/// Bytes of a stream's name.
+pub const STREAM_NAME_MAX_BYTES: usize = 255;
+
 /// Groups of appends in one request for positions.
 pub const TOKEN_GROUPS_MAX_COUNT: usize = 1024;
 

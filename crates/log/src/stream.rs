@@ -9,7 +9,8 @@ use crate::pos::{LogPos, StreamId, StreamPos};
 pub struct StreamTail {
     /// The position that its next entry gets. Positions below it may have been lost to junk.
     pub next: StreamPos,
-    /// The log position that was granted for it last; `None` if none ever was. It may come to hold junk.
+    /// Nothing of the stream stands above this log position: the one that was granted for it last, or a higher one where a change of
+    /// sequencer left it at that. It may hold junk, or an entry of others. `None` if none was granted.
     pub last: Option<LogPos>,
 }
 

@@ -1,11 +1,13 @@
 //! Appending to streams, and where they end.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::append::{self, Aim, AppendTo};
 use super::error::{ClientError, StreamsError};
 use super::{Client, limits};
-use crate::pos::{LogPos, StreamId};
+use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::{Condition, StreamTail};
 
 /// Where the log and some of its streams end, as of one moment.
@@ -56,6 +58,38 @@ impl Client {
         }
         let (tail, streams) = self.inner.tails(streams).await?;
         Ok(StreamTails { tail, streams })
+    }
+}
+
+impl Client {
+    /// The stream of this name, which is to be appended to: it is among [`Client::stream_names`] from now on, if it was not before.
+    ///
+    /// Errors: `Streams` (no bytes, or too many); those of [`Client::append`]. Doing it twice changes nothing.
+    pub async fn stream(&self, name: &str) -> Result<StreamId, ClientError> {
+        let (len, limit) = (name.len(), limits::STREAM_NAME_MAX_BYTES);
+        if len == 0 || len > limit {
+            return Err(StreamsError::Name { len, limit }.into());
+        }
+        let stream = StreamId::of_name(name);
+        let tails = self.stream_tails(&[stream]).await?;
+        // Whoever appended to it first has told its name before.
+        if tails.streams.iter().all(|tail| tail.next == StreamPos(0)) {
+            self.append_to(&[StreamId::NAMES], Bytes::copy_from_slice(name.as_bytes())).await?;
+        }
+        Ok(stream)
+    }
+
+    /// The names of all streams that were named, in the order of the names.
+    pub async fn stream_names(&self) -> Result<Vec<String>, ClientError> {
+        let tail = self.stream_tails(&[]).await?.tail;
+        let (mut names, mut next) = (BTreeSet::new(), LogPos(0));
+        while next < tail {
+            let part = self.read_stream(StreamId::NAMES, next..tail, limits::READ_MAX_BYTES).await?;
+            // What is no name was not written by this library.
+            names.extend(part.entries.iter().filter_map(|entry| String::from_utf8(entry.data.to_vec()).ok()));
+            next = part.upto;
+        }
+        Ok(names.into_iter().collect())
     }
 }
 

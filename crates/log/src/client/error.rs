@@ -200,6 +200,14 @@ pub enum StreamsError {
         /// How many there may be.
         limit: usize,
     },
+    /// A stream's name is empty or too long.
+    #[error("a name of {len} bytes; 1 to {limit} are allowed")]
+    Name {
+        /// How long it is.
+        len: usize,
+        /// How long it may be.
+        limit: usize,
+    },
     /// One of them twice.
     #[error("stream {stream} is named twice")]
     Twice {

@@ -252,6 +252,16 @@ impl Client {
         self.inner.trim(LogPos(0)..pos).await
     }
 
+    /// Positions below `tail` need not be asked about: a layout has decided that the log goes on there.
+    pub(crate) fn knows_tail(&self, tail: LogPos) {
+        self.inner.known_tail.set(self.inner.known_tail.get().max(tail));
+    }
+
+    /// The longest entry that every unit which the client has met takes.
+    pub(crate) fn entry_max_bytes(&self) -> usize {
+        self.inner.write_limits.get().entry_bytes
+    }
+
     /// Where the log ends and begins. The tail is above every append that was acknowledged before the call.
     pub async fn check(&self) -> Result<Bounds, ClientError> {
         self.inner.check().await

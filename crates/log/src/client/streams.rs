@@ -33,6 +33,8 @@ pub struct StreamPart {
     pub entries: Vec<Entry>,
     /// The log position up to which that is so: to be read on from.
     pub upto: LogPos,
+    /// The highest position below `upto` that was seen to be trimmed: whatever stood there is left out.
+    pub trimmed: Option<LogPos>,
 }
 
 /// What is wanted of some positions.
@@ -103,7 +105,7 @@ impl Inner {
         let tail = if end <= self.known_tail.get() { end } else { self.tail().await? };
         let mut to = end.min(tail);
         if from >= to {
-            return Ok(StreamPart { entries: Vec::new(), upto: from });
+            return Ok(StreamPart { upto: from, ..StreamPart::default() });
         }
         let deadline = self.deadline();
         let mut waited = false;
@@ -151,8 +153,10 @@ impl Inner {
         if asked.heads_only {
             entry.data = Bytes::new();
         }
+        let entry_kind = entry.kind;
         let entries = if asked.is_met(&entry) { vec![entry] } else { Vec::new() };
-        Ok(StreamPart { entries, upto: LogPos(pos.0 + 1) })
+        let trimmed = (entry_kind == EntryKind::Trimmed).then_some(pos);
+        Ok(StreamPart { entries, upto: LogPos(pos.0 + 1), trimmed })
     }
 
     /// What the units have of `range` up to the first hole or the end of what they gave, and the holes that were seen.
@@ -165,14 +169,16 @@ impl Inner {
         let to = few_ranges(view, &range);
         let pieces = view.layout.pieces(range.start, to);
         let answers = self.ask_stripes(view, asked, &pieces).await?;
-        let mut share = Share { entries: Vec::new(), holes: Vec::new(), end: to };
-        for (piece, answer) in pieces.iter().zip(answers) {
-            share.add(piece, answer)?;
+        let mut share = Share { entries: Vec::new(), holes: Vec::new(), trimmed: Vec::new(), end: to };
+        for (nth, (piece, answer)) in pieces.iter().zip(answers).enumerate() {
+            share.add((nth, piece), answer)?;
         }
-        let Share { mut entries, holes, end } = share;
+        let Share { mut entries, holes, trimmed, end } = share;
         entries.sort_unstable_by_key(|entry| entry.pos);
         entries.retain(|entry| entry.pos < end);
-        Ok((StreamPart { entries, upto: end }, holes))
+        let trimmed =
+            trimmed.iter().filter_map(|&(nth, addrs)| highest_below(&pieces[nth], addrs, end)).max();
+        Ok((StreamPart { entries, upto: end, trimmed }, holes))
     }
 
     /// Asks every stripe at the same time.
@@ -211,6 +217,21 @@ impl Inner {
     }
 }
 
+/// The highest position below `end` of addresses of a piece. Positions of a stripe ascend with its addresses.
+fn highest_below(piece: &Piece<'_>, addrs: AddrRange, end: LogPos) -> Option<LogPos> {
+    let is_below = |addr: u64| piece.find(Addr(addr)).is_some_and(|pos| pos < end);
+    let (mut first, mut past) = (addrs.start.0, addrs.end.0);
+    while first < past {
+        let middle = first + (past - first) / 2;
+        if is_below(middle) {
+            first = middle + 1;
+        } else {
+            past = middle;
+        }
+    }
+    (first > addrs.start.0).then(|| piece.find(Addr(first - 1))).flatten()
+}
+
 /// Where to end, so that not too many stripes are asked: where a range of the layout ends.
 fn few_ranges(view: &View, range: &Range<LogPos>) -> LogPos {
     let mut stripes = 0;
@@ -236,12 +257,14 @@ pub(super) struct Answer {
 struct Share {
     entries: Vec<Entry>,
     holes: Vec<Hole>,
+    /// Addresses that are trimmed, each with the number of its piece.
+    trimmed: Vec<(usize, AddrRange)>,
     /// Nothing at or past this position is known for sure.
     end: LogPos,
 }
 
 impl Share {
-    fn add(&mut self, piece: &Piece<'_>, answer: Answer) -> Result<(), ClientError> {
+    fn add(&mut self, (nth, piece): (usize, &Piece<'_>), answer: Answer) -> Result<(), ClientError> {
         let Answer { runs, is_heads_only, mut data, origin } = answer;
         let mut next = piece.addrs.start;
         for run in runs.runs() {
@@ -268,7 +291,8 @@ impl Share {
                         &mut self.entries,
                     )?;
                 }
-                StateRef::Junk { .. } | StateRef::Trimmed => {}
+                StateRef::Junk { .. } => {}
+                StateRef::Trimmed => self.trimmed.push((nth, run.range())),
             }
         }
         if next < piece.addrs.end {

@@ -12,11 +12,16 @@
 //! has learnt it; until then it grants nothing in streams. Conditions are decided here as well, and nowhere else
 //! (docs/protocol/streams.md).
 
+pub mod checkpoint;
+mod known;
 mod streams;
 mod writes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+pub use known::KnownStreams;
+
+use checkpoint::{Checkpointing, Chunk};
 use streams::Streams;
 
 use crate::limits;
@@ -182,13 +187,28 @@ impl Sequencer {
 
     /// Takes over what is known of streams below the tail at which this sequencer began: from now on it grants positions in
     /// streams. To be called once.
-    pub fn learn_streams(&mut self, known: BTreeMap<StreamId, StreamTail>) {
+    pub fn learn_streams(&mut self, known: KnownStreams) {
         self.streams.learn(known);
     }
 
     /// Whether it knows where streams end.
     pub fn knows_streams(&self) -> bool {
-        self.streams.is_known()
+        self.streams.known().is_some()
+    }
+
+    /// How many streams it knows, and how many positions in streams it has granted.
+    pub fn count_streams(&self) -> (usize, u64) {
+        (self.streams.known().map_or(0, KnownStreams::len), self.streams.granted())
+    }
+
+    /// Begins a checkpoint in chunks of at most `chunk_bytes`; `None` if it does not know of streams.
+    pub fn begin_checkpoint(&self, chunk_bytes: usize) -> Option<Checkpointing> {
+        self.streams.known().map(|_| Checkpointing::new(self.next, chunk_bytes))
+    }
+
+    /// The next chunk of a checkpoint that this sequencer has begun. What it says is at least as new as the checkpoint's beginning.
+    pub fn next_chunk(&self, making: &mut Checkpointing) -> Option<Chunk> {
+        self.streams.known().map(|known| making.next(known))
     }
 
     /// Where streams end, in the order in which they are asked about. Refuses another epoch, and
@@ -265,5 +285,7 @@ impl Sequencer {
     }
 }
 
+#[cfg(test)]
+mod streams_tests;
 #[cfg(test)]
 mod tests;

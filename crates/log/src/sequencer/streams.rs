@@ -5,13 +5,12 @@
 //! its snapshot holds, however old that is; and one below the low-water mark on a stream that was appended to is neither held nor
 //! broken by what is known here.
 
-use std::collections::BTreeMap;
-
+use super::known::KnownStreams;
 use super::writes::Writes;
 use crate::entry::StreamPlace;
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{LogPos, StreamId, StreamPos};
+use crate::pos::{LogPos, StreamId};
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
 use crate::wire::{GroupGrant, Refusal, TokenGroup};
 
@@ -19,8 +18,10 @@ use crate::wire::{GroupGrant, Refusal, TokenGroup};
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     /// Every stream that has an entry, or was granted a position for one. Unknown at first.
-    known: Option<BTreeMap<StreamId, StreamTail>>,
+    known: Option<KnownStreams>,
     writes: Writes,
+    /// Positions in streams that were granted.
+    granted: u64,
     planted: Planted,
 }
 
@@ -28,26 +29,32 @@ impl Streams {
     /// Of an epoch that begins at `start`.
     pub(super) fn new(start: LogPos, planted: Planted) -> Self {
         let writes = Writes::new(start, limits::SEQUENCER_WRITES_MAX_COUNT);
-        Self { known: None, writes, planted }
+        Self { known: None, writes, granted: 0, planted }
     }
 
     pub(super) fn remember_writes(&mut self, count: usize) {
         self.writes.limit(count);
     }
 
-    pub(super) fn learn(&mut self, known: BTreeMap<StreamId, StreamTail>) {
+    pub(super) fn learn(&mut self, known: KnownStreams) {
         assert!(self.known.is_none(), "streams are learnt once, before anything is granted in them");
         let is_forgotten = self.planted.is(PlantedBug::StreamsForgotten);
-        self.known = Some(if is_forgotten { BTreeMap::new() } else { known });
+        self.known = Some(if is_forgotten { KnownStreams::default() } else { known });
     }
 
-    pub(super) fn is_known(&self) -> bool {
-        self.known.is_some()
+    /// What is known of streams, if anything is.
+    pub(super) fn known(&self) -> Option<&KnownStreams> {
+        self.known.as_ref()
+    }
+
+    /// How many positions in streams were granted.
+    pub(super) fn granted(&self) -> u64 {
+        self.granted
     }
 
     pub(super) fn tails(&self, asked: &[StreamId]) -> Result<Vec<StreamTail>, Refusal> {
         let known = self.known.as_ref().ok_or(Refusal::StreamsUnknown)?;
-        Ok(asked.iter().map(|stream| known.get(stream).copied().unwrap_or_default()).collect())
+        Ok(asked.iter().map(|stream| known.tail(*stream)).collect())
     }
 
     /// Refuses groups that cannot be decided, or that may be of more streams than there is room for.
@@ -58,7 +65,7 @@ impl Streams {
         let known = self.known.as_ref().ok_or(Refusal::StreamsUnknown)?;
         let asked: usize = groups.iter().map(|group| group.streams.len()).sum();
         let (found, limit) = (known.len() + asked, limits::STREAMS_KNOWN_MAX_COUNT);
-        let is_new = |stream: &StreamId| !known.contains_key(stream);
+        let is_new = |stream: &StreamId| !known.contains(*stream);
         if found > limit && groups.iter().flat_map(|group| &group.streams).any(is_new) {
             return Err(Refusal::TooLarge { found: found as u64, limit: limit as u64 });
         }
@@ -76,10 +83,10 @@ impl Streams {
         let mut places = Vec::with_capacity(group.streams.len());
         for &stream in &group.streams {
             let known = self.known.as_mut().expect("the group was admitted");
-            let tail = known.entry(stream).or_default();
-            places.push(StreamPlace { stream, position: tail.next, previous: tail.last });
             let used = if self.planted.is(PlantedBug::StreamPositionReused) { 1 } else { count };
-            *tail = StreamTail { next: StreamPos(tail.next.0 + u64::from(used)), last: Some(last) };
+            let before = known.grant(stream, used, last);
+            places.push(StreamPlace { stream, position: before.next, previous: before.last });
+            self.granted += u64::from(count);
             self.note_writes(stream, group.condition.as_ref(), last);
         }
         (GroupGrant::Granted { count, places }, count)
@@ -105,8 +112,13 @@ impl Streams {
         let mut too_old = None;
         for &key in &condition.reads {
             let known = self.known.as_ref().expect("the group was admitted");
-            let last = known.get(&key.stream).and_then(|tail| tail.last);
-            let Some(last) = last.filter(|&last| last >= snapshot) else { continue };
+            let last = known.tail(key.stream).last.filter(|&last| last >= snapshot);
+            let Some(last) = last else {
+                if known.may_have_unseen(snapshot) {
+                    too_old = Some(GroupGrant::TooOld { low_water: self.writes.low_water() });
+                }
+                continue;
+            };
             // The stream was appended to since: was what was read?
             let written = if key.key == KeyHash::ALL { Some(last) } else { self.last_write(key) };
             match written.filter(|&pos| pos >= snapshot) {
@@ -127,7 +139,3 @@ impl Streams {
         self.writes.last(key).max(whole)
     }
 }
-
-#[cfg(test)]
-#[path = "streams_tests.rs"]
-mod tests;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{Epoch, LogPos, StreamId, StreamPos};
-use crate::sequencer::Sequencer;
+use crate::sequencer::{KnownStreams, Sequencer};
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
 use crate::wire::{Grant, GroupGrant, Refusal, TokenGroup};
 
@@ -126,7 +126,7 @@ fn draw(dice: &mut Dice, next: u64) -> Vec<TokenGroup> {
 fn run(planted: Planted, seed: u64, writes: usize) -> Result<usize, String> {
     let mut model = Model::new();
     let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(START), planted).remembering_writes(writes);
-    sequencer.learn_streams(model.tails.clone());
+    sequencer.learn_streams(KnownStreams::of(model.tails.clone()));
     let (mut dice, mut too_old) = (Dice(seed), 0);
     for _ in 0..60 {
         let groups = draw(&mut dice, model.next);
@@ -178,7 +178,7 @@ fn a_new_sequencer_grants_nothing_in_streams_before_it_knows_them() {
     let answer = GroupGrant::Granted { count: 2, places: Vec::new() };
     assert_eq!(granted, Ok(Grant { first: LogPos(START), groups: vec![answer] }), "nothing was used up");
     let tail = StreamTail { next: StreamPos(8), last: Some(LogPos(70)) };
-    sequencer.learn_streams([(StreamId(300), tail)].into());
+    sequencer.learn_streams(KnownStreams::of([(StreamId(300), tail)].into()));
     assert_eq!(sequencer.stream_tails(Epoch(2), &[StreamId(300), StreamId(301)]).map(|it| it[0]), Ok(tail));
     let granted = sequencer.grant_groups(Epoch(2), &[of_stream]).map(|grant| grant.groups);
     let Ok([GroupGrant::Granted { places, .. }]) = granted.as_deref() else { panic!("{granted:?}") };

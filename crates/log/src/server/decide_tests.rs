@@ -61,6 +61,7 @@ async fn serve(env: Env, id: u64) {
         member: OnceCell::new(),
         sequencer: RefCell::default(),
         forwarder: RefCell::default(),
+        streams: Default::default(),
         layouts: Some(LayoutKeeper::new(&env, register, acceptor)),
         counts_process: false,
         started: env.now(),

@@ -20,10 +20,11 @@ use super::decide::{Preparation, Proposal, prepare};
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
-use super::node::Node;
+use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
+use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
 use super::unit_shell::UnitShell;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
@@ -68,11 +69,25 @@ pub struct LocalOptions {
     pub sockets_between_nodes: bool,
     /// Batches whose grants the sequencer remembers.
     pub remembered_max: usize,
+    /// Writes of parts of streams that its sequencer remembers, for conditions.
+    pub remembered_writes_max: usize,
+    /// Positions in streams after which its sequencer makes a checkpoint of where streams end.
+    pub checkpoint_every: u64,
     /// A fault of the sequencer, the forwarder or the acceptor to put in force.
     pub planted: Planted,
 }
 
 impl LocalOptions {
+    fn grants(&self) -> GrantOptions {
+        let every_count = self.checkpoint_every;
+        GrantOptions {
+            remembered_max: self.remembered_max,
+            remembered_writes_max: self.remembered_writes_max,
+            checkpoints: CheckpointOptions { every_count, ..CheckpointOptions::default() },
+            planted: self.planted,
+        }
+    }
+
     /// One unit in `data`, listening at `listen`, everything else as by default.
     pub fn new(data: &Path, listen: SocketAddr) -> Self {
         Self {
@@ -88,6 +103,8 @@ impl LocalOptions {
             unit: UnitOptions::default(),
             sockets_between_nodes: false,
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
+            remembered_writes_max: limits::SEQUENCER_WRITES_MAX_COUNT,
+            checkpoint_every: limits::CHECKPOINT_EVERY_COUNT,
             planted: Planted::NONE,
         }
     }
@@ -289,6 +306,7 @@ impl LocalCluster {
                 leases: Rc::clone(&leases),
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
+                streams: Default::default(),
                 layouts: keeper.take(),
                 member: OnceCell::new(),
                 counts_process: unit == 0,
@@ -301,7 +319,7 @@ impl LocalCluster {
         started.layout = started.reconfigure(env, cluster, &options, decided).await?;
         let layout = Rc::new(started.layout.clone());
         for node in &started.nodes {
-            node.go_on(&layout, true, options.remembered_max, options.planted);
+            node.go_on(&layout, true, &options.grants());
         }
         Ok(started)
     }

@@ -1,7 +1,7 @@
 //! Servers: thin shells around the pure cores, over real or simulated sockets and drives.
 //!
 //! ```text
-//!   connection ─► node ─┬─► sequencer (a counter)
+//!   connection ─► node ─┬─► sequencer (a counter) ◄── streams: learns where they end, makes checkpoints
 //!                       ├─► forwarder: sequencer, then the units of the batch, by relay
 //!                       ├─► layout keeper: acceptor + register  ◄── decide (proposer)
 //!                       └─► unit shell: unit core + chain; relay: the replicas after it
@@ -26,6 +26,7 @@ mod peers;
 pub mod register;
 mod relay;
 mod reply;
+mod streams;
 mod unit_drives;
 mod unit_shell;
 

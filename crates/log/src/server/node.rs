@@ -19,13 +19,13 @@ use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::relay::Relay;
 use super::reply::{ReplyRoute, UnderWay};
+use super::streams::{CheckpointOptions, StreamKeeper};
 use super::unit_shell::{Route, UnitShell};
 use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClusterId, Epoch, Incarnation, NodeId, RequestId, StreamId};
-use crate::sequencer::Sequencer;
-use crate::stream::StreamTail;
+use crate::pos::{Addr, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
+use crate::sequencer::{KnownStreams, Sequencer};
 use crate::wire::{
     self, Check, Credit, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Grant, GroupGrant, Head, Hello,
     HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
@@ -37,6 +37,17 @@ const UNDER_WAY_MAX: usize = 4096;
 const UNSENT_MAX_BYTES: usize = 16 << 20;
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
+
+/// How the node grants positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GrantOptions {
+    /// Batches whose grants its sequencer remembers.
+    pub(super) remembered_max: usize,
+    /// Writes of parts of streams that it remembers.
+    pub(super) remembered_writes_max: usize,
+    pub(super) checkpoints: CheckpointOptions,
+    pub(super) planted: Planted,
+}
 
 /// A node and its roles.
 pub(super) struct Node {
@@ -52,6 +63,8 @@ pub(super) struct Node {
     pub(super) sequencer: RefCell<Option<Sequencer>>,
     /// Where appends that are sent whole go; with a sequencer only.
     pub(super) forwarder: RefCell<Option<Forwarder>>,
+    /// Learns where streams end; with a sequencer only.
+    pub(super) streams: StreamKeeper,
     pub(super) layouts: Option<Rc<LayoutKeeper>>,
     /// Where relayed writes go on; knows the layout. Set together with the unit.
     pub(super) relay: OnceCell<Rc<Relay>>,
@@ -121,13 +134,7 @@ impl Node {
 
     /// Takes over what `layout` gives this node to do; `may_grant` says that no earlier life of it may have granted positions
     /// in that epoch.
-    pub(super) fn go_on(
-        &self,
-        layout: &Rc<Layout>,
-        may_grant: bool,
-        remembered_max: usize,
-        planted: Planted,
-    ) {
+    pub(super) fn go_on(self: &Rc<Self>, layout: &Rc<Layout>, may_grant: bool, options: &GrantOptions) {
         let Some(relay) = self.relay.get() else { return };
         relay.learn(Rc::clone(layout));
         if let Some(unit) = self.unit.get() {
@@ -135,16 +142,26 @@ impl Node {
         }
         let (mut sequencer, mut forwarder) = (None, None);
         if may_grant && layout.sequencer == self.id {
-            let started = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
+            let started = Sequencer::start_planted(layout.epoch, layout.tail(), options.planted);
             let started = match layout.shortage() {
                 Some((kept, needed)) => started.short_of_replicas(kept, needed),
                 None => started,
             };
-            sequencer = Some(started.remembering(remembered_max));
-            forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), planted));
+            let started = started.remembering(options.remembered_max);
+            let mut started = started.remembering_writes(options.remembered_writes_max);
+            if layout.tail() == LogPos(0) {
+                started.learn_streams(KnownStreams::default());
+            }
+            sequencer = Some(started);
+            forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), options.planted));
         }
+        let is_sequencer = sequencer.is_some();
         self.sequencer.replace(sequencer);
         self.forwarder.replace(forwarder);
+        match is_sequencer {
+            true => self.streams.begin(self, layout, options.checkpoints),
+            false => self.streams.stop(),
+        }
     }
 
     /// Grants nothing of `epoch` and before any more, and does not say where its log ends.
@@ -153,6 +170,7 @@ impl Node {
         if is_over {
             self.sequencer.replace(None);
             self.forwarder.replace(None);
+            self.streams.stop();
         }
     }
 
@@ -399,6 +417,7 @@ impl Session {
                 add(&counters.appends, 1);
                 add(&counters.tokens, append.table.count() as u64);
                 forwarder.append(sequencer, route, append, frame.data);
+                self.node.streams.granted();
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }
@@ -490,20 +509,17 @@ impl Session {
         let mut sequencer = self.node.sequencer.borrow_mut();
         match sequencer.as_mut() {
             None => route.refuse(Refusal::NotServing { roles: Roles::SEQUENCER }),
-            Some(sequencer) => match sequencer.grant_groups(head.epoch, &token.groups) {
-                Ok(grant) => {
-                    self.node.counters.count_grant(&grant);
-                    route.send(&grant);
+            Some(sequencer) => {
+                let granted = sequencer.grant_groups(head.epoch, &token.groups);
+                self.node.look_after_streams(&granted);
+                match granted {
+                    Ok(grant) => {
+                        self.node.counters.count_grant(&grant);
+                        route.send(&grant);
+                    }
+                    Err(refusal) => route.refuse(refusal),
                 }
-                Err(refusal) => route.refuse(refusal),
-            },
-        }
-    }
-
-    fn stream_tails(&self, epoch: Epoch, streams: &[StreamId]) -> Result<Vec<StreamTail>, Refusal> {
-        match self.node.sequencer.borrow().as_ref() {
-            Some(sequencer) if !streams.is_empty() => sequencer.stream_tails(epoch, streams),
-            _ => Ok(Vec::new()),
+            }
         }
     }
 
@@ -517,7 +533,7 @@ impl Session {
         let mut tail = Tail { tail: None, extents, streams: Vec::new() };
         match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
             Some(Ok(next)) => {
-                let streams = self.stream_tails(head.epoch, &check.streams);
+                let streams = self.node.stream_tails(head.epoch, &check.streams);
                 match self.node.leases.check(head.epoch).and(streams) {
                     Ok(streams) => tail = Tail { tail: Some(next), streams, ..tail },
                     Err(refusal) => return route.refuse(refusal),

@@ -26,6 +26,7 @@ mod refusals;
 mod repair;
 mod replicas;
 mod restart;
+mod stream_appends;
 mod streams;
 mod whole;
 mod worlds;

@@ -36,10 +36,11 @@ use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::local::StartError;
-use super::node::Node;
+use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::relay::Relay;
 use super::reply::ReplyRoute;
+use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
 use crate::detector::Timing;
 use crate::layout::Layout;
@@ -75,6 +76,10 @@ pub struct NodeOptions {
     pub unit: UnitOptions,
     /// Batches whose grants its sequencer remembers.
     pub remembered_max: usize,
+    /// Writes of parts of streams that its sequencer remembers, for conditions.
+    pub remembered_writes_max: usize,
+    /// Positions in streams after which its sequencer makes a checkpoint of where streams end.
+    pub checkpoint_every: u64,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
     pub rebuild_bytes_per_second: u64,
     /// How often it looks whether its drives have lost what another replica has.
@@ -104,6 +109,8 @@ impl NodeOptions {
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
+            remembered_writes_max: limits::SEQUENCER_WRITES_MAX_COUNT,
+            checkpoint_every: limits::CHECKPOINT_EVERY_COUNT,
             rebuild_bytes_per_second: 32 << 20,
             repair_every: Duration::from_secs(10),
             find_trimmed_every: Duration::from_secs(10),
@@ -114,6 +121,16 @@ impl NodeOptions {
 }
 
 impl NodeOptions {
+    fn grants(&self) -> GrantOptions {
+        let every_count = self.checkpoint_every;
+        GrantOptions {
+            remembered_max: self.remembered_max,
+            remembered_writes_max: self.remembered_writes_max,
+            checkpoints: CheckpointOptions { every_count, ..CheckpointOptions::default() },
+            planted: self.planted,
+        }
+    }
+
     fn unit_drives(&self, metadata: Option<MetadataDrive>) -> UnitDrives {
         UnitDrives {
             links: links(self.drives.iter(), &self.data, self.id),
@@ -192,6 +209,7 @@ impl ClusterNode {
             leases: Leases::needed(env, options.planted),
             sequencer: RefCell::default(),
             forwarder: RefCell::default(),
+            streams: Default::default(),
             layouts: Some(Rc::clone(&keeper)),
             member: OnceCell::new(),
             counts_process: true,

@@ -1,0 +1,183 @@
+//! Checkpoints of what a sequencer knows of streams: entries of a stream of their own, [`StreamId::SEQUENCER`].
+//!
+//! A checkpoint is several entries, its *chunks*, each with some of the streams in the order of their ids. It need not be of one
+//! moment: together with the entries of streams from the log position on at which it was begun, it says of each stream at
+//! least where it ended. Only one of which every chunk is there counts. (docs/format/log.md)
+
+use bytes::{BufMut, Bytes};
+use ithaca_env::codec::{DecodeError, Decoder};
+use ithaca_env::record::{self, RecordError};
+
+use super::known::KnownStreams;
+use crate::pos::{LogPos, StreamId, StreamPos};
+use crate::stream::StreamTail;
+
+const MAGIC: [u8; 4] = *b"ITsc";
+const VERSION: u16 = 1;
+/// Bytes of a chunk without streams.
+const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 24;
+/// Bytes of a stream in a chunk.
+const STREAM_BYTES: usize = 32;
+/// The last log position of a stream that has none, encoded.
+const NO_LAST: u64 = u64::MAX;
+
+/// A chunk of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The log position at which the checkpoint was begun: with the entries from there on it is whole. It also tells one
+    /// checkpoint from another.
+    pub from: LogPos,
+    /// Its number in the checkpoint, from 0 on.
+    pub number: u32,
+    /// Whether it is the last one.
+    pub is_last: bool,
+    /// Streams and where they end.
+    pub streams: Vec<(StreamId, StreamTail)>,
+}
+
+/// Makes the chunks of one checkpoint, one after the other.
+#[derive(Clone, Debug)]
+pub struct Checkpointing {
+    from: LogPos,
+    number: u32,
+    after: Option<StreamId>,
+    streams_max: usize,
+}
+
+impl Checkpointing {
+    /// A checkpoint that begins at `from`, the sequencer's next position, in chunks of at most `chunk_bytes`.
+    pub(super) fn new(from: LogPos, chunk_bytes: usize) -> Self {
+        let streams_max = (chunk_bytes.saturating_sub(HEAD_BYTES) / STREAM_BYTES).max(1);
+        Self { from, number: 0, after: None, streams_max }
+    }
+
+    /// The next chunk of what is known by now.
+    pub(super) fn next(&mut self, known: &KnownStreams) -> Chunk {
+        let mut streams = known.some_after(self.after, self.streams_max + 1);
+        let is_last = streams.len() <= self.streams_max;
+        streams.truncate(self.streams_max);
+        let chunk = Chunk { from: self.from, number: self.number, is_last, streams };
+        self.number += 1;
+        self.after = chunk.streams.last().map(|(stream, _)| *stream).or(self.after);
+        chunk
+    }
+}
+
+impl Chunk {
+    /// Its entry.
+    pub fn encode(&self) -> Bytes {
+        record::encode(MAGIC, VERSION, |out| {
+            out.put_u64_le(self.from.0);
+            out.put_u32_le(self.number);
+            out.put_u32_le(self.is_last.into());
+            out.put_u32_le(self.streams.len() as u32);
+            out.put_u32_le(0);
+            for (stream, tail) in &self.streams {
+                out.put_u128_le(stream.0);
+                out.put_u64_le(tail.next.0);
+                out.put_u64_le(tail.last.map_or(NO_LAST, |pos| pos.0));
+            }
+        })
+    }
+
+    /// The chunk that an entry is.
+    pub fn decode(entry: &[u8]) -> Result<Self, RecordError> {
+        let (_, body) = record::decode(MAGIC, VERSION, entry)?;
+        let mut decoder = Decoder::new(body);
+        let from = LogPos(decoder.u64("first position after a checkpoint")?);
+        let number = decoder.u32("chunk")?;
+        let is_last = match decoder.u32("last chunk")? {
+            0 => false,
+            1 => true,
+            other => return Err(invalid("last chunk", other.into(), "0 or 1").into()),
+        };
+        let count = decoder.u32("stream count")? as usize;
+        let reserved = decoder.u32("chunk reserved")?;
+        if reserved != 0 {
+            return Err(invalid("chunk reserved", reserved.into(), "0").into());
+        }
+        let mut streams = Vec::with_capacity(count.min(decoder.left() / STREAM_BYTES));
+        for _ in 0..count {
+            let stream = StreamId(decoder.u128("stream")?);
+            let next = StreamPos(decoder.u64("next stream position")?);
+            let last = Some(decoder.u64("last position")?).filter(|&pos| pos != NO_LAST).map(LogPos);
+            streams.push((stream, StreamTail { next, last }));
+        }
+        decoder.finish()?;
+        Ok(Self { from, number, is_last, streams })
+    }
+}
+
+fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
+    DecodeError::Invalid { field, found, expected }
+}
+
+/// The checkpoint that these chunks are, if every one of it is there; they come in the order of the log, perhaps with others.
+pub fn complete(chunks: &[Chunk], from: LogPos) -> Option<KnownStreams> {
+    let mut known = KnownStreams::default();
+    let mut wanted = 0;
+    for chunk in chunks.iter().filter(|chunk| chunk.from == from) {
+        if chunk.number != wanted {
+            continue;
+        }
+        chunk.streams.iter().for_each(|&(stream, tail)| known.note_tail(stream, tail));
+        wanted += 1;
+        if chunk.is_last {
+            return Some(known);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(count: u64) -> KnownStreams {
+        let tail = |stream: u64| StreamTail {
+            next: StreamPos(stream % 5),
+            last: (stream % 5 > 0).then_some(LogPos(stream)),
+        };
+        KnownStreams::of((0..count).map(|stream| (StreamId(stream.into()), tail(stream))).collect())
+    }
+
+    fn chunks(known: &KnownStreams, streams_max: usize) -> Vec<Chunk> {
+        let mut making = Checkpointing::new(LogPos(70), HEAD_BYTES + streams_max * STREAM_BYTES);
+        let mut chunks = vec![making.next(known)];
+        while !chunks[chunks.len() - 1].is_last {
+            chunks.push(making.next(known));
+        }
+        chunks
+    }
+
+    #[test]
+    fn a_checkpoint_is_what_was_known_however_many_chunks_it_has() {
+        for (count, streams_max) in [(0, 3), (1, 3), (3, 3), (4, 3), (9, 3), (100, 7)] {
+            let known = known(count);
+            let made = chunks(&known, streams_max);
+            assert_eq!(made.len(), (count as usize).div_ceil(streams_max).max(1));
+            let read: Result<Vec<Chunk>, _> =
+                made.iter().map(|chunk| Chunk::decode(&chunk.encode())).collect();
+            assert_eq!(read.as_ref(), Ok(&made));
+            assert_eq!(complete(&made, LogPos(70)), Some(known));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_which_a_chunk_is_missing_does_not_count() {
+        // Its streams would be taken for empty.
+        let made = chunks(&known(9), 3);
+        for missing in 0..made.len() {
+            let mut rest = made.clone();
+            rest.remove(missing);
+            assert_eq!(complete(&rest, LogPos(70)), None, "without {missing}");
+        }
+        assert_eq!(complete(&made, LogPos(71)), None);
+    }
+
+    #[test]
+    fn every_truncation_of_a_chunk_is_refused() {
+        let entry = chunks(&known(3), 3)[0].encode();
+        assert!((0..entry.len()).all(|len| Chunk::decode(&entry[..len]).is_err()));
+    }
+}

@@ -1,0 +1,200 @@
+//! Appending to streams: places follow each other, conditions hold, and a new sequencer goes on where the old one was.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_log::client::{AppendTo, Client, ClientError, Placed, StreamsError};
+use ithaca_log::pos::{LogPos, StreamId, StreamPos};
+use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
+
+use crate::worlds::{append, connect, entry, options, replicated, restart, run};
+
+const A: StreamId = StreamId(1000);
+const B: StreamId = StreamId(1 << 100);
+
+fn key(stream: StreamId, key: u64) -> ConflictKey {
+    ConflictKey { stream, key: KeyHash(key) }
+}
+
+/// An append that changes a part of A, and depends on what it was at `snapshot`.
+fn change(client: &Client, part: u64, snapshot: LogPos) -> AppendTo {
+    let (reads, writes) = (vec![key(A, part)], vec![key(A, part)]);
+    client.append_if(&[A], Condition { snapshot, reads, writes }, Bytes::from_static(b"change"))
+}
+
+/// The positions in the stream of everything that it holds, and where those entries stand in the log.
+async fn held(client: &Client, stream: StreamId) -> Vec<(u64, u64)> {
+    let tail = client.check().await.expect("it serves").tail;
+    let (mut held, mut next) = (Vec::new(), LogPos(0));
+    while next < tail {
+        let part = client.read_stream(stream, next..tail, 1 << 20).await.expect("readable");
+        for entry in part.entries {
+            let place = entry.streams.iter().find(|place| place.stream == stream).expect("of the stream");
+            held.push((place.position.0, entry.pos.0));
+        }
+        next = part.upto;
+    }
+    held
+}
+
+fn placed(places: &[Placed], nth: usize) -> Vec<(u64, u64)> {
+    places.iter().map(|placed| (placed.places[nth].0, placed.pos.0)).collect()
+}
+
+async fn start(env: &Env, options: &LocalOptions) -> (LocalCluster, Client) {
+    let cluster = restart(env, options.clone()).await;
+    let client = connect(env, &cluster).await;
+    (cluster, client)
+}
+
+async fn all(appends: Vec<AppendTo>) -> Vec<Placed> {
+    let mut placed = Vec::new();
+    for append in appends {
+        placed.push(append.await.expect("appended"));
+    }
+    placed
+}
+
+#[test]
+fn entries_stand_in_each_of_their_streams_one_after_the_other() {
+    // Plain appends, appends to one stream and to two, all in a few batches, on several stripes.
+    run(async |env, dir| {
+        let (_cluster, client) = start(&env, &replicated(dir.path(), 3, 2)).await;
+        let (mut one, mut two, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..200 {
+            match number % 7 {
+                0 | 1 => plain.push(client.append(entry(number))),
+                2 => two.push(client.append_to(&[B, A], entry(number))),
+                _ => one.push(client.append_to(&[A], entry(number))),
+            }
+        }
+        let (one, two) = (all(one).await, all(two).await);
+        for append in plain {
+            append.await.expect("appended");
+        }
+        let mut in_a = placed(&one, 0);
+        in_a.extend(placed(&two, 1));
+        in_a.sort_unstable();
+        assert!(in_a.iter().map(|(position, _)| *position).eq(0..in_a.len() as u64), "{in_a:?}");
+        assert_eq!(held(&client, A).await, in_a);
+        assert_eq!(held(&client, B).await, placed(&two, 0));
+        let tails = client.stream_tails(&[A, B, StreamId(7777)]).await.expect("it serves");
+        assert_eq!(tails.tail, LogPos(200));
+        let ends: Vec<_> = tails.streams.iter().map(|tail| (tail.next.0, tail.last)).collect();
+        let last = |held: &[(u64, u64)]| held.last().map(|&(_, pos)| LogPos(pos));
+        let two = placed(&two, 0);
+        assert_eq!(ends, [(in_a.len() as u64, last(&in_a)), (two.len() as u64, last(&two)), (0, None)]);
+    });
+}
+
+#[test]
+fn an_append_whose_read_was_written_since_is_refused_alone() {
+    run(async |env, dir| {
+        let (_cluster, client) = start(&env, &options(dir.path(), 2)).await;
+        let before = append(&client, 0, 5).await;
+        // All in one batch: parts 1 and 2 are changed twice from the same snapshot.
+        let snapshot = LogPos(before.len() as u64);
+        let changes: Vec<AppendTo> =
+            [1, 2, 1, 3, 2].iter().map(|&part| change(&client, part, snapshot)).collect();
+        let behind = client.append_to(&[A, B], entry(1));
+        let mut results = Vec::new();
+        for change in changes {
+            results.push(change.await.map(|placed| (placed.pos.0, placed.places[0].0)));
+        }
+        let conflict = |part, pos| Err(ClientError::Conflict { key: key(A, part), pos: LogPos(pos) });
+        assert_eq!(results, [Ok((5, 0)), Ok((6, 1)), conflict(1, 5), Ok((7, 2)), conflict(2, 6)]);
+        let behind = behind.await.expect("appended");
+        assert_eq!((behind.pos, behind.places), (LogPos(8), vec![StreamPos(3), StreamPos(0)]));
+        assert_eq!(held(&client, A).await, [(0, 5), (1, 6), (2, 7), (3, 8)]);
+        // It names no part: all of the stream is changed.
+        assert_eq!(change(&client, 9, LogPos(8)).await, Err(conflict_of(key(A, 9), 8)));
+        assert!(change(&client, 9, LogPos(9)).await.is_ok());
+    });
+}
+
+fn conflict_of(key: ConflictKey, pos: u64) -> ClientError {
+    ClientError::Conflict { key, pos: LogPos(pos) }
+}
+
+#[test]
+fn a_restarted_cluster_grants_no_stream_position_twice_with_and_without_checkpoints() {
+    // A new sequencer that takes a stream for shorter than it is gives its positions away again.
+    for checkpoint_every in [3, 65_536] {
+        run(async |env, dir| {
+            let options = LocalOptions { checkpoint_every, ..replicated(dir.path(), 3, 2) };
+            let (mut cluster, mut client) = start(&env, &options).await;
+            let (mut in_a, mut in_b) = (Vec::new(), Vec::new());
+            for round in 0..4 {
+                append(&client, 0, 10).await;
+                in_b.extend(placed(&all(vec![client.append_to(&[B], entry(round))]).await, 0));
+                let appends = (0..6).map(|number| client.append_to(&[A], entry(number))).collect();
+                in_a.extend(placed(&all(appends).await, 0));
+                let snapshot = client.check().await.expect("it serves").tail;
+                drop((cluster, client));
+                (cluster, client) = start(&env, &options).await;
+                let tails = client.stream_tails(&[A, B]).await.expect("it serves");
+                let next: Vec<u64> = tails.streams.iter().map(|tail| tail.next.0).collect();
+                assert_eq!(next, [in_a.len() as u64, in_b.len() as u64], "after {round}");
+                // What was written before the sequencer began it knows by stream, not by part.
+                assert!(matches!(change(&client, 5, LogPos(0)).await, Err(ClientError::TooOld { .. })));
+                let change = change(&client, 5, snapshot).await.expect("nothing was written since");
+                in_a.extend(placed(&[change], 0));
+            }
+            assert_eq!(held(&client, A).await, in_a);
+            assert_eq!(held(&client, B).await, in_b);
+            if checkpoint_every == 3 {
+                let deadline = env.now() + Duration::from_secs(20);
+                while held(&client, StreamId::SEQUENCER).await.is_empty() {
+                    assert!(env.now() < deadline, "no checkpoint");
+                    env.yield_now().await;
+                }
+            }
+            drop(cluster);
+        });
+    }
+}
+
+#[test]
+fn streams_whose_entries_are_trimmed_go_on_above_what_they_were() {
+    // Nobody can say which streams the trimmed entries were in: no position of them may come again.
+    run(async |env, dir| {
+        let options = options(dir.path(), 1);
+        let (cluster, client) = start(&env, &options).await;
+        let appends = (0..6).map(|number| client.append_to(&[A], entry(number))).collect();
+        let before = placed(&all(appends).await, 0);
+        client.trim_range(LogPos(4)..LogPos(6)).await.expect("trimmed");
+        drop((cluster, client));
+        let (_cluster, client) = start(&env, &options).await;
+        let after = client.append_to(&[A], entry(7)).await.expect("appended");
+        assert!(after.places[0].0 > before[5].0, "{after:?}");
+        let old = Condition { snapshot: LogPos(4), reads: vec![key(A, KeyHash::ALL.0)], writes: vec![] };
+        let other = Condition { snapshot: LogPos(4), reads: vec![key(B, 1)], writes: vec![] };
+        assert!(matches!(client.append_if(&[A], old, entry(8)).await, Err(ClientError::Conflict { .. })));
+        assert!(matches!(client.append_if(&[B], other, entry(8)).await, Err(ClientError::TooOld { .. })));
+    });
+}
+
+#[test]
+fn names_are_listed_once_and_streams_that_cannot_be_are_refused() {
+    run(async |env, dir| {
+        let (_cluster, client) = start(&env, &options(dir.path(), 1)).await;
+        for name in ["orders", "users", "orders"] {
+            let stream = client.stream(name).await.expect("named");
+            client.append_to(&[stream], entry(1)).await.expect("appended");
+        }
+        assert_eq!(client.stream_names().await.expect("it serves"), ["orders", "users"]);
+        let long = "x".repeat(256);
+        let refused = client.stream(&long).await;
+        assert_eq!(refused, Err(StreamsError::Name { len: 256, limit: 255 }.into()));
+        let twice = client.append_to(&[A, B, A], entry(1)).await;
+        assert_eq!(twice, Err(StreamsError::Twice { stream: A }.into()));
+        let many: Vec<StreamId> = (0..17).map(|stream| StreamId(1000 + stream)).collect();
+        let refused = client.append_to(&many, entry(1)).await;
+        assert_eq!(refused, Err(StreamsError::TooMany { found: 17, limit: 16 }.into()));
+        let foreign = Condition { writes: vec![key(B, 1)], ..Condition::default() };
+        let refused = client.append_if(&[A], foreign, entry(1)).await;
+        assert_eq!(refused, Err(StreamsError::NotItsStream { key: key(B, 1) }.into()));
+    });
+}
