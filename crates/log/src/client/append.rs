@@ -28,7 +28,8 @@ use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::tokens::{self, Room};
 use super::{Inner, View, WriteLimits};
-use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamId, StreamPos};
+use crate::entry::StreamPlace;
+use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamId};
 use crate::stream::Condition;
 use crate::wire::{Appended, Grant, Kind, Token};
 
@@ -52,8 +53,8 @@ pub struct AppendTo {
 pub struct Placed {
     /// Its position in the log.
     pub pos: LogPos,
-    /// Its position in each of its streams, in the order in which they were named.
-    pub places: Vec<StreamPos>,
+    /// Its place in each of its streams, in the order in which they were named.
+    pub places: Vec<StreamPlace>,
 }
 
 impl Future for Append {

@@ -20,7 +20,7 @@ use super::{Inner, View};
 use crate::entry::{EntryMeta, StreamGroup};
 use crate::layout::Piece;
 use crate::planted::PlantedBug;
-use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo, StreamPos};
+use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
 use crate::wire::{self, FLAG_RELAY, Head, Outcome, Refusal, Taken, Written};
 
 /// Whether entries may have been written at their positions before.
@@ -261,10 +261,7 @@ impl Writing<'_> {
         for group in &self.groups {
             match nth.checked_sub(group.count.into()) {
                 Some(rest) => nth = rest,
-                None => {
-                    let places = group.places.iter().map(|place| StreamPos(place.position.0 + nth));
-                    return Placed { pos, places: places.collect() };
-                }
+                None => return Placed { pos, places: group.places_of(nth as u32, pos) },
             }
         }
         Placed { pos, places: Vec::new() }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_log::client::{AppendTo, Client, ClientError, Placed, StreamsError};
+use ithaca_log::entry::StreamPlace;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::server::{LocalCluster, LocalOptions};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
@@ -40,7 +41,7 @@ async fn held(client: &Client, stream: StreamId) -> Vec<(u64, u64)> {
 }
 
 fn placed(places: &[Placed], nth: usize) -> Vec<(u64, u64)> {
-    places.iter().map(|placed| (placed.places[nth].0, placed.pos.0)).collect()
+    places.iter().map(|placed| (placed.places[nth].position.0, placed.pos.0)).collect()
 }
 
 async fn start(env: &Env, options: &LocalOptions) -> (LocalCluster, Client) {
@@ -101,12 +102,18 @@ fn an_append_whose_read_was_written_since_is_refused_alone() {
         let behind = client.append_to(&[A, B], entry(1));
         let mut results = Vec::new();
         for change in changes {
-            results.push(change.await.map(|placed| (placed.pos.0, placed.places[0].0)));
+            results.push(change.await.map(|placed| (placed.pos.0, placed.places[0].position.0)));
         }
         let conflict = |part, pos| Err(ClientError::Conflict { key: key(A, part), pos: LogPos(pos) });
         assert_eq!(results, [Ok((5, 0)), Ok((6, 1)), conflict(1, 5), Ok((7, 2)), conflict(2, 6)]);
         let behind = behind.await.expect("appended");
-        assert_eq!((behind.pos, behind.places), (LogPos(8), vec![StreamPos(3), StreamPos(0)]));
+        let place = |stream, position, previous: Option<u64>| StreamPlace {
+            stream,
+            position: StreamPos(position),
+            previous: previous.map(LogPos),
+        };
+        let places = vec![place(A, 3, Some(7)), place(B, 0, None)];
+        assert_eq!(behind, Placed { pos: LogPos(8), places });
         assert_eq!(held(&client, A).await, [(0, 5), (1, 6), (2, 7), (3, 8)]);
         // It names no part: all of the stream is changed.
         assert_eq!(change(&client, 9, LogPos(8)).await, Err(conflict_of(key(A, 9), 8)));
@@ -168,7 +175,7 @@ fn streams_whose_entries_are_trimmed_go_on_above_what_they_were() {
         drop((cluster, client));
         let (_cluster, client) = start(&env, &options).await;
         let after = client.append_to(&[A], entry(7)).await.expect("appended");
-        assert!(after.places[0].0 > before[5].0, "{after:?}");
+        assert!(after.places[0].position.0 > before[5].0, "{after:?}");
         let old = Condition { snapshot: LogPos(4), reads: vec![key(A, KeyHash::ALL.0)], writes: vec![] };
         let other = Condition { snapshot: LogPos(4), reads: vec![key(B, 1)], writes: vec![] };
         assert!(matches!(client.append_if(&[A], old, entry(8)).await, Err(ClientError::Conflict { .. })));
