@@ -28,8 +28,9 @@ use crate::wire::Refusal;
 
 /// How long each call of the node as a client may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The wait before what failed is tried again.
-const RETRY_WAIT: Duration = Duration::from_millis(5);
+/// The wait before what failed is tried again, at first and at last.
+const RETRY_MIN: Duration = Duration::from_millis(5);
+const RETRY_MAX: Duration = Duration::from_millis(200);
 /// The wait before a checkpoint that failed is tried again.
 const CHECKPOINT_RETRY_WAIT: Duration = Duration::from_millis(500);
 /// Bytes of heads that are asked for in one piece.
@@ -146,7 +147,7 @@ impl Keeping {
 
     /// Learns where streams end and tells the sequencer. Tries until it is done. Where the latest checkpoint stands.
     async fn learn(&self) -> Vec<LogPos> {
-        let began = self.env.now();
+        let (began, mut wait) = (self.env.now(), RETRY_MIN);
         loop {
             match self.try_learn().await {
                 Ok((known, from, chunks)) => {
@@ -164,7 +165,8 @@ impl Keeping {
                 }
                 Err(error) => {
                     tracing::info!(epoch = self.layout.epoch.0, %error, "streams are not known yet");
-                    self.env.sleep(RETRY_WAIT).await;
+                    self.env.sleep(wait).await;
+                    wait = (2 * wait).min(RETRY_MAX);
                 }
             }
         }
