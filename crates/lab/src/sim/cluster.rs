@@ -73,7 +73,10 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "workload.forwarded", choices: &[0, 1, 1, 2] },
     Setting { name: "workload.relayed", choices: &[0, 1] },
     Setting { name: "workload.pause_us", choices: &[3_000, 100_000, 300_000] },
+    Setting { name: "workload.streams", choices: &[0, 0, 0, 1, 4] },
     Setting { name: "sequencer.remembered", choices: &[1, 4, 65_536] },
+    Setting { name: "sequencer.writes", choices: &[4, 65_536] },
+    Setting { name: "sequencer.checkpoint", choices: &[4, 30, 65_536] },
     Setting { name: "link.loss_ppm", choices: &[0, 0, 1_000, 20_000] },
     Setting { name: "link.reset_ppm", choices: &[0, 0, 0, 2_000] },
     Setting { name: "link.split_ppm", choices: &[0, 50_000, 500_000] },
@@ -450,6 +453,8 @@ fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> No
     options.create_bytes = (64 << 10) + 4 * segment_bytes;
     options.chain = chain;
     options.remembered_max = plan.setting("sequencer.remembered", 65_536) as usize;
+    options.remembered_writes_max = plan.setting("sequencer.writes", 65_536) as usize;
+    options.checkpoint_every = plan.setting("sequencer.checkpoint", 65_536);
     options.find_trimmed_every = FIND_TRIMMED_EVERY;
     options.repair_every = REPAIR_EVERY;
     options.planted = planted;

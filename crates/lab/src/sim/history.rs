@@ -7,6 +7,7 @@ use ithaca_log::client::ClientError;
 use ithaca_log::pos::LogPos;
 
 use super::scenario::Points;
+use super::streams::StreamHistory;
 use super::value::Value;
 
 /// A point in the run's order of beginnings and ends of calls.
@@ -121,6 +122,8 @@ pub struct History {
     pub differences: RefCell<Vec<String>>,
     /// Positions that were called damaged.
     pub damaged: RefCell<Vec<u64>>,
+    /// What was done with streams.
+    pub streams: StreamHistory,
 }
 
 impl History {
@@ -140,6 +143,7 @@ impl History {
         points.see("a trimmed position was read", saw(Seen::Trimmed));
         points.see("an unwritten position was read", saw(Seen::Unwritten));
         points.see("a fill met data", saw(Seen::SomeData));
+        self.streams.add_points(points);
     }
 
     /// The next moment.

@@ -48,6 +48,9 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "workload.burst_max", choices: &[1, 4, 16] },
     Setting { name: "workload.forwarded", choices: &[0, 1, 1, 2] },
     Setting { name: "workload.relayed", choices: &[0, 1] },
+    Setting { name: "workload.streams", choices: &[0, 0, 0, 1, 4] },
+    Setting { name: "sequencer.writes", choices: &[4, 65_536] },
+    Setting { name: "sequencer.checkpoint", choices: &[4, 30, 65_536] },
     Setting { name: "topology.sockets", choices: &[0, 1] },
     Setting { name: "sequencer.remembered", choices: &[1, 4, 65_536] },
     Setting { name: "chain.segment_kib", choices: &[128, 128, 256] },
@@ -265,6 +268,8 @@ fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOption
         drives: drives.map(PathBuf::from).collect(),
         sockets_between_nodes: number("topology.sockets", 0) == 1,
         remembered_max: number("sequencer.remembered", 65_536) as usize,
+        remembered_writes_max: number("sequencer.writes", 65_536) as usize,
+        checkpoint_every: number("sequencer.checkpoint", 65_536),
         create_bytes: (64 << 10) + 4 * segment_bytes,
         chain,
         ..LocalOptions::new(Path::new("data"), listen)

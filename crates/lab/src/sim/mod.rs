@@ -14,6 +14,8 @@ mod planted;
 mod replicas;
 mod scenario;
 mod shrink;
+mod stream_work;
+mod streams;
 mod unneeded;
 pub mod value;
 mod volume;

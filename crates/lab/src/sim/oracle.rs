@@ -3,6 +3,7 @@
 //! * 15 one value per position for ever · 16 no acknowledged append lost · 17 positions unique
 //! * 18 reads and tails are linearizable: what was acknowledged before a call began is seen by it
 //! * 21 a position is data for all or junk for all · 22 trims are for ever
+//! * 28, 30 and conditions: [`streams`]
 //! * an append that certainly failed, or stands elsewhere, is never seen; no value stands twice
 //!
 //! Because each position is written once, a check of the whole history takes one pass over sorted lists.
@@ -10,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::history::{Fate, History, Moment, Seen};
+use super::streams;
 use super::value::Value;
 
 /// What is wrong with a history, in words for people.
@@ -79,7 +81,8 @@ fn check(history: &History) -> Result<(), Violation> {
     fates_hold(history, &places)?;
     looks_agree(history, &places)?;
     order_of_appends(history)?;
-    tails(history)
+    tails(history)?;
+    streams::check(history)
 }
 
 fn gather_appends(history: &History, places: &mut BTreeMap<u64, Place>) -> Result<(), Violation> {

@@ -48,6 +48,8 @@ pub struct Shared {
     pub forwarded: Forwarded,
     /// Whether writes are handed on by the nodes of the units.
     pub relayed: bool,
+    /// How many streams there are; 0 if none is used.
+    pub streams: u64,
     /// A fault of the clients to put in force.
     pub planted: Planted,
     /// Clients that have done all their operations.
@@ -71,6 +73,7 @@ impl Shared {
                 _ => Forwarded::Odd,
             },
             relayed: plan.setting("workload.relayed", 1) == 1,
+            streams: plan.setting("workload.streams", 0),
             planted,
             done: Cell::new(0),
             elsewhere: Cell::new(0),
@@ -139,20 +142,23 @@ pub fn result_of<T: 'static>(env: &Env, task: impl Future<Output = T> + 'static)
 }
 
 /// One client of the workload.
-struct Worker {
+pub(super) struct Worker {
     env: Env,
-    dice: Dice,
-    shared: Rc<Shared>,
-    client: Client,
+    pub(super) dice: Dice,
+    pub(super) shared: Rc<Shared>,
+    pub(super) client: Client,
     number: u32,
     next_value: u32,
     draws: u64,
+    /// The tail, as it was when it was asked for last: what transactions begin with.
+    pub(super) snapshot: LogPos,
 }
 
 /// Does `operations` operations as client `number` (from 1).
 async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations: u64) {
     let client = shared.connect(&env, number).await;
-    let mut worker = Worker { env, dice, shared, client, number, next_value: 0, draws: 0 };
+    let (next_value, draws, snapshot) = (0, 0, LogPos(0));
+    let mut worker = Worker { env, dice, shared, client, number, next_value, draws, snapshot };
     let mut left = operations;
     while left > 0 {
         left = left.saturating_sub(worker.operate().await);
@@ -167,13 +173,13 @@ async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations:
 }
 
 impl Worker {
-    fn draw(&mut self, bound: u64) -> u64 {
+    pub(super) fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
         self.dice.below(Domain::User(1), u64::from(self.number), self.draws, bound.max(1))
     }
 
     /// A position that may hold something: any, or one at the end, where things are decided.
-    fn known(&mut self) -> u64 {
+    pub(super) fn known(&mut self) -> u64 {
         let end = self.shared.history.known_end();
         match self.draw(3) {
             0 => end + self.draw(4),
@@ -190,6 +196,7 @@ impl Worker {
                 let pos = self.known();
                 self.read(pos).await;
             }
+            13..=15 if self.uses_streams() => self.read_stream().await,
             13..=15 => {
                 let from = self.known();
                 self.read_range(from, from + 1 + self.dice.seed() % 17).await;
@@ -206,6 +213,7 @@ impl Worker {
                 let end = self.known() * (1 + self.draw(3)) / 4;
                 self.trim(0..end).await;
             }
+            _ if self.uses_streams() => self.check_streams().await,
             _ => self.check().await,
         }
         1
@@ -225,12 +233,23 @@ impl Worker {
                 _ => self.draw(200),
             };
             let bytes = value.encode((len as usize).max(VALUE_MIN_BYTES));
+            let asked = if self.uses_streams() { Some(self.asked()) } else { None };
             let start = self.shared.history.now();
-            under_way.push((value, start, self.client.append(bytes)));
+            under_way.push((value, start, self.send(value, asked, bytes)));
         }
         for (value, start, append) in under_way {
-            let fate = Fate::of(&append.await);
-            self.shared.history.appended(value, start, fate);
+            let placed = append.placed().await;
+            let history = &self.shared.history;
+            match &placed {
+                Ok(placed) => history.streams.told(placed.pos.0, value, placed.places.clone()),
+                Err(ClientError::Conflict { .. }) => history.streams.refused(true),
+                Err(ClientError::TooOld { low_water }) => {
+                    history.streams.refused(false);
+                    self.snapshot = self.snapshot.max(*low_water);
+                }
+                Err(_) => {}
+            }
+            history.appended(value, start, Fate::of(&placed.map(|placed| placed.pos)));
         }
         count
     }
@@ -293,12 +312,17 @@ pub fn note_entries(history: &History, from: u64, entries: &[Entry], start: Mome
     }
 }
 
-fn note_entry(history: &History, entry: &Entry, start: Moment) {
+pub(super) fn note_entry(history: &History, entry: &Entry, start: Moment) {
     let seen = match entry.kind {
         EntryKind::Junk => Seen::Junk,
         EntryKind::Trimmed => Seen::Trimmed,
+        // The system's own.
+        EntryKind::Data if entry.streams.iter().any(|place| place.stream.is_system()) => Seen::SomeData,
         EntryKind::Data => match Value::decode(&entry.data) {
-            Some(value) => Seen::Data(value),
+            Some(value) => {
+                history.streams.saw(entry.pos.0, value, &entry.streams);
+                Seen::Data(value)
+            }
             None => {
                 let len = entry.data.len();
                 history.wrong.borrow_mut().push(format!("the {len} bytes at {} are nobody's", entry.pos.0));
@@ -309,7 +333,7 @@ fn note_entry(history: &History, entry: &Entry, start: Moment) {
     history.saw(entry.pos.0, seen, start);
 }
 
-fn note_failure(history: &History, error: &ClientError, start: Moment) {
+pub(super) fn note_failure(history: &History, error: &ClientError, start: Moment) {
     match error {
         ClientError::Unwritten { pos } => history.saw(pos.0, Seen::Unwritten, start),
         ClientError::Damaged { pos } => history.damaged.borrow_mut().push(pos.0),
