@@ -129,6 +129,9 @@ pub enum Command {
     /// Append to the log and read from it
     #[command(subcommand)]
     Log(LogCommand),
+    /// Append to streams of the log and see where they end
+    #[command(subcommand)]
+    Stream(StreamCommand),
     /// Make volumes and export them as block devices
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -338,6 +341,9 @@ pub enum LogCommand {
         /// Each line is an entry, without its newline
         #[arg(long)]
         lines: bool,
+        /// A stream that each entry belongs to; several are allowed
+        #[arg(long = "stream", value_name = "NAME", value_parser = parse_stream)]
+        streams: Vec<String>,
     },
     /// Print an entry, or every entry of a range
     #[command(after_help = "Example:\n  ithaca log read 7\n  ithaca log read --from 0 --to 100 --json\n\n\
@@ -386,6 +392,45 @@ pub enum LogCommand {
     },
 }
 
+/// `ithaca stream`.
+#[derive(Subcommand, Debug)]
+pub enum StreamCommand {
+    /// Append the input as one entry of a stream, or each of its lines as one
+    #[command(after_help = "Example:\n  printf 'one\\ntwo\\n' | ithaca stream append orders --lines\n\n\
+                      The entry's position in the stream is printed, and with --json that in the log too. Otherwise as \
+                      `log append`.")]
+    Append {
+        /// The stream
+        #[arg(value_parser = parse_stream)]
+        name: String,
+        /// A file; `-` or nothing is the standard input
+        #[arg(value_name = "FILE")]
+        input: Option<PathBuf>,
+        /// Each line is an entry, without its newline
+        #[arg(long)]
+        lines: bool,
+    },
+    /// Show the position that a stream's next entry gets
+    #[command(after_help = "Example:\n  ithaca stream check orders --json")]
+    Check {
+        /// The stream
+        #[arg(value_parser = parse_stream)]
+        name: String,
+    },
+    /// List the names of all streams
+    #[command(after_help = "Example:\n  ithaca stream ls")]
+    Ls,
+}
+
+/// A stream's name, of a length that is allowed.
+fn parse_stream(name: &str) -> Result<String, String> {
+    let limit = ithaca_log::limits::STREAM_NAME_MAX_BYTES;
+    match name.len() {
+        len if (1..=limit).contains(&len) => Ok(name.to_owned()),
+        len => Err(format!("a name of {len} bytes; 1 to {limit} are allowed")),
+    }
+}
+
 /// `ithaca config`.
 #[derive(Subcommand, Debug)]
 pub enum ConfigCommand {
@@ -425,6 +470,9 @@ pub struct BenchArgs {
     /// Read from the whole log, not only from its last entries
     #[arg(long)]
     pub cold: bool,
+    /// Streams of each client, for the workload that appends to streams
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub streams: u32,
     /// Who carries entries to the units that keep them
     #[arg(long, value_enum, default_value_t = Carrier::Sequencer)]
     pub carrier: Carrier,

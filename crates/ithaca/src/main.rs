@@ -19,6 +19,7 @@ mod members;
 mod output;
 mod quantity;
 mod serve;
+mod stream;
 mod top;
 mod volume;
 
@@ -69,6 +70,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
             members::layout(&cli.global, *history, &mut out)
         }
         Command::Log(command) => log::run(&cli.global, command, &mut out),
+        Command::Stream(command) => stream::run(&cli.global, command, &mut out),
         Command::Volume(command) => volume::run(command, out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),

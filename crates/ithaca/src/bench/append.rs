@@ -1,4 +1,4 @@
-//! Appends entries of one size, a window of them in flight.
+//! Appends entries of one size, a window of them in flight, to no stream or to several in turn.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -9,27 +9,42 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use ithaca_env::Time;
 use ithaca_env::task::TaskHandle;
-use ithaca_log::client::{Append, Client, ClientError};
+use ithaca_log::client::{AppendTo, Client, ClientError};
+use ithaca_log::pos::StreamId;
 
 use super::meter::Meter;
 
 /// Appends that were begun together.
 struct Begun {
     at: Time,
-    append: Append,
+    append: AppendTo,
 }
 
-/// Starts a worker that keeps `window` appends of `size` bytes in flight.
-pub fn start(meter: &Rc<Meter>, client: Client, window: usize, size: usize) -> TaskHandle<()> {
+/// `count` streams of one client of a bench: an entry in each of them, then again.
+pub fn streams(client: &Client, count: u32) -> Vec<StreamId> {
+    (0..count).map(|nth| StreamId::of_name(&format!("bench {} {nth}", client.id()))).collect()
+}
+
+/// Starts a worker that keeps `window` appends of `size` bytes in flight, each to the next one of `streams`, if there are any.
+pub fn start(
+    meter: &Rc<Meter>,
+    client: Client,
+    window: usize,
+    size: usize,
+    streams: Vec<StreamId>,
+) -> TaskHandle<()> {
     let worker = Rc::clone(meter);
     meter.env().spawn(async move {
         let meter = worker;
         let entry = payload(size, client.id().0);
         let mut in_flight: VecDeque<Begun> = VecDeque::with_capacity(window);
+        let mut next = 0;
         loop {
             let at = meter.now();
             while in_flight.len() < window && !meter.is_stopped() {
-                in_flight.push_back(Begun { at, append: client.append(entry.clone()) });
+                let stream = streams.get(next % streams.len().max(1)).map_or(&[][..], std::slice::from_ref);
+                in_flight.push_back(Begun { at, append: client.append_to(stream, entry.clone()) });
+                next += 1;
             }
             if in_flight.is_empty() {
                 return;

@@ -31,6 +31,8 @@ pub enum Workload {
     Token,
     /// Durable appends.
     Append,
+    /// Durable appends, each to one of its client's streams in turn.
+    Stream,
     /// Random reads of the last entries, or with --cold of the whole log.
     Read,
     /// Half of what is in flight appends, half reads.
@@ -44,6 +46,7 @@ impl Workload {
         match self {
             Self::Token => "token",
             Self::Append => "append",
+            Self::Stream => "stream",
             Self::Read => "read",
             Self::Mixed => "mixed",
             Self::Replay => "replay",
@@ -118,7 +121,7 @@ async fn measure(
     plan: &Plan,
 ) -> Result<Figures, Failure> {
     let span = match arguments.workload {
-        Workload::Token | Workload::Append => 0..0,
+        Workload::Token | Workload::Append | Workload::Stream => 0..0,
         Workload::Read | Workload::Mixed => read::prepare(control, plan.size, arguments.cold).await?,
         Workload::Replay => read::prepare(control, plan.size, true).await?,
     };
@@ -128,10 +131,14 @@ async fn measure(
         let (meter, client) = (&meter, client.clone());
         match arguments.workload {
             Workload::Token => workers.push(token::start(meter, client, window)),
-            Workload::Append => workers.push(append::start(meter, client, window, plan.size)),
+            Workload::Append => workers.push(append::start(meter, client, window, plan.size, Vec::new())),
+            Workload::Stream => {
+                let streams = append::streams(&client, arguments.streams);
+                workers.push(append::start(meter, client, window, plan.size, streams));
+            }
             Workload::Read => workers.extend(read::start(meter, &client, window, &span, arguments.cold)),
             Workload::Mixed => {
-                workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size));
+                workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size, Vec::new()));
                 workers.extend(read::start(meter, &client, window / 2, &span, arguments.cold));
             }
             Workload::Replay => {
@@ -190,8 +197,17 @@ mod tests {
     fn windows(clients: u32, inflight: Option<u32>) -> Vec<usize> {
         let workload = Workload::Append;
         let carrier = Carrier::Sequencer;
-        Plan::new(&BenchArgs { workload, seconds: 1, size: 1, clients, inflight, cold: false, carrier })
-            .windows
+        Plan::new(&BenchArgs {
+            workload,
+            seconds: 1,
+            size: 1,
+            clients,
+            inflight,
+            cold: false,
+            streams: 16,
+            carrier,
+        })
+        .windows
     }
 
     #[test]

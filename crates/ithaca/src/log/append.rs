@@ -1,4 +1,4 @@
-//! `ithaca log append`: pipelined, with bounded memory, printing each position as soon as its entry is durable.
+//! `ithaca log append` and `ithaca stream append`: pipelined, with bounded memory, printing each position as soon as its entry is durable.
 
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
@@ -8,52 +8,109 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use ithaca_env::real::Stdin;
 use ithaca_env::sync::queue;
-use ithaca_log::client::{Append, Client, ClientError, ClientOptions};
+use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
-use ithaca_log::pos::LogPos;
+use ithaca_log::pos::StreamId;
 
 use super::lines::Lines;
 use crate::cli::Global;
 use crate::client::{options, with_client, with_options};
 use crate::failure::{Exit, Failure};
+use crate::json::Object;
 use crate::output::Output;
 
 /// Appends that wait to be printed at the most: bounds the memory that many empty lines take, whose bytes count nothing.
 const UNPRINTED_MAX: usize = 65_536;
 
+/// What is appended to.
+pub struct Target<'a> {
+    /// The command, for a line that says what failed.
+    pub verb: &'static str,
+    /// Streams that each entry belongs to.
+    pub streams: &'a [String],
+    /// What is printed of each entry.
+    pub shown: Shown,
+}
+
+/// Which position of an entry is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// That in the log.
+    Log,
+    /// That in the first stream.
+    Stream,
+}
+
+impl Target<'_> {
+    /// The streams, named if they were not before.
+    async fn streams(&self, client: &Client) -> Result<Vec<StreamId>, ClientError> {
+        let mut streams = Vec::with_capacity(self.streams.len());
+        for name in self.streams {
+            streams.push(client.stream(name).await?);
+        }
+        Ok(streams)
+    }
+
+    fn print(&self, out: &mut Output, placed: &Placed) -> Result<(), Failure> {
+        let stream = self.streams.first().zip(placed.places.first());
+        let Some((name, place)) = stream.filter(|_| self.shown == Shown::Stream) else {
+            let pos = placed.pos;
+            return match out.is_json() {
+                true => out.line(&format!("{{\"pos\":{pos}}}")),
+                false => out.line(&pos.to_string()),
+            };
+        };
+        out.either(
+            || place.position.to_string(),
+            || {
+                let object = Object::new().string("stream", name).number("pos", place.position.0);
+                object.number("log_pos", placed.pos.0)
+            },
+        )
+    }
+}
+
 /// What the reader of lines hands to the printer.
 enum Step {
     /// A line that is on its way.
-    Appended(Append),
+    Appended(AppendTo),
     /// The input failed here: nothing follows.
     Failed(Failure),
 }
 
 /// Appends the input, as one entry or line by line.
-pub fn run(global: &Global, input: Option<&Path>, lines: bool, out: &mut Output) -> Result<(), Failure> {
-    let input = Input::open(input)?;
+pub fn run(
+    global: &Global,
+    target: &Target<'_>,
+    input: Option<&Path>,
+    lines: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let input = Input::open(target.verb, input)?;
     if !lines {
         // One entry has no order to keep: if its position certainly went to something else, another does as well.
         let options = ClientOptions { retry_appends: true, ..options(global) };
-        return with_options(global, options, "log append", async |_, client| {
+        return with_options(global, options, target.verb, async |_, client| {
             let entry = input.whole().await?;
-            let pos = client.append(entry).await?;
-            print(out, pos)?;
+            let streams = target.streams(&client).await?;
+            let placed = client.append_to(&streams, entry).await?;
+            target.print(out, &placed)?;
             out.flush()
         });
     }
-    with_client(global, "log append", async |env, client| {
+    with_client(global, target.verb, async |env, client| {
+        let streams = target.streams(&client).await?;
         let (sender, mut steps) = queue::bounded(UNPRINTED_MAX);
         // The client stays here until everything is printed: with its last clone its appends would end.
-        let reader = env.spawn(append_lines(client.clone(), input, sender));
-        let printed = print_in_order(&mut steps, out).await;
+        let reader = env.spawn(append_lines(client.clone(), streams, input, sender));
+        let printed = print_in_order(target, &mut steps, out).await;
         reader.abort();
         printed
     })
 }
 
 /// Appends every line, in order, as fast as there is room.
-async fn append_lines(client: Client, mut input: Input, steps: queue::Sender<Step>) {
+async fn append_lines(client: Client, streams: Vec<StreamId>, mut input: Input, steps: queue::Sender<Step>) {
     let mut lines = Lines::new(ENTRY_MAX_BYTES);
     loop {
         let piece = match input.next().await {
@@ -73,7 +130,7 @@ async fn append_lines(client: Client, mut input: Input, steps: queue::Sender<Ste
             };
             let Some(line) = line else { break };
             client.room().await;
-            if steps.send(Step::Appended(client.append(line))).await.is_err() {
+            if steps.send(Step::Appended(client.append_to(&streams, line))).await.is_err() {
                 return;
             }
         }
@@ -85,7 +142,11 @@ async fn append_lines(client: Client, mut input: Input, steps: queue::Sender<Ste
 
 /// Prints the position of line k as output line k, flushed whenever the next one is not there yet. Stops at the first
 /// failure and names its line.
-async fn print_in_order(steps: &mut queue::Receiver<Step>, out: &mut Output) -> Result<(), Failure> {
+async fn print_in_order(
+    target: &Target<'_>,
+    steps: &mut queue::Receiver<Step>,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let mut line = 0u64;
     loop {
         let step = match steps.try_recv() {
@@ -104,7 +165,7 @@ async fn print_in_order(steps: &mut queue::Receiver<Step>, out: &mut Output) -> 
             Step::Failed(failure) => Err(failure),
         };
         match result {
-            Ok(pos) => print(out, pos)?,
+            Ok(placed) => target.print(out, &placed)?,
             Err(failure) => {
                 out.flush()?;
                 // A script that sees 3 knows that some lines may not be there, whatever stood in the way.
@@ -115,7 +176,7 @@ async fn print_in_order(steps: &mut queue::Receiver<Step>, out: &mut Output) -> 
 }
 
 /// The result of an append; what was printed so far is flushed if it has to be waited for.
-async fn durable(mut append: Append, out: &mut Output) -> Result<Result<LogPos, ClientError>, Failure> {
+async fn durable(mut append: AppendTo, out: &mut Output) -> Result<Result<Placed, ClientError>, Failure> {
     let ready = poll_fn(|cx| match Pin::new(&mut append).poll(cx) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
         Poll::Pending => Poll::Ready(None),
@@ -127,10 +188,6 @@ async fn durable(mut append: Append, out: &mut Output) -> Result<Result<LogPos, 
     Ok(append.await)
 }
 
-fn print(out: &mut Output, pos: LogPos) -> Result<(), Failure> {
-    if out.is_json() { out.line(&format!("{{\"pos\":{pos}}}")) } else { out.line(&pos.to_string()) }
-}
-
 /// A file or the standard input.
 struct Input {
     name: PathBuf,
@@ -138,7 +195,7 @@ struct Input {
 }
 
 impl Input {
-    fn open(path: Option<&Path>) -> Result<Self, Failure> {
+    fn open(verb: &str, path: Option<&Path>) -> Result<Self, Failure> {
         let (name, source) = match path {
             None => ("standard input".into(), Stdin::standard()),
             Some(path) if path == Path::new("-") => ("standard input".into(), Stdin::standard()),
@@ -146,7 +203,7 @@ impl Input {
         };
         match source {
             Ok(source) => Ok(Self { name, source }),
-            Err(error) => Err(Failure::usage(format!("log append: {}: {error}", name.display()))),
+            Err(error) => Err(Failure::usage(format!("{verb}: {}: {error}", name.display()))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `ithaca log`: append, read, tail, check, fill, trim.
 
-mod append;
+pub mod append;
 mod lines;
 mod read;
 mod tail;
@@ -17,7 +17,10 @@ use crate::output::Output;
 /// Runs one verb.
 pub fn run(global: &Global, command: &LogCommand, out: &mut Output) -> Result<(), Failure> {
     match command {
-        LogCommand::Append { input, lines } => append::run(global, input.as_deref(), *lines, out),
+        LogCommand::Append { input, lines, streams } => {
+            let target = append::Target { verb: "log append", streams, shown: append::Shown::Log };
+            append::run(global, &target, input.as_deref(), *lines, out)
+        }
         LogCommand::Read { pos: Some(pos), lines, .. } => read::one(global, LogPos(*pos), *lines, out),
         LogCommand::Read { pos: None, from, to, lines } => {
             read::range(global, LogPos(from.unwrap_or(0)), to.map(LogPos), *lines, out)

@@ -31,6 +31,11 @@ fn appends_are_measured() {
 }
 
 #[test]
+fn appends_to_streams_are_measured() {
+    check("stream");
+}
+
+#[test]
 fn appends_are_measured_whoever_carries_them_to_their_copies() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &["--units", "2", "--replicas", "2"]);

@@ -10,6 +10,7 @@
 //! * [`cluster`]: clusters of several servers, and who belongs to them.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
 //! * [`volume`]: volumes, and real clients of NBD.
+//! * [`stream`]: appends to streams, and where they end.
 //! * [`bench`]: every workload prints its figures.
 
 #![expect(
@@ -29,5 +30,6 @@ mod pages;
 mod read;
 mod serve;
 mod settings;
+mod stream;
 mod top;
 mod volume;
