@@ -136,7 +136,7 @@ mod tests {
     fn known(count: u64) -> KnownStreams {
         let tail = |stream: u64| StreamTail {
             next: StreamPos(stream % 5),
-            last: (stream % 5 > 0).then_some(LogPos(stream)),
+            last: (!stream.is_multiple_of(5)).then_some(LogPos(stream)),
         };
         KnownStreams::of((0..count).map(|stream| (StreamId(stream.into()), tail(stream))).collect())
     }

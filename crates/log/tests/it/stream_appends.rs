@@ -104,8 +104,8 @@ fn an_append_whose_read_was_written_since_is_refused_alone() {
         for change in changes {
             results.push(change.await.map(|placed| (placed.pos.0, placed.places[0].position.0)));
         }
-        let conflict = |part, pos| Err(ClientError::Conflict { key: key(A, part), pos: LogPos(pos) });
-        assert_eq!(results, [Ok((5, 0)), Ok((6, 1)), conflict(1, 5), Ok((7, 2)), conflict(2, 6)]);
+        let (one, two) = (Err(conflict_of(key(A, 1), 5)), Err(conflict_of(key(A, 2), 6)));
+        assert_eq!(results, [Ok((5, 0)), Ok((6, 1)), one, Ok((7, 2)), two]);
         let behind = behind.await.expect("appended");
         let place = |stream, position, previous: Option<u64>| StreamPlace {
             stream,
