@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::Time;
 use crate::drive::{Drive, DriveError, OpenDrive};
-use crate::net::{Conn, Listener, NetError};
+use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::real;
 use crate::sim;
 use crate::task::{Ended, TaskHandle, race};
@@ -155,6 +156,34 @@ impl Env {
         match &self.inner {
             Inner::Real(env) => env.connect(addr).await,
             Inner::Sim(env) => env.connect(addr).await,
+        }
+    }
+
+    /// Listens at `path` for processes of this machine, as a socket that only its user may connect to (mode 0600). What a listener that has
+    /// ended has left there is replaced; one that lives is left alone, and so is anything that is not a socket. A file `PATH.lock` beside it
+    /// is locked meanwhile, and stays. Dropping the listener removes the socket.
+    ///
+    /// In a simulation a path is a name on the process's machine, and nothing is stored: the name of a process that has ended is free.
+    pub fn listen_local(&self, path: &Path) -> Result<Listener, LocalError> {
+        match &self.inner {
+            Inner::Real(env) => env.listen_local(path),
+            Inner::Sim(env) => env.listen_local(path),
+        }
+    }
+
+    /// Connects to whoever listens at `path` on this machine. Has no deadline of its own, as [`connect`](Env::connect).
+    pub async fn connect_local(&self, path: &Path) -> Result<Conn, LocalError> {
+        match &self.inner {
+            Inner::Real(env) => env.connect_local(path).await,
+            Inner::Sim(env) => env.connect_local(path).await,
+        }
+    }
+
+    /// The user that this process runs as; in a simulation what [`Sim::set_user`](crate::sim::Sim::set_user) says.
+    pub fn user(&self) -> u32 {
+        match &self.inner {
+            Inner::Real(_) => real::process::user(),
+            Inner::Sim(env) => env.user(),
         }
     }
 

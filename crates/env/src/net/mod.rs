@@ -1,4 +1,4 @@
-//! Connections: ordered bytes both ways, real TCP or simulated.
+//! Connections: ordered bytes both ways, TCP or within one machine, real or simulated.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,8 +9,10 @@ use thiserror::Error;
 use std::future::Future;
 use std::pin::Pin;
 
+mod local;
 mod outbox;
 
+pub use local::{Credentials, LocalError};
 pub(crate) use outbox::Outbox;
 
 /// Why the network did not do what was asked.
@@ -66,6 +68,8 @@ pub(crate) trait Accept {
 /// What a kind of network implements for one connection.
 pub(crate) trait Stream {
     fn peer_addr(&self) -> SocketAddr;
+    /// See [`Conn::credentials`].
+    fn credentials(&self) -> Option<Credentials>;
     /// Tries to read what stands there, at the end of `buf`: bytes read, 0 at the peer's end, or `Pending`.
     fn poll_read(
         &self,
@@ -118,6 +122,11 @@ impl Conn {
         }
     }
 
+    /// Who is at the other end, by the system's word; `None` of a connection that is not local.
+    pub fn credentials(&self) -> Option<Credentials> {
+        self.writer.stream.credentials()
+    }
+
     /// Lets the other side leave what is sent untaken for as long as it likes, as a program may that was stopped or is busy
     /// elsewhere. Without this the connection is lost after 2 s in which nothing that was sent is taken; with it, when the
     /// system finds out that nobody is there. In a simulation it changes nothing: there is no such time.
@@ -143,7 +152,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The other end.
+    /// The other end. Of a local connection this says the machine only; [`Conn::credentials`] says who it is.
     pub fn peer_addr(&self) -> SocketAddr {
         self.stream.peer_addr()
     }

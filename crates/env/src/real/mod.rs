@@ -13,13 +13,14 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::drive::{Drive, DriveError, OpenDrive};
-use crate::net::{Conn, Listener, NetError};
+use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::task::{Executor, Group, TaskHandle};
 use crate::{Env, Time};
 
@@ -29,6 +30,7 @@ pub mod files;
 pub mod golden;
 mod io_pool;
 mod listener;
+mod local;
 mod park;
 mod priority;
 pub mod process;
@@ -231,6 +233,14 @@ impl Handle {
 
     pub(crate) async fn connect(&self, addr: SocketAddr) -> Result<Conn, NetError> {
         socket::connect(&self.shared.reactor, addr).await
+    }
+
+    pub(crate) fn listen_local(&self, path: &Path) -> Result<Listener, LocalError> {
+        local::listen(&self.shared.reactor, path)
+    }
+
+    pub(crate) async fn connect_local(&self, path: &Path) -> Result<Conn, LocalError> {
+        local::connect(&self.shared.reactor, path)
     }
 
     pub(crate) async fn open_drive(&self, open: OpenDrive) -> Result<Drive, DriveError> {

@@ -15,6 +15,11 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Random bits from the system.
 pub(super) fn random_u64() -> u64 {
     let mut bytes = [0; 8];

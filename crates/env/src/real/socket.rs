@@ -1,9 +1,9 @@
-//! TCP connections.
+//! TCP connections, and local ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
@@ -14,18 +14,21 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::reactor::{Reactor, Readiness};
 use crate::limits::{GATHER_MAX, OUTBOX_MAX_BYTES};
-use crate::net::{Conn, NetError, Outbox, Stream};
+use crate::net::{Conn, Credentials, NetError, Outbox, Stream};
 
 /// Room that a read offers at the least. Large enough for a batch of entries, so that one call takes a whole frame.
 const READ_BYTES: usize = 256 << 10;
 /// A connection on which the other side's system has acknowledged nothing of what was sent for so long is lost. Left alone, TCP would try
 /// again ever more seldom, and find out that a link is back as late as it had been away.
 const UNACKNOWLEDGED_MAX_MS: u32 = 2_000;
+/// What a local connection says of its other end.
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 pub(super) struct Socket {
     /// `None` once closed.
     fd: RefCell<Option<OwnedFd>>,
     peer: SocketAddr,
+    credentials: Option<Credentials>,
     readiness: Readiness,
     outbox: Outbox,
     /// Stands in the reactor's list of connections to flush.
@@ -39,7 +42,16 @@ pub(super) struct Socket {
 pub(super) fn adopt(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Conn, NetError> {
     let failed = |error: Errno| NetError::Io { addr: peer, operation: "connect", message: error.to_string() };
     set_up(&fd).map_err(failed)?;
-    Ok(Conn::new(register(reactor, fd, peer).map_err(failed)?))
+    Ok(Conn::new(register(reactor, fd, peer, None).map_err(failed)?))
+}
+
+/// The same over a socket that has no network behind it.
+pub(super) fn adopt_local(
+    reactor: &Rc<Reactor>,
+    fd: OwnedFd,
+    credentials: Credentials,
+) -> Result<Conn, Errno> {
+    Ok(Conn::new(register(reactor, fd, LOCAL, Some(credentials))?))
 }
 
 fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
@@ -47,10 +59,16 @@ fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED_MAX_MS)
 }
 
-fn register(reactor: &Rc<Reactor>, fd: OwnedFd, peer: SocketAddr) -> Result<Rc<Socket>, Errno> {
+fn register(
+    reactor: &Rc<Reactor>,
+    fd: OwnedFd,
+    peer: SocketAddr,
+    credentials: Option<Credentials>,
+) -> Result<Rc<Socket>, Errno> {
     let socket = Rc::new(Socket {
         fd: RefCell::new(None),
         peer,
+        credentials,
         readiness: Readiness::default(),
         outbox: Outbox::default(),
         dirty: Cell::new(false),
@@ -78,7 +96,7 @@ pub(super) async fn connect(reactor: &Rc<Reactor>, addr: SocketAddr) -> Result<C
         Err(error) => return Err(failed(error)),
     }
     // Closes the socket if this future is dropped while it waits.
-    let socket = register(reactor, fd, addr).map_err(failed)?;
+    let socket = register(reactor, fd, addr, None).map_err(failed)?;
     let conn = Conn::new(Rc::clone(&socket) as Rc<dyn Stream>);
     socket.readiness.writable().await;
     let error = match &*socket.fd.borrow() {
@@ -141,6 +159,10 @@ fn gather(fd: &OwnedFd, pieces: &VecDeque<Bytes>) -> Result<usize, Errno> {
 impl Stream for Socket {
     fn peer_addr(&self) -> SocketAddr {
         self.peer
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        self.credentials
     }
 
     fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<Result<usize, NetError>> {
@@ -238,7 +260,7 @@ mod tests {
             let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
             rustix::net::connect(&fd, &addr).expect("it listens");
             set_up(&fd).expect("a TCP socket");
-            let socket = register(&reactor, fd, addr).expect("a socket");
+            let socket = register(&reactor, fd, addr, None).expect("a socket");
             let patience = |socket: &Socket| {
                 let fd = socket.fd.borrow();
                 sockopt::tcp_user_timeout(fd.as_ref().expect("open")).expect("an option of TCP")

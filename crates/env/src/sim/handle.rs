@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::Time;
 use crate::drive::{Drive, DriveError, OpenDrive};
-use crate::net::{Conn, Listener, NetError};
+use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::task::TaskHandle;
 
 use super::process::{Life, ProcessId};
@@ -62,7 +63,19 @@ impl Handle {
     }
 
     pub(crate) async fn connect(&self, addr: SocketAddr) -> Result<Conn, NetError> {
-        net::connect(&self.world, (self.process, self.life), addr).await
+        net::connect(&self.world, (self.process, self.life), addr, false).await
+    }
+
+    pub(crate) fn listen_local(&self, path: &Path) -> Result<Listener, LocalError> {
+        net::listen_local(&self.world, (self.process, self.life), path)
+    }
+
+    pub(crate) async fn connect_local(&self, path: &Path) -> Result<Conn, LocalError> {
+        net::connect_local(&self.world, (self.process, self.life), path).await
+    }
+
+    pub(crate) fn user(&self) -> u32 {
+        self.world.processes.borrow()[self.process.0 as usize].user
     }
 
     pub(crate) async fn open_drive(&self, open: OpenDrive) -> Result<Drive, DriveError> {

@@ -28,6 +28,7 @@ impl Sim {
         processes.push(Process {
             name: name.to_owned(),
             machine,
+            user: 0,
             life: None,
             main: None,
             clock: Clock::new(Time::ZERO, 0, 0),
@@ -63,6 +64,11 @@ impl Sim {
     /// The machine that it runs on.
     pub fn machine(&self, process: ProcessId) -> IpAddr {
         self.world.processes.borrow()[process.0 as usize].machine
+    }
+
+    /// Whom the process runs as from now on; 0 until then.
+    pub fn set_user(&self, process: ProcessId, user: u32) {
+        self.world.processes.borrow_mut()[process.0 as usize].user = user;
     }
 
     /// Whether it is alive; a paused process is.

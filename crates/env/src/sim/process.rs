@@ -53,6 +53,7 @@ pub(super) type Main = Rc<dyn Fn(Env) -> LocalFuture<'static, ()>>;
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) machine: IpAddr,
+    pub(super) user: u32,
     /// `None` while it is down.
     pub(super) life: Option<Life>,
     pub(super) main: Option<Main>,

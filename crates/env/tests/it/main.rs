@@ -1,10 +1,12 @@
 //! What both kinds of environment promise, tried on both; and the real one against real sockets, files and threads.
 //!
 //! * `net`: connections, listening, closing.
+//! * `local`: connections by the path of a socket.
 //! * `drive`: files as drives.
 //! * `tasks`: timers and blocking calls.
 
 mod drive;
+mod local;
 mod net;
 mod tasks;
 

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use crate::Time;
 use crate::limits::LISTEN_BACKLOG;
-use crate::net::{Accept, Conn, Listener, LocalFuture, NetError, Stream};
+use crate::net::{Accept, Conn, Listener, LocalError, LocalFuture, NetError, Stream};
 use crate::sim::options::nanos;
 use crate::sim::process::{Life, ProcessId};
 use crate::sim::queue::Event;
@@ -36,6 +37,7 @@ impl ListenerState {
         let end = SimStream::new(world, (self.owner, self.life), self.addr, caller.local, Phase::Open);
         end.state.borrow_mut().peer = Rc::downgrade(caller);
         end.peer_owner.set(Some(caller.owner));
+        end.local_only.set(caller.local_only.get());
         caller.state.borrow_mut().peer = Rc::downgrade(&end);
         caller.peer_owner.set(Some(self.owner));
         world.note(Kind::Accept, caller.id, end.id);
@@ -112,6 +114,41 @@ pub(in crate::sim) fn listen(
     Ok(Listener::new(Box::new(SimListener { world: Rc::clone(world), state })))
 }
 
+/// Listens at a name of the machine of `owner`.
+pub(in crate::sim) fn listen_local(
+    world: &Rc<World>,
+    owner: (ProcessId, Life),
+    path: &Path,
+) -> Result<Listener, LocalError> {
+    let machine = world.processes.borrow()[owner.0.0 as usize].machine;
+    let name = (machine, path.to_owned());
+    {
+        let net = world.net.borrow();
+        let is_live = |addr: &SocketAddr| net.listeners.contains_key(addr);
+        if net.names.get(&name).is_some_and(is_live) {
+            return Err(LocalError::InUse { path: path.to_owned() });
+        }
+    }
+    let listener = listen(world, owner, SocketAddr::new(machine, 0))?;
+    world.net.borrow_mut().names.insert(name, listener.local_addr());
+    Ok(listener)
+}
+
+/// Connects to whoever listens at a name of the machine of `owner`.
+pub(in crate::sim) async fn connect_local(
+    world: &Rc<World>,
+    owner: (ProcessId, Life),
+    path: &Path,
+) -> Result<Conn, LocalError> {
+    let machine = world.processes.borrow()[owner.0.0 as usize].machine;
+    let found = world.net.borrow().names.get(&(machine, path.to_owned())).copied();
+    let refused = || LocalError::Refused { path: path.to_owned() };
+    match connect(world, owner, found.ok_or_else(refused)?, true).await {
+        Err(NetError::Refused { .. }) => Err(refused()),
+        other => Ok(other?),
+    }
+}
+
 /// Closes a connection whose maker went away before it stood.
 struct Unclaimed(Option<Rc<SimStream>>);
 
@@ -128,6 +165,7 @@ pub(in crate::sim) async fn connect(
     world: &Rc<World>,
     (owner, life): (ProcessId, Life),
     addr: SocketAddr,
+    is_local: bool,
 ) -> Result<Conn, NetError> {
     if !world.is_alive(owner, life) {
         return std::future::pending().await;
@@ -136,6 +174,7 @@ pub(in crate::sim) async fn connect(
     let to = resolve(machine, addr);
     let from = SocketAddr::new(machine, world.net.borrow_mut().free_port(machine));
     let stream = SimStream::new(world, (owner, life), from, to, Phase::Connecting { attempts: 0 });
+    stream.local_only.set(is_local);
     let there = link(world, from.ip(), to.ip(), |link| nanos(link.latency));
     world.schedule(Time(world.now.get().0.saturating_add(there)), Event::Syn(Rc::clone(&stream)));
     let mut unclaimed = Unclaimed(Some(stream));

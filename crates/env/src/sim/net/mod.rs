@@ -14,6 +14,7 @@ mod stream;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use crate::Time;
@@ -24,7 +25,7 @@ use super::process::{Death, Life, ProcessId};
 use super::world::World;
 
 pub(super) use deliver::{arrive, open_window, syn, syn_answer};
-pub(super) use listen::{connect, listen};
+pub(super) use listen::{connect, connect_local, listen, listen_local};
 pub(super) use send::flush_dirty;
 pub(super) use stream::SimStream;
 
@@ -48,6 +49,8 @@ impl Default for MachineNet {
 #[derive(Default)]
 pub(super) struct Net {
     listeners: BTreeMap<SocketAddr, Rc<ListenerState>>,
+    /// Where who listened last at a path of a machine does so.
+    names: BTreeMap<(IpAddr, PathBuf), SocketAddr>,
     streams: BTreeMap<u64, Weak<SimStream>>,
     /// Connections with something to send, in the order in which they got it.
     dirty: Vec<Rc<SimStream>>,

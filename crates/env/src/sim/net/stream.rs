@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::Time;
 use crate::limits::BLOCK_BYTES;
-use crate::net::{NetError, Outbox, Stream};
+use crate::net::{Credentials, NetError, Outbox, Stream};
 use crate::sim::options::nanos;
 use crate::sim::process::{Life, ProcessId};
 use crate::sim::queue::Event;
@@ -72,6 +72,8 @@ pub(in crate::sim) struct SimStream {
     pub(super) peer_addr: SocketAddr,
     /// `None` until the connection stands.
     pub(super) peer_owner: Cell<Option<ProcessId>>,
+    /// It was made by a path, so that its ends know of each other who they are.
+    pub(super) local_only: Cell<bool>,
     pub(super) outbox: Outbox,
     pub(super) dirty: Cell<bool>,
     pub(super) state: RefCell<State>,
@@ -99,6 +101,7 @@ impl SimStream {
             local,
             peer_addr,
             peer_owner: Cell::new(None),
+            local_only: Cell::new(false),
             outbox: Outbox::default(),
             dirty: Cell::new(false),
             state: RefCell::new(State {
@@ -193,6 +196,15 @@ impl SimStream {
 impl Stream for SimStream {
     fn peer_addr(&self) -> SocketAddr {
         self.peer_addr
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        if !self.local_only.get() {
+            return None;
+        }
+        let process = self.peer_owner.get()?;
+        let user = self.world.processes.borrow()[process.0 as usize].user;
+        Some(Credentials { user, process: process.0 })
     }
 
     fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<Result<usize, NetError>> {

@@ -1,0 +1,97 @@
+//! Sockets by their paths.
+
+use std::os::unix::fs::PermissionsExt;
+
+use bytes::{BufMut, BytesMut};
+use ithaca_env::net::LocalError;
+use ithaca_env::real;
+use ithaca_env::sim::{Death, Sim};
+
+use crate::everywhere;
+
+#[test]
+fn bytes_go_both_ways_and_each_end_knows_who_the_other_is() {
+    everywhere(|env, dir| async move {
+        let path = dir.join("socket");
+        let listener = env.listen_local(&path).expect("a free name");
+        let mut client = env.connect_local(&path).await.expect("it listens");
+        let mut server = listener.accept().await.expect("one came");
+        let seen = server.credentials().expect("a local connection");
+        assert_eq!(Some(seen), client.credentials(), "both are this process");
+        assert_eq!(seen.user, env.user());
+        let mut got = BytesMut::new();
+        client.writer.push(|out| out.put_slice(b"there"));
+        while got.len() < 5 {
+            assert!(server.reader.read(&mut got).await.expect("open") > 0);
+        }
+        server.writer.push(|out| out.put_slice(b"back"));
+        drop(server);
+        while client.reader.read(&mut got).await.expect("open") > 0 {}
+        assert_eq!(&got[..], b"thereback");
+    });
+}
+
+#[test]
+fn a_listener_that_lives_is_left_alone_and_one_that_is_gone_is_not_there() {
+    everywhere(|env, dir| async move {
+        let path = dir.join("socket");
+        assert!(matches!(env.connect_local(&path).await.err(), Some(LocalError::Refused { .. })));
+        let listener = env.listen_local(&path).expect("a free name");
+        assert!(matches!(env.listen_local(&path).err(), Some(LocalError::InUse { .. })));
+        drop(listener);
+        assert!(matches!(env.connect_local(&path).await.err(), Some(LocalError::Refused { .. })));
+        env.listen_local(&path).expect("free again");
+    });
+}
+
+#[test]
+fn a_connection_by_address_does_not_say_who_is_there() {
+    everywhere(|env, _| async move {
+        let listener = env.listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let client = env.connect(listener.local_addr()).await.expect("it listens");
+        assert_eq!(client.credentials(), None);
+    });
+}
+
+#[test]
+fn a_process_that_has_died_leaves_its_name_to_the_next() {
+    let sim = Sim::new(1);
+    let machine = [10, 0, 0, 1].into();
+    let (server, client) = (sim.process("server", machine), sim.process("client", machine));
+    sim.set_user(client, 7);
+    let path = std::path::Path::new("socket");
+    let listener = sim.env(server).listen_local(path).expect("a free name");
+    sim.end(server, Death::Kill);
+    drop(listener);
+    let env = sim.env(client);
+    sim.block_on(client, async move {
+        assert!(env.connect_local(path).await.is_err(), "nobody listens");
+        let listener = env.listen_local(path).expect("the name is free");
+        let conn = env.connect_local(path).await.expect("it listens");
+        assert_eq!(conn.credentials().map(|seen| seen.user), Some(7));
+        drop(listener);
+    });
+}
+
+#[test]
+fn only_the_user_gets_in_and_what_a_dead_listener_left_is_replaced() {
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let path = dir.path().join("socket");
+    // What a process that was killed leaves: a socket that nobody listens at.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a free name"));
+    real::run(|env| async move {
+        let _listener = env.listen_local(&path).expect("nobody listens");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let other = path.with_file_name("other");
+        let foreign = std::os::unix::net::UnixListener::bind(&other).expect("a free name");
+        assert!(matches!(env.listen_local(&other).err(), Some(LocalError::InUse { .. })), "it lives");
+        drop(foreign);
+        let file = path.with_file_name("file");
+        std::fs::write(&file, b"precious").expect("writable");
+        assert!(matches!(env.listen_local(&file).err(), Some(LocalError::NotASocket { .. })));
+        assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
+        let long = path.with_file_name("x".repeat(120));
+        assert!(matches!(env.listen_local(&long).err(), Some(LocalError::TooLong { max: 107, .. })));
+    });
+}
