@@ -360,6 +360,22 @@ pub struct Damage {
     pub kind: DamageKind,
 }
 
+impl Damage {
+    /// It in words, where `keys_are` says what the chain's keys are, as in `blocks`.
+    pub fn in_words(&self, keys_are: &str) -> String {
+        let what = match &self.kind {
+            DamageKind::Data { keys } => format!("the data of {keys_are} {} to {}", keys.start, keys.end - 1),
+            DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
+            DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
+            DamageKind::Frame => "a segment's header or trailer".to_owned(),
+            DamageKind::Segment => "a whole segment, of which nothing is left".to_owned(),
+        };
+        let (link, index) = (crate::link_of(self.segment), crate::index_of(self.segment));
+        let link = if link == 0 { String::new() } else { format!(" of link {link}") };
+        format!("segment {index}{link}, {} bytes at {}: {what}", self.bytes, self.offset)
+    }
+}
+
 /// What is harmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DamageKind {

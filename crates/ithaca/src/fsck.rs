@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ithaca_chain::{CheckReport, Damage, DamageKind, DriveReport, Identity, OpenError, SideState};
+use ithaca_chain::{CheckReport, DriveReport, Identity, OpenError, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -217,7 +217,7 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
         text += &format!("; {good} of {SUPERBLOCK_COPIES} superblocks of {} are good", drive.drive);
     }
     for damage in &report.damage {
-        text += &format!("\n  {}", described(damage, keys_of(report)));
+        text += &format!("\n  {}", damage.in_words(keys_of(report)));
     }
     text
 }
@@ -236,7 +236,7 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
         .number("cut_groups", report.cut_groups)
         .number("missing", report.missing as u64)
         .raw("drives", &array(report.drives.iter().map(drive_json)))
-        .raw("damage", &array(report.damage.iter().map(|damage| quoted(&described(damage, keys_of(report))))))
+        .raw("damage", &array(report.damage.iter().map(|damage| quoted(&damage.in_words(keys_of(report))))))
 }
 
 fn drive_json(report: &DriveReport) -> String {
@@ -254,18 +254,4 @@ fn drive_json(report: &DriveReport) -> String {
 /// What the keys of a chain are, by who owns it.
 fn keys_of(report: &CheckReport) -> &'static str {
     if report.identity.label.as_str() == "volume" { "blocks" } else { "addresses" }
-}
-
-/// A place that is harmed, in words; `keys` says what the chain's keys are.
-pub fn described(damage: &Damage, keys_are: &str) -> String {
-    let what = match &damage.kind {
-        DamageKind::Data { keys } => format!("the data of {keys_are} {} to {}", keys.start, keys.end - 1),
-        DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
-        DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
-        DamageKind::Frame => "a segment's header or trailer".to_owned(),
-        DamageKind::Segment => "a whole segment, of which nothing is left".to_owned(),
-    };
-    let (link, index) = (ithaca_chain::link_of(damage.segment), ithaca_chain::index_of(damage.segment));
-    let link = if link == 0 { String::new() } else { format!(" of link {link}") };
-    format!("segment {index}{link}, {} bytes at {}: {what}", damage.bytes, damage.offset)
 }

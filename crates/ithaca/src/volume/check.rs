@@ -6,7 +6,7 @@ use ithaca_env::real;
 use super::arguments::DirArgs;
 use super::{context, failed, open, open_drives, refuse_others};
 use crate::failure::Failure;
-use crate::fsck::{check_chain, described};
+use crate::fsck::check_chain;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
 
@@ -33,7 +33,7 @@ pub fn scrub(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
         volume.close().await.map_err(failed)?;
         done.map_err(failed)?;
         let damage: Vec<String> =
-            stats.damage.iter().map(|damage: &Damage| described(damage, "blocks")).collect();
+            stats.damage.iter().map(|damage: &Damage| damage.in_words("blocks")).collect();
         out.either(
             || {
                 let told =
