@@ -191,7 +191,13 @@ pub enum TxError {
         /// Where they end.
         end: usize,
     },
-    /// No transaction was released with this handle, or somebody has taken it over.
+    /// As many transactions are released as may be, and nobody has taken them over.
+    #[error("{max} transactions are released and not taken over, no more may be")]
+    TooManyReleased {
+        /// The most there may be.
+        max: usize,
+    },
+    /// No transaction was released with this handle to who asks, or somebody has taken it over, or its time is up.
     #[error("no transaction was released with this handle")]
     NoSuchHandle,
     /// The volume refuses.

@@ -22,6 +22,7 @@ pub mod nbd;
 mod options;
 mod owner;
 mod planted;
+pub mod socket;
 mod state;
 mod tx;
 mod volume;
@@ -32,4 +33,6 @@ pub use planted::Planted;
 #[cfg(feature = "planted-bugs")]
 pub use planted::PlantedBug;
 pub use tx::TxCounters;
-pub use volume::{Extents, Info, Memory, Snapshot, Tx, TxHandle, TxOptions, Volume, VolumeCounters};
+pub use volume::{
+    Extents, Heir, Info, Memory, Snapshot, Taker, Tx, TxHandle, TxOptions, Volume, VolumeCounters,
+};

@@ -16,6 +16,8 @@ pub const TX_WRITES_MAX: usize = COMMIT_BLOCKS_MAX;
 pub const TX_READS_MAX: usize = 65_536;
 /// Most transactions that one client has at a time.
 pub const TXS_PER_CLIENT_MAX: usize = 256;
+/// Most transactions of a volume that are released and not taken over.
+pub const RELEASED_MAX: usize = 1024;
 /// Nested transactions within each other at the most.
 pub const TX_DEPTH_MAX: u32 = 1000;
 /// Attempts of a transaction that is tried again by itself.

@@ -93,6 +93,8 @@ pub struct VolumeSettings {
     /// Bytes that transactions take at the most: what they have read and written, and the commits that they may be in conflict with. Past it
     /// those with the oldest snapshots are ended.
     pub tx_max_bytes: usize,
+    /// How long a transaction that was released waits to be taken over; then it is aborted.
+    pub released_max_age: Duration,
     /// A deliberate fault; none in ordinary builds.
     pub planted: Planted,
 }
@@ -104,6 +106,7 @@ impl Default for VolumeSettings {
             versions_max: 4 << 20,
             kept_max_bytes: 16 << 20,
             tx_max_bytes: 256 << 20,
+            released_max_age: Duration::from_secs(30),
             planted: Planted::default(),
         }
     }

@@ -22,6 +22,12 @@ pub enum PlantedBug {
     FlushDoesNotWait,
     /// A client's write of a part of a block does not wait for other writes of the block.
     PartialWriteDoesNotWait,
+    /// A transaction that was released to one user is given to any.
+    HandleOfAnyUser,
+    /// A client's request does not wait for earlier ones of its transaction.
+    RequestsOvertake,
+    /// A connection that ends leaves its transactions as they are.
+    EndKeepsTransactions,
     /// A client's write that is to be stable is answered before it is.
     FuaAnsweredEarly,
 }

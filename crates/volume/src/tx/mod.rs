@@ -139,10 +139,7 @@ impl Transactions {
     /// Begins one. Errors: `TooMany`.
     pub(crate) fn begin(&mut self, begin: Begin) -> Result<TxId, TxError> {
         let Begin { snapshot, acknowledged, client, isolation } = begin;
-        let is_live = |tx: &&Transaction| tx.client == client;
-        if self.live.values().filter(is_live).count() >= TXS_PER_CLIENT_MAX {
-            return Err(TxError::TooMany { max: TXS_PER_CLIENT_MAX });
-        }
+        self.check_count(client)?;
         let id = TxId(self.next_id);
         self.next_id += 1;
         let blocks = BTreeMap::new();
@@ -159,6 +156,22 @@ impl Transactions {
         self.live.insert(id, tx);
         self.counters.begun += 1;
         Ok(id)
+    }
+
+    /// It is somebody else's from now on. Errors: `TooMany`.
+    pub(crate) fn hand_over(&mut self, id: TxId, client: u64) -> Result<(), TxError> {
+        self.check_count(client)?;
+        if let Some(tx) = self.live.get_mut(&id) {
+            tx.client = client;
+        }
+        Ok(())
+    }
+
+    fn check_count(&self, client: u64) -> Result<(), TxError> {
+        if self.live.values().filter(|tx| tx.client == client).count() >= TXS_PER_CLIENT_MAX {
+            return Err(TxError::TooMany { max: TXS_PER_CLIENT_MAX });
+        }
+        Ok(())
     }
 
     fn get(&mut self, id: TxId) -> Result<&mut Transaction, TxError> {
@@ -286,6 +299,11 @@ impl Transactions {
             tx.phase = Phase::Doomed;
         }
         true
+    }
+
+    /// Whether a nested one has begun and not ended.
+    pub(crate) fn is_nested(&self, id: TxId) -> bool {
+        self.live.get(&id).is_some_and(|tx| tx.depth > 0)
     }
 
     /// Whether it has written nothing.

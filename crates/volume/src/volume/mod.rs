@@ -7,13 +7,13 @@ mod info;
 mod open;
 mod overlay;
 mod read;
+mod released;
 mod snapshot;
 mod turnstile;
 mod tx;
 mod write;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{Chain, Ticket};
@@ -21,16 +21,18 @@ use ithaca_env::Env;
 
 pub use info::{Info, Memory, VolumeCounters};
 pub use read::Extents;
+pub use released::{Heir, Taker};
 pub use snapshot::Snapshot;
 pub use tx::{Tx, TxHandle, TxOptions};
 
 use crate::error::VolumeError;
 use crate::limits::REQUEST_BLOCKS_MAX;
-use crate::options::{Durability, VolumeSettings};
+use crate::options::VolumeSettings;
 use crate::owner::Blocks;
-use crate::tx::{Transactions, TxId};
+use crate::tx::Transactions;
 use history::History;
 use overlay::Overlay;
+use released::Released;
 use turnstile::Turnstile;
 
 /// A volume: blocks of 4 KiB that are read and written, alone or in transactions, and of which old versions can be read.
@@ -69,7 +71,7 @@ struct Inner {
     history: RefCell<History>,
     transactions: RefCell<Transactions>,
     /// Transactions that nobody has, until somebody takes them over.
-    released: RefCell<BTreeMap<TxHandle, (TxId, Durability)>>,
+    released: RefCell<Released>,
     /// Commits wait here for room, in order.
     turnstile: Rc<Turnstile>,
     counters: RefCell<VolumeCounters>,

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::commit::Handed;
 use super::read::View;
+use super::released::{Entry, Heir, Taker};
 use super::write::{block_of, data_run};
 use super::{Inner, Volume};
 use crate::error::{CommitError, TxError, VolumeError};
@@ -78,10 +79,15 @@ impl Volume {
         Ok(Tx { inner: Rc::clone(inner), id, durability: options.durability, is_released })
     }
 
-    /// Goes on with a transaction that was released. Errors: `NoSuchHandle`.
+    /// Goes on with a transaction that was released to anyone. Errors: as of [`Volume::take_over_as`].
     pub fn take_over(&self, handle: TxHandle) -> Result<Tx, TxError> {
-        let found = self.inner.released.borrow_mut().remove(&handle);
-        let (id, durability) = found.ok_or(TxError::NoSuchHandle)?;
+        self.take_over_as(handle, Taker::default())
+    }
+
+    /// Goes on with a transaction that was released, if `taker` may. Errors: `NoSuchHandle`, also of a handle that is not meant for the
+    /// taker; `TooMany`: then it stays released.
+    pub fn take_over_as(&self, handle: TxHandle, taker: Taker) -> Result<Tx, TxError> {
+        let Entry { id, durability, .. } = self.inner.take_over(handle, taker)?;
         Ok(Tx { inner: Rc::clone(&self.inner), id, durability, is_released: Cell::new(false) })
     }
 
@@ -237,6 +243,11 @@ impl Tx {
         self.inner.transactions.borrow_mut().nest(self.id)
     }
 
+    /// Whether its next end is that of a transaction within it.
+    pub fn is_nested(&self) -> bool {
+        self.inner.transactions.borrow().is_nested(self.id)
+    }
+
     /// Commits. Of a nested transaction this does nothing and gives nothing; it also succeeds when another nested one was aborted. Else, on
     /// return, the version is durable (or handed over, if it was begun so); of one that has only read, it is the snapshot's.
     ///
@@ -296,17 +307,24 @@ impl Tx {
         self.inner.catch_up();
     }
 
-    /// Lets go of the transaction, for somebody else to go on with it by the handle. Errors: `Ended`, `Preempted`; it may be doomed.
-    pub fn release(self) -> Result<TxHandle, TxError> {
+    /// Lets go of the transaction, for somebody else to go on with it by the handle, which nobody can guess. Who does not within
+    /// [`VolumeSettings::released_max_age`](crate::VolumeSettings::released_max_age) finds it aborted. Errors, after which it is aborted
+    /// too: `Ended`, `Preempted`, `TooManyReleased`; it may be doomed.
+    pub fn release(self, heir: Heir) -> Result<TxHandle, TxError> {
+        let handle = TxHandle(self.inner.env.random_u128());
+        self.release_again(handle, heir)?;
+        Ok(handle)
+    }
+
+    /// The same by the handle by which it was taken over.
+    pub(crate) fn release_again(self, handle: TxHandle, heir: Heir) -> Result<(), TxError> {
         match self.snapshot() {
             Ok(_) | Err(TxError::Doomed) => {}
             Err(error) => return Err(error),
         }
-        let env = &self.inner.env;
-        let handle = TxHandle(env.random_u128());
-        self.inner.released.borrow_mut().insert(handle, (self.id, self.durability));
+        self.inner.release(handle, Entry { id: self.id, durability: self.durability, heir })?;
         self.is_released.set(true);
-        Ok(handle)
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::{Death, Random};
 use ithaca_volume::{
-    CommitError, Durability, Isolation, Tx, TxError, TxOptions, Version, Volume, VolumeOptions,
+    CommitError, Durability, Heir, Isolation, Tx, TxError, TxOptions, Version, Volume, VolumeOptions,
 };
 
 use crate::world::{World, block, create, number, open_drive, small_options, small_settings, within};
@@ -222,7 +222,7 @@ fn a_released_transaction_is_taken_over_once_and_a_dropped_one_is_aborted() {
         let volume = create(&env, small_options(0)).await;
         let tx = volume.begin(TxOptions::default()).expect("few are open");
         tx.write(0, block(5)).expect("live");
-        let handle = tx.release().expect("live");
+        let handle = tx.release(Heir::Anyone).expect("live");
         let tx = volume.take_over(handle).expect("it was released");
         assert_eq!(volume.take_over(handle).err(), Some(TxError::NoSuchHandle));
         assert_eq!(number(&tx.read(0, 1).await.expect("live")), 5);

@@ -1,0 +1,120 @@
+//! What the server does for each request.
+
+use std::rc::Rc;
+
+use super::refusal::{Refusal, Status};
+use super::reply::{NO_VERSION, Reply};
+use super::request::Request;
+use super::server::Client;
+use super::summary::Summary;
+use crate::{Heir, Taker, Tx, TxOptions};
+
+impl Client {
+    /// Carries a request out. Of one transaction only one at a time is.
+    pub(super) async fn carry_out(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
+        let volume = &self.shared.volume;
+        let version = match request {
+            Request::Read { blocks } if number == 0 => {
+                return Ok(Reply::Data(volume.read(blocks.start, blocks.end - blocks.start).await?));
+            }
+            Request::Write { first_block, data, durability } if number == 0 => {
+                volume.write(first_block, data, durability).await?
+            }
+            Request::PleaseCache { block } if number == 0 => {
+                volume.please_cache(block)?;
+                return Ok(Reply::Done);
+            }
+            Request::Flush => volume.flush().await?,
+            Request::Discard { blocks, durability } => volume.discard(blocks, durability).await?,
+            Request::Info => return Ok(Reply::Info(Summary::of(volume))),
+            Request::Snapshot(name) => volume.create_snapshot(&name).await?,
+            Request::Snapshots => return Ok(Reply::Snapshots(volume.snapshots())),
+            Request::Forget(name) => {
+                volume.delete_snapshot(&name).await?;
+                return Ok(Reply::Done);
+            }
+            Request::Scrub => return self.scrub().await,
+            Request::Scrubbed => return Ok(self.scrubbed()),
+            of_a_transaction => return self.in_transaction(number, of_a_transaction).await,
+        };
+        Ok(Reply::Version(version))
+    }
+
+    /// The same for requests of transactions.
+    async fn in_transaction(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
+        let client = 1 + u64::from(self.peer.process);
+        match request {
+            Request::Begin { isolation, durability } => {
+                let options = TxOptions { isolation, durability, client };
+                return self.enter(number, || Ok(self.shared.volume.begin(options)?));
+            }
+            Request::TakeOver(handle) => {
+                let taker = Taker { user: Some(self.peer.user), client };
+                return self.enter(number, || Ok(self.shared.volume.take_over_as(handle, taker)?));
+            }
+            Request::Commit => return self.commit(number).await,
+            Request::Release(heir) => return self.release(number, heir),
+            _ => {}
+        }
+        let tx = self.tx(number)?;
+        match request {
+            Request::Nest => tx.begin()?,
+            Request::Abort => {
+                if !tx.is_nested() {
+                    self.txs.borrow_mut().remove(&number);
+                }
+                tx.abort();
+            }
+            Request::Read { blocks } => {
+                return Ok(Reply::Data(tx.read(blocks.start, blocks.end - blocks.start).await?));
+            }
+            Request::Write { first_block, data, .. } => {
+                tx.write(first_block, data)?;
+                return Ok(Reply::Version(NO_VERSION));
+            }
+            Request::ReadPart { block, bytes } => return Ok(Reply::Data(tx.read_part(block, bytes).await?)),
+            Request::WritePart { block, at, data } => tx.write_part(block, at, &data).await?,
+            Request::MarkAccessed { block, bytes } => tx.mark_accessed(block, bytes)?,
+            Request::PleaseCache { block } => tx.please_cache(block)?,
+            _ => unreachable!("other requests are not about a transaction"),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// The transaction of this number. Errors: `Ended`.
+    fn tx(&self, number: u32) -> Result<Rc<Tx>, Refusal> {
+        let found = self.txs.borrow().get(&number).cloned();
+        found.ok_or_else(|| Refusal::new(Status::Ended, format!("there is no transaction {number}")))
+    }
+
+    /// A transaction that the client has from now on. Errors: `NumberTaken`; those of `begin`.
+    fn enter(&self, number: u32, begin: impl FnOnce() -> Result<Tx, Refusal>) -> Result<Reply, Refusal> {
+        if self.txs.borrow().contains_key(&number) {
+            let words = format!("there is a transaction {number} already");
+            return Err(Refusal::new(Status::NumberTaken, words));
+        }
+        let tx = begin()?;
+        // One that was released within a nested one that was aborted can still be ended.
+        let snapshot = tx.snapshot().unwrap_or_default();
+        self.txs.borrow_mut().insert(number, Rc::new(tx));
+        Ok(Reply::Version(snapshot))
+    }
+
+    /// Commits, after which the number is free, whatever became of the transaction.
+    async fn commit(&self, number: u32) -> Result<Reply, Refusal> {
+        let tx = self.tx(number)?;
+        if !tx.is_nested() {
+            self.txs.borrow_mut().remove(&number);
+        }
+        Ok(Reply::Version(tx.commit().await?.unwrap_or(NO_VERSION)))
+    }
+
+    /// Lets go of a transaction, after which the number is free.
+    fn release(&self, number: u32, heir: Heir) -> Result<Reply, Refusal> {
+        let tx = self.tx(number)?;
+        self.txs.borrow_mut().remove(&number);
+        let tx = Rc::into_inner(tx).expect("nothing else of the transaction is under way");
+        let heir = if heir == Heir::Anyone { heir } else { Heir::User(self.peer.user) };
+        Ok(Reply::Handle(tx.release(heir)?))
+    }
+}

@@ -1,0 +1,384 @@
+//! A client in Rust.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use bytes::{Bytes, BytesMut};
+use ithaca_env::Env;
+use ithaca_env::codec::DecodeError;
+use ithaca_env::net::{LocalError, NetError, Reader, Writer};
+use ithaca_env::sync::oneshot;
+use ithaca_env::task::TaskHandle;
+use thiserror::Error;
+
+use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
+use super::refusal::Refusal;
+use super::reply::{NO_VERSION, Reply, Scrub};
+use super::request::Request;
+use super::summary::Summary;
+use crate::{Durability, Heir, TxHandle, TxOptions, Version};
+
+/// Why a call was not done. After anything but [`Refused`](Self::Refused) the connection is gone, and with it every transaction
+/// that was not released; whether a commit that was under way is there is not known.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ClientError {
+    /// Nobody serves there.
+    #[error(transparent)]
+    Connect(#[from] LocalError),
+    /// The connection ended.
+    #[error("the server has ended the connection")]
+    Lost,
+    /// The connection failed.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// What came is no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// What came is no answer to what was asked.
+    #[error("an answer that is none: {0}")]
+    Answer(#[from] DecodeError),
+    /// The server does not do it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+type Answer = Result<Reply, ClientError>;
+
+/// A connection to the server of a volume. Calls may be made side by side; their requests go out in the order in which the
+/// calls are first polled.
+///
+/// Cheap to clone; the connection ends with the last clone and the last [`RemoteTx`]. No call has a deadline of its own: wrap it in
+/// [`Env::timeout`]. A call that is dropped may be carried out.
+#[derive(Clone)]
+pub struct Client {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    writer: Writer,
+    /// Who waits for which answer, and of which kind it is.
+    waiting: RefCell<BTreeMap<u64, (u16, oneshot::Sender<Answer>)>>,
+    next_id: Cell<u64>,
+    next_tx: Cell<u32>,
+    /// Why nothing is answered any more.
+    lost: RefCell<Option<ClientError>>,
+    reading: RefCell<Option<TaskHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            reading.abort();
+        }
+    }
+}
+
+async fn read_answers(inner: Weak<Inner>, mut reader: Reader) {
+    let mut received = BytesMut::new();
+    loop {
+        let lost = match reader.read(&mut received).await {
+            Ok(0) => Some(ClientError::Lost),
+            Ok(_) => None,
+            Err(error) => Some(error.into()),
+        };
+        let Some(inner) = inner.upgrade() else { return };
+        if let Err(lost) = lost.map_or(Ok(()), Err).and_then(|()| inner.take_answers(&mut received)) {
+            inner.end(lost);
+            return;
+        }
+    }
+}
+
+impl Inner {
+    fn take_answers(&self, received: &mut BytesMut) -> Result<(), ClientError> {
+        loop {
+            let (head, body) = match frame::take(received)? {
+                Front::Frame(head, body) => (head, body),
+                Front::Missing(bytes) => {
+                    received.reserve(bytes.max(HEAD_BYTES));
+                    return Ok(());
+                }
+            };
+            let answer = match head.status {
+                0 => Ok(body),
+                status => Err(Refusal::decode(status, &body)?),
+            };
+            // Not asked for by anybody: why the server ends the connection.
+            if let (0, Err(refusal)) = (head.id, &answer) {
+                return Err(refusal.clone().into());
+            }
+            // Who has asked may have gone.
+            let Some((kind, sender)) = self.waiting.borrow_mut().remove(&head.id) else { continue };
+            sender.send(match answer {
+                Ok(body) => Reply::decode(kind, body).map_err(ClientError::from),
+                Err(refusal) => Err(refusal.into()),
+            });
+        }
+    }
+
+    fn end(&self, why: ClientError) {
+        self.lost.replace(Some(why.clone()));
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        waiting.into_values().for_each(|(_, sender)| sender.send(Err(why.clone())));
+        self.writer.close();
+    }
+
+    /// Sends a request. `None` if nobody waits for its answer.
+    fn send(&self, tx: u32, request: &Request, waiting: Option<oneshot::Sender<Answer>>) {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        if let Some(sender) = waiting {
+            self.waiting.borrow_mut().insert(id, (request.kind(), sender));
+        }
+        let head = Head { kind: request.kind(), id, tx, status: 0 };
+        let (mut body, data) = (BytesMut::new(), request.data());
+        request.encode(&mut body);
+        self.writer.push(|out| {
+            put_head(out, head, &[&body, &data]);
+            out.extend_from_slice(&body);
+            out.extend_from_slice(&data);
+        });
+    }
+
+    async fn ask(&self, tx: u32, request: Request) -> Answer {
+        if let Some(lost) = &*self.lost.borrow() {
+            return Err(lost.clone());
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.send(tx, &request, Some(sender));
+        receiver.await.unwrap_or(Err(ClientError::Lost))
+    }
+
+    async fn ask_version(&self, tx: u32, request: Request) -> Result<Version, ClientError> {
+        match self.ask(tx, request).await? {
+            Reply::Version(version) => Ok(version),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+
+    async fn ask_data(&self, tx: u32, request: Request) -> Result<Bytes, ClientError> {
+        match self.ask(tx, request).await? {
+            Reply::Data(data) => Ok(data),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the server that listens at `path`. Errors: `Connect`. Whether the server lets this user in is known with the first answer.
+    pub async fn connect(env: &Env, path: &Path) -> Result<Self, ClientError> {
+        let conn = env.connect_local(path).await?;
+        let inner = Rc::new(Inner {
+            writer: conn.writer,
+            waiting: RefCell::default(),
+            next_id: Cell::new(1),
+            next_tx: Cell::new(1),
+            lost: RefCell::default(),
+            reading: RefCell::default(),
+        });
+        let reading = env.spawn(read_answers(Rc::downgrade(&inner), conn.reader));
+        inner.reading.replace(Some(reading));
+        Ok(Self { inner })
+    }
+
+    /// What the volume is and holds.
+    pub async fn info(&self) -> Result<Summary, ClientError> {
+        match self.inner.ask(0, Request::Info).await? {
+            Reply::Info(summary) => Ok(summary),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+
+    /// As [`Volume::read`](crate::Volume::read), of at most 1024 blocks.
+    pub async fn read(&self, first_block: u64, count: u64) -> Result<Bytes, ClientError> {
+        self.inner.ask_data(0, Request::Read { blocks: first_block..first_block + count }).await
+    }
+
+    /// As [`Volume::write`](crate::Volume::write), of at most 1024 blocks.
+    pub async fn write(
+        &self,
+        first_block: u64,
+        data: Bytes,
+        durability: Durability,
+    ) -> Result<Version, ClientError> {
+        self.inner.ask_version(0, Request::Write { first_block, data, durability }).await
+    }
+
+    /// As [`Volume::discard`](crate::Volume::discard).
+    pub async fn discard(&self, blocks: Range<u64>, durability: Durability) -> Result<Version, ClientError> {
+        self.inner.ask_version(0, Request::Discard { blocks, durability }).await
+    }
+
+    /// As [`Volume::flush`](crate::Volume::flush), of what was acknowledged to anybody.
+    pub async fn flush(&self) -> Result<Version, ClientError> {
+        self.inner.ask_version(0, Request::Flush).await
+    }
+
+    /// As [`Volume::please_cache`](crate::Volume::please_cache).
+    pub async fn please_cache(&self, block: u64) -> Result<(), ClientError> {
+        self.inner.ask(0, Request::PleaseCache { block }).await.map(drop)
+    }
+
+    /// As [`Volume::create_snapshot`](crate::Volume::create_snapshot).
+    pub async fn create_snapshot(&self, name: &str) -> Result<Version, ClientError> {
+        self.inner.ask_version(0, Request::Snapshot(name.to_owned())).await
+    }
+
+    /// Snapshots with names, in the order of these.
+    pub async fn snapshots(&self) -> Result<Vec<(String, Version)>, ClientError> {
+        match self.inner.ask(0, Request::Snapshots).await? {
+            Reply::Snapshots(names) => Ok(names),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+
+    /// As [`Volume::delete_snapshot`](crate::Volume::delete_snapshot).
+    pub async fn delete_snapshot(&self, name: &str) -> Result<(), ClientError> {
+        self.inner.ask(0, Request::Forget(name.to_owned())).await.map(drop)
+    }
+
+    async fn ask_scrub(&self, request: Request) -> Result<Scrub, ClientError> {
+        match self.inner.ask(0, request).await? {
+            Reply::Scrub(scrub) => Ok(scrub),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+
+    /// As [`Volume::scrub`](crate::Volume::scrub); if one is under way for somebody else, waits for that. It ends early with the connection.
+    pub async fn scrub(&self) -> Result<Scrub, ClientError> {
+        self.ask_scrub(Request::Scrub).await
+    }
+
+    /// How far a scrub is, and what was found since the volume was opened.
+    pub async fn scrubbed(&self) -> Result<Scrub, ClientError> {
+        self.ask_scrub(Request::Scrubbed).await
+    }
+
+    fn new_tx(&self) -> u32 {
+        let number = self.inner.next_tx.get();
+        self.inner.next_tx.set(number.checked_add(1).unwrap_or(1));
+        number
+    }
+
+    /// Begins a transaction; its `client` is of no account: the server knows the process. Returns it with the version that it reads.
+    pub async fn begin(&self, options: TxOptions) -> Result<(RemoteTx, Version), ClientError> {
+        let TxOptions { isolation, durability, .. } = options;
+        self.enter(Request::Begin { isolation, durability }).await
+    }
+
+    /// Goes on with a transaction that was released to this user or to anyone. Returns it with the version that it reads.
+    pub async fn take_over(&self, handle: TxHandle) -> Result<(RemoteTx, Version), ClientError> {
+        self.enter(Request::TakeOver(handle)).await
+    }
+
+    async fn enter(&self, request: Request) -> Result<(RemoteTx, Version), ClientError> {
+        let number = self.new_tx();
+        // Made before it is there: if the call is dropped, it is aborted.
+        let (depth, is_over) = (Cell::new(0), Cell::new(false));
+        let tx = RemoteTx { inner: Rc::clone(&self.inner), number, depth, is_over };
+        match self.inner.ask_version(number, request).await {
+            Ok(version) => Ok((tx, version)),
+            Err(error) => {
+                tx.is_over.set(true);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A transaction of the server, as [`Tx`](crate::Tx) is one of the volume. Dropped before its end, it is aborted.
+pub struct RemoteTx {
+    inner: Rc<Inner>,
+    number: u32,
+    /// Those within it that were begun here and have not ended.
+    depth: Cell<u32>,
+    is_over: Cell<bool>,
+}
+
+impl RemoteTx {
+    async fn done(&self, request: Request) -> Result<(), ClientError> {
+        self.inner.ask(self.number, request).await.map(drop)
+    }
+
+    /// As [`Tx::read`](crate::Tx::read), of at most 1024 blocks.
+    pub async fn read(&self, first_block: u64, count: u64) -> Result<Bytes, ClientError> {
+        let blocks = first_block..first_block + count;
+        self.inner.ask_data(self.number, Request::Read { blocks }).await
+    }
+
+    /// As [`Tx::read_part`](crate::Tx::read_part).
+    pub async fn read_part(&self, block: u64, bytes: Range<usize>) -> Result<Bytes, ClientError> {
+        self.inner.ask_data(self.number, Request::ReadPart { block, bytes }).await
+    }
+
+    /// As [`Tx::write`](crate::Tx::write).
+    pub async fn write(&self, first_block: u64, data: Bytes) -> Result<(), ClientError> {
+        let durability = Durability::Stable;
+        self.done(Request::Write { first_block, data, durability }).await
+    }
+
+    /// As [`Tx::write_part`](crate::Tx::write_part).
+    pub async fn write_part(&self, block: u64, at: usize, data: Bytes) -> Result<(), ClientError> {
+        self.done(Request::WritePart { block, at, data }).await
+    }
+
+    /// As [`Tx::mark_accessed`](crate::Tx::mark_accessed).
+    pub async fn mark_accessed(&self, block: u64, bytes: Range<usize>) -> Result<(), ClientError> {
+        self.done(Request::MarkAccessed { block, bytes }).await
+    }
+
+    /// As [`Tx::please_cache`](crate::Tx::please_cache).
+    pub async fn please_cache(&self, block: u64) -> Result<(), ClientError> {
+        self.done(Request::PleaseCache { block }).await
+    }
+
+    /// Begins a transaction within this one, as [`Tx::begin`](crate::Tx::begin).
+    pub async fn begin(&self) -> Result<(), ClientError> {
+        self.done(Request::Nest).await?;
+        self.depth.set(self.depth.get() + 1);
+        Ok(())
+    }
+
+    /// The transaction ends, or the innermost one within it.
+    fn note_end(&self) {
+        match self.depth.get() {
+            0 => self.is_over.set(true),
+            depth => self.depth.set(depth - 1),
+        }
+    }
+
+    /// Commits, as [`Tx::commit`](crate::Tx::commit): nothing is given for a nested one.
+    pub async fn commit(&self) -> Result<Option<Version>, ClientError> {
+        self.note_end();
+        let version = self.inner.ask_version(self.number, Request::Commit).await?;
+        Ok(Some(version).filter(|version| *version != NO_VERSION))
+    }
+
+    /// Aborts, as [`Tx::abort`](crate::Tx::abort).
+    pub async fn abort(&self) -> Result<(), ClientError> {
+        self.note_end();
+        self.done(Request::Abort).await
+    }
+
+    /// Lets go of it, as [`Tx::release`](crate::Tx::release): for this user, or for anyone who knows the handle.
+    pub async fn release(self, heir: Heir) -> Result<TxHandle, ClientError> {
+        let handle = self.inner.ask(self.number, Request::Release(heir)).await;
+        self.is_over.set(true);
+        match handle? {
+            Reply::Handle(handle) => Ok(handle),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+}
+
+impl Drop for RemoteTx {
+    fn drop(&mut self) {
+        if !self.is_over.get() && self.inner.lost.borrow().is_none() {
+            // Of one that has ended the server says so, and nobody listens.
+            self.inner.send(self.number, &Request::Abort, None);
+        }
+    }
+}

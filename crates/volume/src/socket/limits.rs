@@ -1,0 +1,31 @@
+//! Every limit of a volume's socket, named once.
+
+use crate::limits::{COMMIT_BLOCKS_MAX, REQUEST_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
+
+/// Most blocks that one request reads or writes.
+pub const BLOCKS_MAX: u64 = 1024;
+
+/// Bytes of a frame's body at the most: the data of the largest write, and what comes before it.
+pub const BODY_MAX_BYTES: usize = BLOCKS_MAX as usize * VOLUME_BLOCK_BYTES + 64;
+
+/// Connections at the same time; one more is closed at once.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Requests of one connection that are under way or wait for earlier ones of their transaction; the next one waits in the
+/// socket.
+pub const REQUESTS_MAX: usize = 256;
+
+/// Bytes that those requests read or write, together.
+pub const REQUESTS_MAX_BYTES: usize = 16 * BODY_MAX_BYTES;
+
+/// Bytes of replies that a client has yet to take before its next request is begun.
+pub const UNSENT_MAX_BYTES: usize = 4 << 20;
+
+/// Bytes of the words of a refusal.
+pub const WORDS_MAX_BYTES: usize = 512;
+
+/// Damaged places that an answer names.
+pub const DAMAGE_MAX: usize = 64;
+
+const _: () = assert!(BLOCKS_MAX <= REQUEST_BLOCKS_MAX && BLOCKS_MAX >= COMMIT_BLOCKS_MAX as u64);
+const _: () = assert!(REQUESTS_MAX_BYTES >= BODY_MAX_BYTES, "the largest request can begin");

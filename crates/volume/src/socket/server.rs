@@ -1,0 +1,364 @@
+//! The server: a thin shell around the core of a session.
+//!
+//! One task accepts. Each connection has a task that takes requests, and each request that need not wait for another has one
+//! that carries it out, and those that have waited behind it; what is answered in one turn of the environment's loop goes out in
+//! one system call.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use ithaca_env::Env;
+use ithaca_env::net::{Conn, Credentials, Listener, NetError, Reader, Writer};
+use ithaca_env::sync::Notify;
+use ithaca_env::task::{Ended, TaskHandle, race};
+use thiserror::Error;
+
+use super::frame::{FrameError, Head, put_head};
+use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
+use super::refusal::{Refusal, Status};
+use super::reply::{Reply, Scrub};
+use super::session::{Asked, Next, Session};
+use crate::planted::planted;
+use crate::{Planted, Tx, Volume};
+
+/// How long a connection that ends waits for its client to take the last replies.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long it is until one more connection is accepted after that has failed: the system is short of something.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Who may do everything on a machine.
+const ROOT: u32 = 0;
+/// Data of a reply up to this length is copied behind its head, so that a system call sends many; longer data is sent
+/// from where it lies.
+const COPY_MAX_BYTES: usize = 16 << 10;
+
+/// Why a connection ended, other than by the client's end.
+#[derive(Debug, Error)]
+enum ConnectionError {
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("user {0} is neither the server's nor root")]
+    Stranger(u32),
+    #[error("the system does not say who it is")]
+    Unknown,
+}
+
+/// How a volume is served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServerOptions {
+    /// A deliberate fault; none in ordinary builds.
+    pub planted: Planted,
+}
+
+/// Serves a volume to processes of this machine until it is stopped or dropped.
+pub struct Server {
+    shared: Rc<Shared>,
+    accepting: TaskHandle<()>,
+}
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub(super) env: Env,
+    pub(super) volume: Volume,
+    options: ServerOptions,
+    stopping: Cell<bool>,
+    connections: Cell<usize>,
+    pub(super) is_scrubbing: Cell<bool>,
+    /// Rings when one of the three above has changed.
+    pub(super) changed: Notify,
+    /// Transactions of connections that have ended, with a planted fault.
+    left: RefCell<Vec<Rc<Tx>>>,
+}
+
+impl Server {
+    /// Serves `volume` at `listener`, which is a [local](Env::listen_local) one. Returns at once.
+    pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
+        let shared = Rc::new(Shared {
+            env: env.clone(),
+            volume,
+            options,
+            stopping: Cell::new(false),
+            connections: Cell::new(0),
+            is_scrubbing: Cell::new(false),
+            changed: Notify::default(),
+            left: RefCell::default(),
+        });
+        let accepting = env.spawn(accept(Rc::clone(&shared), listener));
+        Self { shared, accepting }
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.get()
+    }
+
+    /// Accepts no more connections, answers what is under way, aborts the transactions of all clients and closes their
+    /// connections. On return nobody uses the volume; nothing was flushed for that.
+    pub async fn stop(self) {
+        self.accepting.abort();
+        self.shared.stopping.set(true);
+        self.shared.changed.ring();
+        self.shared.changed.until(|| (self.shared.connections.get() == 0).then_some(())).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.shared.stopping.set(true);
+        self.shared.changed.ring();
+    }
+}
+
+async fn accept(shared: Rc<Shared>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(_) if shared.connections.get() >= CONNECTIONS_MAX => {
+                tracing::warn!(limit = CONNECTIONS_MAX, "socket: too many connections, one more is closed");
+            }
+            Ok(conn) => {
+                let open = Open::new(&shared);
+                shared.env.spawn(async move { serve(&open.shared, conn).await });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "socket: no connection is accepted");
+                shared.env.sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// A connection that counts, until it is dropped.
+struct Open {
+    shared: Rc<Shared>,
+}
+
+impl Open {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.connections.set(shared.connections.get() + 1);
+        Self { shared: Rc::clone(shared) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shared.connections.set(self.shared.connections.get() - 1);
+        self.shared.changed.ring();
+    }
+}
+
+async fn serve(shared: &Rc<Shared>, conn: Conn) {
+    let process = conn.credentials().map_or(0, |peer| peer.process);
+    match talk(shared, conn).await {
+        Ok(()) | Err(ConnectionError::Net(NetError::Closed { .. })) => {
+            tracing::debug!(process, "socket: a client has gone");
+        }
+        Err(error) => tracing::warn!(process, "socket: the connection is closed: {error}"),
+    }
+}
+
+async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
+    let peer = conn.credentials().ok_or(ConnectionError::Unknown)?;
+    let client = Rc::new(Client {
+        shared: Rc::clone(shared),
+        peer,
+        session: RefCell::new(Session::new(shared.options.planted)),
+        txs: RefCell::default(),
+        writer: conn.writer,
+        done: Notify::default(),
+        has_ended: Cell::new(false),
+    });
+    if peer.user != ROOT && peer.user != shared.env.user() {
+        client.refuse(Head::default(), &Refusal::new(Status::Frame, "only the server's user may connect"));
+        return Err(ConnectionError::Stranger(peer.user));
+    }
+    let ended = match race(client.take_requests(conn.reader), shared.stopping()).await {
+        Ended::First(ended) => ended,
+        Ended::Second(()) => Ok(()),
+    };
+    if let Err(ConnectionError::Frame(error)) = &ended {
+        client.refuse(Head::default(), &Refusal::new(Status::Frame, error));
+    }
+    client.end().await;
+    ended
+}
+
+impl Shared {
+    /// Waits until the server stops.
+    async fn stopping(&self) {
+        self.changed.until(|| self.stopping.get().then_some(())).await;
+    }
+}
+
+/// A connection: what its tasks share.
+pub(super) struct Client {
+    pub(super) shared: Rc<Shared>,
+    pub(super) peer: Credentials,
+    session: RefCell<Session>,
+    /// Its transactions by their numbers.
+    pub(super) txs: RefCell<BTreeMap<u32, Rc<Tx>>>,
+    writer: Writer,
+    /// Rings when a request is done, and when the connection has ended.
+    done: Notify,
+    has_ended: Cell<bool>,
+}
+
+impl Client {
+    /// Takes requests until the client ends the connection.
+    async fn take_requests(self: &Rc<Self>, mut reader: Reader) -> Result<(), ConnectionError> {
+        let mut received = BytesMut::new();
+        loop {
+            // A client that does not take its replies gets no more of them.
+            self.writer.below(UNSENT_MAX_BYTES).await?;
+            let done = self.done.ticket();
+            let next = self.session.borrow_mut().next(&mut received)?;
+            match next {
+                Next::Begin(asked) => self.begin(asked),
+                Next::Refuse(head, refusal) => self.refuse(head, &refusal),
+                Next::Full => self.done.after(done).await,
+                Next::Read(missing) => {
+                    received.reserve(missing);
+                    if reader.read(&mut received).await? == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries a request out, and what has waited for it.
+    fn begin(self: &Rc<Self>, asked: Asked) {
+        let client = Rc::clone(self);
+        self.shared.env.spawn(async move {
+            let mut next = Some(asked);
+            while let Some(Asked { head, request }) = next {
+                let cost_bytes = request.cost_bytes();
+                match client.carry_out(head.tx, request).await {
+                    Ok(reply) => client.reply(head, &reply).await,
+                    Err(refusal) => client.refuse(head, &refusal),
+                }
+                next = client.session.borrow_mut().done(head.tx, cost_bytes);
+                client.done.ring();
+            }
+        });
+    }
+
+    async fn reply(&self, head: Head, reply: &Reply) {
+        let data = reply.data();
+        if !data.is_empty() {
+            // What is read waits outside of the connection until the client has taken earlier replies; on a closed one
+            // nobody waits.
+            let _ = self.writer.below(UNSENT_MAX_BYTES).await;
+        }
+        let mut body = BytesMut::new();
+        reply.encode(&mut body);
+        self.writer.push(|out| {
+            put_head(out, head, &[&body, &data]);
+            out.extend_from_slice(&body);
+            if data.len() <= COPY_MAX_BYTES {
+                out.extend_from_slice(&data);
+            }
+        });
+        if data.len() > COPY_MAX_BYTES {
+            self.writer.push_shared(data);
+        }
+    }
+
+    fn refuse(&self, head: Head, refusal: &Refusal) {
+        match refusal.status {
+            Status::Damaged | Status::Stopped => {
+                tracing::warn!(process = self.peer.process, "socket: a request failed: {refusal}");
+            }
+            _ => tracing::debug!(process = self.peer.process, "socket: a request is refused: {refusal}"),
+        }
+        let mut body = BytesMut::new();
+        refusal.encode(&mut body);
+        self.writer.push(|out| {
+            put_head(out, Head { status: refusal.status as u32, ..head }, &[&body]);
+            out.extend_from_slice(&body);
+        });
+    }
+
+    /// The connection has ended: aborts what the client has not released, as soon as what is under way of it is done.
+    async fn end(&self) {
+        self.session.borrow_mut().end();
+        self.has_ended.set(true);
+        self.done.ring();
+        let txs = std::mem::take(&mut *self.txs.borrow_mut());
+        if planted!(self.shared.options.planted, EndKeepsTransactions) {
+            self.shared.left.borrow_mut().extend(txs.values().cloned());
+        }
+        drop(txs);
+        if let Ended::Second(()) = race(self.all_done(), self.shared.stopping()).await
+            && self.shared.env.timeout(FAREWELL, self.all_done()).await.is_err()
+        {
+            // The client does not take its replies: those that wait for it get an end.
+            self.writer.close();
+            self.all_done().await;
+        }
+        // Of what began late.
+        self.txs.borrow_mut().clear();
+        let _ = self.shared.env.timeout(FAREWELL, self.writer.below(1)).await;
+    }
+
+    async fn all_done(&self) {
+        self.done.until(|| (self.session.borrow().taken() == 0).then_some(())).await;
+    }
+
+    /// Waits until the connection has ended.
+    async fn ended(&self) {
+        self.done.until(|| self.has_ended.get().then_some(())).await;
+    }
+
+    /// Reads and verifies everything; if somebody has asked for that already, waits until it is done. Errors: `Stopped`.
+    pub(super) async fn scrub(&self) -> Result<Reply, Refusal> {
+        let shared = &self.shared;
+        if shared.is_scrubbing.get() {
+            let over = shared.changed.until(|| (!shared.is_scrubbing.get()).then_some(()));
+            race(over, self.ended()).await;
+            return Ok(self.scrubbed());
+        }
+        let scrubbing = Scrubbing::new(shared);
+        let done = race(shared.volume.scrub(), self.ended()).await;
+        drop(scrubbing);
+        if let Ended::First(done) = done {
+            done?;
+        }
+        Ok(self.scrubbed())
+    }
+
+    /// How far that is.
+    pub(super) fn scrubbed(&self) -> Reply {
+        let stats = self.shared.volume.info().chain;
+        Reply::Scrub(Scrub {
+            is_running: self.shared.is_scrubbing.get(),
+            segments: stats.scrubbed.segments,
+            repaired: stats.repaired,
+            damaged: stats.damage.len() as u64,
+            damage: stats.damage.iter().map(|damage| damage.in_words("blocks")).collect(),
+        })
+    }
+}
+
+/// That everything is being read, until this is dropped.
+struct Scrubbing<'a> {
+    shared: &'a Shared,
+}
+
+impl<'a> Scrubbing<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.is_scrubbing.set(true);
+        Self { shared }
+    }
+}
+
+impl Drop for Scrubbing<'_> {
+    fn drop(&mut self) {
+        self.shared.is_scrubbing.set(false);
+        self.shared.changed.ring();
+    }
+}

@@ -1,0 +1,346 @@
+//! Frames and records byte by byte, and the order of a connection's requests.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::ChainId;
+use ithaca_env::real::golden;
+
+use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
+use super::limits::{BODY_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
+use super::refusal::{Refusal, Status};
+use super::reply::{Reply, Scrub};
+use super::request::{Request, kind};
+use super::session::{Next, Session};
+use super::summary::{DriveSummary, Summary};
+use crate::{Durability, Heir, Isolation, Planted, Retention, TxHandle, Version};
+
+const HANDLE: TxHandle = TxHandle(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+
+fn frame(head: Head, body: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    put_head(&mut out, head, &[body, data]);
+    out.extend_from_slice(body);
+    out.extend_from_slice(data);
+    out.to_vec()
+}
+
+fn asked(id: u64, tx: u32, request: &Request) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    request.encode(&mut body);
+    frame(Head { kind: request.kind(), id, tx, status: 0 }, &body, &request.data())
+}
+
+fn answered(id: u64, tx: u32, kind: u16, reply: &Reply) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    reply.encode(&mut body);
+    frame(Head { kind, id, tx, status: 0 }, &body, &reply.data())
+}
+
+fn data(len: usize) -> Bytes {
+    (0..len).map(|at| at as u8).collect::<Vec<u8>>().into()
+}
+
+/// Every request, with the transaction that it may be about.
+fn requests() -> Vec<(u32, Request)> {
+    let stable = Durability::Stable;
+    let acknowledged = Durability::Acknowledged;
+    vec![
+        (0, Request::Info),
+        (1, Request::Begin { isolation: None, durability: stable }),
+        (2, Request::Begin { isolation: Some(Isolation::Snapshot), durability: acknowledged }),
+        (1, Request::Nest),
+        (1, Request::Commit),
+        (1, Request::Abort),
+        (1, Request::Release(Heir::User(0))),
+        (1, Request::Release(Heir::Anyone)),
+        (3, Request::TakeOver(HANDLE)),
+        (0, Request::Read { blocks: 5..7 }),
+        (1, Request::Write { first_block: 5, data: data(4096), durability: stable }),
+        (1, Request::ReadPart { block: 5, bytes: 16..48 }),
+        (1, Request::WritePart { block: 5, at: 16, data: data(32) }),
+        (1, Request::MarkAccessed { block: 5, bytes: 0..16 }),
+        (0, Request::PleaseCache { block: 5 }),
+        (0, Request::Flush),
+        (0, Request::Discard { blocks: 8..1 << 33, durability: acknowledged }),
+        (0, Request::Snapshot("before".to_owned())),
+        (0, Request::Snapshots),
+        (0, Request::Forget("über".to_owned())),
+        (0, Request::Scrub),
+        (0, Request::Scrubbed),
+    ]
+}
+
+fn summary() -> Summary {
+    Summary {
+        id: ChainId([7; 16]),
+        blocks: 1 << 20,
+        fragment_bytes: 16,
+        isolation: Isolation::Snapshot,
+        retention: Retention { versions: 9, age: Duration::from_secs(60) },
+        version: Version(0x0102_0304),
+        floor: Version(5),
+        data_blocks: 77,
+        versions: 3,
+        transactions: 2,
+        segment_bytes: 4 << 20,
+        free_bytes: 1 << 30,
+        drives: vec![DriveSummary {
+            drive: "/disk/volume.chain".to_owned(),
+            segments: 95,
+            segments_free: 94,
+        }],
+    }
+}
+
+/// Answers of every shape, and to which kind of request.
+fn replies() -> Vec<(u16, Reply)> {
+    let damage = vec!["segment 3, 4096 bytes at 8192: the data of blocks 3 to 3".to_owned()];
+    let scrub = Scrub { is_running: true, segments: 12, repaired: 1, damaged: 1, damage };
+    vec![
+        (kind::NEST, Reply::Done),
+        (kind::COMMIT, Reply::Version(Version(0x1122))),
+        (kind::RELEASE, Reply::Handle(HANDLE)),
+        (kind::READ, Reply::Data(data(64))),
+        (kind::INFO, Reply::Info(summary())),
+        (
+            kind::SNAPSHOTS,
+            Reply::Snapshots(vec![("before".to_owned(), Version(7)), ("über".to_owned(), Version(9))]),
+        ),
+        (kind::SCRUBBED, Reply::Scrub(scrub)),
+    ]
+}
+
+fn conflict() -> Refusal {
+    let conflict = Some((5, 16..48, Version(9)));
+    Refusal {
+        conflict,
+        ..Refusal::new(Status::Conflict, "block 5, bytes 16 to 48, was written by version 9 meanwhile")
+    }
+}
+
+fn refused(refusal: &Refusal) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    refusal.encode(&mut body);
+    frame(Head { kind: kind::COMMIT, id: 9, tx: 1, status: refusal.status as u32 }, &body, &[])
+}
+
+/// One frame that is all of these bytes.
+fn whole(bytes: &[u8]) -> (Head, Bytes) {
+    let mut received = BytesMut::from(bytes);
+    match frame::take(&mut received) {
+        Ok(Front::Frame(head, body)) if received.is_empty() => (head, body),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn frames_have_golden_bytes() {
+    let hex = |bytes: &[u8]| {
+        let shown = if bytes.len() > 200 { &bytes[..96] } else { bytes };
+        let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        shown.chunks(32).map(|bytes| format!("  {}\n", line(bytes))).collect::<String>()
+    };
+    let mut text = "Frames of a volume's socket in hexadecimal, of long ones the first 96 bytes; docs/protocol/socket.md.\n".to_owned();
+    for (nth, (tx, request)) in requests().iter().enumerate() {
+        let bytes = asked(nth as u64 + 1, *tx, request);
+        text += &format!(
+            "\nrequest {} of transaction {tx}, {} bytes\n{}",
+            request.kind(),
+            bytes.len(),
+            hex(&bytes)
+        );
+    }
+    for (kind, reply) in replies() {
+        let bytes = answered(1, 1, kind, &reply);
+        text += &format!("\nanswer to {kind}, {} bytes\n{}", bytes.len(), hex(&bytes));
+    }
+    text += &format!("\nrefusal\n{}", hex(&refused(&conflict())));
+    golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/socket_frames.txt"), &text);
+}
+
+#[test]
+fn requests_answers_and_refusals_are_what_they_were() {
+    for (nth, (tx, request)) in requests().into_iter().enumerate() {
+        let (head, body) = whole(&asked(nth as u64, tx, &request));
+        assert_eq!((head.kind, head.id, head.tx), (request.kind(), nth as u64, tx));
+        assert_eq!(Request::decode(head.kind, body), Ok(request));
+    }
+    for (kind, reply) in replies() {
+        let (head, body) = whole(&answered(3, 4, kind, &reply));
+        assert_eq!(Reply::decode(head.kind, body), Ok(reply));
+    }
+    let (head, body) = whole(&refused(&conflict()));
+    assert_eq!(Refusal::decode(head.status, &body), Ok(conflict()));
+    assert!(Refusal::decode(17, &body).is_err());
+}
+
+#[test]
+fn a_frame_that_is_cut_is_waited_for_and_a_harmed_one_is_never_taken_for_another() {
+    let all = requests().into_iter().map(|(tx, request)| asked(1, tx, &request));
+    for bytes in all.chain([refused(&conflict())]) {
+        for len in 0..bytes.len() {
+            let missing = frame::take(&mut BytesMut::from(&bytes[..len]));
+            assert!(matches!(missing, Ok(Front::Missing(1..))), "{len} bytes: {missing:?}");
+        }
+        for bit in 0..bytes.len().min(HEAD_BYTES + 64) * 8 {
+            let mut harmed = bytes.clone();
+            harmed[bit / 8] ^= 1 << (bit % 8);
+            // A longer length waits for what never comes.
+            let taken = frame::take(&mut BytesMut::from(&harmed[..]));
+            assert!(!matches!(taken, Ok(Front::Frame(..))), "bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_frame_says_what_it_is() {
+    let error = |bytes: &[u8]| frame::take(&mut BytesMut::from(bytes)).expect_err("no frame");
+    assert_eq!(error(b"G"), FrameError::Magic { found: *b"GTvs" });
+    let mut newer = asked(1, 0, &Request::Info);
+    newer[4] = 2;
+    assert_eq!(error(&newer), FrameError::Version { found: 2 });
+    let mut long = asked(1, 0, &Request::Info);
+    long[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(error(&long), FrameError::Length { found: u32::MAX as usize, max: BODY_MAX_BYTES });
+}
+
+/// Numbers that look random and are the same each time.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+}
+
+#[test]
+fn senseless_bodies_are_refused_and_nothing_panics() {
+    let mut rng = Rng(1);
+    for round in 0..200_000_u32 {
+        let len = (rng.next() % 80) as usize;
+        let body: Bytes = (0..len).map(|_| rng.next() as u8).collect::<Vec<u8>>().into();
+        let kind = (round % 24) as u16;
+        if let Ok(request) = Request::decode(kind, body.clone()) {
+            // What decodes is what would be encoded, but for who is meant by a user.
+            assert_eq!(whole(&asked(1, 1, &request)).1, body, "{request:?}");
+        }
+        let _ = Reply::decode(kind, body.clone());
+        let _ = Refusal::decode(u32::from(kind), &body);
+    }
+}
+
+#[test]
+fn senseless_fields_are_refused_by_name() {
+    let words = |kind, body: &[u8]| {
+        Request::decode(kind, Bytes::copy_from_slice(body)).expect_err("senseless").to_string()
+    };
+    assert!(words(99, b"").starts_with("kind: found 0x63"));
+    assert!(words(kind::BEGIN, &[3, 0]).starts_with("isolation"));
+    assert!(words(kind::READ, &[0; 12]).starts_with("blocks: found 0x0"));
+    assert!(words(kind::READ, &[&[0; 8][..], &1025_u32.to_le_bytes()].concat()).contains("at most 1024"));
+    assert!(words(kind::WRITE, &[0; 9 + 100]).contains("whole blocks"));
+    assert!(words(kind::WRITE, &[0; 9]).starts_with("blocks: found 0x0"));
+    assert!(words(kind::READ, &[&u64::MAX.to_le_bytes()[..], &[2, 0, 0, 0]].concat()).contains("below 2^64"));
+    assert!(
+        words(kind::MARK_ACCESSED, &[&[0; 8][..], &[8, 0, 0, 0, 8, 0, 0, 0]].concat()).starts_with("end")
+    );
+    assert!(
+        words(kind::WRITE_PART, &[&[0; 8][..], &4096_u32.to_le_bytes(), b"x"].concat())
+            .contains("end in the block")
+    );
+    assert!(words(kind::SNAPSHOT, &[b'x'; 65]).contains("1 to 64"));
+    assert!(words(kind::COMMIT, b"x").contains("1 bytes after"));
+}
+
+fn session() -> Session {
+    Session::new(Planted::default())
+}
+
+/// The ids of requests that begin when these bytes come in pieces, and what is refused.
+fn begun(session: &mut Session, received: &mut BytesMut) -> Vec<u64> {
+    let mut ids = Vec::new();
+    loop {
+        match session.next(received).expect("frames") {
+            Next::Begin(asked) => ids.push(asked.head.id),
+            Next::Read(_) | Next::Full => return ids,
+            Next::Refuse(head, refusal) => panic!("{head:?}: {refusal}"),
+        }
+    }
+}
+
+#[test]
+fn requests_of_one_transaction_wait_for_each_other_and_for_nobody_else() {
+    let mut session = session();
+    let commit = |id, tx| asked(id, tx, &Request::Commit);
+    let bytes =
+        [commit(1, 1), commit(2, 2), commit(3, 1), asked(4, 0, &Request::Flush), commit(5, 1)].concat();
+    assert_eq!(begun(&mut session, &mut BytesMut::from(&bytes[..])), [1, 2, 4]);
+    assert_eq!(session.done(2, 0), None);
+    assert_eq!(session.done(0, 0), None);
+    assert_eq!(session.done(1, 0).map(|asked| asked.head.id), Some(3));
+    assert_eq!(session.done(1, 0).map(|asked| asked.head.id), Some(5));
+    assert_eq!((session.done(1, 0), session.taken()), (None, 0));
+}
+
+#[test]
+fn what_waits_when_the_connection_ends_never_begins() {
+    let mut session = session();
+    let read = |id| asked(id, 1, &Request::Read { blocks: 0..9 });
+    let bytes = [read(1), read(2), read(3)].concat();
+    assert_eq!(begun(&mut session, &mut BytesMut::from(&bytes[..])), [1]);
+    session.end();
+    assert_eq!(session.taken(), 1);
+    assert_eq!((session.done(1, 9 * 4096), session.taken()), (None, 0));
+}
+
+#[test]
+fn no_more_is_taken_than_may_be_under_way() {
+    let many = |request: Request, count: usize| {
+        let bytes: Vec<u8> = (0..count as u64).flat_map(|id| asked(id, 0, &request)).collect();
+        BytesMut::from(&bytes[..])
+    };
+    let mut session = session();
+    let mut received = many(Request::Flush, REQUESTS_MAX + 7);
+    assert_eq!(begun(&mut session, &mut received).len(), REQUESTS_MAX);
+    session.done(0, 0);
+    assert_eq!(begun(&mut session, &mut received).len(), 1);
+    let mut session = self::session();
+    let large = Request::Read { blocks: 0..1024 };
+    let taken = begun(&mut session, &mut many(large.clone(), REQUESTS_MAX)).len();
+    assert_eq!(taken, REQUESTS_MAX_BYTES.div_ceil(large.cost_bytes()));
+}
+
+#[test]
+fn a_request_that_names_the_wrong_kind_of_transaction_is_refused_and_the_next_one_taken() {
+    let stray = Head { kind: 77, id: 3, ..Head::default() };
+    let with_status = Head { kind: kind::FLUSH, id: 4, tx: 0, status: 1 };
+    let bytes = [
+        asked(1, 0, &Request::Commit),
+        asked(2, 1, &Request::Flush),
+        frame(stray, b"", b""),
+        frame(with_status, b"", b""),
+        frame(Head { kind: kind::READ, id: 5, ..Head::default() }, b"x", b""),
+        asked(6, 0, &Request::Flush),
+    ];
+    let mut received = BytesMut::from(&bytes.concat()[..]);
+    let mut session = session();
+    let words = [
+        "needs a transaction",
+        "about no transaction",
+        "no request 77",
+        "with status 1",
+        "first block: needs",
+    ];
+    for (nth, expected) in words.iter().enumerate() {
+        match session.next(&mut received).expect("frames") {
+            Next::Refuse(head, refusal) => {
+                assert_eq!((head.id, refusal.status), (nth as u64 + 1, Status::Request));
+                assert!(refusal.words.contains(expected), "{refusal}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(begun(&mut session, &mut received), [6]);
+}
