@@ -9,6 +9,7 @@
 //! * [`history`]: floors, snapshots, room that old versions give back.
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
+//! * [`socket`]: transactions of other processes.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
 mod crashes;
@@ -20,5 +21,6 @@ mod plain;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod real;
+mod socket;
 mod transactions;
 mod world;
