@@ -24,19 +24,20 @@ pub enum VolumeCommand {
     Create(CreateArgs),
     /// Show what a volume is and holds
     #[command(after_help = "Example:\n  ithaca volume info ./disk --json")]
-    Info(DirArgs),
+    Info(ServedArgs),
     /// Export a volume as a block device, until a signal comes
     #[command(after_help = "Example:\n  ithaca volume serve ./disk\n  nbdinfo nbd://127.0.0.1\n  \
                       nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
                       Exports: the name or none is the volume; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
-                      a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.")]
+                      a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
+                      The socket is for transactions, and for `info`, `snapshot` and `scrub`.")]
     Serve(ServeVolumeArgs),
     /// Verify everything that a volume holds; never changes it
     #[command(after_help = "Example:\n  ithaca volume check ./disk")]
     Check(DirArgs),
     /// Read everything that a volume holds, and repair what a mirror has whole
     #[command(after_help = "Example:\n  ithaca volume scrub /mnt/a+/mnt/b")]
-    Scrub(DirArgs),
+    Scrub(ServedArgs),
     /// Give the present state of a volume a name by which it stays readable
     #[command(after_help = "Example:\n  ithaca volume snapshot ./disk before-upgrade")]
     Snapshot(SnapshotArgs),
@@ -48,6 +49,17 @@ pub struct DirArgs {
     /// Its directories, files or block devices, all of them; A+B are two that hold the same
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
+}
+
+/// Where a volume lies, or is served.
+#[derive(Args, Debug)]
+pub struct ServedArgs {
+    /// Where it lies
+    #[command(flatten)]
+    pub at: DirArgs,
+    /// The socket of the server that has it open [default: volume.sock in its first directory, if somebody listens there]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 /// What transactions are held to.
@@ -91,6 +103,9 @@ pub struct ServeVolumeArgs {
     /// Where NBD clients connect; port 0 picks a free one
     #[arg(long, default_value = DEFAULT_NBD, value_name = "HOST:PORT", value_parser = parse_endpoint)]
     pub nbd: SocketAddr,
+    /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Name of the export [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
@@ -107,6 +122,9 @@ pub struct SnapshotArgs {
     /// Forget a snapshot instead
     #[arg(long)]
     pub delete: bool,
+    /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 /// Longest name of an export or a snapshot, in bytes.

@@ -1,10 +1,10 @@
 //! `ithaca volume check` and `ithaca volume scrub`: whether everything that a volume holds is whole.
 
-use ithaca_chain::Damage;
 use ithaca_env::real;
 
-use super::arguments::DirArgs;
-use super::{context, failed, open, open_drives, refuse_others};
+use super::arguments::{DirArgs, ServedArgs};
+use super::reach::reach;
+use super::{context, open_drives, refuse_others};
 use crate::failure::Failure;
 use crate::fsck::check_chain;
 use crate::json::{Object, array, quoted};
@@ -24,31 +24,27 @@ pub fn check(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Reads everything that closed segments hold, and writes again what one side of a mirror lacks and another has.
-pub fn scrub(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
-    let context = context("scrub", at);
+pub fn scrub(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
+    let context = context("scrub", &arguments.at);
     let scrubbed = real::run(|env| async move {
-        let volume = open(&env, at).await?;
-        let done = volume.scrub().await;
-        let stats = volume.info().chain;
-        volume.close().await.map_err(failed)?;
-        done.map_err(failed)?;
-        let damage: Vec<String> =
-            stats.damage.iter().map(|damage: &Damage| damage.in_words("blocks")).collect();
+        let reached = reach(&env, &arguments.at, arguments.socket.as_deref()).await?;
+        let done = reached.scrub().await;
+        reached.leave().await?;
+        let scrub = done?;
         out.either(
             || {
-                let told =
-                    format!("{} segments read, {} places repaired", stats.scrubbed.segments, stats.repaired);
-                damage.iter().fold(told, |told, damage| format!("{told}\n  {damage}"))
+                let told = format!("{} segments read, {} places repaired", scrub.segments, scrub.repaired);
+                scrub.damage.iter().fold(told, |told, damage| format!("{told}\n  {damage}"))
             },
             || {
                 Object::new()
-                    .number("segments", stats.scrubbed.segments)
-                    .number("repaired", stats.repaired)
-                    .raw("damage", &array(damage.iter().map(|damage| quoted(damage))))
+                    .number("segments", scrub.segments)
+                    .number("repaired", scrub.repaired)
+                    .raw("damage", &array(scrub.damage.iter().map(|damage| quoted(damage))))
             },
         )?;
         out.flush()?;
-        match damage.len() {
+        match scrub.damaged {
             0 => Ok(()),
             places => Err(Failure::damaged(format!("{places} places are damaged"))),
         }

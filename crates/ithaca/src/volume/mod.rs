@@ -1,10 +1,11 @@
 //! `ithaca volume`: volumes in directories of this machine.
 //!
 //! A volume lies in a file `volume.chain` in each of its directories. All commands but `create` need every one of them, and no
-//! two processes can have a volume open.
+//! two processes can have a volume open; some commands ask the one that serves it.
 
 mod arguments;
 mod check;
+mod reach;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
-use ithaca_volume::{
-    Info, Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings,
-};
+use ithaca_volume::socket::{DriveSummary, Summary};
+use ithaca_volume::{Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 pub use arguments::VolumeCommand;
-use arguments::{CreateArgs, DirArgs, IsolationArg, SnapshotArgs};
+use arguments::{CreateArgs, DirArgs, IsolationArg, ServedArgs, SnapshotArgs};
+use reach::reach;
 
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
@@ -154,7 +155,7 @@ fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
         };
         let options = VolumeOptions { settings, ..options };
         let volume = Volume::create(&env, Drives::from(drives), options).await.map_err(failed)?;
-        let info = volume.info();
+        let info = Summary::of(&volume);
         volume.close().await.map_err(failed)?;
         tell(&info, &[], out)
     });
@@ -191,27 +192,28 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
     })
 }
 
-fn info(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
+fn info(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
     let told = real::run(|env| async move {
-        let volume = open(&env, at).await?;
-        let told = tell(&volume.info(), &volume.snapshots(), out);
-        volume.close().await.map_err(failed)?;
+        let reached = reach(&env, &arguments.at, arguments.socket.as_deref()).await?;
+        let (info, snapshots) = reached.info().await?;
+        let told = tell(&info, &snapshots, out);
+        reached.leave().await?;
         told
     });
-    told.map_err(|failure: Failure| failure.context(context("info", at)))
+    told.map_err(|failure: Failure| failure.context(context("info", &arguments.at)))
 }
 
 fn snapshot(arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
     let (name, at) = (&arguments.name, DirArgs { dirs: vec![arguments.dir.clone()] });
     let context = context("snapshot", &at);
     let named = real::run(|env| async move {
-        let volume = open(&env, &at).await?;
+        let reached = reach(&env, &at, arguments.socket.as_deref()).await?;
         let done = match arguments.delete {
-            false => volume.create_snapshot(name).await.map(|version| version.0),
-            true => volume.delete_snapshot(name).await.map(|()| 0),
+            false => reached.create_snapshot(name).await.map(|version| version.0),
+            true => reached.delete_snapshot(name).await.map(|()| 0),
         };
-        volume.close().await.map_err(failed)?;
-        let version = done.map_err(failed)?;
+        reached.leave().await?;
+        let version = done?;
         out.either(
             || match arguments.delete {
                 false => format!("snapshot {name} is version {version}"),
@@ -227,12 +229,12 @@ fn snapshot(arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
     named.map_err(|failure: Failure| failure.context(context))
 }
 
-fn tell(info: &Info, snapshots: &[(String, Version)], out: &mut Output) -> Result<(), Failure> {
+fn tell(info: &Summary, snapshots: &[(String, Version)], out: &mut Output) -> Result<(), Failure> {
     out.either(|| human(info, snapshots), || json(info, snapshots))?;
     out.flush()
 }
 
-fn human(info: &Info, snapshots: &[(String, Version)]) -> String {
+fn human(info: &Summary, snapshots: &[(String, Version)]) -> String {
     let block = VOLUME_BLOCK_BYTES as u64;
     let mut text = format!(
         "volume {}: {} ({} blocks of 4K), {} of data; version {}, history from {}",
@@ -246,13 +248,13 @@ fn human(info: &Info, snapshots: &[(String, Version)]) -> String {
     for (name, version) in snapshots {
         text += &format!("\n  snapshot {name}: version {version}");
     }
-    for link in &info.chain.links {
-        text += &format!("\n  {}: {} segments, {} free", link.drive, link.segments, link.segments_free);
+    for drive in &info.drives {
+        text += &format!("\n  {}: {} segments, {} free", drive.drive, drive.segments, drive.segments_free);
     }
     text
 }
 
-fn json(info: &Info, snapshots: &[(String, Version)]) -> Object {
+fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
     let block = VOLUME_BLOCK_BYTES as u64;
     let isolation = match info.isolation {
         Isolation::StrictSerializable => "serializable",
@@ -261,9 +263,9 @@ fn json(info: &Info, snapshots: &[(String, Version)]) -> Object {
     let snapshot = |(name, version): &(String, Version)| {
         Object::new().string("name", name).number("version", version.0).finish()
     };
-    let drive = |link: &ithaca_chain::LinkStats| {
-        let drive = Object::new().string("drive", &link.drive).number("segments", link.segments);
-        drive.number("free", link.segments_free).finish()
+    let drive = |drive: &DriveSummary| {
+        let object = Object::new().string("drive", &drive.drive).number("segments", drive.segments);
+        object.number("free", drive.segments_free).finish()
     };
     Object::new()
         .string("volume", &info.id.to_string())
@@ -276,8 +278,8 @@ fn json(info: &Info, snapshots: &[(String, Version)]) -> Object {
         .number("keep_versions", info.retention.versions)
         .number("keep_age_ms", u64::try_from(info.retention.age.as_millis()).unwrap_or(u64::MAX))
         .string("isolation", isolation)
-        .number("segment_bytes", info.chain.segment_bytes)
-        .number("free_bytes", info.chain.free_bytes)
+        .number("segment_bytes", info.segment_bytes)
+        .number("free_bytes", info.free_bytes)
         .raw("snapshots", &array(snapshots.iter().map(snapshot)))
-        .raw("drives", &array(info.chain.links.iter().map(drive)))
+        .raw("drives", &array(info.drives.iter().map(drive)))
 }

@@ -1,13 +1,18 @@
-//! `ithaca volume serve`: a volume as a block device, over NBD, until a signal comes.
+//! `ithaca volume serve`: a volume as a block device, over NBD, and for transactions, at a socket, until a signal comes.
 //!
 //! One line on stdout says that it serves, and where; nothing follows it. SIGINT and SIGTERM end it cleanly: what is under way is
 //! answered, and everything that was answered is on stable storage. A drive that fails ends it too, with exit code 3.
 
+use std::path::PathBuf;
+
+use ithaca_env::Env;
 use ithaca_env::real::{self, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::nbd::{Server, ServerOptions};
+use ithaca_volume::{Volume, socket};
 
 use super::arguments::{DirArgs, ServeVolumeArgs};
+use super::reach::default_socket;
 use super::{context, failed, open};
 use crate::failure::Failure;
 use crate::json::Object;
@@ -25,11 +30,19 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
         let volume = open(&env, &arguments.at).await?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
+        let local = serve_locally(&env, arguments, &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));
         let addr = server.addr().to_string();
+        let socket = local.as_ref().map(|(_, path)| path.display().to_string());
         out.either(
-            || format!("ready: nbd {addr}, export {name}"),
-            || Object::new().boolean("ready", true).string("nbd", &addr).string("export", &name),
+            || {
+                let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
+                format!("ready: nbd {addr}, export {name}{socket}")
+            },
+            || {
+                let ready = Object::new().boolean("ready", true).string("nbd", &addr).string("export", &name);
+                socket.iter().fold(ready, |ready, path| ready.string("socket", path))
+            },
         )?;
         out.flush()?;
         match race(signalled.join(), volume.failed()).await {
@@ -39,9 +52,35 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
             Ended::Second(error) => return Err(failed(error)),
         }
         server.stop().await;
+        if let Some((local, _)) = local {
+            local.stop().await;
+        }
         volume.close().await.map_err(failed)
     });
     served.map_err(|failure: Failure| failure.context(context("serve", &arguments.at)))
+}
+
+/// Serves at the socket that was asked for, or at the one that commands look for in the volume's directory: without that one
+/// everything else works.
+fn serve_locally(
+    env: &Env,
+    arguments: &ServeVolumeArgs,
+    volume: &Volume,
+) -> Result<Option<(socket::Server, PathBuf)>, Failure> {
+    let Some(path) = arguments.socket.clone().or_else(|| default_socket(&arguments.at)) else {
+        return Ok(None);
+    };
+    match env.listen_local(&path) {
+        Ok(listener) => {
+            let options = socket::ServerOptions::default();
+            Ok(Some((socket::Server::start(env, listener, volume.clone(), options), path)))
+        }
+        Err(error) if arguments.socket.is_some() => Err(Failure::unreachable(format!("socket: {error}"))),
+        Err(error) => {
+            tracing::warn!("no socket for transactions: {error}");
+            Ok(None)
+        }
+    }
 }
 
 /// The name of the first directory, if it can be one.

@@ -7,7 +7,7 @@ use super::limits::{DAMAGE_MAX, WORDS_MAX_BYTES};
 use super::request::kind;
 use super::summary::Summary;
 use crate::limits::{SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
-use crate::{TxHandle, Version};
+use crate::{TxHandle, Version, Volume};
 
 /// How far a scrub is, or what the last one found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,20 @@ pub struct Scrub {
     pub damaged: u64,
     /// The first of them, in words.
     pub damage: Vec<String>,
+}
+
+impl Scrub {
+    /// What was found of a volume, by whatever scrubs, since it was opened.
+    pub fn of(volume: &Volume) -> Self {
+        let stats = volume.info().chain;
+        Self {
+            is_running: false,
+            segments: stats.scrubbed.segments,
+            repaired: stats.repaired,
+            damaged: stats.damage.len() as u64,
+            damage: stats.damage.iter().map(|damage| damage.in_words("blocks")).collect(),
+        }
+    }
 }
 
 /// What is answered to writes of transactions and nested commits: nothing is committed yet.

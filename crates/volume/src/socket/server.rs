@@ -333,14 +333,8 @@ impl Client {
 
     /// How far that is.
     pub(super) fn scrubbed(&self) -> Reply {
-        let stats = self.shared.volume.info().chain;
-        Reply::Scrub(Scrub {
-            is_running: self.shared.is_scrubbing.get(),
-            segments: stats.scrubbed.segments,
-            repaired: stats.repaired,
-            damaged: stats.damage.len() as u64,
-            damage: stats.damage.iter().map(|damage| damage.in_words("blocks")).collect(),
-        })
+        let is_running = self.shared.is_scrubbing.get();
+        Reply::Scrub(Scrub { is_running, ..Scrub::of(&self.shared.volume) })
     }
 }
 

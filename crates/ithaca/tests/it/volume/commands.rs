@@ -58,11 +58,50 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     let named = volume(&["snapshot", text(&disk), "a@b"]).expect(2).stderr;
     assert!(named.contains("a@b") && named.contains("without `@`"), "{named}");
     let served = Served::start(&disk);
-    expect(&["info", text(&disk)], 3, "in use");
+    expect(&["check", text(&disk)], 3, "in use");
+    expect(&["info", text(&disk), "--socket", text(&dir.path().join("none"))], 3, "nobody listens");
     let other = dir.path().join("other");
     volume(&["create", text(&other), "--size", "8M"]).expect(0);
     expect(&["serve", text(&other), "--nbd", &served.addr], 3, "port is in use");
     assert_eq!(served.stop(), Some(0));
+}
+
+#[test]
+fn a_volume_that_is_served_is_shown_named_and_scrubbed_by_its_server() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M", "--keep-versions", "9"]).expect(0);
+    let before = volume(&["info", text(&disk), "--json"]).expect(0).text();
+    let served = Served::start(&disk);
+    let during = volume(&["info", text(&disk), "--json"]).expect(0).text();
+    let fields = ["volume", "isolation"].map(|key| string_field(&during, key));
+    assert_eq!(fields, ["volume", "isolation"].map(|key| string_field(&before, key)));
+    for key in ["size_bytes", "keep_versions", "segment_bytes"] {
+        assert_eq!(number_field(&during, key), number_field(&before, key), "{key}");
+    }
+    let named = volume(&["snapshot", text(&disk), "one", "--json"]).expect(0).text();
+    assert_eq!(named, "{\"snapshot\":\"one\",\"version\":0}\n");
+    assert!(volume(&["info", text(&disk)]).expect(0).text().contains("snapshot one: version 0"));
+    let again = volume(&["snapshot", text(&disk), "one"]).expect(2).stderr;
+    assert!(again.contains("there is a snapshot \"one\" already"), "{again}");
+    volume(&["snapshot", text(&disk), "two", "--delete"]).expect(1);
+    assert_eq!(number_field(&volume(&["scrub", text(&disk), "--json"]).expect(0).text(), "repaired"), 0);
+    // At another path, where only those find it who are told.
+    assert_eq!(served.stop(), Some(0));
+    let path = text(&dir.path().join("elsewhere.sock")).to_owned();
+    let served = Served::with(&disk, &["--socket", &path]);
+    assert_eq!(served.socket, path);
+    let refused = volume(&["serve", text(&disk), "--nbd", "127.0.0.1:0"]).expect(3).stderr;
+    assert!(refused.contains("in use"), "{refused}");
+    volume(&["info", text(&disk), "--socket", &path]).expect(0);
+    volume(&["snapshot", text(&disk), "one", "--delete", "--socket", &path]).expect(0);
+    // What a killed server leaves does not stop the next one, nor commands that open the volume themselves.
+    drop(served);
+    volume(&["info", text(&disk)]).expect(0);
+    let served = Served::with(&disk, &["--socket", &path]);
+    volume(&["info", text(&disk), "--socket", &path]).expect(0);
+    assert_eq!(served.stop(), Some(0));
+    assert!(!std::path::Path::new(&path).exists(), "a server that stops takes its socket along");
 }
 
 #[test]

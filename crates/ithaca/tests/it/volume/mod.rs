@@ -30,6 +30,8 @@ fn text(path: &Path) -> &str {
 struct Served {
     child: Child,
     addr: String,
+    /// Where transactions of other processes connect.
+    socket: String,
 }
 
 impl Served {
@@ -39,12 +41,20 @@ impl Served {
     }
 
     fn at(dir: &Path, addr: &str) -> Self {
-        let mut command = ithaca(&["volume", "serve", text(dir), "--json", "--nbd", addr]);
-        let mut child = command.stderr(Stdio::inherit()).spawn().expect("the program starts");
+        Self::with(dir, &["--nbd", addr])
+    }
+
+    /// Serves it with more arguments, at a free port unless they say otherwise.
+    fn with(dir: &Path, more: &[&str]) -> Self {
+        let mut command = ithaca(&["volume", "serve", text(dir), "--json"]);
+        if !more.contains(&"--nbd") {
+            command.args(["--nbd", "127.0.0.1:0"]);
+        }
+        let mut child = command.args(more).stderr(Stdio::inherit()).spawn().expect("the program starts");
         let mut ready = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         stdout.read_line(&mut ready).expect("its output is open");
-        Self { child, addr: string_field(&ready, "nbd") }
+        Self { child, addr: string_field(&ready, "nbd"), socket: string_field(&ready, "socket") }
     }
 
     /// The URI of an export.

@@ -1,0 +1,141 @@
+//! A volume as commands reach it: opened by themselves, or at the socket of the server that has it open.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ithaca_env::Env;
+use ithaca_env::net::LocalError;
+use ithaca_env::real::files;
+use ithaca_env::task::{Ended, race};
+use ithaca_volume::socket::{Client, ClientError, Scrub, Status, Summary};
+use ithaca_volume::{Version, Volume};
+
+use super::arguments::DirArgs;
+use super::{failed, links, open};
+use crate::failure::Failure;
+
+/// The socket of a server, in the first directory of its volume.
+const SOCKET_NAME: &str = "volume.sock";
+/// How long a server may take for an answer that needs no more than its drives do for one write.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a server that is busy for long is asked whether it is there.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// Where the server of a volume listens unless it was told otherwise. `None` if its first drive is no file in a directory.
+pub fn default_socket(at: &DirArgs) -> Option<PathBuf> {
+    let file = links(&at.dirs).into_iter().flatten().next()?;
+    let is_in_directory = !files::exists(&file) || file.file_name() == Some(super::FILE_NAME.as_ref());
+    is_in_directory.then(|| file.with_file_name(SOCKET_NAME))
+}
+
+/// A volume that a command works on.
+pub enum Reached {
+    /// Nobody else has it open.
+    Opened(Volume),
+    /// A server has; and where it listens.
+    Served(Env, Client, PathBuf),
+}
+
+/// Reaches the volume of these directories: at `socket`, if one is given; else at the socket in its directory, or, if nobody
+/// listens there, by opening it.
+pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Reached, Failure> {
+    if let Some(path) = socket.map(Path::to_owned).or_else(|| default_socket(at)) {
+        match Client::connect(env, &path).await {
+            Ok(client) => return Ok(Reached::Served(env.clone(), client, path)),
+            Err(error) if socket.is_some() => return Err(unserved(error)),
+            Err(ClientError::Connect(LocalError::Refused { .. })) => {}
+            // Whoever has it open may not be reached; if nobody has, it opens.
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+    open(env, at).await.map(Reached::Opened)
+}
+
+/// How a server that does not do what it is asked for ends a command.
+fn unserved(error: ClientError) -> Failure {
+    let line = error.to_string();
+    match error {
+        ClientError::Refused(refusal) => match refusal.status {
+            Status::NoSuchSnapshot => Failure::no(line),
+            Status::BadName | Status::TooMany | Status::Request => Failure::usage(line),
+            Status::Damaged => Failure::damaged(line),
+            _ => Failure::unreachable(line),
+        },
+        _ => Failure::unreachable(line),
+    }
+}
+
+/// The answer of a server, if it comes in time.
+async fn soon<T>(
+    env: &Env,
+    path: &Path,
+    answer: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, Failure> {
+    match env.timeout(PATIENCE, answer).await {
+        Ok(answer) => answer.map_err(unserved),
+        Err(_) => {
+            let seconds = PATIENCE.as_secs();
+            Err(Failure::unreachable(format!("{}: no answer for {seconds} s", path.display())))
+        }
+    }
+}
+
+impl Reached {
+    /// What the volume is and holds, and its snapshots.
+    pub async fn info(&self) -> Result<(Summary, Vec<(String, Version)>), Failure> {
+        match self {
+            Self::Opened(volume) => Ok((Summary::of(volume), volume.snapshots())),
+            Self::Served(env, client, path) => {
+                Ok((soon(env, path, client.info()).await?, soon(env, path, client.snapshots()).await?))
+            }
+        }
+    }
+
+    /// Gives the present version a name.
+    pub async fn create_snapshot(&self, name: &str) -> Result<Version, Failure> {
+        match self {
+            Self::Opened(volume) => volume.create_snapshot(name).await.map_err(failed),
+            Self::Served(env, client, path) => soon(env, path, client.create_snapshot(name)).await,
+        }
+    }
+
+    /// Forgets a name.
+    pub async fn delete_snapshot(&self, name: &str) -> Result<(), Failure> {
+        match self {
+            Self::Opened(volume) => volume.delete_snapshot(name).await.map_err(failed),
+            Self::Served(env, client, path) => soon(env, path, client.delete_snapshot(name)).await,
+        }
+    }
+
+    /// Reads and verifies everything, and says what was found since the volume was opened.
+    pub async fn scrub(&self) -> Result<Scrub, Failure> {
+        let (env, client, path) = match self {
+            Self::Opened(volume) => {
+                volume.scrub().await.map_err(failed)?;
+                return Ok(Scrub::of(volume));
+            }
+            Self::Served(env, client, path) => (env, client, path),
+        };
+        let scrub = async { client.scrub().await.map_err(unserved) };
+        let watch = async {
+            loop {
+                env.sleep(ASK_EVERY).await;
+                if let Err(failure) = soon(env, path, client.scrubbed()).await {
+                    return failure;
+                }
+            }
+        };
+        match race(scrub, watch).await {
+            Ended::First(done) => done,
+            Ended::Second(failure) => Err(failure),
+        }
+    }
+
+    /// Leaves it as it was found.
+    pub async fn leave(self) -> Result<(), Failure> {
+        match self {
+            Self::Opened(volume) => volume.close().await.map_err(failed),
+            Self::Served(..) => Ok(()),
+        }
+    }
+}
