@@ -28,6 +28,8 @@ pub enum PlantedBug {
     RequestsOvertake,
     /// A connection that ends leaves its transactions as they are.
     EndKeepsTransactions,
+    /// A client that dies within a transaction releases it, as one that disconnects does.
+    DeadClientReleases,
     /// A client's write that is to be stable is answered before it is.
     FuaAnsweredEarly,
 }

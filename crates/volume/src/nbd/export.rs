@@ -10,15 +10,18 @@ use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::Notify;
 
 use super::handshake::{ExportInfo, NoExport};
+use super::held::Held;
 use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES};
 use super::overlap::Overlaps;
 use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
 use crate::planted::planted;
-use crate::{Durability, Snapshot, Version, Volume, VolumeError};
+use crate::{Durability, Snapshot, TxHandle, Version, Volume, VolumeError};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Digits of a transaction's handle.
+const HANDLE_DIGITS: usize = 32;
 /// The point in time that is whatever the newest version is.
 const NOW: &str = "now";
 /// Blocks that are read or written at a time: a piece of a longer request.
@@ -34,11 +37,20 @@ pub(super) struct Disk {
     left: Notify,
 }
 
+/// What of a volume an export shows.
+enum Source {
+    /// All of it, as it is now.
+    Now,
+    /// A state of the past.
+    Then(Snapshot),
+    /// What a transaction sees.
+    Within(Held),
+}
+
 /// An export that a client has opened.
 pub(super) struct Export {
     disk: Rc<Disk>,
-    /// A state of the past, if it is not the volume as it is now.
-    snapshot: Option<Snapshot>,
+    source: Source,
     info: ExportInfo,
 }
 
@@ -83,40 +95,51 @@ impl Disk {
             let words = format!("no export `{volume}`: the volume is called `{}`", self.name());
             return Err(NoExport::Unknown(words));
         }
-        let snapshot = point.map(|point| self.snapshot(point)).transpose()?;
+        let source = point.map_or(Ok(Source::Now), |point| self.source(point))?;
         let told = self.volume.info();
-        let (name, description) = match &snapshot {
-            None => (self.name().to_owned(), format!("volume {}", told.id)),
-            Some(snapshot) => {
+        let (name, description) = match &source {
+            Source::Now => (self.name().to_owned(), format!("volume {}", told.id)),
+            Source::Then(snapshot) => {
                 let version = snapshot.version();
                 (format!("{}@v={version}", self.name()), format!("volume {}, version {version}", told.id))
             }
+            Source::Within(_) => (name.to_owned(), format!("volume {}, in a transaction", told.id)),
         };
         let info = ExportInfo {
             name,
             description,
             size_bytes: told.blocks * BLOCK,
-            read_only: snapshot.is_some(),
-            same_for_all: point != Some(NOW),
+            read_only: matches!(source, Source::Then(_)),
+            in_transaction: matches!(source, Source::Within(_)),
+            same_for_all: point != Some(NOW) && !matches!(source, Source::Within(_)),
         };
-        Ok(Export { disk: Rc::clone(self), snapshot, info })
+        Ok(Export { disk: Rc::clone(self), source, info })
     }
 
-    /// The state of the volume at a point in time, in the words of an export's name.
-    fn snapshot(&self, point: &str) -> Result<Snapshot, NoExport> {
+    /// What is meant by the part of an export's name that follows `@`.
+    fn source(&self, point: &str) -> Result<Source, NoExport> {
+        let unknown = |error: &dyn std::fmt::Display| NoExport::Unknown(error.to_string());
         let found = match point.split_once('=') {
-            None if point == NOW => return Ok(self.volume.snapshot()),
+            None if point == NOW => return Ok(Source::Then(self.volume.snapshot())),
+            Some(("tx", handle)) if handle.len() == HANDLE_DIGITS => {
+                let expected = "32 hexadecimal digits";
+                let handle = u128::from_str_radix(handle, 16)
+                    .map_err(|_| unknown(&format!("`@tx=`: expected {expected}")))?;
+                let held = Held::take_over(&self.volume, TxHandle(handle), self.options.planted)
+                    .map_err(|error| unknown(&error))?;
+                return Ok(Source::Within(held));
+            }
             Some(("snapshot", name)) => self.volume.named(name),
             Some(("v", version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => {
                 // One that does not fit is none that was ever reached.
                 self.volume.at(Version(version.parse().unwrap_or(u64::MAX)))
             }
             _ => {
-                let words = format!("`@{point}`: expected @v=VERSION, @snapshot=NAME or @now");
+                let words = format!("`@{point}`: expected @v=VERSION, @snapshot=NAME, @tx=HANDLE or @now");
                 return Err(NoExport::Unknown(words));
             }
         };
-        found.map_err(|error| NoExport::Unknown(error.to_string()))
+        Ok(Source::Then(found.map_err(|error| unknown(&error))?))
     }
 
     fn durability(&self, stable: bool) -> Durability {
@@ -177,19 +200,36 @@ impl Export {
         &self.info
     }
 
-    async fn read_blocks(&self, blocks: &Range<u64>) -> Result<Bytes, VolumeError> {
+    /// A client works with it from now on.
+    pub fn enter(&self) {
+        if let Source::Within(held) = &self.source {
+            held.enter();
+        }
+    }
+
+    /// The client has disconnected, as the protocol says.
+    pub fn leave(&self) {
+        if let Source::Within(held) = &self.source {
+            held.leave();
+        }
+    }
+
+    async fn read_blocks(&self, blocks: &Range<u64>) -> Result<Bytes, Failed> {
         let count = blocks.end - blocks.start;
-        match &self.snapshot {
-            None => self.disk.volume.read(blocks.start, count).await,
-            Some(snapshot) => snapshot.read(blocks.start, count).await,
+        match &self.source {
+            Source::Now => Ok(self.disk.volume.read(blocks.start, count).await?),
+            Source::Then(snapshot) => Ok(snapshot.read(blocks.start, count).await?),
+            Source::Within(held) => held.read(&(blocks.start * BLOCK..blocks.end * BLOCK)).await,
         }
     }
 
     /// The extents of these blocks that have a byte in `range`, in order and clipped to it, and whether each is data.
     fn extents(&self, range: &Range<u64>, at_most: usize) -> Result<Vec<(Range<u64>, bool)>, Failed> {
-        let extents = match &self.snapshot {
-            None => self.disk.volume.extents(around(range))?,
-            Some(snapshot) => snapshot.extents(around(range))?,
+        let extents = match &self.source {
+            Source::Now => self.disk.volume.extents(around(range))?,
+            Source::Then(snapshot) => snapshot.extents(around(range))?,
+            // What is stored is known when it is committed.
+            Source::Within(_) => return Ok(vec![(range.clone(), true)]),
         };
         let clip = |(blocks, is_data): (Range<u64>, bool)| {
             (common(&(blocks.start * BLOCK..blocks.end * BLOCK), range), is_data)
@@ -215,6 +255,10 @@ impl Export {
     }
 
     async fn read_data(&self, range: &Range<u64>, parts: &mut Vec<Part>) -> Result<(), Failed> {
+        if let Source::Within(held) = &self.source {
+            parts.push(Part::Data(held.read(range).await?));
+            return Ok(());
+        }
         for piece in pieces(around(range)) {
             let bytes = self.read_blocks(&piece).await?;
             let start = piece.start * BLOCK;
@@ -228,6 +272,9 @@ impl Export {
     /// Writes bytes; on return they are visible, and durable if they are to be stable. Blocks are stored each as a whole,
     /// not all of them together.
     pub async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<(), Failed> {
+        if let Source::Within(held) = &self.source {
+            return held.write(offset, &data).await;
+        }
         let range = offset..offset + data.len() as u64;
         let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
         self.write_bytes(range, data, stable).await
@@ -268,7 +315,7 @@ impl Export {
     /// Gives up the blocks that lie in these bytes whole: they read as zeros. The rest stays as it is, which a hint may.
     pub async fn trim(&self, range: Range<u64>, stable: bool) -> Result<(), Failed> {
         let blocks = within(&range);
-        if blocks.is_empty() {
+        if blocks.is_empty() || self.info.in_transaction {
             return Ok(());
         }
         let _turn = self.disk.turn(blocks.clone(), false).await;
@@ -278,6 +325,14 @@ impl Export {
 
     /// Makes these bytes zeros, of blocks that are `stored` or not.
     pub async fn zero(&self, range: Range<u64>, stable: bool, stored: bool) -> Result<(), Failed> {
+        if let Source::Within(held) = &self.source {
+            // Piece by piece: a transaction that is full says so before the end.
+            for start in range.clone().step_by(ZEROS.len()) {
+                let len = (range.end - start).min(ZEROS.len() as u64) as usize;
+                held.write(start, &Bytes::from_static(&ZEROS[..len])).await?;
+            }
+            return Ok(());
+        }
         let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
         let blocks = within(&range);
         let (first, last) = (blocks.start * BLOCK, blocks.end * BLOCK);
@@ -311,9 +366,14 @@ impl Export {
 
     /// Makes everything durable that was answered before, on whatever connection.
     pub async fn flush(&self) -> Result<(), Failed> {
-        if self.snapshot.is_none() {
-            self.disk.volume.flush().await?;
-        }
+        match &self.source {
+            Source::Now => self.disk.volume.flush().await?,
+            Source::Then(_) => return Ok(()),
+            Source::Within(_) => {
+                let words = "a transaction is durable when it commits, and not before".to_owned();
+                return Err(Failed { error: Errno::Invalid, words });
+            }
+        };
         Ok(())
     }
 

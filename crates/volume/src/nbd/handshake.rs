@@ -73,6 +73,8 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// It cannot be written to.
     pub read_only: bool,
+    /// It is what a transaction sees: nothing is durable before its commit.
+    pub in_transaction: bool,
     /// Another connection that asks for it by the same name gets the same, so that a client may use several.
     pub same_for_all: bool,
 }
@@ -80,6 +82,9 @@ pub struct ExportInfo {
 impl ExportInfo {
     /// The flags that say what can be done with it. A flush on any connection covers what was answered on all of them.
     fn flags(&self) -> u16 {
+        if self.in_transaction {
+            return export::HAS_FLAGS | export::SEND_DF | export::SEND_CACHE | export::SEND_WRITE_ZEROES;
+        }
         let writes = if self.read_only {
             export::READ_ONLY
         } else {

@@ -12,6 +12,7 @@
 
 mod export;
 mod handshake;
+mod held;
 pub mod limits;
 mod options;
 mod overlap;

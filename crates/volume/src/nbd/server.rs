@@ -219,6 +219,7 @@ async fn choose(
                 };
                 if let (Some(terms), Ok(export)) = (answer, opened) {
                     writer.push_shared(out.freeze());
+                    export.enter();
                     return Ok(Some((export, terms)));
                 }
             }
@@ -293,7 +294,10 @@ impl Session {
             match next {
                 transmission::Next::Do(request) => self.begin(request),
                 transmission::Next::Full => self.done.after(done).await,
-                transmission::Next::End => return Ok(()),
+                transmission::Next::End => {
+                    self.export.leave();
+                    return Ok(());
+                }
                 transmission::Next::Read(missing) => {
                     received.reserve(missing);
                     if reader.read(received).await? == 0 {

@@ -29,6 +29,7 @@ fn export() -> ExportInfo {
         description: "a disk of 1 MiB".into(),
         size_bytes: 1 << 20,
         read_only: false,
+        in_transaction: false,
         same_for_all: true,
     }
 }

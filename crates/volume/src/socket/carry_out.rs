@@ -60,7 +60,7 @@ impl Client {
         match request {
             Request::Nest => tx.begin()?,
             Request::Abort => {
-                if !tx.is_nested() {
+                if tx.depth() == 0 {
                     self.txs.borrow_mut().remove(&number);
                 }
                 tx.abort();
@@ -96,14 +96,15 @@ impl Client {
         let tx = begin()?;
         // One that was released within a nested one that was aborted can still be ended.
         let snapshot = tx.snapshot().unwrap_or_default();
+        let depth = tx.depth();
         self.txs.borrow_mut().insert(number, Rc::new(tx));
-        Ok(Reply::Version(snapshot))
+        Ok(Reply::Entered { snapshot, depth })
     }
 
     /// Commits, after which the number is free, whatever became of the transaction.
     async fn commit(&self, number: u32) -> Result<Reply, Refusal> {
         let tx = self.tx(number)?;
-        if !tx.is_nested() {
+        if tx.depth() == 0 {
             self.txs.borrow_mut().remove(&number);
         }
         Ok(Reply::Version(tx.commit().await?.unwrap_or(NO_VERSION)))

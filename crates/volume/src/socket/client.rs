@@ -279,8 +279,12 @@ impl Client {
         // Made before it is there: if the call is dropped, it is aborted.
         let (depth, is_over) = (Cell::new(0), Cell::new(false));
         let tx = RemoteTx { inner: Rc::clone(&self.inner), number, depth, is_over };
-        match self.inner.ask_version(number, request).await {
-            Ok(version) => Ok((tx, version)),
+        match self.inner.ask(number, request).await {
+            Ok(Reply::Entered { snapshot, depth }) => {
+                tx.depth.set(depth);
+                Ok((tx, snapshot))
+            }
+            Ok(other) => unreachable!("{other:?} is no answer of this kind"),
             Err(error) => {
                 tx.is_over.set(true);
                 Err(error)
@@ -293,7 +297,7 @@ impl Client {
 pub struct RemoteTx {
     inner: Rc<Inner>,
     number: u32,
-    /// Those within it that were begun here and have not ended.
+    /// Those within it that have not ended.
     depth: Cell<u32>,
     is_over: Cell<bool>,
 }

@@ -46,7 +46,14 @@ pub(super) const NO_VERSION: Version = Version(u64::MAX);
 pub(super) enum Reply {
     /// It was done.
     Done,
-    /// A version: that of a commit, or which one a transaction reads; [`NO_VERSION`] if there is none.
+    /// The client has a transaction.
+    Entered {
+        /// Which version it reads.
+        snapshot: Version,
+        /// How many that have begun within it have not ended.
+        depth: u32,
+    },
+    /// The version of a commit; [`NO_VERSION`] if there is none.
     Version(Version),
     /// By which a transaction was released.
     Handle(TxHandle),
@@ -65,6 +72,10 @@ impl Reply {
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             Self::Done | Self::Data(_) => {}
+            Self::Entered { snapshot, depth } => {
+                out.put_u64_le(snapshot.0);
+                out.put_u32_le(*depth);
+            }
             Self::Version(version) => out.put_u64_le(version.0),
             Self::Handle(handle) => out.put_u128(handle.0),
             Self::Info(summary) => summary.encode(out),
@@ -99,10 +110,12 @@ impl Reply {
         let mut fields = Decoder::new(&body);
         let reply = match kind {
             kind::READ | kind::READ_PART => return Ok(Self::Data(body)),
-            kind::BEGIN | kind::TAKE_OVER | kind::COMMIT | kind::WRITE | kind::FLUSH | kind::DISCARD => {
+            kind::BEGIN | kind::TAKE_OVER => {
+                Self::Entered { snapshot: Version(fields.u64("version")?), depth: fields.u32("depth")? }
+            }
+            kind::COMMIT | kind::WRITE | kind::FLUSH | kind::DISCARD | kind::SNAPSHOT => {
                 Self::Version(Version(fields.u64("version")?))
             }
-            kind::SNAPSHOT => Self::Version(Version(fields.u64("version")?)),
             kind::RELEASE => Self::Handle(TxHandle(fields.bytes("handle", 16)?.get_u128())),
             kind::INFO => return Ok(Self::Info(Summary::decode(&body)?)),
             kind::SNAPSHOTS => Self::Snapshots(snapshots(&mut fields)?),

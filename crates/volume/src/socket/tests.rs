@@ -99,6 +99,7 @@ fn replies() -> Vec<(u16, Reply)> {
     let scrub = Scrub { is_running: true, segments: 12, repaired: 1, damaged: 1, damage };
     vec![
         (kind::NEST, Reply::Done),
+        (kind::TAKE_OVER, Reply::Entered { snapshot: Version(0x1122), depth: 1 }),
         (kind::COMMIT, Reply::Version(Version(0x1122))),
         (kind::RELEASE, Reply::Handle(HANDLE)),
         (kind::READ, Reply::Data(data(64))),

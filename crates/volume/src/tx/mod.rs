@@ -301,9 +301,9 @@ impl Transactions {
         true
     }
 
-    /// Whether a nested one has begun and not ended.
-    pub(crate) fn is_nested(&self, id: TxId) -> bool {
-        self.live.get(&id).is_some_and(|tx| tx.depth > 0)
+    /// Nested ones that have begun and not ended.
+    pub(crate) fn depth(&self, id: TxId) -> u32 {
+        self.live.get(&id).map_or(0, |tx| tx.depth)
     }
 
     /// Whether it has written nothing.

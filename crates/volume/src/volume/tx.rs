@@ -243,9 +243,9 @@ impl Tx {
         self.inner.transactions.borrow_mut().nest(self.id)
     }
 
-    /// Whether its next end is that of a transaction within it.
-    pub fn is_nested(&self) -> bool {
-        self.inner.transactions.borrow().is_nested(self.id)
+    /// How many transactions within it have begun and not ended.
+    pub fn depth(&self) -> u32 {
+        self.inner.transactions.borrow().depth(self.id)
     }
 
     /// Commits. Of a nested transaction this does nothing and gives nothing; it also succeeds when another nested one was aborted. Else, on

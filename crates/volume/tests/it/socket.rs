@@ -259,7 +259,12 @@ fn nested_transactions_end_as_the_paper_says() {
         assert_eq!(tx.commit().await, Ok(None), "the inner one");
         assert_eq!(tx.commit().await, Ok(Some(Version(1))));
         assert_eq!(status(tx.write(0, block(2)).await), Some(Status::Ended));
+        // How deep it is goes with it.
         let tx = begin(&client).await;
+        tx.begin().await.expect("live");
+        let handle = tx.release(Heir::Anyone).await.expect("live");
+        let (tx, _) = client.take_over(handle).await.expect("it was released");
+        assert_eq!(tx.commit().await, Ok(None), "the inner one");
         tx.begin().await.expect("live");
         tx.abort().await.expect("live");
         assert_eq!(status(tx.write(0, block(2)).await), Some(Status::Doomed));
@@ -406,6 +411,34 @@ fn nothing_is_lost_between_processes_that_hand_transactions_on() {
         assert!(moved > 20, "{moved} transactions committed");
         let balances = numbers(&volume.read(0, 4).await.expect("no damage"));
         assert_eq!(balances.iter().sum::<u64>(), 4000, "{balances:?}");
+    });
+}
+
+#[path = "../../examples/transfer.rs"]
+#[expect(dead_code, reason = "the program around it is not run here")]
+mod example;
+
+#[test]
+fn the_example_moves_what_it_should_whoever_else_does() {
+    Machine::new(64).run(Planted::default(), async |volume, [one, two, ..]| {
+        let mut tasks = Vec::new();
+        for nth in 0..8_usize {
+            let env = if nth % 2 == 0 { one.clone() } else { two.clone() };
+            tasks.push(env.clone().spawn(async move {
+                let client = connect(&env).await;
+                for round in 0..20 {
+                    let (from, to) = (nth % 3, (nth + 1 + round % 2) % 3);
+                    example::transfer(&client, from, to, 5).await.expect("it tries again");
+                }
+            }));
+        }
+        for task in tasks {
+            task.join().await.expect("it ends");
+        }
+        let data = volume.read(0, 1).await.expect("no damage");
+        let balance = |at: usize| i64::from_le_bytes(data[at * 16..at * 16 + 8].try_into().expect("8 bytes"));
+        assert_eq!((0..3).map(balance).sum::<i64>(), 0);
+        assert_eq!(volume.info().tx_counters.committed, 160);
     });
 }
 

@@ -1,11 +1,13 @@
 //! Volumes: the commands, and real clients of NBD against a real server.
 //!
 //! * [`commands`]: what is made, shown, checked and refused.
+//! * [`c_library`]: transactions of C programs.
 //! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
 //! * [`filesystem`]: ext4 on a volume, and the server killed under it.
 //!
 //! What needs a program that is not installed says so and passes: `./test` installs them where it may.
 
+mod c_library;
 mod commands;
 mod filesystem;
 mod tools;

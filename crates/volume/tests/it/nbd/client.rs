@@ -36,11 +36,8 @@ impl Client {
 
     /// Opens an export; `None` if the server ends the connection instead.
     pub async fn try_open(env: &Env, addr: SocketAddr, export: &str) -> Option<Self> {
-        let conn = env.connect(addr).await.expect("it listens");
-        let mut client = Self { conn, received: BytesMut::new(), cookie: 0, size_bytes: 0, flags: 0 };
-        client.take(18).await?;
+        let mut client = Self::greeted(env, addr).await;
         client.conn.writer.push(|out| {
-            out.put_u32(3);
             out.put_slice(b"IHAVEOPT");
             out.put_u32(1);
             out.put_u32(export.len() as u32);
@@ -49,6 +46,37 @@ impl Client {
         let mut answer = client.take(10).await?;
         (client.size_bytes, client.flags) = (answer.get_u64(), answer.get_u16());
         Some(client)
+    }
+
+    /// A connection on which no export was chosen.
+    pub async fn greeted(env: &Env, addr: SocketAddr) -> Self {
+        let conn = env.connect(addr).await.expect("it listens");
+        let mut client = Self { conn, received: BytesMut::new(), cookie: 0, size_bytes: 0, flags: 0 };
+        client.take(18).await.expect("a greeting");
+        client.conn.writer.push(|out| out.put_u32(3));
+        client
+    }
+
+    /// Asks what an export is without choosing it. Returns whether it is there.
+    pub async fn knows(&mut self, export: &str) -> bool {
+        self.conn.writer.push(|out| {
+            out.put_slice(b"IHAVEOPT");
+            out.put_u32(6);
+            out.put_u32(export.len() as u32 + 6);
+            out.put_u32(export.len() as u32);
+            out.put_slice(export.as_bytes());
+            out.put_u16(0);
+        });
+        loop {
+            let mut head = self.take(20).await.expect("an answer");
+            head.advance(12);
+            let (kind, len) = (head.get_u32(), head.get_u32());
+            self.take(len as usize).await.expect("all of it");
+            // Information, until it ends by an acknowledgement or an error.
+            if kind != 3 {
+                return kind == 1;
+            }
+        }
     }
 
     /// Waits for so many bytes; `None` if the connection ends before.
@@ -74,6 +102,12 @@ impl Client {
             out.put_u32(len);
             out.put_slice(payload);
         });
+    }
+
+    /// Says that it disconnects, and waits until the server has closed the connection.
+    pub async fn disconnect(mut self) {
+        self.send(2, 0, 0, 0, b"");
+        assert!(self.take(1).await.is_none(), "nothing follows");
     }
 
     /// Sends what is no request.

@@ -1,6 +1,7 @@
 //! Volumes as block devices: several clients of one server, on simulated sockets and drives.
 
 mod client;
+mod transactions;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Transactions on a volume of Ithaca, for C programs.
+ *
+ * `ithaca volume serve DIR` listens at DIR/volume.sock. A program connects, begins transactions, reads and writes blocks of 4096
+ * bytes in them, and commits: all of a transaction is there, durable, or nothing. docs/protocol/socket.md says what each call
+ * promises and every byte that is sent.
+ *
+ *     struct ithaca_volume *volume;
+ *     struct ithaca_tx *tx;
+ *     if (ithaca_open("disk/volume.sock", &volume) != ITHACA_OK) ...
+ *     if (ithaca_begin(volume, ITHACA_AS_VOLUME, &tx) != ITHACA_OK) ...
+ *     ithaca_tx_read(tx, 0, block, sizeof block);
+ *     ithaca_tx_write(tx, 0, block, sizeof block);
+ *     if (ithaca_commit(tx, &version) == ITHACA_CONFLICT) ... begin again
+ *
+ * Every call waits for its answer. A connection is for one thread at a time: programs with several threads open one each. No call
+ * leaves anything on the heap but what ithaca_open, ithaca_begin and ithaca_takeover give.
+ *
+ * Every function that returns an int returns ITHACA_OK or why it was not done; ithaca_last_error has words for people. After
+ * ITHACA_LOST the connection is gone, and with it every transaction that was not released: only closing and freeing are left.
+ */
+#ifndef ITHACA_VOLUME_H
+#define ITHACA_VOLUME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of a block. */
+#define ITHACA_BLOCK_BYTES 4096
+/* Most blocks of one read or write. */
+#define ITHACA_BLOCKS_MAX 1024
+/* What a nested commit gives as its version: nothing is committed yet. */
+#define ITHACA_NO_VERSION UINT64_MAX
+
+/* Why a call was not done. The numbers below 100 are the server's. */
+enum ithaca_status {
+	ITHACA_OK = 0,
+	/* The server does not understand what this library says. */
+	ITHACA_FRAME = 1,
+	/* An argument that cannot be. */
+	ITHACA_REQUEST = 2,
+	/* Somebody else has committed what the transaction depends on, and it has ended: begin it again. */
+	ITHACA_CONFLICT = 3,
+	/* It was ended to make room: abort it, and begin it again. */
+	ITHACA_PREEMPTED = 4,
+	/* A transaction within it was aborted: nothing of it will commit. */
+	ITHACA_DOOMED = 5,
+	/* It has ended. */
+	ITHACA_ENDED = 6,
+	ITHACA_NUMBER_TAKEN = 7,
+	/* More blocks, transactions or snapshots than there may be. */
+	ITHACA_TOO_MANY = 8,
+	/* No transaction was released with this handle to this user, or it waited for too long. */
+	ITHACA_NO_SUCH_HANDLE = 9,
+	/* A mark of a block that was not read or written. */
+	ITHACA_NOT_ACCESSED = 10,
+	/* Blocks or bytes that there are not. */
+	ITHACA_OUT_OF_RANGE = 11,
+	/* No room is left. */
+	ITHACA_NO_SPACE = 12,
+	/* What the drive holds is not what was written. */
+	ITHACA_DAMAGED = 13,
+	/* The drive failed, or the server stops. Whether a commit is there is not known. */
+	ITHACA_STOPPED = 14,
+	ITHACA_NO_SUCH_SNAPSHOT = 15,
+	ITHACA_BAD_NAME = 16,
+	/* Nobody listens there, or this user may not connect. */
+	ITHACA_UNREACHABLE = 100,
+	/* The connection ended. Whether a commit that was under way is there is not known. */
+	ITHACA_LOST = 101,
+	/* No memory is left. */
+	ITHACA_NO_MEMORY = 102
+};
+
+/* What a transaction is held to. */
+enum ithaca_isolation {
+	/* As the volume says. */
+	ITHACA_AS_VOLUME = 0,
+	/* As if transactions had run one after the other. */
+	ITHACA_SERIALIZABLE = 1,
+	/* It reads one snapshot, and nobody else has written what it writes. */
+	ITHACA_SNAPSHOT = 2
+};
+
+/* A connection. */
+struct ithaca_volume;
+/* A transaction. */
+struct ithaca_tx;
+
+/* Names a transaction that was released. It is as good as a password. */
+struct ithaca_handle {
+	uint8_t bytes[16];
+};
+
+/* What a volume is. */
+struct ithaca_info {
+	uint8_t id[16];
+	/* Blocks of 4096 bytes. */
+	uint64_t blocks;
+	/* The newest version that is durable. */
+	uint64_t version;
+	/* The oldest version that can be read. */
+	uint64_t floor;
+	/* Blocks that hold data. */
+	uint64_t data_blocks;
+};
+
+/* Connects to the server that listens at `path`. On success *volume is to be closed; on failure it is NULL. */
+int ithaca_open(const char *path, struct ithaca_volume **volume);
+
+/* Ends the connection and frees it: transactions of it that were not released are aborted by the server. Those that still have a
+ * struct ithaca_tx must have been freed. NULL does nothing. */
+void ithaca_close(struct ithaca_volume *volume);
+
+/* The last failure of this connection in words, "" if there was none; until the next call. Of ithaca_open: NULL for the volume. */
+const char *ithaca_last_error(const struct ithaca_volume *volume);
+
+/* What the volume is and holds. */
+int ithaca_info(struct ithaca_volume *volume, struct ithaca_info *info);
+
+/* Reads `size` bytes, a multiple of 4096, from `block` on, outside of transactions: as they are now. */
+int ithaca_read(struct ithaca_volume *volume, uint64_t block, void *data, size_t size);
+
+/* Writes `size` bytes, a multiple of 4096, from `block` on, as a commit of its own. On return it is durable, if `stable`; else others see it, and
+ * ithaca_flush makes it durable. */
+int ithaca_write(struct ithaca_volume *volume, uint64_t block, const void *data, size_t size, int stable);
+
+/* Makes everything durable that was acknowledged before, to anybody. */
+int ithaca_flush(struct ithaca_volume *volume);
+
+/* Gives blocks up: they read as zeros. `stable` as of ithaca_write. */
+int ithaca_discard(struct ithaca_volume *volume, uint64_t block, uint64_t count, int stable);
+
+/* Asks that a block be kept in memory when it has been read: a hint. */
+int ithaca_please_cache(struct ithaca_volume *volume, uint64_t block);
+
+/* Begins a transaction. It reads the newest durable version and its own writes. On success *tx is to be ended by ithaca_commit,
+ * ithaca_abort or ithaca_release, each of which frees it; on failure it is NULL. */
+int ithaca_begin(struct ithaca_volume *volume, enum ithaca_isolation isolation, struct ithaca_tx **tx);
+
+/* Begins a transaction within this one: its commit does nothing, its abort ends all of it. For code that brings transactions of its own. */
+int ithaca_begin_nested(struct ithaca_tx *tx);
+
+/* Commits; on ITHACA_OK it is durable, and *version, if `version` is not NULL, is its version. Whatever is returned, a transaction that
+ * is not nested has ended and `tx` is freed. A nested one gives ITHACA_NO_VERSION, and `tx` stays. */
+int ithaca_commit(struct ithaca_tx *tx, uint64_t *version);
+
+/* Aborts: nothing of it is there. `tx` is freed, unless it was a nested one: then everything but ends is refused from now on. */
+int ithaca_abort(struct ithaca_tx *tx);
+
+/* Lets go of it, for somebody else to go on with: of this user, or `anyone` who knows the handle. `tx` is freed, whatever is returned. Who does
+ * not take it over within 30 seconds finds it aborted. */
+int ithaca_release(struct ithaca_tx *tx, int anyone, struct ithaca_handle *handle);
+
+/* Goes on with a transaction that was released, in this process or another. As ithaca_begin. */
+int ithaca_takeover(struct ithaca_volume *volume, const struct ithaca_handle *handle, struct ithaca_tx **tx);
+
+/* Reads whole blocks. The transaction depends on all of them, unless a mark follows. */
+int ithaca_tx_read(struct ithaca_tx *tx, uint64_t block, void *data, size_t size);
+
+/* Writes whole blocks, at most 256 in a transaction. */
+int ithaca_tx_write(struct ithaca_tx *tx, uint64_t block, const void *data, size_t size);
+
+/* Reads bytes `start` to `start + size` of one block: only on these the transaction depends. */
+int ithaca_tx_read_part(struct ithaca_tx *tx, uint64_t block, size_t start, void *data, size_t size);
+
+/* Writes them: what others make of the rest of the block meanwhile stays. */
+int ithaca_tx_write_part(struct ithaca_tx *tx, uint64_t block, size_t start, const void *data, size_t size);
+
+/* Of the last read or write of a whole block only these bytes count; marks add up. */
+int ithaca_mark_accessed(struct ithaca_tx *tx, uint64_t block, size_t start, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the library promises, against a real server: client SOCKET. Prints `ok` and ends with 0, or says which line failed.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "../ithaca_volume.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *path;
+static struct ithaca_volume *volume;
+
+#define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
+#define EXPECT(call, status) expect((call), (status), #call, __LINE__)
+
+static void check(int holds, const char *what, int line)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "line %d: %s: %s\n", line, what, ithaca_last_error(volume));
+	exit(1);
+}
+
+static void expect(int found, int status, const char *what, int line)
+{
+	if (found == status)
+		return;
+	fprintf(stderr, "line %d: %s is %d, expected %d: %s\n", line, what, found, status, ithaca_last_error(volume));
+	exit(1);
+}
+
+static struct ithaca_volume *another(void)
+{
+	struct ithaca_volume *made;
+	EXPECT(ithaca_open(path, &made), ITHACA_OK);
+	return made;
+}
+
+static struct ithaca_tx *begin(struct ithaca_volume *of)
+{
+	struct ithaca_tx *tx;
+	EXPECT(ithaca_begin(of, ITHACA_AS_VOLUME, &tx), ITHACA_OK);
+	return tx;
+}
+
+static unsigned char block[4 * ITHACA_BLOCK_BYTES];
+
+/* Fills a block with a number, in `block`. */
+static void *filled(int with)
+{
+	memset(block, with, ITHACA_BLOCK_BYTES);
+	return block;
+}
+
+/* The first byte of a block, as it is now. */
+static int first_byte(uint64_t of)
+{
+	unsigned char data[ITHACA_BLOCK_BYTES];
+	EXPECT(ithaca_read(volume, of, data, sizeof data), ITHACA_OK);
+	return data[0];
+}
+
+static void plain_reads_and_writes(void)
+{
+	struct ithaca_info info;
+	uint64_t blocks;
+	EXPECT(ithaca_info(volume, &info), ITHACA_OK);
+	blocks = info.blocks;
+	CHECK(blocks == 2048 && info.floor <= info.version);
+	for (size_t at = 0; at < sizeof block; at++)
+		block[at] = (unsigned char)(at * 7 + at / ITHACA_BLOCK_BYTES);
+	EXPECT(ithaca_write(volume, 1, block, sizeof block, 0), ITHACA_OK);
+	EXPECT(ithaca_flush(volume), ITHACA_OK);
+	unsigned char *back = malloc(sizeof block);
+	CHECK(back);
+	EXPECT(ithaca_read(volume, 1, back, sizeof block), ITHACA_OK);
+	CHECK(memcmp(back, block, sizeof block) == 0);
+	free(back);
+	EXPECT(ithaca_please_cache(volume, 1), ITHACA_OK);
+	EXPECT(ithaca_discard(volume, 1, 4, 1), ITHACA_OK);
+	CHECK(first_byte(2) == 0);
+	EXPECT(ithaca_read(volume, blocks, block, ITHACA_BLOCK_BYTES), ITHACA_OUT_OF_RANGE);
+	CHECK(strlen(ithaca_last_error(volume)) > 0);
+	EXPECT(ithaca_read(volume, 0, block, 100), ITHACA_REQUEST);
+	EXPECT(ithaca_write(volume, 0, block, 0, 1), ITHACA_REQUEST);
+	EXPECT(ithaca_info(volume, &info), ITHACA_OK);
+	CHECK(info.version >= 2);
+}
+
+static void a_transaction_is_all_or_nothing(void)
+{
+	uint64_t version = 0;
+	unsigned char part[16];
+	struct ithaca_tx *tx = begin(volume);
+	EXPECT(ithaca_tx_write(tx, 10, filled(1), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_tx_write(tx, 11, filled(2), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_tx_read(tx, 11, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+	CHECK(block[0] == 2);
+	CHECK(first_byte(10) == 0);
+	EXPECT(ithaca_commit(tx, &version), ITHACA_OK);
+	CHECK(version > 0 && version != ITHACA_NO_VERSION);
+	CHECK(first_byte(10) == 1 && first_byte(11) == 2);
+	tx = begin(volume);
+	EXPECT(ithaca_tx_write_part(tx, 10, 100, "part", 4), ITHACA_OK);
+	EXPECT(ithaca_tx_read_part(tx, 10, 96, part, sizeof part), ITHACA_OK);
+	CHECK(memcmp(part, "\1\1\1\1part\1\1\1\1\1\1\1\1", sizeof part) == 0);
+	EXPECT(ithaca_tx_read_part(tx, 10, 4090, part, sizeof part), ITHACA_REQUEST);
+	EXPECT(ithaca_abort(tx), ITHACA_OK);
+	EXPECT(ithaca_read(volume, 10, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+	CHECK(block[100] == 1);
+}
+
+static void conflicts_are_found_and_marks_narrow_them(void)
+{
+	struct ithaca_volume *other = another();
+	struct ithaca_tx *one = begin(volume), *two = begin(other);
+	EXPECT(ithaca_tx_read(one, 10, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_tx_write(one, 20, filled(1), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_tx_write(two, 10, filled(5), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_commit(two, NULL), ITHACA_OK);
+	EXPECT(ithaca_commit(one, NULL), ITHACA_CONFLICT);
+	CHECK(strstr(ithaca_last_error(volume), "block 10"));
+	CHECK(first_byte(20) == 0);
+	for (int same = 0; same < 2; same++) {
+		one = begin(volume), two = begin(other);
+		EXPECT(ithaca_tx_read(one, 10, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+		EXPECT(ithaca_mark_accessed(one, 10, same ? 64 : 0, 16), ITHACA_OK);
+		EXPECT(ithaca_tx_write_part(two, 10, 64, "0123456789abcdef", 16), ITHACA_OK);
+		EXPECT(ithaca_commit(two, NULL), ITHACA_OK);
+		EXPECT(ithaca_tx_write(one, 21, filled(1), ITHACA_BLOCK_BYTES), ITHACA_OK);
+		EXPECT(ithaca_commit(one, NULL), same ? ITHACA_CONFLICT : ITHACA_OK);
+	}
+	one = begin(volume);
+	EXPECT(ithaca_mark_accessed(one, 33, 0, 16), ITHACA_NOT_ACCESSED);
+	EXPECT(ithaca_abort(one), ITHACA_OK);
+	ithaca_close(other);
+}
+
+static void nested_ends_are_the_outer_ones(void)
+{
+	uint64_t version = 0;
+	struct ithaca_tx *tx = begin(volume);
+	EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
+	EXPECT(ithaca_tx_write(tx, 30, filled(3), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_commit(tx, &version), ITHACA_OK);
+	CHECK(version == ITHACA_NO_VERSION && first_byte(30) == 0);
+	EXPECT(ithaca_commit(tx, &version), ITHACA_OK);
+	CHECK(version != ITHACA_NO_VERSION && first_byte(30) == 3);
+	tx = begin(volume);
+	EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
+	EXPECT(ithaca_abort(tx), ITHACA_OK);
+	EXPECT(ithaca_tx_write(tx, 30, filled(4), ITHACA_BLOCK_BYTES), ITHACA_DOOMED);
+	EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
+}
+
+/* What another process does with a transaction that was released, or with one of its own. */
+static int in_another_process(int (*work)(const struct ithaca_handle *), const struct ithaca_handle *handle)
+{
+	int status = 0;
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(work(handle));
+	CHECK(waitpid(child, &status, 0) == child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int commits_it(const struct ithaca_handle *handle)
+{
+	struct ithaca_tx *tx;
+	volume = another();
+	EXPECT(ithaca_takeover(volume, handle, &tx), ITHACA_OK);
+	EXPECT(ithaca_tx_read(tx, 40, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+	CHECK(block[0] == 6);
+	EXPECT(ithaca_tx_write(tx, 41, filled(7), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_commit(tx, NULL), ITHACA_OK);
+	return 0;
+}
+
+static int leaves_one_behind(const struct ithaca_handle *handle)
+{
+	(void)handle;
+	volume = another();
+	EXPECT(ithaca_tx_write(begin(volume), 42, filled(8), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	/* Ends without a word. */
+	_exit(0);
+}
+
+static void other_processes_take_transactions_over(void)
+{
+	struct ithaca_handle handle;
+	struct ithaca_tx *tx = begin(volume);
+	EXPECT(ithaca_tx_write(tx, 40, filled(6), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_release(tx, 0, &handle), ITHACA_OK);
+	CHECK(in_another_process(commits_it, &handle) == 0);
+	CHECK(first_byte(40) == 6 && first_byte(41) == 7);
+	EXPECT(ithaca_takeover(volume, &handle, &tx), ITHACA_NO_SUCH_HANDLE);
+	CHECK(!tx);
+	CHECK(in_another_process(leaves_one_behind, NULL) == 0);
+	CHECK(first_byte(42) == 0);
+}
+
+static void what_exceeds_a_limit_is_refused(void)
+{
+	struct ithaca_tx *tx = begin(volume);
+	for (int at = 0; at < 256; at++)
+		EXPECT(ithaca_tx_write(tx, (uint64_t)at, filled(1), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_tx_write(tx, 256, filled(1), ITHACA_BLOCK_BYTES), ITHACA_TOO_MANY);
+	EXPECT(ithaca_abort(tx), ITHACA_OK);
+	struct ithaca_volume *none = volume;
+	EXPECT(ithaca_open("/nowhere/volume.sock", &none), ITHACA_UNREACHABLE);
+	CHECK(!none && strstr(ithaca_last_error(NULL), "/nowhere"));
+	ithaca_close(NULL);
+}
+
+int main(int count, char **arguments)
+{
+	if (count != 2) {
+		fprintf(stderr, "usage: client SOCKET\n");
+		return 2;
+	}
+	path = arguments[1];
+	volume = another();
+	plain_reads_and_writes();
+	a_transaction_is_all_or_nothing();
+	conflicts_are_found_and_marks_narrow_them();
+	nested_ends_are_the_outer_ones();
+	other_processes_take_transactions_over();
+	what_exceeds_a_limit_is_refused();
+	ithaca_close(volume);
+	puts("ok");
+	return 0;
+}
