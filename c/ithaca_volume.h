@@ -163,7 +163,7 @@ int ithaca_takeover(struct ithaca_volume *volume, const struct ithaca_handle *ha
 /* Reads whole blocks. The transaction depends on all of them, unless a mark follows. */
 int ithaca_tx_read(struct ithaca_tx *tx, uint64_t block, void *data, size_t size);
 
-/* Writes whole blocks, at most 256 in a transaction. */
+/* Writes whole blocks, at most 256 in a transaction, and fewer on a small volume: ITHACA_TOO_MANY says so. */
 int ithaca_tx_write(struct ithaca_tx *tx, uint64_t block, const void *data, size_t size);
 
 /* Reads bytes `start` to `start + size` of one block: only on these the transaction depends. */

@@ -3,6 +3,7 @@
 //! * [`commands`]: what is made, shown, checked and refused.
 //! * [`c_library`]: transactions of C programs.
 //! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
+//! * [`within`]: libnbd's and QEMU's programs within a transaction.
 //! * [`filesystem`]: ext4 on a volume, and the server killed under it.
 //!
 //! What needs a program that is not installed says so and passes: `./test` installs them where it may.
@@ -11,6 +12,7 @@ mod c_library;
 mod commands;
 mod filesystem;
 mod tools;
+mod within;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
