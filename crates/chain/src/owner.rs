@@ -98,6 +98,11 @@ pub trait Owner {
         None
     }
 
+    /// How large each file may become, if the owner's state says so; it then counts instead of the option. Asked at an open, before anything else.
+    fn capacity_bytes(&self, _state: &Bytes) -> Option<u64> {
+        None
+    }
+
     /// A chain is being created or opened: called once, before it tells of any record.
     fn opening(&self, _opening: &Opening) {}
 

@@ -83,8 +83,8 @@ impl VolumeOptions {
 /// What may differ at each open.
 #[derive(Clone, Debug)]
 pub struct VolumeSettings {
-    /// Sizes and knobs of the chain. Its `segment_bytes` counts at the creation only. Its `capacity_bytes` is how large each file may
-    /// become: without room for a quarter more than is written to the volume, cleaning becomes expensive.
+    /// Sizes and knobs of the chain. Its `segment_bytes` and `capacity_bytes` count at the creation only: the volume keeps both. The latter is how
+    /// large each file may become: without room for a quarter more than is written to the volume, cleaning becomes expensive.
     pub chain: ChainOptions,
     /// Old versions that are kept in memory at the most; past it history gets shorter, whatever the retention. Each takes some 40 bytes.
     pub versions_max: usize,

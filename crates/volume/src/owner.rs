@@ -102,6 +102,11 @@ impl Owner for Blocks {
         self.first.clone()
     }
 
+    fn capacity_bytes(&self, state: &Bytes) -> Option<u64> {
+        // A state that does not decode is refused later, with its reason.
+        State::decode(state).ok().map(|state| state.capacity_bytes)
+    }
+
     fn opening(&self, opening: &Opening) {
         // A chain whose creation was interrupted has no record: it is to have that of the new volume.
         let record = opening.state.as_ref().or(self.first.as_ref());

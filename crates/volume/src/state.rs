@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) isolation: Isolation,
     /// How long old versions are kept.
     pub(crate) retention: Retention,
+    /// How large each file may become.
+    pub(crate) capacity_bytes: u64,
     /// Where history begins.
     pub(crate) floor: u64,
     /// Snapshots with names.
@@ -51,6 +53,7 @@ impl State {
         });
         out.put_u64_le(self.retention.versions);
         out.put_u64_le(self.retention.age.as_millis() as u64);
+        out.put_u64_le(self.capacity_bytes);
         out.put_u64_le(self.floor);
         out.put_u16_le(self.snapshots.len() as u16);
         for (name, version) in &self.snapshots {
@@ -80,6 +83,7 @@ impl State {
         };
         let versions = body.u64("retained versions")?;
         let age = Duration::from_millis(body.u64("retained milliseconds")?);
+        let capacity_bytes = body.u64("capacity")?;
         let floor = body.u64("floor")?;
         let count = usize::from(body.u16("snapshots")?);
         within("snapshots", count as u64, count <= SNAPSHOTS_MAX, "at most 64")?;
@@ -100,6 +104,7 @@ impl State {
             fragment_bytes,
             isolation,
             retention: Retention { versions, age },
+            capacity_bytes,
             floor,
             snapshots,
         })
@@ -136,6 +141,7 @@ mod tests {
             fragment_bytes: 16,
             isolation: Isolation::StrictSerializable,
             retention: Retention { versions: 1000, age: Duration::from_secs(60) },
+            capacity_bytes: 5 << 30,
             floor: 0x0102_0304,
             snapshots: [("before".to_owned(), Version(7)), ("über".to_owned(), Version(0x1122))].into(),
         }

@@ -162,6 +162,7 @@ impl Chain {
         for link in links.iter() {
             link.device.sync().await?;
         }
+        let options = as_owned(options, owner.as_ref(), recovered.state.as_ref())?;
         tell_of_opening(owner.as_ref(), recovered.state.as_ref(), geometry, &options, &links);
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = drives.metadata.map(|metadata| Share::new(&metadata, identity.id));
@@ -242,6 +243,19 @@ impl Chain {
 /// Keys have versions if somebody knows which of them are needed.
 fn keys_of(owner: Option<&Rc<dyn Owner>>) -> Keys {
     if owner.is_some() { Keys::Versioned } else { Keys::Once }
+}
+
+/// Options with what the owner's state has instead of them. Errors: `Options`.
+fn as_owned(
+    options: ChainOptions,
+    owner: Option<&Rc<dyn Owner>>,
+    state: Option<&Bytes>,
+) -> Result<ChainOptions, OpenError> {
+    let capacity_bytes = owner.zip(state).and_then(|(owner, state)| owner.capacity_bytes(state));
+    let options =
+        ChainOptions { capacity_bytes: capacity_bytes.unwrap_or(options.capacity_bytes), ..options };
+    options.validate()?;
+    Ok(options)
 }
 
 /// Tells an owner what the chain is that it is about to be told the records of.

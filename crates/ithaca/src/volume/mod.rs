@@ -87,13 +87,11 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
     Ok(opened)
 }
 
-/// Opens the volume of these directories. Its files stay as large as they are.
+/// Opens the volume of these directories.
 async fn open(env: &Env, at: &DirArgs) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
-    let chain = ChainOptions { capacity_bytes: largest(&drives), ..ChainOptions::default() };
-    let settings = VolumeSettings { chain, ..VolumeSettings::default() };
-    Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
+    Volume::open(env, Drives::from(drives), VolumeSettings::default()).await.map_err(failed)
 }
 
 /// A drive that holds something else than a volume, and says so, is a mistake of whoever named it.

@@ -48,8 +48,15 @@ impl Volume {
                 expected: "a power of two from 16 to 4096",
             });
         }
-        let state =
-            State { blocks, fragment_bytes, isolation, retention, floor: 0, snapshots: BTreeMap::new() };
+        let state = State {
+            blocks,
+            fragment_bytes,
+            isolation,
+            retention,
+            capacity_bytes: settings.chain.capacity_bytes,
+            floor: 0,
+            snapshots: BTreeMap::new(),
+        };
         let owner = Rc::new(Blocks::new(Some(state.encode()), &settings));
         let id = ChainId(env.random_u128().to_le_bytes());
         let identity = Identity { id, label: Label::new(LABEL).expect("a short label") };

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
-use crate::world::{block, create, numbers, open_drive, small_options, small_settings, within};
+use crate::world::{BLOCKS, block, create, numbers, open_drive, small_options, small_settings, within};
 
 #[test]
 fn what_was_written_is_read_and_the_rest_is_zeros() {
@@ -122,5 +122,23 @@ fn a_chain_that_holds_no_volume_is_refused() {
         let opened = Volume::open(&env, &drive, small_settings()).await;
         let error = opened.err().expect("it is refused").to_string();
         assert_eq!(error, "\"blocks\" is no volume: it has no volume record");
+    });
+}
+
+#[test]
+fn how_large_a_volume_may_become_is_kept_with_it() {
+    within(19, async |env| {
+        let volume = create(&env, small_options(100_000)).await;
+        let most = small_settings().chain.capacity_bytes / small_settings().chain.segment_bytes;
+        volume.close().await.expect("no fault was planted");
+        drop(volume);
+        let mut settings = small_settings();
+        settings.chain.capacity_bytes = 64 << 20;
+        let volume = Volume::open(&env, &open_drive(&env).await, settings).await.expect("it is there");
+        for round in 0..2000 {
+            volume.write(round % BLOCKS, block(round), Durability::Stable).await.expect("history makes room");
+        }
+        let segments = volume.info().chain.links[0].segments;
+        assert!(segments > 2 && segments <= most, "{segments} segments, at most {most}");
     });
 }
