@@ -22,6 +22,7 @@ pub mod nbd;
 mod options;
 mod owner;
 mod planted;
+mod recent;
 pub mod socket;
 mod state;
 mod tx;

@@ -106,6 +106,9 @@ pub struct ServeVolumeArgs {
     /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Memory for blocks that were read of late
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub read_cache: u64,
     /// Name of the export [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,

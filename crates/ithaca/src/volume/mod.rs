@@ -87,11 +87,12 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
     Ok(opened)
 }
 
-/// Opens the volume of these directories.
-async fn open(env: &Env, at: &DirArgs) -> Result<Volume, Failure> {
+/// Opens the volume of these directories, with so much memory for blocks that were read of late.
+async fn open(env: &Env, at: &DirArgs, recent_max_bytes: usize) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
-    Volume::open(env, Drives::from(drives), VolumeSettings::default()).await.map_err(failed)
+    let settings = VolumeSettings { recent_max_bytes, ..VolumeSettings::default() };
+    Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
 }
 
 /// A drive that holds something else than a volume, and says so, is a mistake of whoever named it.

@@ -48,7 +48,7 @@ pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Rea
             Err(error) => tracing::debug!("{error}"),
         }
     }
-    open(env, at).await.map(Reached::Opened)
+    open(env, at, 0).await.map(Reached::Opened)
 }
 
 /// How a server that does not do what it is asked for ends a command.

@@ -21,6 +21,7 @@ mod plan;
 mod redis;
 mod report;
 mod side;
+mod socket;
 mod transactions;
 mod volume;
 
@@ -66,6 +67,7 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == cluster::NAME));
     // Only by name: it needs programs that others do not.
     let with_volume = arguments.names.iter().any(|name| name == volume::NAME);
+    let with_socket = arguments.names.iter().any(|name| name == socket::NAME);
     let with_transactions = !bare_only
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == transactions::NAME));
     let wanted = |bench: &&Bench| {
@@ -73,13 +75,15 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    if benches.is_empty() && !with_chain && !with_cluster && !with_volume && !with_transactions {
+    let with_any = with_chain || with_cluster || with_volume || with_transactions || with_socket;
+    if benches.is_empty() && !with_any {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
         return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {} {} {known}",
+            "no such bench; there are: bare {} {} {} {} {} {known}",
             chain::NAME,
             cluster::NAME,
+            socket::NAME,
             transactions::NAME,
             volume::NAME
         )));
@@ -92,6 +96,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     }
     if with_transactions {
         all_met &= transactions::run(arguments, &drive)?;
+    }
+    if with_socket {
+        all_met &= socket::run(arguments, &drive)?;
     }
     if with_volume {
         all_met &= volume::run(arguments, &drive)?;

@@ -123,7 +123,7 @@ fn serve_volume(data: &Path, image: &Path) -> io::Result<NbdServer> {
     create.args(["volume", "create"]).arg(&dir).args(["--size", SIZE, "--room", "3G"]).stdout(Stdio::null());
     done(create)?;
     let mut serve = Command::new(&program);
-    serve.args(["volume", "serve"]).arg(&dir).args(["--nbd", "127.0.0.1:0", "--json"]);
+    serve.args(["volume", "serve"]).arg(&dir).args(["--nbd", "127.0.0.1:0", "--read-cache", SIZE, "--json"]);
     let mut child = serve.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut ready = String::new();
     if let Some(stdout) = child.stdout.take() {

@@ -125,7 +125,7 @@ impl Refusal {
         let (block, start, end) = (fields.u64("block")?, fields.u32("first byte")?, fields.u32("end")?);
         let version = Version(fields.u64("version")?);
         let words = fields.bytes("words", fields.left())?;
-        let conflict = (status == Status::Conflict).then(|| (block, start as usize..end as usize, version));
+        let conflict = (status == Status::Conflict).then_some((block, start as usize..end as usize, version));
         Ok(Self { status, conflict, words: String::from_utf8_lossy(words).into_owned() })
     }
 }

@@ -204,8 +204,12 @@ impl Inner {
             checksum_bits: self.blocks.with(|index| index.packing().checksum_bits()),
         };
         let data = self.chain.read_stretch(stretch).await?;
-        self.blocks.with_kept(|_, kept| {
+        self.blocks.with_kept(|index, kept| {
             for (at, spot) in spots.iter().enumerate() {
+                // What has another version or another place by now was forgotten, and is not to come back.
+                if index.now(first_block + at as u64) != Found::At(spot.packed) {
+                    continue;
+                }
                 // Copied: a block must not keep all that was read with it.
                 let copy = || Bytes::copy_from_slice(&data[at * BLOCK..(at + 1) * BLOCK]);
                 kept.read(first_block + at as u64, spot.packed, copy);

@@ -96,6 +96,20 @@ impl Inner {
         Ok(())
     }
 
+    /// Ends transactions whose time is up. Returns when that of the next one is; if there is none, nobody watches from now on.
+    fn end_late(&self) -> Option<Time> {
+        let now = self.env.now();
+        let mut released = self.released.borrow_mut();
+        while let Some(late) = released.take_late(now) {
+            self.transactions.borrow_mut().drop(late.id);
+        }
+        let next = released.by_time.first().map(|&(until, _)| until);
+        released.is_watched = next.is_some();
+        drop(released);
+        self.catch_up();
+        next
+    }
+
     /// Gives a transaction to who asks for it. Errors: `NoSuchHandle`; `TooMany`: then it stays as it was.
     pub(super) fn take_over(&self, handle: TxHandle, taker: Taker) -> Result<Entry, TxError> {
         let mut released = self.released.borrow_mut();
@@ -110,19 +124,12 @@ impl Inner {
 async fn watch(inner: Weak<Inner>) {
     loop {
         let Some(volume) = inner.upgrade() else { return };
-        let now = volume.env.now();
-        while let Some(late) = { volume.released.borrow_mut().take_late(now) } {
-            volume.transactions.borrow_mut().drop(late.id);
-        }
-        volume.catch_up();
-        let mut released = volume.released.borrow_mut();
-        let Some(&(next, _)) = released.by_time.first() else {
-            released.is_watched = false;
-            return;
-        };
-        drop(released);
+        let next = volume.end_late();
         let env = volume.env.clone();
         drop(volume);
-        env.sleep_until(next).await;
+        match next {
+            Some(next) => env.sleep_until(next).await,
+            None => return,
+        }
     }
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
+use crate::model::Rng;
 use crate::world::{BLOCKS, block, create, numbers, open_drive, small_options, small_settings, within};
 
 #[test]
@@ -140,5 +141,38 @@ fn how_large_a_volume_may_become_is_kept_with_it() {
         }
         let segments = volume.info().chain.links[0].segments;
         assert!(segments > 2 && segments <= most, "{segments} segments, at most {most}");
+    });
+}
+
+#[test]
+fn what_is_remembered_of_reads_is_never_older_than_what_was_written() {
+    within(20, async |env| {
+        let mut options = small_options(0);
+        options.settings.recent_max_bytes = 24 * 4096;
+        // Nothing of the tail is in memory, so that each read is of the drive or remembered.
+        options.settings.chain.tail_cache_bytes = 0;
+        let volume = create(&env, options).await;
+        let (mut rng, mut model) = (Rng(20), vec![0; BLOCKS as usize]);
+        for step in 1..3000 {
+            let at = rng.below(BLOCKS);
+            match rng.below(4) {
+                0 => {
+                    volume.write(at, block(step), Durability::Stable).await.expect("room");
+                    model[at as usize] = step;
+                }
+                1 if rng.below(5) == 0 => {
+                    volume.discard(at..at + 1, Durability::Stable).await.expect("room");
+                    model[at as usize] = 0;
+                }
+                _ => {
+                    let count = 1 + rng.below(3).min(BLOCKS - at - 1);
+                    let read = numbers(&volume.read(at, count).await.expect("no damage"));
+                    assert_eq!(read, model[at as usize..(at + count) as usize], "step {step}");
+                }
+            }
+        }
+        let info = volume.info();
+        assert!(info.memory.kept_bytes > 8 * 4096 && info.memory.kept_bytes <= 24 * 4096);
+        assert!(info.chain.counters.segments_cleaned > 0, "blocks have moved");
     });
 }

@@ -142,9 +142,9 @@ fn sent_at_once(planted: Planted) -> bool {
         let part = Bytes::from_static(b"first");
         let written = env.spawn(async move { writer.write_part(0, 0, part).await.is_ok() });
         let committed = env.spawn(async move { committer.commit().await.is_ok() });
-        (written.join().await, committed.join().await);
+        let done = [written.join().await, committed.join().await] == [Some(true), Some(true)];
         let data = volume.read(0, 1).await.expect("no damage");
-        let _ = sender.send(data.starts_with(b"first"));
+        let _ = sender.send(done && data.starts_with(b"first"));
     });
     receiver.recv().expect("it ran")
 }
