@@ -1,7 +1,7 @@
 //! Blocks that were read of late, in memory, as many as there is room for.
 //!
-//! A table of sets of eight places each: a block may be in one set only, so that to find it takes one look, and to make room for it gives up
-//! one of that set that was not read again. What is here is known by block and place, as in [`Kept`](crate::kept::Kept), and forgotten when
+//! A table of sets of eight places each: a block may be in one set only, so that to find it takes one look. To make room for it a hand goes
+//! round the set and gives up the first that was not read again since it came by (CLOCK). What is here is known by block and place, as in [`Kept`](crate::kept::Kept), and forgotten when
 //! the block gets another version or another place.
 
 use bytes::Bytes;
@@ -21,10 +21,33 @@ struct Slot {
     is_used: bool,
 }
 
+#[derive(Clone, Debug, Default)]
+struct Set {
+    slots: [Option<Slot>; WAYS],
+    hand: usize,
+}
+
+impl Set {
+    fn find(&mut self, block: u64) -> Option<&mut Option<Slot>> {
+        self.slots.iter_mut().find(|slot| slot.as_ref().is_some_and(|slot| slot.block == block))
+    }
+
+    /// A place for one more: the first that the hand comes by and that is free or was not read again.
+    fn room(&mut self) -> &mut Option<Slot> {
+        while let Some(slot) = self.slots[self.hand].as_mut().filter(|slot| slot.is_used) {
+            slot.is_used = false;
+            self.hand = (self.hand + 1) % WAYS;
+        }
+        let at = self.hand;
+        self.hand = (at + 1) % WAYS;
+        &mut self.slots[at]
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Recent {
-    sets: Vec<[Option<Slot>; WAYS]>,
+    sets: Vec<Set>,
     blocks: usize,
 }
 
@@ -32,10 +55,10 @@ impl Recent {
     /// Nothing yet, of so many bytes at the most; less than eight blocks are none.
     pub(crate) fn new(bytes_max: usize) -> Self {
         let sets = bytes_max / VOLUME_BLOCK_BYTES / WAYS;
-        Self { sets: vec![[const { None }; WAYS]; sets], blocks: 0 }
+        Self { sets: vec![Set::default(); sets], blocks: 0 }
     }
 
-    fn set_of(&mut self, block: u64) -> Option<&mut [Option<Slot>; WAYS]> {
+    fn set_of(&mut self, block: u64) -> Option<&mut Set> {
         // Blocks that follow each other are in different sets, and so are those that are a power of two apart.
         let hash = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let at = (u128::from(hash) * self.sets.len() as u128) >> 64;
@@ -44,7 +67,7 @@ impl Recent {
 
     /// The data of a block at a place, if it is here.
     pub(crate) fn get(&mut self, block: u64, packed: Packed) -> Option<Bytes> {
-        let slot = self.set_of(block)?.iter_mut().flatten().find(|slot| slot.block == block)?;
+        let slot = self.set_of(block)?.find(block)?.as_mut()?;
         if slot.packed != packed {
             return None;
         }
@@ -55,24 +78,16 @@ impl Recent {
     /// A block was read at a place.
     pub(crate) fn read(&mut self, block: u64, packed: Packed, data: impl FnOnce() -> Bytes) {
         let Some(set) = self.set_of(block) else { return };
-        let own = set.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.block == block));
-        let at = own.unwrap_or_else(|| {
-            let is_free = |slot: &Option<Slot>| slot.as_ref().is_none_or(|slot| !slot.is_used);
-            set.iter().position(is_free).unwrap_or_else(|| {
-                // All were read again: they have to be once more.
-                set.iter_mut().flatten().for_each(|slot| slot.is_used = false);
-                (block % WAYS as u64) as usize
-            })
-        });
-        let before = set[at].replace(Slot { block, packed, data: data(), is_used: false });
+        let is_here = set.find(block).is_some();
+        let slot = if is_here { set.find(block).expect("it is here") } else { set.room() };
+        let before = slot.replace(Slot { block, packed, data: data(), is_used: false });
         self.blocks += usize::from(before.is_none());
     }
 
     /// A block has another version, or another place.
     pub(crate) fn forget(&mut self, block: u64) {
         let Some(set) = self.set_of(block) else { return };
-        let own = set.iter_mut().find(|slot| slot.as_ref().is_some_and(|slot| slot.block == block));
-        if own.and_then(Option::take).is_some() {
+        if set.find(block).and_then(Option::take).is_some() {
             self.blocks -= 1;
         }
     }
