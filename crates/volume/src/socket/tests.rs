@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::ChainId;
 use ithaca_env::real::golden;
+use ithaca_env::sim::Random;
 
 use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
 use super::limits::{BODY_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
@@ -206,22 +207,12 @@ fn what_is_no_frame_says_what_it_is() {
     assert_eq!(error(&long), FrameError::Length { found: u32::MAX as usize, max: BODY_MAX_BYTES });
 }
 
-/// Numbers that look random and are the same each time.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-}
-
 #[test]
 fn senseless_bodies_are_refused_and_nothing_panics() {
-    let mut rng = Rng(1);
+    let mut random = Random::new(1);
     for round in 0..200_000_u32 {
-        let len = (rng.next() % 80) as usize;
-        let body: Bytes = (0..len).map(|_| rng.next() as u8).collect::<Vec<u8>>().into();
+        let len = random.below(80) as usize;
+        let body: Bytes = (0..len).map(|_| random.next_u64() as u8).collect::<Vec<u8>>().into();
         let kind = (round % 24) as u16;
         if let Ok(request) = Request::decode(kind, body.clone()) {
             // What decodes is what would be encoded, but for who is meant by a user.

@@ -1,9 +1,9 @@
 //! Reads, writes, discards, flushes, extents, and what is refused.
 
 use bytes::Bytes;
+use ithaca_env::sim::Random;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
-use crate::model::Rng;
 use crate::world::{BLOCKS, block, create, numbers, open_drive, small_options, small_settings, within};
 
 #[test]
@@ -152,7 +152,7 @@ fn what_is_remembered_of_reads_is_never_older_than_what_was_written() {
         // Nothing of the tail is in memory, so that each read is of the drive or remembered.
         options.settings.chain.tail_cache_bytes = 0;
         let volume = create(&env, options).await;
-        let (mut rng, mut model) = (Rng(20), vec![0; BLOCKS as usize]);
+        let (mut rng, mut model) = (Random::new(20), vec![0; BLOCKS as usize]);
         for step in 1..3000 {
             let at = rng.below(BLOCKS);
             match rng.below(4) {

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::Env;
-use ithaca_env::sim::{Death, ProcessId, Sim};
+use ithaca_env::sim::{Death, ProcessId, Random, Sim};
 use ithaca_volume::socket::{Client, ClientError, RemoteTx, Server, ServerOptions, Status};
 use ithaca_volume::{Durability, Heir, Planted, TxHandle, TxOptions, Version, Volume};
 
-use crate::model::Rng;
 use crate::world::{MACHINE, block, create, number, numbers, open_drive, small_options, small_settings};
 
 const PATH: &str = "volume.sock";
@@ -326,7 +325,7 @@ fn what_a_volume_is_and_its_snapshots_are_told_and_changed_while_it_is_served() 
 fn what_is_no_frame_ends_its_connection_and_no_other() {
     Machine::new(61).run(Planted::default(), async |_, [env, ..]| {
         let client = connect(&env).await;
-        let mut rng = Rng(61);
+        let mut rng = Random::new(61);
         for round in 0..200 {
             let mut conn = env.connect_local(Path::new(PATH)).await.expect("it listens");
             conn.writer.push(|out| match round % 2 {
@@ -380,7 +379,7 @@ fn nothing_is_lost_between_processes_that_hand_transactions_on() {
             let env = if nth % 2 == 0 { one.clone() } else { two.clone() };
             let (env, other) = (env.clone(), if nth % 2 == 0 { two.clone() } else { one.clone() });
             tasks.push(env.clone().spawn(async move {
-                let (client, other, mut rng) = (connect(&env).await, connect(&other).await, Rng(nth));
+                let (client, other, mut rng) = (connect(&env).await, connect(&other).await, Random::new(nth));
                 let mut moved = 0;
                 for _ in 0..60 {
                     let (from, to) = (rng.below(4), rng.below(4));
