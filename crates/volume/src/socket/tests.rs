@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::ChainId;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::real::golden;
-use ithaca_env::sim::Random;
+use ithaca_env::sim::{Random, Sim};
 
 use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
 use super::limits::{BODY_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
 use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
-use super::request::{Request, kind};
+use super::request::{About, Request, kind};
+use super::server::{Server, ServerOptions};
 use super::session::{Next, Session};
 use super::summary::{DriveSummary, Summary};
-use crate::{Durability, Heir, Isolation, Planted, Retention, TxHandle, Version};
+use crate::{Durability, Heir, Isolation, Planted, Retention, TxHandle, Version, Volume, VolumeOptions};
 
 const HANDLE: TxHandle = TxHandle(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
@@ -335,4 +337,63 @@ fn a_request_that_names_the_wrong_kind_of_transaction_is_refused_and_the_next_on
         }
     }
     assert_eq!(begun(&mut session, &mut received), [6]);
+}
+
+/// Requests of every kind, in any order and for any transaction, all of which decode.
+fn random_request(random: &mut Random) -> (u32, Request) {
+    let all = requests();
+    let (_, request) = all[random.below(all.len() as u64) as usize].clone();
+    let about_none = matches!(Request::about(request.kind()), Some(About::None));
+    let either = matches!(Request::about(request.kind()), Some(About::Either)) && random.percent(30);
+    let tx = if about_none || either { 0 } else { 1 + random.below(3) as u32 };
+    let blocks = random.below(70);
+    let request = match request {
+        Request::Read { .. } => Request::Read { blocks: blocks..blocks + 1 + random.below(9) },
+        Request::Discard { durability, .. } => Request::Discard { blocks: blocks..blocks + 5, durability },
+        Request::Snapshot(_) => Request::Snapshot(format!("s{}", random.below(4))),
+        Request::Forget(_) => Request::Forget(format!("s{}", random.below(4))),
+        other => other,
+    };
+    (tx, request)
+}
+
+#[test]
+fn whatever_is_asked_in_whatever_order_is_answered_once_and_leaves_nothing() {
+    let sim = Sim::new(65);
+    let machine = sim.process("machine", [10, 0, 0, 1].into());
+    let env = sim.env(machine);
+    sim.block_on(machine, async move {
+        let path = std::path::Path::new("socket");
+        let open = OpenDrive { path: "volume".into(), create_bytes: Some(64 << 10), read_only: false };
+        let drive = env.open_drive(open).await.expect("a drive");
+        let mut options = VolumeOptions::new(64);
+        let chain = &mut options.settings.chain;
+        (chain.segment_bytes, chain.grow_bytes, chain.capacity_bytes) = (256 << 10, 512 << 10, 8 << 20);
+        let volume = Volume::create(&env, vec![drive], options).await.expect("created");
+        let listener = env.listen_local(path).expect("a free name");
+        let server = Server::start(&env, listener, volume.clone(), ServerOptions::default());
+        for round in 0..60 {
+            let mut random = Random::new(round);
+            let mut conn = env.connect_local(path).await.expect("it listens");
+            let count = 1 + random.below(100);
+            for id in 1..=count {
+                let (tx, request) = random_request(&mut random);
+                conn.writer.push(|out| out.extend_from_slice(&asked(id, tx, &request)));
+            }
+            // Half of the clients go away in the middle of it.
+            let awaited = if round % 2 == 0 { count } else { random.below(count) };
+            let (mut received, mut answered) = (BytesMut::new(), std::collections::BTreeSet::new());
+            while (answered.len() as u64) < awaited {
+                match frame::take(&mut received).expect("frames") {
+                    Front::Frame(head, _) => assert!(answered.insert(head.id), "{} twice", head.id),
+                    Front::Missing(_) => assert!(conn.reader.read(&mut received).await.expect("open") > 0),
+                }
+            }
+        }
+        // Longer than a released one waits.
+        env.sleep(Duration::from_secs(40)).await;
+        assert_eq!((server.connections(), volume.info().transactions), (0, 0));
+        volume.read(0, 64).await.expect("no damage");
+        server.stop().await;
+    });
 }
