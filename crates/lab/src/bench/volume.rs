@@ -1,7 +1,7 @@
 //! A volume over NBD beside nbdkit's file plugin, on files of one file system, by fio's NBD engine.
 //!
-//! nbdkit answers from the page cache and writes to it; a volume reads its drive directly and writes a log. So what the two do
-//! differs, and the ratio says what a user of a file as a disk gains or loses.
+//! nbdkit answers from the page cache and writes to it; a volume remembers what it has read, in as much memory as the disk is large, reads the
+//! rest from its drive, and writes a log. So what the two do differs, and the ratio says what a user of a file as a disk gains or loses.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
