@@ -20,6 +20,7 @@ mod observer;
 mod read;
 mod resolve;
 mod space;
+mod stream_reader;
 mod streams;
 mod tokens;
 mod view;
@@ -47,6 +48,7 @@ pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};
 pub use space::Bounds;
+pub use stream_reader::StreamReader;
 pub use streams::StreamPart;
 
 use append::Appender;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::Table;
 use ithaca_env::Env;
-use ithaca_log::client::{Client, Connection, Entry, EntryKind, Identity};
+use ithaca_log::client::{Client, Connection, Entry, EntryKind, Identity, StreamReader};
 use ithaca_log::entry::{EntryMeta, StreamGroup, StreamPlace};
 use ithaca_log::pos::{ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId, StreamPos};
 use ithaca_log::server::LocalCluster;
@@ -228,5 +228,102 @@ fn what_is_trimmed_is_left_out_of_a_stream() {
             entries.retain(|entry| entry.pos >= LogPos(5) && entry.pos != LogPos(30));
         }
         writer.check(1 << 20).await;
+    });
+}
+
+/// All that a reader gives before it says that this is all.
+async fn drain(reader: &mut StreamReader) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    while let Some(entry) = reader.read_next().await.expect("readable") {
+        entries.push(entry);
+    }
+    entries
+}
+
+#[test]
+fn a_reader_gives_each_entry_once_in_order_from_one_sync_to_the_next() {
+    for units in [1, 3] {
+        run(|env, dir| async move {
+            let cluster = LocalCluster::start(&env, options(dir.path(), units)).await.expect("it starts");
+            let client = connect(&env, &cluster).await;
+            let rare = StreamId::of_name("rare");
+            let mut readers = [client.stream_reader(rare, LogPos(0)), client.stream_reader(A, LogPos(0))];
+            let mut expected = [Vec::new(), Vec::new()];
+            for round in 0..4 {
+                // One in much log, which is found from its end back; the other in every second position.
+                for number in 0..3_u64 {
+                    append(&client, 0, 2000).await;
+                    let lost = client.tokens(1).await.expect("granted").start;
+                    let placed = client.append_to(&[rare], entry(number)).await.expect("appended");
+                    assert!(placed.pos > lost);
+                    expected[0].push(placed.pos);
+                }
+                let appends: Vec<_> = (0..50).map(|number| client.append_to(&[A], entry(number))).collect();
+                for append in appends {
+                    expected[1].push(append.await.expect("appended").pos);
+                }
+                for (reader, expected) in readers.iter_mut().zip(&expected) {
+                    assert_eq!(drain(reader).await, [], "nothing before a sync");
+                    let tail = reader.sync().await.expect("it serves");
+                    assert_eq!(tail.last, expected.last().copied());
+                    assert_eq!(tail.next, StreamPos(expected.len() as u64));
+                    let read: Vec<LogPos> = drain(reader).await.iter().map(|entry| entry.pos).collect();
+                    assert_eq!(read, expected[expected.len() * round / (round + 1)..], "in round {round}");
+                }
+            }
+            for (at, stream) in [rare, A].into_iter().enumerate() {
+                for (nth, &pos) in expected[at].iter().enumerate().step_by(5) {
+                    let read = client.read_stream_at(stream, StreamPos(nth as u64)).await.expect("readable");
+                    assert_eq!(read.map(|entry| entry.pos), Some(pos), "{nth} of {stream}");
+                }
+                let past = StreamPos(expected[at].len() as u64);
+                assert_eq!(client.read_stream_at(stream, past).await, Ok(None));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rare_stream_is_found_where_junk_stands_between_its_entries() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+        let mut writer = Writer::new(&env, &cluster).await;
+        for round in 0..3 {
+            append(&writer.client, 0, 3000).await;
+            writer.append(&cluster, &[(3, &[A])], if round == 1 { &[0, 1, 2] } else { &[1] }).await;
+        }
+        append(&writer.client, 0, 3000).await;
+        let expected: Vec<LogPos> = writer.streams[&A].iter().map(|entry| entry.pos).collect();
+        assert_eq!(expected.len(), 4);
+        let tail = writer.client.check().await.expect("it serves").tail;
+        // From the tail back, past what was granted and never written.
+        let (mut found, mut below) = (Vec::new(), tail);
+        while let Some(entry) = writer.client.last_before(A, below).await.expect("readable") {
+            found.insert(0, entry.pos);
+            below = entry.pos;
+        }
+        assert_eq!(found, expected);
+    });
+}
+
+#[test]
+fn a_follower_of_a_stream_is_given_what_comes() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let mut follower = connect(&env, &cluster).await.stream_reader(A, LogPos(0));
+        let following = env.spawn(async move {
+            let mut positions = Vec::new();
+            while positions.len() < 20 {
+                positions.push(follower.next().await.expect("readable").pos);
+            }
+            positions
+        });
+        let mut appended = Vec::new();
+        for number in 0..20 {
+            client.append(entry(number)).await.expect("appended");
+            appended.push(client.append_to(&[B, A], entry(number)).await.expect("appended").pos);
+        }
+        assert_eq!(following.join().await, Some(appended));
     });
 }

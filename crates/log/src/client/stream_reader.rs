@@ -1,0 +1,212 @@
+//! A reader that goes through one stream.
+//!
+//! Its habits are those of a reader of the log's streams as the papers have it: `sync` finds out up to where the stream goes, and
+//! `read_next` gives what was found, entry by entry, without asking the sequencer. (Wei 4.1; there the application must call `sync` before
+//! `readnext` to be sure that it sees everything, and so it is here.)
+//!
+//! What came since the last `sync` is found in one of two ways:
+//!
+//! ```text
+//!   few entries in much log:   … ◄──previous── e ◄────────previous──────── e ◄─ last      read one by one, from the end back
+//!   else:                      [ stripes are asked for the stream in a range of log positions ]      read from the front on
+//! ```
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::error::ClientError;
+use super::read::{Entry, EntryKind};
+use super::streams::Asked;
+use super::{Client, Inner};
+use crate::pos::{LogPos, StreamId, StreamPos};
+use crate::stream::StreamTail;
+use crate::wire::Wanted;
+
+/// Entries that are looked for one by one, at the most.
+const WALK_MAX_COUNT: u64 = 256;
+/// Log positions per entry from which on that is less work.
+const WALK_MIN_SPAN: u64 = 1024;
+/// Positions that are read together.
+const READ_MAX_COUNT: usize = 64;
+/// Bytes of the stream that are read together.
+const READ_BYTES: usize = 1 << 20;
+/// How soon a reader that waits looks again, at first and at last.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// Goes through a stream in order. Dropping it ends nothing but itself.
+pub struct StreamReader {
+    inner: Rc<Inner>,
+    stream: StreamId,
+    /// Below this position everything was given out or is in `ready`.
+    next: LogPos,
+    ready: VecDeque<Entry>,
+    /// Up to here the stripes are asked from `next` on;
+    scan_to: LogPos,
+    /// from there on the stream has these entries,
+    found: VecDeque<LogPos>,
+    /// up to here.
+    synced: LogPos,
+    /// The stream's next position, as of the last `sync`.
+    known: StreamPos,
+}
+
+impl Client {
+    /// A reader of `stream` from a log position on. It has to [`sync`](StreamReader::sync) before it finds anything.
+    pub fn stream_reader(&self, stream: StreamId, from: LogPos) -> StreamReader {
+        StreamReader {
+            inner: Rc::clone(&self.inner),
+            stream,
+            next: from,
+            ready: VecDeque::new(),
+            scan_to: from,
+            found: VecDeque::new(),
+            synced: from,
+            known: StreamPos(0),
+        }
+    }
+
+    /// The entry at a position of a stream; `None` if there is none: it was not granted yet, became junk, or is trimmed. Looks for it in
+    /// as many steps as the length of the log has binary digits, at the most.
+    pub async fn read_stream_at(
+        &self,
+        stream: StreamId,
+        position: StreamPos,
+    ) -> Result<Option<Entry>, ClientError> {
+        let tails = self.stream_tails(&[stream]).await?;
+        let last = tails.streams.first().filter(|tail| position < tail.next).and_then(|tail| tail.last);
+        let Some(last) = last else { return Ok(None) };
+        // What is sought stands in [low, below), if anywhere.
+        let (mut low, mut below) = (LogPos(0), LogPos(last.0 + 1));
+        let mut look_at = below;
+        while low < below {
+            match self.last_before(stream, look_at).await? {
+                Some(entry) => {
+                    let found = place_in(&entry, stream).map_or(StreamPos(0), |place| place.position);
+                    match found.cmp(&position) {
+                        std::cmp::Ordering::Equal => return Ok(Some(entry)),
+                        std::cmp::Ordering::Less => low = look_at,
+                        std::cmp::Ordering::Greater => below = entry.pos,
+                    }
+                }
+                None => low = look_at,
+            }
+            look_at = LogPos(low.0 + (below.0.saturating_sub(low.0)).div_ceil(2));
+        }
+        Ok(None)
+    }
+}
+
+impl StreamReader {
+    /// The log position from which on the stream was not given out yet.
+    pub fn position(&self) -> LogPos {
+        self.ready.front().map_or(self.next, |entry| entry.pos)
+    }
+
+    /// Finds out up to where the stream goes now: everything that was acknowledged before the call is given by
+    /// [`read_next`](Self::read_next) from here on. Returns the stream's end.
+    ///
+    /// Errors: those of any call. Dropping the future loses nothing.
+    pub async fn sync(&mut self) -> Result<StreamTail, ClientError> {
+        let client = Client { inner: Rc::clone(&self.inner) };
+        let tails = client.stream_tails(&[self.stream]).await?;
+        let tail = tails.streams.first().copied().expect("as many as were asked about");
+        let (from, to) = (self.synced, tails.tail);
+        if let Some(last) = tail.last.filter(|&last| last >= from) {
+            let count = tail.next.0.saturating_sub(self.known.0);
+            let is_rare = count.saturating_mul(WALK_MIN_SPAN) <= to.0 - from.0;
+            let walked = match count <= WALK_MAX_COUNT && is_rare {
+                true => Some(self.walk(&client, last).await?),
+                false => None,
+            };
+            match walked {
+                Some(walked) => self.found.extend(walked),
+                None => {
+                    self.found.clear();
+                    self.scan_to = to;
+                }
+            }
+        }
+        self.synced = self.synced.max(to);
+        self.known = tail.next;
+        Ok(tail)
+    }
+
+    /// The next entry that is known of since the last [`sync`](Self::sync); `None` if all were given. What is trimmed is left out.
+    ///
+    /// Errors: `Damaged`, and those of any call. Dropping the future loses nothing.
+    pub async fn read_next(&mut self) -> Result<Option<Entry>, ClientError> {
+        loop {
+            if let Some(entry) = self.ready.pop_front() {
+                return Ok(Some(entry));
+            }
+            if self.next < self.scan_to {
+                let asked = self.asked();
+                let part = self.inner.stream_part(asked, self.next..self.scan_to).await?;
+                self.ready.extend(part.entries);
+                self.next = part.upto;
+            } else if !self.found.is_empty() {
+                let count = self.found.len().min(READ_MAX_COUNT);
+                let positions: Vec<LogPos> = self.found.iter().take(count).copied().collect();
+                let entries = self.inner.read_many(&positions).await?;
+                self.found.drain(..count);
+                self.next = LogPos(positions[count - 1].0 + 1);
+                // One that was trimmed since is none any more.
+                let stream = self.stream;
+                self.ready.extend(entries.into_iter().filter(|entry| place_in(entry, stream).is_some()));
+            } else {
+                self.next = self.synced;
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for the next entry, for as long as there is none. It asks the sequencer now and then: a stream that is written to all the time
+    /// is followed closely, and one that is not costs a question every 50 ms.
+    pub async fn next(&mut self) -> Result<Entry, ClientError> {
+        let mut wait = LOOK_MIN;
+        loop {
+            if let Some(entry) = self.read_next().await? {
+                return Ok(entry);
+            }
+            let before = self.synced;
+            self.sync().await?;
+            if self.found.is_empty() && self.scan_to <= before {
+                self.inner.env.sleep(wait).await;
+                wait = (wait * 2).min(LOOK_MAX);
+            }
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        let wanted = Wanted::Stream(self.stream);
+        Asked { wanted, heads_only: false, last_only: false, limit_bytes: READ_BYTES }
+    }
+
+    /// The stream's entries since the last `sync`, by their log positions, found from the last one back.
+    async fn walk(&self, client: &Client, last: LogPos) -> Result<Vec<LogPos>, ClientError> {
+        let mut walked = Vec::new();
+        let mut at = Some(last);
+        while let Some(pos) = at.filter(|&pos| pos >= self.synced) {
+            // One that was granted and is not there yet is waited for, and then filled.
+            let read = self.inner.read_range(pos, LogPos(pos.0 + 1)).await?;
+            at = match read.first().and_then(|entry| place_in(entry, self.stream)) {
+                Some(place) => {
+                    walked.push(pos);
+                    place.previous
+                }
+                // Junk says nothing of what came before it; what is trimmed neither.
+                None => client.last_before(self.stream, pos).await?.map(|entry| entry.pos),
+            };
+        }
+        walked.reverse();
+        Ok(walked)
+    }
+}
+
+/// The place of an entry in a stream, if it has one there.
+fn place_in(entry: &Entry, stream: StreamId) -> Option<crate::entry::StreamPlace> {
+    let is_data = entry.kind == EntryKind::Data;
+    entry.streams.iter().copied().find(|place| is_data && place.stream == stream)
+}
