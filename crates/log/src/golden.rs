@@ -10,7 +10,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[test]
 fn every_stored_record_has_golden_bytes() {
     use crate::layout::{Layout, Node, NodeState, acceptor};
-    use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
+    use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId, StreamId, StreamPos};
+    use crate::release::{Release, Releases};
     use crate::unit::{SealedExtent, UnitState};
 
     let told = |base: u64, highest| SealedExtent { extent: (base..base + (1 << 44)).into(), highest };
@@ -39,17 +40,20 @@ fn every_stored_record_has_golden_bytes() {
     acceptor.step(acceptor::Input::Persisted, &mut Vec::new());
     let again = crate::layout::Acceptor::recover(NodeId(2), record, crate::planted::Planted::NONE);
     assert_eq!(again.as_ref(), Ok(&acceptor));
-    let tail = crate::stream::StreamTail { next: crate::pos::StreamPos(4), last: Some(LogPos(41)) };
-    let streams =
-        vec![(crate::pos::StreamId(300), tail), (crate::pos::StreamId(1 << 100), Default::default())];
+    let tail = crate::stream::StreamTail { next: StreamPos(4), last: Some(LogPos(41)) };
+    let streams = vec![(StreamId(300), tail), (StreamId(1 << 100), Default::default())];
     let chunk = crate::sequencer::checkpoint::Chunk { from: LogPos(40), number: 2, is_last: true, streams };
+    let release = Release { below: StreamPos(3), log_below: LogPos(45) };
+    let mut releases = Releases::of(StreamId(0x1111_2222_3333_4444_5555_6666_7777_8888), release);
+    releases.add(&Releases::of(StreamId(300), release));
     let text = format!(
         "Records that the log stores, in hexadecimal. docs/format/log.md explains them.\n\nunit state\n{}\nlayout\n{}\n\
-         acceptor\n{}\ncheckpoint of streams\n{}",
+         acceptor\n{}\ncheckpoint of streams\n{}\nrelease\n{}",
         hex(&state.encode()),
         hex(&layout.encode()),
         hex(record),
-        hex(&chunk.encode())
+        hex(&chunk.encode()),
+        hex(&releases.encode().next().expect("a record")),
     );
     ithaca_env::real::golden::check(
         concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt"),

@@ -6,7 +6,7 @@
 //! * [`detector`]: which nodes seem to be gone.
 //! * [`sequencer`]: hands out positions, for one epoch.
 //! * [`pos`] and [`entry`]: positions, epochs and identities, each with its own type.
-//! * [`stream`]: conditions of appends to streams.
+//! * [`stream`]: conditions of appends to streams; [`release`]: what streams need no more.
 //!
 //! * [`client`]: the client library.
 //! * [`server`]: nodes, and a whole cluster in one process.
@@ -21,6 +21,7 @@ pub mod layout;
 pub mod limits;
 pub mod planted;
 pub mod pos;
+pub mod release;
 pub mod sequencer;
 pub mod server;
 pub mod stream;

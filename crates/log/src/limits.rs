@@ -241,3 +241,11 @@ pub const STREAM_LEARNED_MAX_COUNT: usize = 32;
 
 const _: () = assert!(STREAM_BLOCK_COUNT <= u16::MAX as u64, "a place in a block takes 16 bits");
 const _: () = assert!(STRIPE_ADDRESSES.is_multiple_of(STREAM_BLOCK_COUNT), "no block is of two stripes");
+
+/// Streams whose releases stand in one record,
+pub const RELEASES_MAX_COUNT: usize = 32_000;
+
+/// and records after which one of all of them takes their place.
+pub const RELEASE_RECORDS_MAX_COUNT: usize = 256;
+
+const _: () = assert!(RELEASES_MAX_COUNT * 32 + 64 <= ENTRY_MAX_BYTES, "a record is an entry");

@@ -38,6 +38,8 @@ pub enum PlantedBug {
     StreamBlockNotRenewed,
     /// The unit shows as a stream's what counts as junk.
     StreamShowsVoided,
+    /// The client trims an entry of several streams as soon as one of them has released it.
+    StreamReleasedByOne,
     /// The unit writes a whole run when a part of it is taken already.
     WholeRunWritten,
     /// A trim is answered without being stored.

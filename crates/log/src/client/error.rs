@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::connection::CallError;
-use crate::pos::{Epoch, LogPos, NodeId, StreamId};
+use crate::pos::{Epoch, LogPos, NodeId, StreamId, StreamPos};
 use crate::stream::ConflictKey;
 
 /// What a client was doing.
@@ -214,6 +214,22 @@ pub enum StreamsError {
         /// Which.
         stream: StreamId,
     },
+    /// One of the system's own, which only it changes.
+    #[error("stream {stream} is the system's own")]
+    System {
+        /// Which.
+        stream: StreamId,
+    },
+    /// It does not go that far.
+    #[error("stream {stream} ends at {next}, below {below}")]
+    PastEnd {
+        /// Which.
+        stream: StreamId,
+        /// What was asked for.
+        below: StreamPos,
+        /// Its next position.
+        next: StreamPos,
+    },
     /// The condition names too many parts of streams.
     #[error("a condition that names {found} parts of streams; {limit} are allowed")]
     TooManyParts {
@@ -259,6 +275,7 @@ impl ClientError {
         use crate::wire::Refusal;
         match self {
             Self::Unwritten { .. } | Self::Conflict { .. } | Self::TooOld { .. } => ErrorClass::No,
+            Self::Streams(StreamsError::PastEnd { .. }) => ErrorClass::No,
             Self::TooLarge { .. } | Self::Streams(_) => ErrorClass::Usage,
             Self::Damaged { .. } => ErrorClass::Damaged,
             Self::Node { error: CallError::Refused(refusal), .. } => match refusal {

@@ -18,6 +18,7 @@ mod look_back;
 mod members;
 mod observer;
 mod read;
+mod release;
 mod resolve;
 mod space;
 mod stream_reader;

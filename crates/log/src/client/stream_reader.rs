@@ -77,24 +77,49 @@ impl Client {
         let tails = self.stream_tails(&[stream]).await?;
         let last = tails.streams.first().filter(|tail| position < tail.next).and_then(|tail| tail.last);
         let Some(last) = last else { return Ok(None) };
-        // What is sought stands in [low, below), if anywhere.
+        let found = self.search_stream(stream, last, |at| at <= position).await?;
+        let is_it = |entry: &Entry| place_in(entry, stream).is_some_and(|place| place.position == position);
+        Ok(found.filter(is_it))
+    }
+
+    /// A log position that the entries of a stream at or above `position` stand at or above, and those before it below. The log's tail if
+    /// the stream does not go that far.
+    pub async fn stream_start(&self, stream: StreamId, position: StreamPos) -> Result<LogPos, ClientError> {
+        let tails = self.stream_tails(&[stream]).await?;
+        let tail = tails.streams.first().copied().expect("as many as were asked about");
+        match tail.last {
+            Some(last) if position < tail.next => {
+                let before = self.search_stream(stream, last, |at| at < position).await?;
+                Ok(before.map_or(LogPos(0), |entry| LogPos(entry.pos.0 + 1)))
+            }
+            _ => Ok(tails.tail),
+        }
+    }
+
+    /// The last entry of the stream up to the log position `last` whose place in the stream is one of `is_in`, which the first ones are and
+    /// the later ones are not.
+    pub(super) async fn search_stream(
+        &self,
+        stream: StreamId,
+        last: LogPos,
+        is_in: impl Fn(StreamPos) -> bool,
+    ) -> Result<Option<Entry>, ClientError> {
+        // Everything below `low` was looked at, and `found` is the last of it that is in; from `below` on nothing is.
         let (mut low, mut below) = (LogPos(0), LogPos(last.0 + 1));
+        let mut found = None;
         let mut look_at = below;
         while low < below {
             match self.last_before(stream, look_at).await? {
-                Some(entry) => {
-                    let found = place_in(&entry, stream).map_or(StreamPos(0), |place| place.position);
-                    match found.cmp(&position) {
-                        std::cmp::Ordering::Equal => return Ok(Some(entry)),
-                        std::cmp::Ordering::Less => low = look_at,
-                        std::cmp::Ordering::Greater => below = entry.pos,
-                    }
+                Some(entry) if place_in(&entry, stream).is_some_and(|place| is_in(place.position)) => {
+                    found = Some(entry);
+                    low = look_at;
                 }
+                Some(entry) => below = entry.pos,
                 None => low = look_at,
             }
-            look_at = LogPos(low.0 + (below.0.saturating_sub(low.0)).div_ceil(2));
+            look_at = LogPos(low.0 + below.0.saturating_sub(low.0).div_ceil(2));
         }
-        Ok(None)
+        Ok(found)
     }
 }
 
@@ -162,20 +187,30 @@ impl StreamReader {
         }
     }
 
-    /// Waits for the next entry, for as long as there is none. It asks the sequencer now and then: a stream that is written to all the time
-    /// is followed closely, and one that is not costs a question every 50 ms.
+    /// Waits for the next entry, for as long as there is none; see [`wait`](Self::wait).
     pub async fn next(&mut self) -> Result<Entry, ClientError> {
-        let mut wait = LOOK_MIN;
         loop {
             if let Some(entry) = self.read_next().await? {
                 return Ok(entry);
             }
+            self.wait().await?;
+        }
+    }
+
+    /// Waits until there is more to read than was known. It asks the sequencer now and then: a stream that is written to all the time is
+    /// followed closely, and one that is not costs a question every 50 ms.
+    ///
+    /// Errors: those of [`sync`](Self::sync). Dropping the future loses nothing.
+    pub async fn wait(&mut self) -> Result<(), ClientError> {
+        let mut wait = LOOK_MIN;
+        loop {
             let before = self.synced;
             self.sync().await?;
-            if self.found.is_empty() && self.scan_to <= before {
-                self.inner.env.sleep(wait).await;
-                wait = (wait * 2).min(LOOK_MAX);
+            if !self.found.is_empty() || self.scan_to > before {
+                return Ok(());
             }
+            self.inner.env.sleep(wait).await;
+            wait = (wait * 2).min(LOOK_MAX);
         }
     }
 

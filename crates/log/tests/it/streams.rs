@@ -6,9 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::Table;
 use ithaca_env::Env;
-use ithaca_log::client::{Client, Connection, Entry, EntryKind, Identity, StreamReader};
+use ithaca_log::client::{
+    Client, ClientError, ClientOptions, Connection, Entry, EntryKind, Identity, StreamReader, StreamsError,
+};
 use ithaca_log::entry::{EntryMeta, StreamGroup, StreamPlace};
+use ithaca_log::limits::RELEASE_RECORDS_MAX_COUNT;
+use ithaca_log::planted::{Planted, PlantedBug};
 use ithaca_log::pos::{ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId, StreamPos};
+use ithaca_log::release::{Release, Releases};
 use ithaca_log::server::LocalCluster;
 use ithaca_log::wire::{Head, Write, Written, encode_head};
 
@@ -325,5 +330,102 @@ fn a_follower_of_a_stream_is_given_what_comes() {
             appended.push(client.append_to(&[B, A], entry(number)).await.expect("appended").pos);
         }
         assert_eq!(following.join().await, Some(appended));
+    });
+}
+
+/// Appends one entry to these streams.
+async fn put(client: &Client, streams: &[StreamId], number: u64) -> LogPos {
+    client.append_to(streams, entry(number)).await.expect("appended").pos
+}
+
+/// The log positions of a stream's entries.
+async fn positions(client: &Client, stream: StreamId) -> Vec<LogPos> {
+    read(client, stream, LogPos(0), 1 << 20).await.iter().map(|entry| entry.pos).collect()
+}
+
+#[test]
+fn an_entry_of_two_streams_goes_when_both_have_released_it() {
+    for planted in [false, true] {
+        run(|env, dir| async move {
+            let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+            let bug = Planted::bug(PlantedBug::StreamReleasedByOne);
+            let planted = if planted { bug } else { Planted::NONE };
+            let endpoints = vec![cluster.addrs()[0]];
+            let client =
+                Client::connect(&env, ClientOptions { endpoints, planted, ..ClientOptions::default() });
+            let client = client.await.expect("it serves");
+            let a0 = put(&client, &[A], 0).await;
+            let b0 = put(&client, &[B], 1).await;
+            let both = put(&client, &[A, B], 2).await;
+            let (a2, b2) = (put(&client, &[A], 3).await, put(&client, &[B], 4).await);
+            client.trim_stream(A, StreamPos(2)).await.expect("trimmed");
+            assert_eq!(client.released(A).await.expect("known").below, StreamPos(2));
+            assert_eq!(client.read(a0).await.expect("there").kind, EntryKind::Trimmed);
+            let kept = client.read(both).await.expect("there").kind;
+            if planted != Planted::NONE {
+                assert_eq!(kept, EntryKind::Trimmed, "this is what the fault does");
+                return;
+            }
+            assert_eq!(kept, EntryKind::Data, "the other stream needs it");
+            assert_eq!(positions(&client, B).await, [b0, both, b2]);
+            client.trim_stream(B, StreamPos(3)).await.expect("trimmed");
+            assert_eq!(client.read(both).await.expect("there").kind, EntryKind::Trimmed);
+            assert_eq!(positions(&client, A).await, [a2]);
+            assert_eq!(positions(&client, B).await, []);
+            // Again, and less than before: nothing changes.
+            client.trim_stream(B, StreamPos(1)).await.expect("nothing to do");
+            assert_eq!(client.released(B).await.expect("known").below, StreamPos(3));
+            let past = client.trim_stream(B, StreamPos(4)).await.expect_err("past its end");
+            assert_eq!(past.to_string(), format!("stream {B} ends at 3, below 4"));
+            let system = client.trim_stream(StreamId::NAMES, StreamPos(0)).await;
+            assert!(matches!(system, Err(ClientError::Streams(StreamsError::System { .. }))), "{system:?}");
+        });
+    }
+}
+
+#[test]
+fn what_a_crash_left_between_release_and_trim_is_trimmed_by_the_next() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 1)).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let mut entries = Vec::new();
+        for number in 0..4 {
+            entries.push(put(&client, &[A, B], number).await);
+        }
+        // The release of a client that went no further.
+        let release = Release { below: StreamPos(3), log_below: LogPos(entries[2].0 + 1) };
+        for record in Releases::of(A, release).encode() {
+            client.append_to(&[StreamId::RELEASES], record).await.expect("appended");
+        }
+        assert_eq!(client.released(A).await, Ok(release));
+        client.trim_stream(B, StreamPos(2)).await.expect("trimmed");
+        assert_eq!(positions(&client, A).await, entries[2..]);
+        client.trim_stream(B, StreamPos(3)).await.expect("trimmed");
+        assert_eq!(positions(&client, B).await, entries[3..]);
+    });
+}
+
+#[test]
+fn many_releases_become_one_record() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let stream = |number: u64| StreamId(5000 + u128::from(number));
+        let release = |number: u64| Release { below: StreamPos(number), log_below: LogPos(number) };
+        let count = RELEASE_RECORDS_MAX_COUNT as u64;
+        let records: Vec<_> = (0..count)
+            .flat_map(|number| Releases::of(stream(number % 50), release(number)).encode())
+            .map(|record| client.append_to(&[StreamId::RELEASES], record))
+            .collect();
+        for record in records {
+            record.await.expect("appended");
+        }
+        put(&client, &[A], 0).await;
+        client.trim_stream(A, StreamPos(1)).await.expect("trimmed");
+        let left = positions(&client, StreamId::RELEASES).await;
+        assert_eq!(left.len(), 2, "that of the stream, and one of all");
+        let last = (0..count).rfind(|number| number % 50 == 7).expect("one of them");
+        assert_eq!(client.released(stream(7)).await, Ok(release(last)));
+        assert_eq!(client.released(A).await.map(|release| release.below), Ok(StreamPos(1)));
     });
 }
