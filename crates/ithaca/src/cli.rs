@@ -129,7 +129,7 @@ pub enum Command {
     /// Append to the log and read from it
     #[command(subcommand)]
     Log(LogCommand),
-    /// Append to streams of the log and see where they end
+    /// Append to streams of the log and read them
     #[command(subcommand)]
     Stream(StreamCommand),
     /// Make volumes and export them as block devices
@@ -420,6 +420,53 @@ pub enum StreamCommand {
     /// List the names of all streams
     #[command(after_help = "Example:\n  ithaca stream ls")]
     Ls,
+    /// Print an entry of a stream, every entry of a range, or all of them
+    #[command(after_help = "Example:\n  ithaca stream read orders\n  ithaca stream read orders 7\n  \
+                      ithaca stream read orders --from 0 --to 100 --json\n\n\
+                      Positions are those of the stream. Some may have no entry: they are left out of a range.")]
+    Read {
+        /// The stream
+        #[arg(value_parser = parse_stream)]
+        name: String,
+        /// A position in it
+        #[arg(value_name = "POS", conflicts_with_all = ["from", "to"])]
+        pos: Option<u64>,
+        /// First position of a range [default: the first that is retained]
+        #[arg(long, value_name = "A")]
+        from: Option<u64>,
+        /// The position after the range [default: the stream's end]
+        #[arg(long, value_name = "B")]
+        to: Option<u64>,
+        /// End each entry with a newline
+        #[arg(long)]
+        lines: bool,
+    },
+    /// Print a stream's entries in order, each ended by a newline
+    #[command(after_help = "Example:\n  ithaca stream tail orders --follow")]
+    Tail {
+        /// The stream
+        #[arg(value_parser = parse_stream)]
+        name: String,
+        /// Go on as entries become readable
+        #[arg(short, long)]
+        follow: bool,
+        /// Where to begin, a position in the stream [default: the first that is retained]
+        #[arg(long, value_name = "POS")]
+        from: Option<u64>,
+    },
+    /// Give up every entry of a stream below a position
+    #[command(after_help = "Example:\n  ithaca stream trim orders 100\n\n\
+                      An entry that other streams have too stays in these, and in the log, until all have given it up.")]
+    Trim {
+        /// The stream
+        #[arg(value_parser = parse_stream)]
+        name: String,
+        /// The lowest position of the stream that is kept
+        pos: u64,
+        /// As it is anyway: a stream is trimmed from its beginning on
+        #[arg(long)]
+        prefix: bool,
+    },
 }
 
 /// A stream's name, of a length that is allowed.

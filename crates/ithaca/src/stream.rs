@@ -1,6 +1,8 @@
-//! `ithaca stream`: append, check, ls.
+//! `ithaca stream`: append, read, tail, check, trim, ls.
 
-use ithaca_log::pos::StreamId;
+mod read;
+
+use ithaca_log::pos::{StreamId, StreamPos};
 
 use crate::cli::{Global, StreamCommand};
 use crate::client::with_client;
@@ -19,23 +21,48 @@ pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result
         }
         StreamCommand::Check { name } => check(global, name, out),
         StreamCommand::Ls => ls(global, out),
+        StreamCommand::Read { name, pos: Some(pos), lines, .. } => {
+            read::one(global, name, StreamPos(*pos), *lines, out)
+        }
+        StreamCommand::Read { name, pos: None, from, to, lines } => {
+            let range = read::Range { from: from.map(StreamPos), to: to.map(StreamPos), follow: false };
+            read::range(global, name, range, *lines, out)
+        }
+        StreamCommand::Tail { name, follow, from } => {
+            let range = read::Range { from: from.map(StreamPos), to: None, follow: *follow };
+            read::range(global, name, range, true, out)
+        }
+        StreamCommand::Trim { name, pos, prefix: _ } => trim(global, name, StreamPos(*pos), out),
     }
 }
 
-/// Prints where a stream ends. One that nobody has appended to ends at 0.
+/// Gives up what a stream has below a position of it.
+fn trim(global: &Global, name: &str, below: StreamPos, out: &mut Output) -> Result<(), Failure> {
+    with_client(global, &format!("stream trim {name} {below}"), async |_, client| {
+        Ok(client.trim_stream(StreamId::of_name(name), below).await?)
+    })?;
+    out.either(
+        || format!("trimmed every entry of {name} below {below}"),
+        || Object::new().string("stream", name).number("pos", below.0).string("kind", "trimmed"),
+    )?;
+    out.flush()
+}
+
+/// Prints where a stream ends, and from where on it is retained. One that nobody has appended to ends at 0.
 fn check(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
     let stream = StreamId::of_name(name);
-    let tails = with_client(global, &format!("stream check {name}"), async |_, client| {
-        Ok(client.stream_tails(&[stream]).await?)
+    let (tails, released) = with_client(global, &format!("stream check {name}"), async |_, client| {
+        Ok((client.stream_tails(&[stream]).await?, client.released(stream).await?))
     })?;
-    let end = tails.streams.first().copied().unwrap_or_default();
+    let (end, first) = (tails.streams.first().copied().unwrap_or_default(), released.below);
     out.either(
         || match end.last {
-            Some(last) => format!("tail {}, nothing above log position {last}", end.next),
-            None => format!("tail {}", end.next),
+            Some(last) => format!("tail {}, first {first}, nothing above log position {last}", end.next),
+            None => format!("tail {}, first {first}", end.next),
         },
         || {
-            let object = Object::new().string("stream", name).number("tail", end.next.0);
+            let object =
+                Object::new().string("stream", name).number("tail", end.next.0).number("first", first.0);
             match end.last {
                 Some(last) => object.number("log_pos", last.0),
                 None => object,
