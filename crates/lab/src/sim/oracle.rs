@@ -174,8 +174,11 @@ fn looks_agree(history: &History, places: &BTreeMap<u64, Place>) -> Result<(), V
         if before_look && look.seen != Seen::Trimmed {
             return Err(at(history, pos, "was trimmed and then read as something else"));
         }
-        let asked = trims.iter().any(|trim| trim.range.contains(&pos) && trim.start < look.end);
-        if look.seen == Seen::Trimmed && place.value.is_some() && !asked {
+        let asked = || {
+            let was_asked = trims.iter().any(|trim| trim.range.contains(&pos) && trim.start < look.end);
+            was_asked || history.streams.may_be_trimmed(pos, look.end)
+        };
+        if look.seen == Seen::Trimmed && place.value.is_some() && !asked() {
             return Err(at(history, pos, "was trimmed although nobody asked"));
         }
         if look.seen == Seen::SomeData && place.junk {
@@ -224,7 +227,11 @@ fn tails(history: &History) -> Result<(), Violation> {
             if pos >= check.tail {
                 return Err(format!("the tail is {} although {pos} was acknowledged before", check.tail));
             }
-            if pos < check.first && !trims.iter().any(|trim| trim.range.contains(&pos)) {
+            let was_asked = || {
+                let is_in = trims.iter().any(|trim| trim.range.contains(&pos));
+                is_in || history.streams.may_be_trimmed(pos, check.end)
+            };
+            if pos < check.first && !was_asked() {
                 return Err(format!("the log begins at {} although nobody trimmed {pos}", check.first));
             }
         }

@@ -85,6 +85,9 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::EvictedIsUnwritten,
         LogBug::StreamPositionReused,
         LogBug::StreamsForgotten,
+        LogBug::StreamLooksPastHoles,
+        LogBug::StreamBlockNotRenewed,
+        LogBug::StreamReleasedByOne,
         LogBug::FirstPartAnswers,
         LogBug::RefusedPartCounts,
         LogBug::ReplicasWrittenTogether,
@@ -117,6 +120,7 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
         PlantedBug::KeptCopyGivenUp,
         PlantedBug::UnneededKept,
         PlantedBug::FullStaysOut,
+        PlantedBug::StreamShowsVoided,
     ]
 }
 

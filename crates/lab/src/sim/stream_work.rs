@@ -1,10 +1,13 @@
 //! What clients of the workload do with streams.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use ithaca_log::client::{Append, AppendTo, ClientError, Placed};
-use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::client::{Append, AppendTo, Client, ClientError, Placed};
+use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
+use super::history::History;
 use super::streams::Asked;
 use super::value::Value;
 use super::workload::{Worker, note_entry, note_failure};
@@ -62,17 +65,22 @@ impl Worker {
     pub(super) async fn read_stream(&mut self) {
         let (stream, from) = (self.stream(), self.known());
         let (from, to) = (from / 2, from + 1 + self.dice.seed() % 17);
+        let limit_bytes = if self.draw(3) == 0 { 1 } else { 64 << 10 };
         let start = self.shared.history.now();
-        let part = self.client.read_stream(stream, LogPos(from)..LogPos(to), 64 << 10).await;
-        let history = &self.shared.history;
-        match part {
-            Ok(part) => {
-                part.entries.iter().for_each(|entry| note_entry(history, entry, start));
-                let found = part.entries.iter().map(|entry| entry.pos.0).collect();
-                history.streams.read(stream, from..part.upto.0, found, history.now());
-            }
-            Err(error) => note_failure(history, &error, start),
+        let read = read_part(&self.client, &self.shared.history, stream, from..to, limit_bytes).await;
+        if let Err(error) = read {
+            note_failure(&self.shared.history, &error, start);
         }
+    }
+
+    /// Releases a stream up to somewhere.
+    pub(super) async fn trim_stream(&mut self) {
+        let stream = self.stream();
+        let end = self.shared.history.streams.known_end(stream);
+        let below = StreamPos(self.draw(end.0 + 1));
+        self.shared.history.streams.releases(stream, below, self.shared.history.now());
+        // Whether it is done, in part or not at all: from now on what it names may be gone.
+        let _ = self.client.trim_stream(stream, below).await;
     }
 
     pub(super) async fn check_streams(&mut self) {
@@ -94,4 +102,50 @@ impl Worker {
             None => self.client.append_to(&asked.streams, bytes),
         })
     }
+}
+
+/// Reads a part of a stream and notes what it shows; returns up to where it goes.
+async fn read_part(
+    client: &Client,
+    history: &History,
+    stream: StreamId,
+    range: Range<u64>,
+    limit_bytes: usize,
+) -> Result<u64, ClientError> {
+    let start = history.now();
+    let positions = LogPos(range.start)..LogPos(range.end);
+    let part = client.read_stream(stream, positions, limit_bytes).await?;
+    part.entries.iter().for_each(|entry| note_entry(history, entry, start));
+    let found = part.entries.iter().map(|entry| entry.pos.0).collect();
+    history.streams.read(stream, range.start..part.upto.0, found, history.now());
+    Ok(part.upto.0)
+}
+
+/// Reads every stream of the workload up to the tail, in parts and as a reader does: both show the same.
+pub(super) async fn read_all(
+    client: &Client,
+    history: &History,
+    streams: u64,
+    tail: LogPos,
+) -> Result<(), ClientError> {
+    for stream in (0..streams).map(|at| StreamId((1000 + at).into())) {
+        let mut next = 0;
+        while next < tail.0 {
+            let upto = read_part(client, history, stream, next..tail.0, 1 << 20).await?;
+            if upto <= next {
+                history.wrong.borrow_mut().push(format!("a read of {stream} from {next} covers nothing"));
+                return Ok(());
+            }
+            next = upto;
+        }
+        let (start, mut found) = (history.now(), Vec::new());
+        let mut reader = client.stream_reader(stream, LogPos(0));
+        reader.sync().await?;
+        while let Some(entry) = reader.read_next().await? {
+            note_entry(history, &entry, start);
+            found.push(entry.pos.0);
+        }
+        history.streams.read(stream, 0..tail.0, found, history.now());
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! What clients did with streams, and what must hold of it.
 //!
+//! * 13 a position is given up when all of its streams have released it
 //! * 28 a stream is in the order of the log; no position of it comes twice, and nothing is left out of what is read of it
 //! * 30 an append is in all of its streams or in none
 //! * no append under a condition stands behind a write of what it read since its snapshot
@@ -12,12 +13,15 @@ use std::ops::Range;
 
 use ithaca_log::client::StreamTails;
 use ithaca_log::entry::StreamPlace;
-use ithaca_log::pos::StreamId;
+use ithaca_log::pos::{StreamId, StreamPos};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
 use super::history::{Fate, History, Moment};
 use super::scenario::Points;
 use super::value::Value;
+
+/// After everything.
+const END: Moment = Moment(u64::MAX);
 
 /// What an append was to do.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +49,14 @@ struct Read {
     end: Moment,
 }
 
+/// A call that was to release a stream below a position of it.
+#[derive(Clone, Copy, Debug)]
+struct Release {
+    stream: StreamId,
+    below: StreamPos,
+    start: Moment,
+}
+
 /// Everything about streams that clients did and saw.
 #[derive(Default)]
 pub struct StreamHistory {
@@ -55,6 +67,7 @@ pub struct StreamHistory {
     seen: RefCell<Vec<(u64, Value, Vec<StreamPlace>)>>,
     ends: RefCell<Vec<Ends>>,
     reads: RefCell<Vec<Read>>,
+    releases: RefCell<Vec<Release>>,
     conflicts: RefCell<u64>,
     too_old: RefCell<u64>,
 }
@@ -95,9 +108,37 @@ impl StreamHistory {
         self.reads.borrow_mut().push(Read { stream, range, found, end });
     }
 
+    /// A client is about to release a stream below a position of it. Whatever comes of the call.
+    pub fn releases(&self, stream: StreamId, below: StreamPos, start: Moment) {
+        self.releases.borrow_mut().push(Release { stream, below, start });
+    }
+
+    /// A position of the stream above all that clients know of.
+    pub fn known_end(&self, stream: StreamId) -> StreamPos {
+        let seen = self.seen.borrow();
+        let places = seen.iter().flat_map(|(_, _, places)| places).filter(|place| place.stream == stream);
+        places.map(|place| StreamPos(place.position.0 + 1)).max().unwrap_or_default()
+    }
+
+    /// Whether the entry at `pos` may be trimmed because all of its streams were to release it before `by`. Only what a client was told
+    /// of, or has seen, is known to be in streams.
+    pub fn may_be_trimmed(&self, pos: u64, by: Moment) -> bool {
+        let (told, seen) = (self.told.borrow(), self.seen.borrow());
+        let known = told.iter().chain(seen.iter()).find(|(at, ..)| *at == pos);
+        let places = known.map_or(&[][..], |(.., places)| places);
+        let releases = self.releases.borrow();
+        let is_released = |place: &StreamPlace| {
+            let of_it = |release: &&Release| release.stream == place.stream && place.position < release.below;
+            releases.iter().filter(of_it).any(|release| release.start < by)
+        };
+        !places.is_empty() && places.iter().all(is_released)
+    }
+
     /// Counts the rare things.
     pub fn add_points(&self, points: &mut Points) {
         points.see("a stream was appended to", !self.told.borrow().is_empty());
+        points.see("a stream was read", self.reads.borrow().iter().any(|read| !read.found.is_empty()));
+        points.see("a stream was released", !self.releases.borrow().is_empty());
         points.see("a condition was in conflict", *self.conflicts.borrow() > 0);
         points.see("a condition was too old", *self.too_old.borrow() > 0);
         let asked = self.asked.borrow();
@@ -159,7 +200,10 @@ fn in_order(history: &History, stream: StreamId, held: &[(u64, StreamPlace)]) ->
             return Err(format!("{stream} has position {one} at {before} and {other} at {pos}"));
         }
         // What was trimmed may not have been seen by a new sequencer.
-        let is_trimmed = || history.trims.borrow().iter().any(|trim| trim.range.contains(before));
+        let is_trimmed = || {
+            history.trims.borrow().iter().any(|trim| trim.range.contains(before))
+                || history.streams.may_be_trimmed(*before, END)
+        };
         let is_wrong = later.previous.is_none_or(|previous| previous.0 < *before || previous.0 >= *pos);
         if is_wrong && !is_trimmed() {
             let said = later.previous;
@@ -176,8 +220,14 @@ fn nothing_left_out(
 ) -> Result<(), String> {
     let trims = history.trims.borrow();
     for read in history.streams.reads.borrow().iter() {
+        if !read.found.windows(2).all(|two| two[0] < two[1]) {
+            return Err(format!("out of order: {read:?}"));
+        }
         for (pos, _) in held.get(&read.stream).map_or(&[][..], Vec::as_slice) {
-            let is_trimmed = || trims.iter().any(|trim| trim.range.contains(pos) && trim.start < read.end);
+            let is_trimmed = || {
+                let was_asked = trims.iter().any(|trim| trim.range.contains(pos) && trim.start < read.end);
+                was_asked || history.streams.may_be_trimmed(*pos, read.end)
+            };
             if read.range.contains(pos) && !read.found.contains(pos) && !is_trimmed() {
                 return Err(format!("{pos} is missing in {read:?}"));
             }
@@ -230,7 +280,10 @@ fn ends_are_above(history: &History) -> Result<(), String> {
                 let Some(tail) = nth.and_then(|nth| ends.tails.streams.get(nth)) else { continue };
                 let is_last = tail.last.is_some_and(|last| last.0 >= pos);
                 // Where entries were trimmed unseen it is not known which was the last.
-                let is_trimmed = || history.trims.borrow().iter().any(|trim| trim.range.contains(&pos));
+                let is_trimmed = || {
+                    history.trims.borrow().iter().any(|trim| trim.range.contains(&pos))
+                        || history.streams.may_be_trimmed(pos, END)
+                };
                 if tail.next <= place.position || !is_last && !is_trimmed() {
                     return Err(format!(
                         "{stream} has {place:?} at {pos}, and ended with {tail:?} after that"
@@ -245,7 +298,7 @@ fn ends_are_above(history: &History) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ithaca_log::pos::{LogPos, StreamPos};
+    use ithaca_log::pos::LogPos;
 
     const A: StreamId = StreamId(1000);
 
@@ -288,6 +341,23 @@ mod tests {
         let it = history(&[(4, 1, place(0, None))]);
         it.streams.read(A, 0..5, Vec::new(), it.now());
         assert!(check(&it).is_err_and(|error| error.contains("is missing")));
+    }
+
+    #[test]
+    fn what_all_of_its_streams_have_released_may_go_and_nothing_else() {
+        let it = history(&[(4, 1, place(0, None)), (7, 2, place(1, Some(4)))]);
+        it.streams.releases(A, StreamPos(1), it.now());
+        let now = it.now();
+        assert!(it.streams.may_be_trimmed(4, now) && !it.streams.may_be_trimmed(7, now));
+        it.streams.read(A, 0..9, vec![7], now);
+        assert_eq!(check(&it), Ok(()));
+        it.streams.asks(value(3), Asked { streams: vec![A, StreamId(1001)], condition: None });
+        let other = StreamPlace { stream: StreamId(1001), ..place(0, None) };
+        it.streams.told(9, value(3), vec![place(2, Some(7)), other]);
+        it.streams.releases(A, StreamPos(3), it.now());
+        assert!(!it.streams.may_be_trimmed(9, it.now()), "the other stream needs it");
+        it.streams.read(A, 0..9, vec![7, 4], it.now());
+        assert!(check(&it).is_err_and(|error| error.contains("out of order")));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use ithaca_log::wire::Refusal;
 
 use super::history::{Checked, Fate, History, Moment, Seen};
 use super::replicas;
+use super::stream_work;
 use super::value::{VALUE_MIN_BYTES, Value};
 
 /// Appends that the audit tries; it trims after the first.
@@ -205,6 +206,7 @@ impl Worker {
                 let pos = self.known();
                 self.fill(pos).await;
             }
+            17 if self.uses_streams() => self.trim_stream().await,
             17 => {
                 let pos = self.known();
                 self.trim(pos..pos + 1).await;
@@ -373,6 +375,7 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
         trim_all(&client, &history, bounds.tail).await?;
         read_all(&client, &history, bounds.tail).await?;
     }
+    stream_work::read_all(&client, &history, shared.streams, bounds.tail).await?;
     append_or_make_room(&env, &client, &history, bounds.tail).await?;
     replicas::compare(&env, &client, &history, bounds.tail).await
 }
