@@ -121,3 +121,94 @@ fn narrowed(meta: &[u8], addrs: AddrRange) -> Option<Bytes> {
     let groups_from = if groups.is_empty() { RequestNo(0) } else { meta.groups_from.after(before) };
     Some(EntryMeta { groups_from, groups, ..meta }.to_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use ithaca_chain::{Run, RunKind, Table};
+
+    use super::*;
+    use crate::entry::{StreamGroup, StreamPlace};
+    use crate::pos::{ClientId, Epoch, LogPos, RequestId, StreamId, StreamPos};
+    use crate::wire::{Message, StateRef, StreamRuns, next_frame};
+
+    /// A batch of one entry each in streams of their own, 300 and on, from address 40 on.
+    fn batch(count: u32) -> Run {
+        let place = |nth| StreamPlace {
+            stream: StreamId(300 + u128::from(nth)),
+            position: StreamPos(nth.into()),
+            previous: None,
+        };
+        let groups = (0..count).map(|nth| StreamGroup { count: 1, places: vec![place(nth)] }).collect();
+        let meta = EntryMeta {
+            groups_from: RequestNo(9),
+            groups,
+            ..EntryMeta::new(ClientId(1), Addr(40), RequestNo(9))
+        };
+        let payloads: Vec<String> = (0..count).map(|nth| format!("entry {nth}")).collect();
+        Run {
+            first_key: 40,
+            version: 3,
+            kind: RunKind::Data,
+            meta: meta.to_bytes(),
+            table: Table::of_payloads(&payloads),
+            data: payloads.concat().into(),
+        }
+    }
+
+    /// What whoever asked is sent.
+    fn sent(found: StreamFound) -> (StreamRuns, Bytes) {
+        let heads_only = found.is_heads_only();
+        let mut found = found.finish();
+        let mut out = BytesMut::new();
+        found.encode_stream_head(&mut out, Head::new(RequestId(1), Epoch(3)), heads_only);
+        found.take_data().for_each(|piece| out.extend_from_slice(&piece));
+        let frame = next_frame(&mut out).expect("a frame").expect("whole");
+        (StreamRuns::decode_body(&frame.body, frame.data.len()).expect("it decodes"), frame.data)
+    }
+
+    #[test]
+    fn an_entry_of_a_batch_comes_with_its_own_groups_only_and_what_is_passed_in_one_piece() {
+        for heads_only in [false, true] {
+            let run = batch(50);
+            let mut found = StreamFound::new(1 << 20, heads_only);
+            found.pass((40..45).into());
+            found.pass((45..47).into());
+            let mut entry = run.slice(47..48);
+            if heads_only {
+                entry.data = Bytes::new();
+            }
+            found.push_run(entry.view());
+            found.push_other((48..49).into(), Holding::Voided);
+            found.pass((49..90).into());
+            found.push_other((90..91).into(), Holding::Unwritten);
+            let (runs, data) = sent(found);
+            assert_eq!(
+                (&data[..], runs.is_heads_only()),
+                if heads_only { (&b""[..], true) } else { (b"entry 7", false) }
+            );
+            let shown: Vec<_> = runs.runs.runs().map(|run| (run.range().numbers(), run.state)).collect();
+            assert_eq!(
+                shown.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>(),
+                [40..47, 47..48, 48..90, 90..91]
+            );
+            let StateRef::Data { meta, .. } = shown[1].1 else { panic!("{shown:?}") };
+            assert!(meta.len() <= META_LONG_BYTES, "{} bytes for one entry", meta.len());
+            let meta = EntryMeta::decode(meta).expect("it decodes");
+            let whole = EntryMeta::decode(&run.meta).expect("it decodes");
+            assert_eq!(meta.places_at(Addr(47), LogPos(47)), whole.places_at(Addr(47), LogPos(47)));
+            assert_eq!(meta.request_at(Addr(47)), RequestNo(16));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_full_ends_there_whatever_comes() {
+        let run = batch(20);
+        let mut found = StreamFound::new(300, false);
+        found.push_run(run.view());
+        assert!(found.is_full());
+        found.pass((60..70).into());
+        let (runs, _) = sent(found);
+        let ends: Vec<u64> = runs.runs.runs().map(|run| run.range().end.0).collect();
+        assert!(ends.len() == 1 && ends[0] < 60, "{ends:?}");
+    }
+}
