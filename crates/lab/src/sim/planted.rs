@@ -120,7 +120,6 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
         PlantedBug::KeptCopyGivenUp,
         PlantedBug::UnneededKept,
         PlantedBug::FullStaysOut,
-        PlantedBug::StreamShowsVoided,
     ]
 }
 

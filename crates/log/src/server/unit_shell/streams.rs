@@ -398,3 +398,7 @@ fn head_of(heading: &Heading<'_>) -> Run {
         data: Bytes::new(),
     }
 }
+
+#[cfg(test)]
+#[path = "streams_tests.rs"]
+mod tests;

@@ -1,0 +1,104 @@
+//! What a unit shows of a stream as addresses become something else: stored, restored late, voided, trimmed.
+
+use bytes::Bytes;
+use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Table};
+use ithaca_env::Env;
+use ithaca_env::drive::OpenDrive;
+use ithaca_env::sim::Sim;
+
+use super::*;
+use crate::entry::{StreamGroup, StreamPlace};
+use crate::planted::Planted;
+use crate::pos::{ClientId, Epoch, RequestNo, StreamPos};
+use crate::server::leases::Leases;
+use crate::server::unit_shell::Copied;
+use crate::unit::UnitOptions;
+
+const STREAM: StreamId = StreamId(1000);
+
+/// An entry of the stream at each of these addresses.
+fn entries(addrs: Range<u64>) -> Run {
+    let count = (addrs.end - addrs.start) as u32;
+    let places = vec![StreamPlace { stream: STREAM, position: StreamPos(addrs.start), previous: None }];
+    let request = RequestNo(addrs.start);
+    let groups = vec![StreamGroup { count, places }];
+    let meta =
+        EntryMeta { groups_from: request, groups, ..EntryMeta::new(ClientId(1), Addr(addrs.start), request) };
+    let payloads: Vec<String> = addrs.clone().map(|addr| format!("entry {addr}")).collect();
+    Run {
+        first_key: addrs.start,
+        version: 1,
+        kind: RunKind::Data,
+        meta: meta.to_bytes(),
+        table: Table::of_payloads(&payloads),
+        data: payloads.concat().into(),
+    }
+}
+
+async fn unit(env: &Env, planted: Planted) -> Rc<UnitShell> {
+    let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
+    let drive = env.open_drive(open).await.expect("a drive");
+    let identity = Identity { id: ChainId([7; 16]), label: Label::new("unit 1").expect("short") };
+    let options =
+        ChainOptions { capacity_bytes: 64 << 20, segment_bytes: 1 << 20, ..ChainOptions::default() };
+    let chain = Chain::create(env, drive, identity, options).await.expect("it is created");
+    let options = UnitOptions { planted, ..UnitOptions::default() };
+    let leases = Leases::not_needed(env);
+    UnitShell::start(env, chain, ithaca_chain::Recovered::default(), options, leases).expect("it starts").0
+}
+
+/// The addresses of the stream's entries below 10, and how far the unit says that it has looked without a hole.
+async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
+    let read = ReadStream {
+        limit_bytes: 1 << 20,
+        committed: false,
+        heads_only: false,
+        last_only: false,
+        wanted: Wanted::Stream(STREAM),
+        ranges: vec![(0..10).into()],
+    };
+    let mut found = unit.find_all(&read).await.expect("no damage");
+    let data: Vec<Bytes> = found.take_data().collect();
+    let text = String::from_utf8(data.concat()).expect("text");
+    let addrs: Vec<u64> = text.split("entry ").skip(1).map(|addr| addr.parse().expect("a number")).collect();
+    let until = if found.says_unwritten() { unit.watermark(Addr(0)).0 } else { 10 };
+    (addrs, until)
+}
+
+/// What is shown as addresses are stored out of order, one is voided, and some are trimmed.
+fn run(planted: Planted) {
+    let sim = Sim::new(1);
+    let process = sim.process("unit", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let unit = unit(&env, planted).await;
+        let store = async |runs: Vec<Run>, voided: Vec<AddrRange>, trimmed: Vec<AddrRange>| {
+            let copied = Copied { runs, voided, trimmed, ..Copied::default() };
+            unit.restore(Epoch(1), copied).await.expect("stored");
+        };
+        store(vec![entries(0..3), entries(5..8)], Vec::new(), Vec::new()).await;
+        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 5, 6, 7], 3));
+        // What was missing comes late, into a block that was looked through.
+        store(vec![entries(3..5)], Vec::new(), Vec::new()).await;
+        assert_eq!(shown(&unit).await, ((0..8).collect(), 8));
+        store(Vec::new(), vec![(6..7).into()], Vec::new()).await;
+        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 3, 4, 5, 7], 8));
+        store(vec![entries(8..10)], Vec::new(), vec![(0..2).into()]).await;
+        assert_eq!(shown(&unit).await, (vec![2, 3, 4, 5, 7, 8, 9], 10));
+    });
+}
+
+#[test]
+fn what_comes_late_is_shown_and_what_is_voided_or_trimmed_is_not() {
+    run(Planted::NONE);
+}
+
+#[test]
+fn a_unit_that_looks_only_once_past_holes_or_at_what_is_voided_is_found() {
+    for bug in
+        [PlantedBug::StreamBlockNotRenewed, PlantedBug::StreamLooksPastHoles, PlantedBug::StreamShowsVoided]
+    {
+        let found = std::panic::catch_unwind(|| run(Planted::bug(bug)));
+        assert!(found.is_err(), "{bug:?}");
+    }
+}
