@@ -133,7 +133,7 @@ mod tests {
 
     /// A batch of one entry each in streams of their own, 300 and on, from address 40 on.
     fn batch(count: u32) -> Run {
-        let place = |nth| StreamPlace {
+        let place = |nth: u32| StreamPlace {
             stream: StreamId(300 + u128::from(nth)),
             position: StreamPos(nth.into()),
             previous: None,
@@ -184,7 +184,7 @@ mod tests {
             let (runs, data) = sent(found);
             assert_eq!(
                 (&data[..], runs.is_heads_only()),
-                if heads_only { (&b""[..], true) } else { (b"entry 7", false) }
+                if heads_only { (&b""[..], true) } else { (&b"entry 7"[..], false) }
             );
             let shown: Vec<_> = runs.runs.runs().map(|run| (run.range().numbers(), run.state)).collect();
             assert_eq!(
