@@ -26,6 +26,7 @@ mod format;
 mod inspect;
 pub mod limits;
 mod links;
+mod load;
 mod membership;
 mod metadata;
 mod options;
@@ -45,10 +46,11 @@ pub use crate::cache::{
     Answered, BlockKey, CacheDrive, CacheError, CacheStats, Found, LineWrite, Lines, Offered, Reads, Recent,
 };
 pub use crate::core::{Batch, Counters, Ticket};
-pub use chain::{Chain, LinkStats, Scrubbed, Stats, Stretch};
+pub use chain::{Chain, LinkStats, Scrubbed, Source, Stats, Stretch};
 pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, PlaceError, ReadError};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of, segment_of};
+pub use load::Queue;
 pub use membership::{DriveId, SideState};
 pub use metadata::{MetadataDrive, MetadataError, MetadataStats};
 #[cfg(feature = "planted-bugs")]

@@ -126,6 +126,8 @@ pub enum PlantedBug {
     OwnerNotToldOfMove,
     /// A place is read although its segment is in another use.
     ReadAtForgetsLap,
+    /// A block in the read cache counts for any use of its segment.
+    ReadCacheForgetsLap,
     /// An open takes what a metadata drive says of a segment without asking the segment.
     StaleMetadataBelieved,
     /// An open does not miss the segments that a census names.
@@ -148,6 +150,9 @@ pub struct ChainOptions {
     pub queue_max_bytes: usize,
     /// Bytes of recent groups kept in memory for reads.
     pub tail_cache_bytes: usize,
+    /// Bytes of blocks kept in memory that were read by their places from drives, whichever; the one that was used longest ago goes
+    /// first. 0: none.
+    pub read_cache_bytes: usize,
     /// Bytes of footer pages kept in memory.
     pub index_cache_bytes: usize,
     /// With a cache drive ([`Chain::use_cache`](crate::Chain::use_cache), whose size is the drive's own): whether it also
@@ -205,6 +210,7 @@ impl Default for ChainOptions {
             group_max_bytes: 1 << 20,
             queue_max_bytes: 64 << 20,
             tail_cache_bytes: 64 << 20,
+            read_cache_bytes: 0,
             index_cache_bytes: 32 << 20,
             body_cache: false,
             read_gap_bytes: limits::READ_COALESCE_BYTES,
@@ -271,6 +277,7 @@ impl ChainOptions {
         within("flights", self.flights as u64, 1, limits::FLIGHTS_MAX as u64)?;
         within("group_max_bytes", self.group_max_bytes as u64, 1, limits::GROUP_MAX_BYTES as u64)?;
         within("queue_max_bytes", self.queue_max_bytes as u64, 4096, 1 << 32)?;
+        within("read_cache_bytes", self.read_cache_bytes as u64, 0, limits::READ_CACHE_MAX_BYTES)?;
         within("clean_batch_bytes", self.clean_batch_bytes, 4096, limits::CLEAN_BATCH_MAX_BYTES)?;
         within("read_gap_bytes", self.read_gap_bytes, 0, limits::SCAN_IO_BYTES as u64)?;
         let least = limits::SUPERBLOCK_ZONE_BYTES

@@ -19,6 +19,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability};
 use ithaca_env::task::gather;
 
 use crate::claims::{Claim, Claims};
+use crate::load::Queue;
 use crate::membership::DriveId;
 use crate::registry::Registry;
 use crate::watch::Pulse;
@@ -133,6 +134,15 @@ impl Sides {
         }
         sides.sort_by_key(|side| (self.is_asleep(side.id), waiting(side.id)));
         sides.into_iter().map(|side| side.drive).collect()
+    }
+
+    /// The side that a read would go to now, as far as that does not depend on whose turn it is, and what it has to do.
+    pub(crate) fn next_to_read(&self) -> Option<(DriveId, Queue)> {
+        let pulse = self.inner.pulse.as_ref()?;
+        let sides = self.inner.sides.borrow();
+        let live = sides.iter().filter(|side| self.is_live(side.id));
+        let queues = live.map(|side| (side.id, pulse.queue(side.id)));
+        queues.min_by_key(|&(id, queue)| (self.is_asleep(id), queue.len()))
     }
 
     /// Whether this side is left alone.

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use ithaca_env::drive::{Device, Drive, DriveError, DriveFuture, Durability};
 use ithaca_env::{Env, Time};
 
+use crate::load::{Load, Queue, counted};
 use crate::membership::DriveId;
 use crate::options::ChainOptions;
 
@@ -67,6 +68,8 @@ struct SidePulse {
     writes: Vec<Duration>,
     /// Requests that were given up and that it has not answered yet.
     overdue: usize,
+    /// All requests, those of a drive that is alone on its link too.
+    load: Load,
 }
 
 impl SidePulse {
@@ -102,8 +105,10 @@ impl Pulse {
 
     /// `drive` as a side of this link.
     pub(crate) fn watch(&self, id: DriveId, drive: Drive) -> Drive {
+        let (drive, load) = counted(drive);
         let side = SidePulse {
             id,
+            load,
             is_live: false,
             waiting: 0,
             answered: self.inner.env.now(),
@@ -117,6 +122,12 @@ impl Pulse {
     /// Requests that a side has not answered.
     pub(crate) fn waiting(&self, id: DriveId) -> usize {
         self.inner.sides.borrow().iter().find(|side| side.id == id).map_or(0, |side| side.waiting)
+    }
+
+    /// What a side has to do.
+    pub(crate) fn queue(&self, id: DriveId) -> Queue {
+        let sides = self.inner.sides.borrow();
+        sides.iter().find(|side| side.id == id).map_or_else(Queue::default, |side| side.load.queue())
     }
 
     /// Says which sides are live.

@@ -22,6 +22,7 @@ use crate::limits::{
     CACHE_BATCH_LINES, CACHE_BATCHES_MAX, CACHE_LINE_BYTES, CACHE_LINES_MAX, CACHE_READ_ERRORS_MAX,
     CACHE_ZONE_BYTES,
 };
+use crate::load::{Load, Queue, counted};
 use crate::options::ChainId;
 
 /// Fewest lines of a cache drive.
@@ -81,6 +82,7 @@ pub struct CacheDrive {
 pub(super) struct Inner {
     pub(super) env: Env,
     pub(super) drive: Drive,
+    load: Load,
     pub(super) session: u64,
     pub(super) lines: RefCell<Lines<Bytes>>,
     pub(super) stats: Cell<CacheStats>,
@@ -125,6 +127,7 @@ impl CacheDrive {
         }
         let lines = (found_bytes.min(asked_bytes) - CACHE_ZONE_BYTES) / line;
         let session = env.random_u64();
+        let (drive, load) = counted(drive);
         let header = CacheHeader { session, lines: lines as u32 };
         let mut block = PageBuf::with_capacity(BLOCK_BYTES);
         block.extend(&header.encode());
@@ -133,6 +136,7 @@ impl CacheDrive {
         let inner = Inner {
             env: env.clone(),
             drive,
+            load,
             session,
             lines: RefCell::new(Lines::new(lines as u32, batch_lines * CACHE_BATCHES_MAX)),
             stats: Cell::new(CacheStats { lines, ..CacheStats::default() }),
@@ -159,6 +163,11 @@ impl CacheDrive {
     /// The drive's path or name.
     pub fn name(&self) -> String {
         self.inner.drive.name()
+    }
+
+    /// What the drive has to do, if a block is cached.
+    pub(crate) fn queue_for(&self, key: BlockKey) -> Option<Queue> {
+        self.inner.lines.borrow().has(key).then(|| self.inner.load.queue())
     }
 
     /// The number under which blocks of this chain are kept.

@@ -121,6 +121,11 @@ impl<B: Clone> Lines<B> {
         Some(Found::Line { line: extent.line, at: extent.at })
     }
 
+    /// Whether [`Lines::find`] would find a block; nothing counts as used.
+    pub fn has(&self, key: BlockKey) -> bool {
+        self.waiting.contains_key(&key) || self.extent(key).is_some()
+    }
+
     /// The part of an extent that begins with `key`, and the extent's own key.
     fn extent(&self, key: BlockKey) -> Option<(BlockKey, Extent)> {
         let (&first, extent) = self.index.range(..=key).next_back()?;

@@ -3,12 +3,15 @@
 //!
 //! ```text
 //!   durable group ─► memory (FIFO) ─► what is still needed of it ─► lines of a cache drive (LRU)
-//!   read:              1. look        2. the same lines         3. the chain's own drive ─► lines
+//!   read:              1. look        3. the same lines         4. the chain's own drive ─► lines
+//!                    2. blocks that were read by their places (LRU)           ◄─┘
 //! ```
 
 mod drive;
 mod footers;
 mod lines;
+mod lru;
+mod read_cache;
 mod reading;
 mod recency;
 mod recent;
@@ -18,6 +21,7 @@ mod tail;
 pub use drive::{CacheDrive, CacheError, CacheStats};
 pub(crate) use footers::{FooterCache, FooterPart, PartKey};
 pub use lines::{BlockKey, Found, LineWrite, Lines, Offered};
+pub(crate) use read_cache::ReadCache;
 pub(crate) use reading::CacheRead;
 pub use recent::Recent;
 pub use share::{Answered, Reads};

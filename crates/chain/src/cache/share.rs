@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::{BlockKey, CacheDrive, CacheRead};
+use crate::load::Queue;
 use crate::options::{ChainId, ChainOptions, planted};
 
 /// Runs of records that reads asked for, by where their data came from.
@@ -76,6 +77,11 @@ impl Share {
     /// See [`CacheDrive::read`].
     pub(crate) fn read(&self, keys: &[BlockKey]) -> Option<CacheRead> {
         self.cache.read(keys, self.is_believed)
+    }
+
+    /// See [`CacheDrive::queue_for`].
+    pub(crate) fn queue_for(&self, key: BlockKey) -> Option<Queue> {
+        self.cache.queue_for(key)
     }
 
     /// See [`CacheDrive::offer`].

@@ -42,6 +42,15 @@ impl TailCache {
         (to <= group.image.len()).then(|| group.image.slice(from..to))
     }
 
+    /// Whether [`TailCache::get`] would give something.
+    pub(crate) fn has(&self, lap: u64, start: u64, end: u64) -> bool {
+        let Ok(start) = u32::try_from(start) else { return false };
+        let group = self.groups.at_or_below((lap, start));
+        group.is_some_and(|((found, _), group)| {
+            found == lap && end - u64::from(group.offset) <= group.image.len() as u64
+        })
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.groups.bytes()
     }

@@ -12,6 +12,7 @@ mod open;
 mod owned;
 mod rebuild;
 mod scrub;
+mod source;
 mod spill;
 mod stats;
 mod stretch;
@@ -27,12 +28,13 @@ use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 
 pub use scrub::Scrubbed;
+pub use source::Source;
 pub use stats::{LinkStats, Stats};
 pub use stretch::Stretch;
 
 use owned::Copied;
 
-use crate::cache::{FooterCache, ReadCounters, Share, TailCache};
+use crate::cache::{FooterCache, ReadCache, ReadCounters, Share, TailCache};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
@@ -77,6 +79,7 @@ pub(crate) struct Inner {
     change_over: Notify,
     pub(crate) core: RefCell<Core>,
     pub(crate) tail: RefCell<TailCache>,
+    pub(crate) read_cache: RefCell<ReadCache>,
     pub(crate) footers: RefCell<FooterCache>,
     /// The part in a cache drive, if there is one.
     pub(crate) share: RefCell<Option<Share>>,

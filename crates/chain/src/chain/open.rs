@@ -10,7 +10,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::Notify;
 
 use super::{Chain, Inner};
-use crate::cache::{FooterCache, TailCache};
+use crate::cache::{FooterCache, ReadCache, TailCache};
 use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
 use crate::error::{ChainError, OpenError};
@@ -184,6 +184,7 @@ impl Chain {
         metadata: Option<Share>,
     ) -> Self {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
+        let read_cache_bytes = core.options.read_cache_bytes;
         let identity = registry.roster().identity().clone();
         let inner = Inner {
             env: env.clone(),
@@ -194,6 +195,7 @@ impl Chain {
             change_over: Notify::default(),
             core: RefCell::new(core),
             tail: RefCell::new(TailCache::new(tail_bytes)),
+            read_cache: RefCell::new(ReadCache::new(read_cache_bytes)),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
             share: RefCell::default(),
             metadata,

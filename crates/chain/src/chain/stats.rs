@@ -31,6 +31,8 @@ pub struct Stats {
     pub data_bytes: u64,
     /// Bytes of memory that hold recent groups.
     pub tail_cache_bytes: usize,
+    /// Bytes of memory that hold blocks which were read of late.
+    pub read_cache_bytes: usize,
     /// Bytes of memory that hold parts of footers.
     pub footer_cache_bytes: usize,
     /// Where reads were answered since the chain was opened.
@@ -87,6 +89,7 @@ impl Chain {
             free_bytes: core.free_bytes(),
             queued_bytes: core.queued_bytes(),
             tail_cache_bytes: self.inner.tail.borrow().bytes(),
+            read_cache_bytes: self.inner.read_cache.borrow().bytes(),
             footer_cache_bytes: self.inner.footers.borrow().bytes(),
             reads: self.inner.reads.get(),
             durable_seq: core.durable_seq(),

@@ -74,6 +74,24 @@ impl Chain {
 }
 
 impl Inner {
+    /// What lies at a place, if memory has it: that was verified, or is what was appended.
+    pub(super) fn remembered(&self, place: Place) -> Option<Bytes> {
+        let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
+        let recent = self.tail.borrow().get(place.lap, start, end);
+        let found =
+            recent.or_else(|| self.read_cache.borrow_mut().get(self.read_cache_lap(place), start, end))?;
+        self.reads.add(self.is_on_tail(place.segment), |count| count.memory += 1);
+        Some(found)
+    }
+
+    /// The lap under which the read cache keeps what lies at a place.
+    fn read_cache_lap(&self, place: Place) -> u64 {
+        if planted!(self.core.borrow().options, ReadCacheForgetsLap) {
+            return u64::from(place.segment);
+        }
+        place.lap
+    }
+
     /// The bytes at `place` if they are right: from memory, from the cache drive if `may_ask_cache`, or from any side of the link.
     pub(super) async fn read_verified(
         &self,
@@ -90,8 +108,7 @@ impl Inner {
         if place.len == 0 {
             return Ok(Bytes::new());
         }
-        if let Some(data) = self.tail.borrow().get(place.lap, start, end) {
-            self.reads.add(self.is_on_tail(place.segment), |count| count.memory += 1);
+        if let Some(data) = self.remembered(place) {
             return Ok(data);
         }
         let Some(device) = self.device_of(place.segment) else { return Err(PlaceError::Moved { place }) };
@@ -103,7 +120,11 @@ impl Inner {
             && let Some(data) = self.cached_place(place).await
             && is_right(&data)
         {
-            return if is_there() { Ok(data) } else { Err(PlaceError::Moved { place }) };
+            if !is_there() {
+                return Err(PlaceError::Moved { place });
+            }
+            self.read_cache.borrow_mut().add(self.read_cache_lap(place), start, &data);
+            return Ok(data);
         }
         let block = BLOCK_BYTES as u64;
         let blocks = start / block * block..end.next_multiple_of(block);
@@ -123,6 +144,7 @@ impl Inner {
                         if may_ask_cache {
                             self.place_missed(place, &bytes);
                         }
+                        self.read_cache.borrow_mut().add(self.read_cache_lap(place), start, &data);
                         return Ok(data);
                     }
                 }

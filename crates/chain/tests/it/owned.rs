@@ -354,7 +354,8 @@ fn many_lives_of_overwritten_blocks_keep_every_promise() {
     let mut sum = (0, 0, 0);
     for seed in 0..40 {
         let options = if seed % 2 == 0 { eager() } else { in_body() };
-        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, ..options });
+        let read_cache_bytes = if seed % 3 == 0 { 64 << 10 } else { 0 };
+        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, read_cache_bytes, ..options });
         sum = (sum.0 + done.0, sum.1 + done.1, sum.2 + done.2);
     }
     let (acked, cleaned, dropped) = sum;

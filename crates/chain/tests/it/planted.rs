@@ -278,6 +278,15 @@ fn a_place_that_is_read_in_a_later_use_of_its_segment_is_found() {
 }
 
 #[test]
+fn a_block_that_was_read_in_an_earlier_use_of_its_segment_is_found() {
+    let planted = Some(PlantedBug::ReadCacheForgetsLap);
+    let options = ChainOptions { planted, capacity_bytes: 2 << 20, ..cleaning::eager() };
+    let options = ChainOptions { read_cache_bytes: 2 << 20, tail_cache_bytes: 0, ..options };
+    let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| owned::lives(*seed, &options))).is_err();
+    assert!((0..40).any(|seed| fails(&seed)), "a record of an earlier use of its segment went unnoticed");
+}
+
+#[test]
 fn a_metadata_drive_that_is_believed_without_asking_is_found() {
     let options = ChainOptions { planted: Some(PlantedBug::StaleMetadataBelieved), ..small_options() };
     assert!(!metadata::is_stale_drive_harmless(&options), "entries of an earlier use went unnoticed");
