@@ -61,6 +61,12 @@ impl Kept {
         self.order.insert(self.next_stamp, block);
     }
 
+    /// Whether the data of a block at a place is here.
+    pub(crate) fn has(&self, block: u64, packed: Packed) -> bool {
+        let entry = self.blocks.get(&block);
+        entry.is_some_and(|entry| entry.data.as_ref().is_some_and(|(kept, _)| *kept == packed))
+    }
+
     /// The data of a block at a place, if it is here.
     pub(crate) fn get(&mut self, block: u64, packed: Packed) -> Option<Bytes> {
         let kept = self.blocks.get(&block).and_then(|entry| entry.data.clone());

@@ -10,6 +10,7 @@
 //!
 //! * A commit is one batch of the chain: all of it is there after a crash, or nothing. Its version is its place in the order of commits.
 //! * The index holds one word a block, and more only for blocks with several versions that are still needed.
+//! * [`stale`] gives those who do not need the newest version of a block the one that is fastest to read; docs/protocol/stale.md.
 //! * `state` is the volume's own record in the chain, described in docs/format/volume.md; docs/protocol/volume.md has the steps.
 //!
 //! Source: Isotope (transactions at the block layer) and Yogurt (old versions as a way to faster reads).
@@ -24,6 +25,7 @@ mod owner;
 mod planted;
 mod recent;
 pub mod socket;
+pub mod stale;
 mod state;
 mod tx;
 mod volume;

@@ -38,6 +38,12 @@ pub const FLOOR_STRIDE: u64 = 32;
 pub const SETTLE_SLICE: usize = 4096;
 /// Times of versions that are remembered, for retention by age.
 pub const AGE_SAMPLES_MAX: usize = 256;
+/// Most versions that are asked for their costs before a read.
+pub const COST_BUDGET_MAX: usize = 64;
+/// Most blocks of which a client's reads, and its writes, are remembered one by one.
+pub const SEEN_BLOCKS_MAX: usize = 1 << 16;
+/// Most times of versions that are remembered, for bounds on the age of what is read.
+pub const TIME_NOTES_MAX: usize = 1024;
 
 const _: () = assert!(VOLUME_BLOCK_BYTES == BLOCK_BYTES);
 const _: () = assert!(SNAPSHOT_NAME_MAX_BYTES <= u8::MAX as usize);

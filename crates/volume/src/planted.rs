@@ -32,6 +32,18 @@ pub enum PlantedBug {
     DeadClientReleases,
     /// A client's write that is to be stable is answered before it is.
     FuaAnsweredEarly,
+    /// A block is said to be the same at the version that writes it again.
+    SpanReachesOver,
+    /// One update more than may be is left out.
+    OneUpdateTooMany,
+    /// What was durable some time ago is taken from the last note before, not from the first one after.
+    AgeByEarlierNote,
+    /// What a client has read is not remembered.
+    ReadForgotten,
+    /// What a client has written is not remembered.
+    OwnWriteForgotten,
+    /// Blocks that are read together may be of different versions.
+    WalkDoesNotShrink,
 }
 
 /// Which fault is planted, if any.

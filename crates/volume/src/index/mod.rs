@@ -15,6 +15,7 @@
 mod opening;
 mod packing;
 mod points;
+mod span;
 #[cfg(test)]
 mod tests;
 

@@ -99,6 +99,39 @@ impl World {
         assert_eq!(self.index.data_blocks(), (0..BLOCKS).filter(is_data).count() as u64);
     }
 
+    /// What a block is at a point, and how often it was written above one.
+    fn number(&self, block: u64, point: u64) -> u32 {
+        let written = self.truth.get(&block).and_then(|it| it.range(..=point).next_back());
+        written.map_or(0, |(_, number)| *number)
+    }
+
+    fn writes_above(&self, block: u64, point: u64) -> u64 {
+        self.truth.get(&block).map_or(0, |it| it.range(point + 1..).count() as u64)
+    }
+
+    /// A block is the same over its span and written at both ends of it; as many updates back as asked, no more are left out, and at
+    /// the version below there are.
+    fn check_spans(&self) {
+        let (floor, newest) = (self.index.points().floor(), self.index.newest());
+        for block in 0..BLOCKS {
+            for point in self.points() {
+                let span = self.index.span(block, point);
+                assert!(span.contains(&point), "{point} is in {span:?}");
+                for other in self.points().filter(|other| span.contains(other)) {
+                    assert_eq!(self.number(block, point), self.number(block, other), "{span:?}");
+                }
+                let is_written = |at| self.truth.get(&block).is_some_and(|it| it.contains_key(&at));
+                assert!(*span.start() == self.index.points().bottom() || is_written(*span.start()));
+                assert!(*span.end() == newest || is_written(span.end() + 1) || *span.end() < floor);
+            }
+            for updates in [0, 1, 3, u64::MAX - 1] {
+                let low = self.index.updates_back(block, updates);
+                assert!(low >= floor && self.writes_above(block, low) <= updates);
+                assert!(low == floor || self.writes_above(block, low - 1) > updates, "{low} is the lowest");
+            }
+        }
+    }
+
     /// Once everything is settled, what is live is what some point needs, and no more: one place of each.
     fn check_live(&mut self) {
         while self.index.settle(3) {}
@@ -170,6 +203,9 @@ fn run(seed: u64, planted: Planted) {
             }
         }
         world.check();
+        if step % 20 == 0 {
+            world.check_spans();
+        }
     }
 }
 
@@ -182,10 +218,12 @@ fn whatever_may_be_read_is_found_and_nothing_else_is_kept() {
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn a_forgotten_pin_is_found() {
-    let planted = Planted::bug(crate::planted::PlantedBug::PinForgotten);
-    let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, planted)).is_err();
-    assert!((0..20).any(|seed| fails(&seed)));
+fn every_fault_of_the_index_is_found() {
+    use crate::planted::PlantedBug;
+    for bug in [PlantedBug::PinForgotten, PlantedBug::SpanReachesOver, PlantedBug::OneUpdateTooMany] {
+        let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, Planted::bug(bug))).is_err();
+        assert!((0..20).any(|seed| fails(&seed)), "{bug:?} goes unnoticed");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod released;
 mod snapshot;
 mod turnstile;
 mod tx;
+mod versions;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -29,6 +30,7 @@ use crate::error::VolumeError;
 use crate::limits::REQUEST_BLOCKS_MAX;
 use crate::options::VolumeSettings;
 use crate::owner::Blocks;
+use crate::stale::Times;
 use crate::tx::Transactions;
 use history::History;
 use overlay::Overlay;
@@ -70,6 +72,8 @@ struct Inner {
     acknowledged: Cell<u64>,
     history: RefCell<History>,
     transactions: RefCell<Transactions>,
+    /// Which version was the newest durable one when.
+    times: RefCell<Times>,
     /// Transactions that nobody has, until somebody takes them over.
     released: RefCell<Released>,
     /// Commits wait here for room, in order.
@@ -100,6 +104,7 @@ impl Inner {
         self.history.borrow_mut().durable(durable, &self.blocks);
         let newest = self.blocks.with(|index| index.newest());
         self.overlay.borrow_mut().forget(newest);
+        self.note_time();
         let mut transactions = self.transactions.borrow_mut();
         transactions.durable(newest);
         let unpinned = transactions.take_unpinned();

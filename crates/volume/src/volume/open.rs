@@ -16,6 +16,7 @@ use crate::error::VolumeError;
 use crate::limits::{BLOCKS_MAX, SETTLE_SLICE};
 use crate::options::{VolumeOptions, VolumeSettings};
 use crate::owner::Blocks;
+use crate::stale::Times;
 use crate::state::{State, is_fragment};
 use crate::tx::{Grain, Transactions};
 
@@ -144,6 +145,7 @@ impl Volume {
             acknowledged: Cell::new(newest),
             history: RefCell::new(history),
             transactions: RefCell::new(transactions),
+            times: RefCell::new(Times::new(env.now(), newest, settings.planted)),
             released: RefCell::default(),
             turnstile: Rc::default(),
             counters: RefCell::default(),

@@ -13,6 +13,7 @@ use crate::kept::Kept;
 use crate::limits::{STRETCH_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
 
 const BLOCK: usize = VOLUME_BLOCK_BYTES;
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
 /// Longest stretch that is looked through at a time.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
@@ -80,6 +81,11 @@ impl Inner {
     /// Reads blocks, which the volume has.
     pub(super) async fn read(self: &Rc<Self>, blocks: Range<u64>, view: View) -> Result<Bytes, VolumeError> {
         self.counters.borrow_mut().blocks_read += blocks.end - blocks.start;
+        if blocks.end - blocks.start == 1
+            && let Some(data) = self.at_once(blocks.start, view)
+        {
+            return Ok(data);
+        }
         let mut pieces = self.plan(blocks.clone(), view)?;
         if let [piece] = &mut pieces[..] {
             return match std::mem::replace(piece, Piece::Zeros(0)) {
@@ -116,6 +122,26 @@ impl Inner {
             }
         }
         failed.map_or_else(|| Ok(whole.freeze()), Err)
+    }
+
+    /// A block, which the volume has, if memory has it and it was not acknowledged of late.
+    pub(super) fn at_once(&self, block: u64, view: View) -> Option<Bytes> {
+        self.blocks.with_kept(|index, kept| {
+            if view == View::Plain && self.overlay.borrow().get(block, index.newest()).is_some() {
+                return None;
+            }
+            let Found::At(packed) = index.at(block, view.version()) else {
+                return Some(Bytes::from_static(&ZEROS));
+            };
+            if let Some(data) = kept.get(block, packed) {
+                return Some(data);
+            }
+            let spot = index.packing().spot(packed)?;
+            let data = self.chain.in_memory(spot.segment, spot.offset, BLOCK as u32)?;
+            // Copied: a block must not keep the group that it was written with.
+            kept.read(block, packed, || Bytes::copy_from_slice(&data));
+            Some(data)
+        })
     }
 
     /// What blocks are, in pieces that each take one request.

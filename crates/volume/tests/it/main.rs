@@ -10,6 +10,7 @@
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
 //! * [`socket`]: transactions of other processes.
+//! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
 mod crashes;
@@ -22,5 +23,6 @@ mod plain;
 mod planted;
 mod real;
 mod socket;
+mod stale;
 mod transactions;
 mod world;
