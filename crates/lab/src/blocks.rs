@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, Owner, Place, PlaceError, Placed, Run, RunKind, Table, Ticket,
+    AppendError, Batch, Chain, Owner, Place, PlaceError, Placed, Run, RunKind, Source, Table, Ticket,
 };
 
 /// Bytes of a block.
@@ -154,6 +154,18 @@ impl Blocks {
                 }
             }
         }
+    }
+
+    /// Where a block lies.
+    pub fn place(&self, block: u64) -> Option<Place> {
+        let newest = self.inner.map.newest.borrow();
+        newest.get(block as usize).copied().flatten().map(|(_, place)| place)
+    }
+
+    /// Whether a read of a block would be answered by memory.
+    pub fn is_in_memory(&self, block: u64) -> bool {
+        let source = |place: Place| self.chain.source_of(place.segment, place.offset, place.len);
+        self.place(block).and_then(source) == Some(Source::Memory)
     }
 
     /// Forgets a block: what lies in the log of it is garbage.

@@ -22,6 +22,7 @@ mod redis;
 mod report;
 mod side;
 mod socket;
+mod stale;
 mod transactions;
 mod volume;
 
@@ -70,20 +71,24 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     let with_socket = arguments.names.iter().any(|name| name == socket::NAME);
     let with_transactions = !bare_only
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == transactions::NAME));
+    let with_stale =
+        !bare_only && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == stale::NAME));
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    let with_any = with_chain || with_cluster || with_volume || with_transactions || with_socket;
+    let with_any =
+        with_chain || with_cluster || with_volume || with_transactions || with_socket || with_stale;
     if benches.is_empty() && !with_any {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
         return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {} {} {} {known}",
+            "no such bench; there are: bare {} {} {} {} {} {} {known}",
             chain::NAME,
             cluster::NAME,
             socket::NAME,
+            stale::NAME,
             transactions::NAME,
             volume::NAME
         )));
@@ -99,6 +104,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     }
     if with_socket {
         all_met &= socket::run(arguments, &drive)?;
+    }
+    if with_stale {
+        all_met &= stale::run(arguments)?;
     }
     if with_volume {
         all_met &= volume::run(arguments, &drive)?;

@@ -99,6 +99,12 @@ impl Bench {
         self.sim.run_until(until);
     }
 
+    /// Runs the world as long as `goes_on` says so, and it is not `until` yet.
+    pub fn run_while(&self, until: Time, goes_on: impl Fn() -> bool + 'static) {
+        let ran = self.sim.run_while(until, move |_| goes_on());
+        assert!(ran.is_ok(), "a load without faults ends: {ran:?}");
+    }
+
     /// Runs `future` in the process.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         self.sim.block_on(self.node, future)

@@ -9,10 +9,15 @@
 mod blocks;
 mod cache_sizes;
 mod calibration;
-mod chart;
+pub mod chart;
 mod cleaning;
+mod clients;
 mod compaction;
 mod contention;
+mod dedup;
+mod emulated;
+mod fine_log;
+mod griffin;
 mod length;
 mod load;
 mod mix;
@@ -27,6 +32,7 @@ mod tail_cache;
 mod tail_chain;
 mod tail_emulator;
 mod testbed;
+mod yogurt;
 
 use std::fmt::Write as _;
 use std::io;
@@ -64,6 +70,14 @@ pub enum Name {
     Outage,
     /// From one layout to the next, by the number of units (Wei, figures 3.16 and 3.17).
     Reconfiguration,
+    /// Old versions on the SSD behind a disk that takes the writes (Yogurt, figure 3).
+    Griffin,
+    /// Old versions in memory because other blocks hold the same (Yogurt, figure 5).
+    Dedup,
+    /// Old versions of small items in the blocks that are cached (Yogurt, figure 7).
+    FineLog,
+    /// Old versions on the disks that are not being written to (Yogurt, figure 9).
+    Yogurt,
     /// Appends while a replica is a hundred times slower.
     SlowReplica,
 }
@@ -191,6 +205,14 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
             Name::Outage => outage::measure(32),
             Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
+            Name::Griffin => {
+                griffin::measure(griffin::Extent { blocks: 1 << 14, rounds: 2, requests: 20_000 })
+            }
+            Name::Dedup => dedup::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
+            Name::FineLog => fine_log::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
+            Name::Yogurt => {
+                yogurt::measure(yogurt::Extent { blocks: 1 << 13, span: Duration::from_millis(1500) })
+            }
             Name::SlowReplica => slow_replica::measure(),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,

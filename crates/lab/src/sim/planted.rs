@@ -125,7 +125,7 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
 
 /// Every fault that the volume scenario must find: all that there are.
 #[cfg(feature = "planted-bugs")]
-pub fn in_volume() -> [ithaca_volume::PlantedBug; 7] {
+pub fn in_volume() -> [ithaca_volume::PlantedBug; 13] {
     use ithaca_volume::PlantedBug;
     [
         PlantedBug::PinForgotten,
@@ -135,5 +135,11 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 7] {
         PlantedBug::OwnWritesNotRead,
         PlantedBug::NotMerged,
         PlantedBug::FlushDoesNotWait,
+        PlantedBug::SpanReachesOver,
+        PlantedBug::OneUpdateTooMany,
+        PlantedBug::AgeByEarlierNote,
+        PlantedBug::ReadForgotten,
+        PlantedBug::OwnWriteForgotten,
+        PlantedBug::WalkDoesNotShrink,
     ]
 }

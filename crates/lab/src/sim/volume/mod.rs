@@ -1,5 +1,6 @@
 //! The volume scenario: a process with a volume and some who work on it, and whatever the plan does to process and drive.
 
+mod stale;
 mod truth;
 mod workers;
 
@@ -14,6 +15,7 @@ use ithaca_volume::{Planted, Retention, Volume, VolumeError, VolumeOptions, Volu
 
 use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::workload::machine;
+use stale::Client;
 use workers::{BLOCKS, Shared, Worker, look};
 
 /// Faults begin within this time.
@@ -34,6 +36,7 @@ pub struct VolumeScenario {
 const SETTINGS: &[Setting] = &[
     Setting { name: "workload.operations", choices: &[20, 60, 120] },
     Setting { name: "workload.workers", choices: &[1, 3, 5] },
+    Setting { name: "workload.stale_percent", choices: &[0, 30, 60] },
     Setting { name: "volume.retained", choices: &[0, 0, 4, 1_000_000] },
     Setting { name: "volume.versions_max", choices: &[5, 1_000_000, 1_000_000] },
     Setting { name: "volume.kept_blocks", choices: &[0, 2, 6] },
@@ -43,6 +46,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "chain.flights", choices: &[1, 2, 4] },
     Setting { name: "chain.group_max_bytes", choices: &[1, 32_768, 1 << 20] },
     Setting { name: "chain.tail_cache_bytes", choices: &[0, 16_384, 1 << 20] },
+    Setting { name: "chain.read_cache_bytes", choices: &[0, 0, 16_384] },
     Setting { name: "chain.segments_ready", choices: &[1, 2] },
     Setting { name: "drive.speed", choices: &[1, 1, 1, 2] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
@@ -133,7 +137,12 @@ async fn serve(env: Env, options: VolumeOptions, workers: u32, shared: Rc<Shared
     }
     shared.at_work.set(workers);
     let handles: Vec<_> = (0..workers)
-        .map(|_| Worker { env: env.clone(), volume: volume.clone(), shared: Rc::clone(&shared) })
+        .map(|number| Worker {
+            env: env.clone(),
+            volume: volume.clone(),
+            shared: Rc::clone(&shared),
+            client: Client::new(number + shared.opens.get() as u32, &volume),
+        })
         .map(|worker| env.spawn(worker.work()))
         .collect();
     for handle in handles {
@@ -168,6 +177,7 @@ fn volume_options(plan: &Plan, planted: Planted) -> VolumeOptions {
         group_max_bytes: number("chain.group_max_bytes", 1 << 20) as usize,
         queue_max_bytes: 1 << 20,
         tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20) as usize,
+        read_cache_bytes: number("chain.read_cache_bytes", 0) as usize,
         index_cache_bytes: 64 << 10,
         segments_ready: number("chain.segments_ready", 2) as usize,
         capacity_bytes: (64 << 10) + segment_bytes * number("chain.segments", 16),
@@ -195,6 +205,7 @@ fn points(shared: &Shared) -> Points {
     points.see("a transaction was in conflict", shared.conflicts.get() > 0);
     points.see("a transaction was ended to make room", shared.preempted.get() > 0);
     points.see("a segment was cleaned", shared.cleaned.get() > 0);
+    points.see("a client was given an old version", shared.truth.borrow().old_taken > 0);
     points.see("history does not begin with the first version", shared.floor.get() > 0);
     points
 }

@@ -36,6 +36,21 @@ pub struct Deed {
     pub writes: Cells,
 }
 
+/// A block that a client was given as it was at a version that would do.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// The block.
+    pub block: u64,
+    /// The version.
+    pub version: u64,
+    /// The client is owed what was there at this version, or later.
+    pub least: u64,
+    /// What was known to be durable when it was asked for.
+    pub durable: u64,
+    /// At most so many updates that were durable may be left out.
+    pub updates_max: Option<u64>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct Truth {
@@ -50,6 +65,9 @@ pub struct Truth {
     /// Names of snapshots that are durable.
     pub names: BTreeMap<String, u64>,
     serial: u64,
+    taken: Vec<Taken>,
+    /// How often what a client was given was not what is known to have been the newest version.
+    pub old_taken: u64,
     /// Commits that were acknowledged.
     pub committed: u64,
 }
@@ -81,6 +99,17 @@ impl Truth {
     /// Something was only read, or was refused after it had read.
     pub fn note(&mut self, deed: Deed) {
         self.deeds.push(deed);
+    }
+
+    /// A client was given a block.
+    pub fn take(&mut self, taken: Taken) {
+        self.old_taken += u64::from(taken.version < taken.durable);
+        self.taken.push(taken);
+    }
+
+    /// Everything up to here is known to be durable.
+    pub fn durable(&self) -> u64 {
+        self.durable
     }
 
     /// Everything up to this version is durable.
@@ -164,7 +193,24 @@ impl Truth {
                 Held::Plain | Held::Reading => {}
             }
         }
-        Ok(())
+        self.taken.iter().try_for_each(|taken| self.judge_taken(taken))
+    }
+
+    /// Whether a client was given what it was owed. Errors: it was not.
+    fn judge_taken(&self, taken: &Taken) -> Result<(), String> {
+        let Taken { block, version, least, durable, updates_max } = *taken;
+        let updates = |to: u64| {
+            let left_out = self.commits.range(version + 1..(to + 1).max(version + 1));
+            let writes = |deed: usize| self.deeds[deed].writes.keys().any(|(other, _)| *other == block);
+            left_out.filter(|(_, deed)| writes(**deed)).count() as u64
+        };
+        if updates(least) > 0 {
+            return Err(format!("a client is owed more than it was given: {taken:?}"));
+        }
+        match updates_max {
+            Some(most) if updates(durable) > most => Err(format!("too many updates are left out: {taken:?}")),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -10,12 +10,13 @@ use ithaca_volume::{
     CommitError, Durability, Isolation, Snapshot, Tx, TxError, TxOptions, Version, Volume, VolumeError,
 };
 
+use super::stale::Client;
 use super::truth::{Cell, Cells, Deed, Held, Truth};
 
 /// Blocks of the volume.
 pub const BLOCKS: u64 = 6;
 /// Cells of a block that are written, of 16 bytes each, far from each other.
-const CELLS: u64 = 3;
+pub const CELLS: u64 = 3;
 
 /// Opens that may be refused in a row: more than faults can cause, of which each meets three requests.
 const REFUSED_MAX: u32 = 30;
@@ -40,12 +41,16 @@ pub struct Shared {
     pub preempted: Slot<u64>,
     pub cleaned: Slot<u64>,
     pub floor: Slot<u64>,
+    /// Of the operations so many in a hundred are those of clients that take old versions.
+    pub stale_percent: Slot<u64>,
 }
 
 impl Shared {
     /// Of a plan.
     pub fn of_plan(plan: &Plan) -> Self {
-        Self { left: Slot::new(plan.setting("workload.operations", 60)), ..Self::default() }
+        let left = Slot::new(plan.setting("workload.operations", 60));
+        let stale_percent = Slot::new(plan.setting("workload.stale_percent", 0));
+        Self { left, stale_percent, ..Self::default() }
     }
 
     /// An open was refused: the process ends and is started again, but not for ever.
@@ -58,19 +63,26 @@ impl Shared {
         self.is_over.set(true);
     }
 
-    fn judge(&self, verdict: Result<(), String>) {
+    /// Notes what is wrong, if it is the first.
+    pub fn judge(&self, verdict: Result<(), String>) {
         let mut wrong = self.wrong.borrow_mut();
         *wrong = wrong.take().or(verdict.err());
     }
 }
 
-fn bytes_of(cell: u64) -> std::ops::Range<usize> {
+/// Where a cell lies in its block.
+pub fn bytes_of(cell: u64) -> std::ops::Range<usize> {
     cell as usize * 1024..cell as usize * 1024 + 16
 }
 
 fn cell_in(block: &[u8], cell: u64) -> u64 {
     let bytes = &block[bytes_of(cell)][..8];
     u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
+}
+
+/// The cells of one block.
+pub fn cells_of_block(block: u64, data: &[u8]) -> Vec<(Cell, u64)> {
+    (0..CELLS).map(|cell| ((block, cell), cell_in(data, cell))).collect()
 }
 
 /// The cells of all blocks.
@@ -116,10 +128,12 @@ pub struct Worker {
     pub env: Env,
     pub volume: Volume,
     pub shared: Rc<Shared>,
+    pub client: Client,
 }
 
 impl Worker {
-    fn below(&self, limit: u64) -> u64 {
+    /// A number below `limit`.
+    pub fn below(&self, limit: u64) -> u64 {
         self.env.random_u64() % limit
     }
 
@@ -127,15 +141,23 @@ impl Worker {
         (self.below(BLOCKS), self.below(CELLS))
     }
 
-    fn truth(&self) -> std::cell::RefMut<'_, Truth> {
+    /// What was done, and must fit.
+    pub fn truth(&self) -> std::cell::RefMut<'_, Truth> {
         self.shared.truth.borrow_mut()
+    }
+
+    fn is_stale(&self) -> bool {
+        let percent = self.shared.stale_percent.get();
+        percent > 0 && self.below(100) < percent
     }
 
     /// Works until nothing is left or the volume stops.
     pub async fn work(self) {
         while self.shared.left.get() > 0 && !self.shared.is_over.get() {
             self.shared.left.set(self.shared.left.get() - 1);
+            self.client.note_durable(self.env.now(), self.truth().durable());
             let worked = match self.below(12) {
+                _ if self.is_stale() => self.stale().await,
                 0..6 => self.transaction().await,
                 6..9 => self.plain().await,
                 9 => self.flush().await,

@@ -1,0 +1,178 @@
+//! Small items that are logged together, behind a cache of whole blocks: Yogurt, figure 7. The blocks in memory hold old versions of many items
+//! whose newest ones lie elsewhere.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ithaca_env::sim::Speed;
+
+use super::Figure;
+use super::clients::{READS_PERCENT, draw, read_latency_us};
+use super::dedup::Extent;
+use super::emulated::{Emulated, Lines, Point};
+use crate::blocks::{BLOCK, Blocks};
+
+/// Items of a block.
+const ITEMS: [u64; 4] = [2, 4, 8, 16];
+const BOUND_MAX: usize = 15;
+/// Memory holds a sixteenth of the items at one a block: 2^16 blocks for 2^20 items.
+const ITEMS_OF_CACHED_BLOCK: u64 = 16;
+/// How often each item was written before, on average.
+const ROUNDS: u64 = 8;
+
+/// The store: in which blocks each item was written.
+struct Store {
+    log: Blocks,
+    /// Of each item the last blocks, the newest at the end.
+    items: RefCell<Vec<VecDeque<u64>>>,
+    /// Updates that wait for others to share a block with.
+    gathered: RefCell<Vec<u64>>,
+    per_block: u64,
+    next_block: Cell<u64>,
+    stale_hits: Cell<u64>,
+    reads: Cell<u64>,
+}
+
+impl Store {
+    /// An update; the block that is full by it, with its items.
+    fn update(&self, item: u64) -> Option<(u64, Vec<u64>)> {
+        let mut gathered = self.gathered.borrow_mut();
+        gathered.push(item);
+        if (gathered.len() as u64) < self.per_block {
+            return None;
+        }
+        Some((self.next_block.replace(self.next_block.get() + 1), std::mem::take(&mut *gathered)))
+    }
+
+    /// These items are in this block.
+    fn put(&self, block: u64, written: &[u64]) {
+        let mut items = self.items.borrow_mut();
+        for &item in written {
+            let held = &mut items[item as usize];
+            held.push_back(block);
+            if held.len() > BOUND_MAX + 1 {
+                held.pop_front();
+            }
+        }
+    }
+
+    /// The block to read an item from: of the newest version in memory among those that may be, or of the newest. And how many updates
+    /// that leaves out.
+    fn choose(&self, item: u64, bound: usize) -> (usize, u64) {
+        let items = self.items.borrow();
+        let mut versions = items[item as usize].iter().rev().copied().enumerate().take(bound + 1);
+        let newest = (0, items[item as usize].back().copied().expect("every item was written"));
+        versions.find(|(_, block)| self.log.is_in_memory(*block)).unwrap_or(newest)
+    }
+
+    /// Whether it is a read.
+    async fn request(&self, number: u64, bound: usize) -> bool {
+        let item = draw(0, number, self.items.borrow().len() as u64);
+        if draw(1, number, 100) < READS_PERCENT {
+            let (left_out, block) = self.choose(item, bound);
+            self.reads.set(self.reads.get() + 1);
+            self.stale_hits.set(self.stale_hits.get() + u64::from(left_out > 0));
+            self.log.read(block).await;
+            return true;
+        }
+        if let Some((block, items)) = self.update(item) {
+            self.log.write(block, 1).await;
+            self.put(block, &items);
+        }
+        false
+    }
+}
+
+fn line(per_block: u64, extent: Extent) -> Vec<Point> {
+    let Extent { blocks: items, requests } = extent;
+    let cache_bytes = items / ITEMS_OF_CACHED_BLOCK * BLOCK;
+    let written = (ROUNDS + 1) * items + (BOUND_MAX as u64 + 2) * requests;
+    let world = Emulated::new(Speed::Ssd, 2 * written / per_block * BLOCK, cache_bytes as usize);
+    let store = Rc::new(Store {
+        log: world.blocks.clone(),
+        items: RefCell::new(vec![VecDeque::new(); items as usize]),
+        gathered: RefCell::default(),
+        per_block,
+        next_block: Cell::new(0),
+        stale_hits: Cell::new(0),
+        reads: Cell::new(0),
+    });
+    let once = (0..items).chain((0..ROUNDS * items).map(|number| draw(2, number, items)));
+    once.filter_map(|item| store.update(item)).for_each(|(block, items)| store.put(block, &items));
+    world.append(0..store.next_block.get());
+    let mut numbers = 0..requests;
+    let mut measure = |bound: usize| {
+        store.stale_hits.set(0);
+        store.reads.set(0);
+        let asked = Rc::clone(&store);
+        let read_us = read_latency_us(&world.bench, numbers.clone(), move |number| {
+            let store = Rc::clone(&asked);
+            async move { store.request(number, bound).await }
+        });
+        numbers = numbers.end..numbers.end + requests;
+        Point { read_us, percent: 100.0 * store.stale_hits.get() as f64 / store.reads.get() as f64 }
+    };
+    measure(0);
+    (0..=BOUND_MAX).map(measure).collect()
+}
+
+/// Measures with this extent; its blocks are items.
+pub fn measure(extent: Extent) -> Figure {
+    let lines = Lines {
+        names: ITEMS.map(|items| format!("{items} items")).to_vec(),
+        points: ITEMS.map(|items| line(items, extent)).to_vec(),
+    };
+    Figure {
+        name: "fine-log",
+        claim: "where small items are logged together and whole blocks are cached, what is in memory holds old versions of many items: reads that may be \
+                stale are faster"
+            .to_string(),
+        expected: "Yogurt, figure 7: the latency falls and the hits on stale data grow with the bound and with the items of a block, by up to \
+                   60 %"
+            .to_string(),
+        setting: format!(
+            "{} items (the paper: 2^20) on one SATA SSD; memory for a sixteenth as many blocks of 4 KiB (the paper: 256 MB), LRU, filled by reads; 8 clients, 9 reads to \
+             1 write, any item alike; {} requests a point, after {ROUNDS} updates of each item. Updates wait in memory until they fill a block.",
+            extent.blocks, extent.requests
+        ),
+        columns: "items of a block,bound,read us,of bound 0,stale hits %",
+        rows: lines.rows(),
+        charts: lines.charts("answered by memory with an old version"),
+        checks: checks(&lines),
+    }
+}
+
+fn checks(lines: &Lines) -> Vec<(String, bool)> {
+    let at_end: Vec<f64> = (0..ITEMS.len()).map(|line| lines.ratio(line, BOUND_MAX)).collect();
+    let said = at_end.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>().join(", ");
+    let least = at_end.last().copied().unwrap_or(1.0);
+    let mut checks = vec![
+        (
+            format!("with the widest bound reads take {said} of the time, for 2 to 16 items a block"),
+            at_end.iter().all(|ratio| *ratio < 1.0),
+        ),
+        (format!("with 16 items a block {least:.2}, about 0.4"), (0.25..=0.55).contains(&least)),
+        (
+            "the more items a block the more is won".to_string(),
+            at_end.windows(2).all(|pair| pair[1] < pair[0]),
+        ),
+    ];
+    for (name, points) in lines.names.iter().zip(&lines.points) {
+        let grows = points.windows(2).all(|pair| pair[1].percent >= pair[0].percent - 1.0);
+        checks.push((format!("{name}: stale hits grow with the bound"), grows));
+    }
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_other_items_makes_stale_reads_faster() {
+        let figure = measure(Extent { blocks: 2048, requests: 4000 });
+        figure.print();
+        assert!(figure.judge(), "see the lines that say FAIL");
+    }
+}
