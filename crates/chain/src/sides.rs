@@ -140,6 +140,9 @@ impl Sides {
     pub(crate) fn next_to_read(&self) -> Option<(DriveId, Queue)> {
         let pulse = self.inner.pulse.as_ref()?;
         let sides = self.inner.sides.borrow();
+        if let [only] = &sides[..] {
+            return Some((only.id, pulse.queue(only.id)));
+        }
         let live = sides.iter().filter(|side| self.is_live(side.id));
         let queues = live.map(|side| (side.id, pulse.queue(side.id)));
         queues.min_by_key(|&(id, queue)| (self.is_asleep(id), queue.len()))

@@ -75,6 +75,12 @@ pub fn process_cpu_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Processor time of this thread in nanoseconds.
+pub fn thread_cpu_nanos() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Nanoseconds of a clock that only goes forward.
 pub fn wall_nanos() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);

@@ -2,6 +2,7 @@
 //! for these points alone (docs/drives.md); every other figure takes the models as they are.
 
 use ithaca_env::sim::{Dice, Domain, Speed};
+use ithaca_volume::stale::DriveCost;
 
 use super::Figure;
 use super::chart::{Chart, Line, Scale};
@@ -210,6 +211,10 @@ fn count(speed: Speed, pattern: Pattern, part: u64) -> u64 {
     whole / part
 }
 
+/// What readers of old versions take these drives for (docs/protocol/stale.md).
+const COSTS: [(&str, DriveCost); 4] =
+    [("disk", DriveCost::DISK), ("ssd", DriveCost::SSD), ("nvme", DriveCost::NVME), ("ram", DriveCost::RAM)];
+
 /// What a value must lie between, and why.
 struct Band {
     drive: &'static str,
@@ -279,6 +284,17 @@ fn checks(points: &[Point]) -> Vec<(String, bool)> {
         (said, (*least..=*most).contains(&value))
     };
     let mut checks: Vec<(String, bool)> = BANDS.iter().map(in_band).collect();
+    for (drive, cost) in COSTS {
+        for (pattern, ns) in
+            [(Pattern::RandomRead, cost.read_ns), (Pattern::RandomDurableWrite, cost.write_ns)]
+        {
+            let measured = find(drive, pattern, 1).map_or(f64::NAN, MEAN);
+            let told_us = ns as f64 / 1e3;
+            let said =
+                format!("{drive}, {}: {told_us:.1} us is what old versions are chosen by", pattern.name());
+            checks.push((said, (0.9..=1.1).contains(&(told_us / measured))));
+        }
+    }
     for (drive, _) in DRIVES {
         for pattern in Pattern::ALL {
             let of = points.iter().filter(|point| point.drive == drive && point.pattern == pattern);

@@ -101,7 +101,7 @@ fn volume_options(extent: Extent, is_cached: bool) -> (VolumeOptions, u64) {
 async fn write_all(env: &Env, volume: &Volume, blocks: impl Iterator<Item = u64>, data: &Bytes) {
     for block in blocks {
         volume.write(block, data.clone(), Durability::Acknowledged).await.expect("there is room");
-        if volume.info().unflushed_blocks > 4 * STREAM {
+        if block % (4 * STREAM) == 0 {
             volume.flush().await.expect("no fault meets the disks");
         }
     }

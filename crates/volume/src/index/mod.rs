@@ -133,7 +133,11 @@ impl Index {
     pub(crate) fn at(&self, block: u64, version: u64) -> Found {
         let found = match self.words[block as usize] {
             ABSENT => None,
-            MANY => self.versions.range((block, BASE)..=(block, version)).next_back().map(|(_, it)| *it),
+            MANY => {
+                // Without a lower end, which would have to be looked for as well.
+                let before = self.versions.range(..=(block, version)).next_back();
+                before.filter(|((found, _), _)| *found == block).map(|(_, it)| *it)
+            }
             word => Some(Packed(word)),
         };
         found.filter(|it| !it.is_junk()).map_or(Found::Zeros, Found::At)

@@ -32,11 +32,12 @@ impl VersionRange {
     /// three for Q = 3); and it rounds `(up - low) / (Q - 1)` down before it multiplies by `n`, so that a range of 10 is asked at 0 to 7 only
     /// with Q = 8, and one that is shorter than Q - 1 at its lowest version alone. Here `n` ends at Q - 1, and what is rounded is the product.
     pub fn spread(&self, budget: usize) -> impl Iterator<Item = Version> + use<> {
-        let (low, span) = (self.first.0, u128::from(self.last.0 - self.first.0));
-        let count = budget.clamp(1, COST_BUDGET_MAX) as u128;
-        let count = count.min(span + 1);
+        let (low, span) = (self.first.0, self.last.0 - self.first.0);
+        let count = (budget.clamp(1, COST_BUDGET_MAX) as u64).min(span.saturating_add(1));
         let steps = (count - 1).max(1);
-        (0..count).map(move |n| Version(low + (span * n / steps) as u64))
+        // The product of span and n in two parts, so that it fits.
+        let (step, rest) = (span / steps, span % steps);
+        (0..count).map(move |n| Version(low + step * n + rest * n / steps))
     }
 }
 
