@@ -60,7 +60,7 @@ impl Emulated {
         self.bench.block_on(async move {
             for (count, block) in all.enumerate() {
                 let ticket = blocks.append([block], 1).expect("there is room for all of them");
-                if count as u64 % AHEAD == 0 {
+                if (count as u64).is_multiple_of(AHEAD) {
                     blocks.chain.wait(ticket).await.expect("a drive that no fault meets writes");
                 }
             }
