@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
+use ithaca_env::sim::Random;
 use ithaca_volume::stale::{Costs, DriveCost, Level, StaleStore};
 use ithaca_volume::{Durability, Retention, Version, Volume, VolumeOptions, VolumeSettings};
 
@@ -120,18 +121,6 @@ fn write_picture(folder: &Path, query_ns: &[f64]) -> io::Result<()> {
     std::fs::write(folder.join(format!("{NAME}.svg")), picture(&[chart], &caption))
 }
 
-/// A small generator of numbers.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Nanoseconds of this thread's processor time for one call, over so much time by the clock.
 async fn time(span: Duration, mut call: impl AsyncFnMut() -> io::Result<()>) -> io::Result<f64> {
     let (began, cpu, mut calls) = (Instant::now(), thread_cpu_nanos(), 0);
@@ -174,7 +163,7 @@ async fn volume(env: &Env, path: &Path) -> io::Result<Volume> {
 async fn measure(env: Env, path: &Path, span: Duration) -> io::Result<Found> {
     let volume = volume(&env, path).await?;
     let store = StaleStore::new(&volume, Costs::all(DriveCost::NVME));
-    let (mut rng, history) = (Rng(0x2545_f491_4f6c_dd1d), store.history());
+    let (mut rng, history) = (Random::new(1), store.history());
     let mut found = Found::default();
     for budget in BUDGETS {
         let ask = async || {

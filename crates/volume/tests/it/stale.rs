@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ithaca_chain::{ChainOptions, Placement};
 use ithaca_env::drive::OpenDrive;
+use ithaca_env::sim::Random;
 use ithaca_env::{Env, Time};
 use ithaca_volume::stale::{Cost, Costs, DriveCost, Level, StaleClient, StaleStore, VersionRange};
 use ithaca_volume::{Durability, Planted, Version, Volume, VolumeError, VolumeOptions};
 
-use crate::model::Rng;
 use crate::world::{block, create, number, small_options, within};
 
 /// Few, so that each is written often.
@@ -85,7 +85,7 @@ struct World {
     store: StaleStore,
     clients: Vec<(StaleClient, Past)>,
     truth: Truth,
-    rng: Rng,
+    rng: Random,
 }
 
 impl World {
@@ -182,7 +182,7 @@ impl World {
 /// A history of reads and writes by clients of every level.
 fn clients_live(seed: u64, planted: Planted) {
     within(seed, async move |env| {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let mut options = small_options(rng.pick(&[0, 3, 40, 1_000_000]));
         options.settings.planted = planted;
         options.settings.chain.tail_cache_bytes = rng.pick(&[0, 64 << 10]);
