@@ -211,7 +211,7 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Dedup => dedup::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
             Name::FineLog => fine_log::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
             Name::Yogurt => {
-                yogurt::measure(yogurt::Extent { blocks: 1 << 12, span: Duration::from_millis(1000) })
+                yogurt::measure(yogurt::Extent { blocks: 1 << 12, span: Duration::from_millis(600) })
             }
             Name::SlowReplica => slow_replica::measure(),
             Name::Cleaning => cleaning::measure(cleaning::Extent {

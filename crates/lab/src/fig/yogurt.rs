@@ -22,9 +22,9 @@ use crate::blocks::BLOCK;
 const DISKS: usize = 3;
 const SUPERBLOCKS: u64 = 64 << 10;
 /// Versions of each block besides the newest that there are when the measurement begins.
-const ROUNDS: u64 = 7;
+const ROUNDS: u64 = 5;
 /// The bounds: from how many versions of each block a reader may choose, besides what is written meanwhile.
-const VERSIONS: [u64; 5] = [0, 1, 2, 3, 7];
+const VERSIONS: [u64; 5] = [0, 1, 2, 3, 5];
 /// Writes of the stream from the primary that are under way.
 const STREAM: u64 = 256;
 /// 64 bytes of queries, as in the paper.
@@ -254,13 +254,21 @@ impl Case {
 
 /// Measures with this extent.
 pub fn measure(extent: Extent) -> Figure {
-    let mixes = [Mix::Uniform(extent.blocks), Mix::zipf(extent.blocks)];
-    let names = [["uniform", "Zipf"], ["uniform, cached", "Zipf, cached"]];
-    let case = |is_cached: bool| {
-        let names = names[usize::from(is_cached)];
-        [0, 1].map(|at| Case::of(names[at], &mixes[at], is_cached, extent))
-    };
-    let cases: Vec<Case> = [false, true].into_iter().flat_map(case).collect();
+    // Each case is worlds of its own: they share nothing, and the figure waits for all.
+    let cases = [
+        ("uniform", false, false),
+        ("Zipf", true, false),
+        ("uniform, cached", false, true),
+        ("Zipf, cached", true, true),
+    ];
+    let started = cases.map(|(name, is_skewed, is_cached)| {
+        std::thread::spawn(move || {
+            let mix = if is_skewed { Mix::zipf(extent.blocks) } else { Mix::Uniform(extent.blocks) };
+            Case::of(name, &mix, is_cached, extent)
+        })
+    });
+    let ended = started.map(|case| case.join().expect("a world that no fault meets ends"));
+    let cases = Vec::from(ended);
     Figure {
         name: "yogurt",
         claim: "on disks that take a log in turn, readers who may be given old versions wait a fraction of what readers of the newest do".to_string(),
@@ -287,7 +295,7 @@ fn checks(cases: &[Case]) -> Vec<(String, bool)> {
         let (name, least) = (case.name, case.least());
         let one = case.monotonic[1] / case.latest;
         checks.push((
-            format!("{name}: {least:.2} of the newest with seven old versions, about 0.2 to 0.25"),
+            format!("{name}: {least:.2} of the newest with the most old versions, about 0.2 to 0.25"),
             (0.1..=0.3).contains(&least),
         ));
         checks.push((format!("{name}: {one:.2} with one, at most half"), one <= 0.5));
