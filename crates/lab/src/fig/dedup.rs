@@ -31,6 +31,9 @@ pub struct Extent {
     pub requests: u64,
 }
 
+/// That of the figure, a 128th of the paper's.
+pub const EXTENT: Extent = Extent { blocks: 1 << 13, requests: 10_000 };
+
 /// The store: which content each block held, and the contents that blocks are given.
 struct Store {
     log: Blocks,
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_others_hold_makes_stale_reads_faster() {
-        let figure = measure(Extent { blocks: 2048, requests: 4000 });
+        let figure = measure(EXTENT);
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_lies_beside_other_items_makes_stale_reads_faster() {
-        let figure = measure(Extent { blocks: 2048, requests: 4000 });
+        let figure = measure(super::super::dedup::EXTENT);
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }

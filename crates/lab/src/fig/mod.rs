@@ -205,14 +205,10 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
             Name::Outage => outage::measure(32),
             Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
-            Name::Griffin => {
-                griffin::measure(griffin::Extent { blocks: 1 << 14, rounds: 2, requests: 20_000 })
-            }
-            Name::Dedup => dedup::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
-            Name::FineLog => fine_log::measure(dedup::Extent { blocks: 1 << 13, requests: 10_000 }),
-            Name::Yogurt => {
-                yogurt::measure(yogurt::Extent { blocks: 1 << 12, span: Duration::from_millis(600) })
-            }
+            Name::Griffin => griffin::measure(griffin::EXTENT),
+            Name::Dedup => dedup::measure(dedup::EXTENT),
+            Name::FineLog => fine_log::measure(dedup::EXTENT),
+            Name::Yogurt => yogurt::measure(yogurt::EXTENT),
             Name::SlowReplica => slow_replica::measure(),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,
