@@ -1,5 +1,4 @@
-//! Blocks that somebody asked to be kept in memory: a hint, bounded, the longest unused ones go first. Beside them what was read of
-//! late, which nobody asked for.
+//! Blocks that somebody asked to be kept in memory: a hint, bounded, the longest unused ones go first.
 //!
 //! What is kept is known by block and place. When a block gets another version or another place, what is kept of it is forgotten: by the
 //! time that its place is used again by anything, nothing of it is here.
@@ -10,7 +9,6 @@ use bytes::Bytes;
 
 use crate::index::Packed;
 use crate::limits::VOLUME_BLOCK_BYTES;
-use crate::recent::Recent;
 
 #[derive(Debug)]
 struct Entry {
@@ -26,15 +24,13 @@ pub(crate) struct Kept {
     order: BTreeMap<u64, u64>,
     next_stamp: u64,
     blocks_max: usize,
-    recent: Recent,
 }
 
 impl Kept {
-    /// Nothing yet, of so many bytes at the most, and so many that were read of late.
-    pub(crate) fn new(bytes_max: usize, recent_max_bytes: usize) -> Self {
+    /// Nothing yet, of so many bytes at the most.
+    pub(crate) fn new(bytes_max: usize) -> Self {
         let blocks_max = bytes_max / VOLUME_BLOCK_BYTES;
-        let recent = Recent::new(recent_max_bytes);
-        Self { blocks: BTreeMap::new(), order: BTreeMap::new(), next_stamp: 0, blocks_max, recent }
+        Self { blocks: BTreeMap::new(), order: BTreeMap::new(), next_stamp: 0, blocks_max }
     }
 
     /// The block is to be kept when it is read.
@@ -69,19 +65,18 @@ impl Kept {
 
     /// The data of a block at a place, if it is here.
     pub(crate) fn get(&mut self, block: u64, packed: Packed) -> Option<Bytes> {
-        let kept = self.blocks.get(&block).and_then(|entry| entry.data.clone());
-        let Some((_, data)) = kept.filter(|(kept, _)| *kept == packed) else {
-            return self.recent.get(block, packed);
-        };
+        let (kept, data) = self.blocks.get(&block)?.data.clone()?;
+        if kept != packed {
+            return None;
+        }
         self.touch(block);
         Some(data)
     }
 
-    /// A block was read at a place: it is kept if somebody asked for it, and else among those that were read of late.
+    /// A block was read at a place: it is kept if somebody asked for it.
     pub(crate) fn read(&mut self, block: u64, packed: Packed, data: impl FnOnce() -> Bytes) {
-        match self.blocks.get_mut(&block) {
-            Some(entry) => entry.data = Some((packed, data())),
-            None => self.recent.read(block, packed, data),
+        if let Some(entry) = self.blocks.get_mut(&block) {
+            entry.data = Some((packed, data()));
         }
     }
 
@@ -90,13 +85,11 @@ impl Kept {
         if let Some(entry) = self.blocks.get_mut(&block) {
             entry.data = None;
         }
-        self.recent.forget(block);
     }
 
     /// Bytes of data that are here.
     pub(crate) fn bytes(&self) -> usize {
-        let kept = self.blocks.values().filter(|entry| entry.data.is_some()).count();
-        kept * VOLUME_BLOCK_BYTES + self.recent.bytes()
+        self.blocks.values().filter(|entry| entry.data.is_some()).count() * VOLUME_BLOCK_BYTES
     }
 }
 
@@ -106,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_was_used_last_stays_and_nothing_old_is_given() {
-        let mut kept = Kept::new(2 * 4096, 0);
+        let mut kept = Kept::new(2 * 4096);
         let data = |byte| move || Bytes::from(vec![byte; 4096]);
         kept.read(1, Packed(10), data(1));
         assert_eq!(kept.get(1, Packed(10)), None, "nobody asked for it");

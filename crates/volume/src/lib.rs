@@ -23,7 +23,6 @@ pub mod nbd;
 mod options;
 mod owner;
 mod planted;
-mod recent;
 pub mod socket;
 pub mod stale;
 mod state;

@@ -90,8 +90,6 @@ pub struct VolumeSettings {
     pub versions_max: usize,
     /// Bytes of blocks that are kept in memory because somebody asked for it.
     pub kept_max_bytes: usize,
-    /// Bytes of blocks that are kept in memory because they were read of late; none by default.
-    pub recent_max_bytes: usize,
     /// Bytes that transactions take at the most: what they have read and written, and the commits that they may be in conflict with. Past it
     /// those with the oldest snapshots are ended.
     pub tx_max_bytes: usize,
@@ -107,7 +105,6 @@ impl Default for VolumeSettings {
             chain: ChainOptions::default(),
             versions_max: 4 << 20,
             kept_max_bytes: 16 << 20,
-            recent_max_bytes: 0,
             tx_max_bytes: 256 << 20,
             released_max_age: Duration::from_secs(30),
             planted: Planted::default(),

@@ -25,7 +25,6 @@ pub(crate) struct Blocks {
     /// A record that none of this volume is.
     strange: Cell<Option<Placed>>,
     kept_max_bytes: usize,
-    recent_max_bytes: usize,
     planted: Planted,
     /// Rings when records became durable.
     pub(crate) bell: Notify,
@@ -45,7 +44,6 @@ impl Blocks {
             known: RefCell::new(Err(StateError::Missing)),
             strange: Cell::new(None),
             kept_max_bytes: settings.kept_max_bytes,
-            recent_max_bytes: settings.recent_max_bytes,
             planted: settings.planted,
             bell: Notify::default(),
         }
@@ -118,7 +116,7 @@ impl Owner for Blocks {
             let pins = state.snapshots.values().map(|version| version.0);
             let points = Points::new(state.floor, pins);
             let index = Index::new(state.blocks, packing, points, self.planted);
-            let kept = Kept::new(self.kept_max_bytes, self.recent_max_bytes);
+            let kept = Kept::new(self.kept_max_bytes);
             Known { state, index, kept }
         });
     }

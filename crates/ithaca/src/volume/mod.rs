@@ -88,10 +88,11 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
 }
 
 /// Opens the volume of these directories, with so much memory for blocks that were read of late.
-async fn open(env: &Env, at: &DirArgs, recent_max_bytes: usize) -> Result<Volume, Failure> {
+async fn open(env: &Env, at: &DirArgs, read_cache_bytes: usize) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
-    let settings = VolumeSettings { recent_max_bytes, ..VolumeSettings::default() };
+    let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
+    let settings = VolumeSettings { chain, ..VolumeSettings::default() };
     Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
 }
 

@@ -28,8 +28,8 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let signalled = env.spawn(shutdown_signal());
         let listener = env.listen(arguments.nbd);
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
-        let recent_max_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
-        let volume = open(&env, &arguments.at, recent_max_bytes).await?;
+        let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
+        let volume = open(&env, &arguments.at, read_cache_bytes).await?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
         let local = serve_locally(&env, arguments, &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));

@@ -54,7 +54,7 @@ pub struct Memory {
     pub words_bytes: u64,
     /// The index: blocks with several versions, about.
     pub versions_bytes: u64,
-    /// Blocks that are kept because somebody asked for it, or because they were read of late.
+    /// Blocks that are kept because somebody asked for it.
     pub kept_bytes: u64,
     /// Transactions: what they have read and written, about.
     pub transactions_bytes: u64,

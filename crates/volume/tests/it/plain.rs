@@ -148,7 +148,7 @@ fn how_large_a_volume_may_become_is_kept_with_it() {
 fn what_is_remembered_of_reads_is_never_older_than_what_was_written() {
     within(20, async |env| {
         let mut options = small_options(0);
-        options.settings.recent_max_bytes = 24 * 4096;
+        options.settings.chain.read_cache_bytes = 24 * 4096;
         // Nothing of the tail is in memory, so that each read is of the drive or remembered.
         options.settings.chain.tail_cache_bytes = 0;
         let volume = create(&env, options).await;
@@ -172,7 +172,8 @@ fn what_is_remembered_of_reads_is_never_older_than_what_was_written() {
             }
         }
         let info = volume.info();
-        assert!(info.memory.kept_bytes > 8 * 4096 && info.memory.kept_bytes <= 24 * 4096);
+        let remembered = info.chain.read_cache_bytes;
+        assert!((8 * 4096..=24 * 4096).contains(&remembered), "{remembered} bytes");
         assert!(info.chain.counters.segments_cleaned > 0, "blocks have moved");
     });
 }

@@ -40,7 +40,6 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "volume.retained", choices: &[0, 0, 4, 1_000_000] },
     Setting { name: "volume.versions_max", choices: &[5, 1_000_000, 1_000_000] },
     Setting { name: "volume.kept_blocks", choices: &[0, 2, 6] },
-    Setting { name: "volume.recent_blocks", choices: &[0, 8, 24] },
     Setting { name: "volume.tx_max_kib", choices: &[24, 1_000_000, 1_000_000] },
     Setting { name: "chain.segments", choices: &[9, 16] },
     Setting { name: "chain.flights", choices: &[1, 2, 4] },
@@ -190,7 +189,6 @@ fn volume_options(plan: &Plan, planted: Planted) -> VolumeOptions {
         chain,
         versions_max: number("volume.versions_max", 1_000_000) as usize,
         kept_max_bytes: number("volume.kept_blocks", 0) as usize * 4096,
-        recent_max_bytes: number("volume.recent_blocks", 0) as usize * 4096,
         tx_max_bytes: (number("volume.tx_max_kib", 1_000_000) << 10) as usize,
         planted,
         ..VolumeSettings::default()
