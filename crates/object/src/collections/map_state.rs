@@ -1,0 +1,156 @@
+//! The state of maps and sets. Transactions conflict only over the same key, or over which keys there are.
+
+use std::collections::BTreeMap;
+
+use ithaca_log::pos::LogPos;
+use serde::{Deserialize, Serialize};
+
+use super::{Name, Value};
+use crate::key::{Key, Keys};
+use crate::object::{Method, Mutator, Object, digest_of};
+
+/// A value and the log position of the record that put it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed<V> {
+    /// The value.
+    pub value: V,
+    /// Where in the log it was put.
+    pub pos: u64,
+}
+
+/// The state of a map.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "K: Name, V: Value")]
+pub struct MapState<K, V> {
+    entries: BTreeMap<K, Placed<V>>,
+    digest: u64,
+}
+
+impl<K, V> Default for MapState<K, V> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), digest: 0 }
+    }
+}
+
+/// What a key had before.
+pub struct Slot<K, V> {
+    key: K,
+    value: Option<Placed<V>>,
+}
+
+impl<K: Name, V: Value> MapState<K, V> {
+    /// What the map holds.
+    pub fn entries(&self) -> &BTreeMap<K, Placed<V>> {
+        &self.entries
+    }
+
+    /// Gives `key` another value, or none, and returns the one that it had.
+    fn set(&mut self, key: &K, value: Option<Placed<V>>) -> Option<Placed<V>> {
+        if let Some(value) = &value {
+            self.digest ^= digest_of_entry(key, &value.value);
+        }
+        let before = match value {
+            Some(value) => self.entries.insert(key.clone(), value),
+            None => self.entries.remove(key),
+        };
+        if let Some(before) = &before {
+            self.digest ^= digest_of_entry(key, &before.value);
+        }
+        before
+    }
+
+    fn change(&mut self, key: K, value: Option<Placed<V>>, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
+        let before = self.set(&key, value);
+        let value = before.as_ref().map(|before| before.value.clone());
+        undo.push(Slot { key, value: before });
+        value
+    }
+}
+
+/// The order of entries does not matter: digests of entries are combined by exclusive or.
+fn digest_of_entry<K: Name, V: Value>(key: &K, value: &V) -> u64 {
+    let bytes = (rmp_serde::to_vec_named(key), rmp_serde::to_vec_named(value));
+    match bytes {
+        (Ok(key), Ok(value)) => digest_of(&[&key, &value]),
+        // It came of MessagePack; if it does not go back to it there is nothing to compare.
+        _ => 0,
+    }
+}
+
+impl<K: Name, V: Value> Object for MapState<K, V> {
+    const TYPE: &'static str = "map";
+    const METHODS: &'static [Method<Self>] =
+        &[Method::of::<Put<K, V>>(), Method::of::<Remove<K>>(), Method::of::<Clear>()];
+    type Undo = Slot<K, V>;
+
+    fn exchange(&mut self, undo: &mut Slot<K, V>) {
+        let value = undo.value.take();
+        undo.value = self.set(&undo.key, value);
+    }
+
+    fn digest(&self) -> u64 {
+        self.digest ^ digest_of(&[&(self.entries.len() as u64).to_le_bytes()])
+    }
+}
+
+/// Puts a value; gives the one that was there before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Put<K, V> {
+    /// Where.
+    pub key: K,
+    /// What.
+    pub value: V,
+}
+
+impl<K: Name, V: Value> Mutator<MapState<K, V>> for Put<K, V> {
+    const NAME: &'static str = "put";
+    type Output = Option<V>;
+
+    fn keys(&self) -> Keys {
+        Keys::updates(Key::of(&self.key))
+    }
+
+    fn apply(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
+        map.change(self.key, Some(Placed { value: self.value, pos: pos.0 }), undo)
+    }
+}
+
+/// Removes a key; gives the value that it had.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Remove<K> {
+    /// Which.
+    pub key: K,
+}
+
+impl<K: Name, V: Value> Mutator<MapState<K, V>> for Remove<K> {
+    const NAME: &'static str = "remove";
+    type Output = Option<V>;
+
+    fn keys(&self) -> Keys {
+        Keys::updates(Key::of(&self.key))
+    }
+
+    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
+        map.change(self.key, None, undo)
+    }
+}
+
+/// Removes every key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Clear {}
+
+impl<K: Name, V: Value> Mutator<MapState<K, V>> for Clear {
+    const NAME: &'static str = "clear";
+    type Output = ();
+
+    fn keys(&self) -> Keys {
+        Keys::writes(Key::all())
+    }
+
+    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) {
+        let keys: Vec<K> = map.entries.keys().cloned().collect();
+        for key in keys {
+            map.change(key, None, undo);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Collections: objects with the habits of the structures that programs have in memory.
+//!
+//! ```text
+//!   state              handles
+//!   MapState           Map · SortedMap · Set
+//!   ListState          List · Queue · Stack
+//!   MultiMapState      MultiMap
+//!   CounterState       Counter
+//!   RegisterState      Register
+//! ```
+//!
+//! A handle says what can be done; the state is what the log makes. Handles of one state may be open for the same object at the same
+//! time: a list is a queue to one part of a program and a stack to another. Every method may be called outside of
+//! transactions, within one (`within`), and reads as of a position (`at`) or of a state of late (`stale`).
+
+mod blob;
+mod counter;
+mod list;
+mod list_state;
+mod map;
+mod map_state;
+mod multi_map;
+mod register;
+mod set;
+mod sorted_map;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use blob::Blob;
+pub use counter::{Add, Counter, CounterState};
+pub use list::{List, Queue, Stack};
+pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};
+pub use map::Map;
+pub use map_state::{Clear, MapState, Placed, Put, Remove, Slot};
+pub use multi_map::{AddValue, MultiMap, MultiMapState, RemoveKey, RemoveValue};
+pub use register::{Register, RegisterState, Write};
+pub use set::Set;
+pub use sorted_map::SortedMap;
+
+/// What can be a value: anything that goes to MessagePack and back.
+pub trait Value: Clone + Serialize + DeserializeOwned + 'static {}
+
+impl<T: Clone + Serialize + DeserializeOwned + 'static> Value for T {}
+
+/// What can be a key: a value with an order. Keys that are equal MUST have the same MessagePack.
+pub trait Name: Value + Ord {}
+
+impl<T: Value + Ord> Name for T {}
+
+/// What every handle of a collection has: how it is opened, and what its reads are of.
+macro_rules! handle {
+    ($(#[$docs:meta])* $name:ident<$($param:ident: $bound:ident),*>, $state:ty) => {
+        $(#[$docs])*
+        pub struct $name<$($param: $bound),*> {
+            handle: $crate::Handle<$state>,
+        }
+
+        impl<$($param: $bound),*> Clone for $name<$($param),*> {
+            fn clone(&self) -> Self {
+                Self { handle: self.handle.clone() }
+            }
+        }
+
+        impl<$($param: $bound),*> $name<$($param),*> {
+            /// Opens the one of this name; it is empty if nobody has changed it. Nothing is read yet.
+            ///
+            /// Errors: `OtherType` if the name is open as something else.
+            pub fn open(runtime: &$crate::Runtime, name: &str) -> Result<Self, $crate::ObjectError> {
+                Ok(Self { handle: runtime.open(name)? })
+            }
+
+            /// The same object in a transaction.
+            pub fn within(&self, tx: &$crate::Tx) -> Self {
+                Self { handle: self.handle.within(tx) }
+            }
+
+            /// The same object as it was when it reflected every position of the log below `snapshot`; it can be read only.
+            pub fn at(&self, snapshot: ithaca_log::pos::LogPos) -> Self {
+                Self { handle: self.handle.at(snapshot) }
+            }
+
+            /// The same object for reads that may be as old as `bound`.
+            pub fn stale(&self, bound: std::time::Duration) -> Self {
+                Self { handle: self.handle.stale(bound) }
+            }
+
+            /// The handle of its state, for calls that are not among its methods.
+            pub fn handle(&self) -> &$crate::Handle<$state> {
+                &self.handle
+            }
+        }
+    };
+}
+use handle;

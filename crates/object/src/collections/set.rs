@@ -1,0 +1,42 @@
+//! A set.
+
+use super::{MapState, Name, Put, Remove, handle};
+use crate::error::ObjectError;
+use crate::key::Key;
+
+handle! {
+    /// A set of values: a map to nothing. Transactions conflict only over the same value.
+    Set<T: Name>, MapState<T, ()>
+}
+
+impl<T: Name> Set<T> {
+    /// Whether `value` is in it.
+    pub async fn contains(&self, value: &T) -> Result<bool, ObjectError> {
+        self.handle.read(|| vec![Key::of(value)], |set| set.entries().contains_key(value)).await
+    }
+
+    /// Puts `value` in. False if it was there.
+    pub async fn insert(&self, value: T) -> Result<bool, ObjectError> {
+        Ok(self.handle.call(Put { key: value, value: () }).await?.is_none())
+    }
+
+    /// Takes `value` out. False if it was not there.
+    pub async fn remove(&self, value: T) -> Result<bool, ObjectError> {
+        Ok(self.handle.call(Remove { key: value }).await?.is_some())
+    }
+
+    /// How many values there are.
+    pub async fn len(&self) -> Result<usize, ObjectError> {
+        self.handle.read(|| vec![Key::all()], |set| set.entries().len()).await
+    }
+
+    /// Whether there is none.
+    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
+        Ok(self.len().await? == 0)
+    }
+
+    /// Every value, in order.
+    pub async fn values(&self) -> Result<Vec<T>, ObjectError> {
+        self.handle.read(|| vec![Key::all()], |set| set.entries().keys().cloned().collect()).await
+    }
+}

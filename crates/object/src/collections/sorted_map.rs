@@ -1,0 +1,75 @@
+//! A map with an order: ranges of keys, the first and the last.
+
+use std::ops::RangeBounds;
+
+use super::{MapState, Name, Placed, Put, Remove, Value, handle};
+use crate::error::ObjectError;
+use crate::key::Key;
+
+handle! {
+    /// A map that is asked for ranges of its keys. It has the state of a [`Map`](super::Map). A transaction that reads a range conflicts
+    /// with every change of the map, because a key may come into the range that was not there.
+    SortedMap<K: Name, V: Value>, MapState<K, V>
+}
+
+impl<K: Name, V: Value> SortedMap<K, V> {
+    /// The value of `key`.
+    pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
+        let value = |map: &MapState<K, V>| map.entries().get(key).map(|placed| placed.value.clone());
+        self.handle.read(|| vec![Key::of(key)], value).await
+    }
+
+    /// Gives `key` a value and returns the one that it had.
+    pub async fn put(&self, key: K, value: V) -> Result<Option<V>, ObjectError> {
+        self.handle.call(Put { key, value }).await
+    }
+
+    /// Removes `key` and returns the value that it had.
+    pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
+        self.handle.call(Remove { key }).await
+    }
+
+    /// The keys of a range and their values, in order, at most `limit` of them. A range whose start lies after its end is empty.
+    pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
+        let within = |map: &MapState<K, V>| {
+            // Not the tree's own `range`, which panics where the start lies after the end.
+            let after_start = |key: &K| match range.start_bound() {
+                std::ops::Bound::Included(start) => key >= start,
+                std::ops::Bound::Excluded(start) => key > start,
+                std::ops::Bound::Unbounded => true,
+            };
+            let start = range.start_bound().cloned();
+            let from = map.entries().range((start, std::ops::Bound::Unbounded));
+            from.skip_while(|(key, _)| !after_start(key))
+                .take_while(|(key, _)| range.contains(key))
+                .take(limit)
+                .map(owned)
+                .collect()
+        };
+        self.handle.read(|| vec![Key::all()], within).await
+    }
+
+    /// The first key and its value.
+    pub async fn first(&self) -> Result<Option<(K, V)>, ObjectError> {
+        self.handle.read(|| vec![Key::all()], |map| map.entries().first_key_value().map(owned)).await
+    }
+
+    /// The last key and its value.
+    pub async fn last(&self) -> Result<Option<(K, V)>, ObjectError> {
+        self.handle.read(|| vec![Key::all()], |map| map.entries().last_key_value().map(owned)).await
+    }
+
+    /// How many keys there are.
+    pub async fn len(&self) -> Result<usize, ObjectError> {
+        self.handle.read(|| vec![Key::all()], |map| map.entries().len()).await
+    }
+
+    /// Whether there is no key.
+    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
+        Ok(self.len().await? == 0)
+    }
+}
+
+fn owned<K: Clone, V: Clone>((key, placed): (&K, &Placed<V>)) -> (K, V) {
+    (key.clone(), placed.value.clone())
+}

@@ -1,0 +1,118 @@
+//! What calls on objects fail with. Each error names the object and the position, and says by its kind whether trying again
+//! can help.
+
+use ithaca_log::client::{ClientError, ErrorClass};
+use ithaca_log::pos::LogPos;
+use thiserror::Error;
+
+use crate::key::Key;
+use crate::object::CallError;
+use crate::record::TxId;
+use crate::tx::TxFull;
+use crate::view::Fault;
+
+/// Why a transaction was not committed: another one has written what it depends on.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("aborted: {key} of `{object}` was written at position {pos}{}", by.map(|id| format!(" by transaction {id}")).unwrap_or_default())]
+pub struct Aborted {
+    /// The object, by the name that it was opened by.
+    pub object: String,
+    /// Which part of it.
+    pub key: Key,
+    /// Where the other transaction stands in the log.
+    pub pos: LogPos,
+    /// The other transaction, if its record could be read; an append that had to take another position may have been in its
+    /// own way.
+    pub by: Option<TxId>,
+}
+
+/// Why a call on an object, or on a transaction, failed.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum ObjectError {
+    /// The log did not do it. Nothing was changed, and trying again may help.
+    #[error(transparent)]
+    Log(Box<ClientError>),
+    /// The transaction was not committed. Run it again.
+    #[error(transparent)]
+    Aborted(#[from] Aborted),
+    /// The transaction may or may not be committed; its outcome can be asked for.
+    #[error("outcome of transaction {id} unknown: {cause}")]
+    Unknown {
+        /// Which transaction.
+        id: TxId,
+        /// What kept the answer away.
+        cause: Box<ClientError>,
+    },
+    /// The object cannot be read from some position on: its stream holds what cannot be applied, or it is not deterministic.
+    #[error("object `{object}`: {fault}")]
+    Stopped {
+        /// The object's name.
+        object: String,
+        /// Where, and why.
+        fault: Fault,
+    },
+    /// A call that the object cannot do.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A snapshot that the log does not reach yet.
+    #[error("the log ends at position {tail}: there is no state of `{object}` up to {snapshot}")]
+    NotYet {
+        /// The object's name.
+        object: String,
+        /// What was asked for: the state that reflects every position below.
+        snapshot: LogPos,
+        /// The log's tail.
+        tail: LogPos,
+    },
+    /// The object is open as another type of object.
+    #[error("`{object}` is open as a {found}, not as a {wanted}")]
+    OtherType {
+        /// The object's name.
+        object: String,
+        /// What it is open as.
+        found: &'static str,
+        /// What it was to be opened as.
+        wanted: &'static str,
+    },
+    /// A change of an object that is open as of a position.
+    #[error("`{object}` is open as of position {snapshot}, where it cannot be changed")]
+    ReadOnly {
+        /// The object's name.
+        object: String,
+        /// The position below which it reflects everything.
+        snapshot: LogPos,
+    },
+    /// The transaction takes no more.
+    #[error(transparent)]
+    Full(#[from] TxFull),
+    /// The transaction has ended.
+    #[error("the transaction has ended")]
+    Ended,
+    /// Too many transactions of unknown outcome, or too many at once: no id is left.
+    #[error("transaction {oldest} has no outcome yet, and too many came after it")]
+    TooManyOpen {
+        /// The oldest one.
+        oldest: TxId,
+    },
+}
+
+impl From<ClientError> for ObjectError {
+    fn from(error: ClientError) -> Self {
+        Self::Log(Box::new(error))
+    }
+}
+
+impl ObjectError {
+    /// What kind of failure it is.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Log(error) => error.class(),
+            Self::Aborted(_) | Self::NotYet { .. } => ErrorClass::No,
+            Self::Unknown { .. } | Self::TooManyOpen { .. } => ErrorClass::Unavailable,
+            Self::Stopped { .. } => ErrorClass::Damaged,
+            Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
+                ErrorClass::Usage
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Replicated data structures and transactions over the log.
+//!
+//! * [`object`]: what an object is; [`collections`]: those that are built in.
+//! * [`record`]: what the log holds of it, one entry for each committed transaction.
+//! * [`Runtime`]: the objects of a program, over a client of the log.
+//! * [`view`]: an object's state, made of records; [`tx`]: a transaction, [`key`]: what transactions conflict by.
+
+pub mod collections;
+mod error;
+pub mod key;
+pub mod limits;
+#[cfg(test)]
+mod model;
+pub mod object;
+pub mod planted;
+pub mod record;
+mod requests;
+mod runtime;
+pub mod tx;
+pub mod view;
+#[cfg(test)]
+mod view_tests;
+
+pub use ithaca_log::pos::LogPos;
+/// Makes a replicated object of a struct: stands before a block of its methods, of which some are marked.
+///
+/// | mark | method | on the handle |
+/// |---|---|---|
+/// | `#[accessor]` | reads: `&self`, gives something | reads the newest state, an old one, or a transaction's |
+/// | `#[mutator]` | changes: `&mut self`, gives nothing | is appended; nothing is read |
+/// | `#[accessor_mutator]` | changes and gives something | is appended, and gives what it gives at its own position |
+/// | `#[transactional]` | `async fn(this: &Handle, tx: &Tx, ..)` that gives a `Result` | one transaction, again after conflicts |
+///
+/// The struct MUST implement `Default`, `Clone`, `Serialize` and `Deserialize`, and its marked methods MUST be deterministic. For a struct
+/// `User` it makes `UserHandle`, with `open`, `within`, `at` and each marked method as an `async` one that gives a `Result`; and for
+/// each mutator a struct of its arguments. A method's name and its parameters' names are in records and never change.
+///
+/// `key = parameter` in a mark says that the method is about the part of the object which that parameter names, so that transactions
+/// over other parts do not conflict with it. What is about several parts leaves it out.
+///
+/// Changes are taken back by copies of the whole struct; a large one implements [`object::Object`] by hand.
+pub use ithaca_object_macros::object as object_type;
+#[doc(hidden)]
+pub use serde;
+
+pub use error::{Aborted, ObjectError};
+pub use runtime::{Begin, Committed, Handle, Outcome, Runtime, RuntimeOptions, Tx, TxOptions};
+pub use tx::Isolation;

@@ -1,0 +1,176 @@
+//! What an object is: a state, and mutators that change it in the same way wherever they are applied.
+//!
+//! ```text
+//!   a program calls           put("k", 7)
+//!     its arguments           {"key": "k", "value": 7}            a record in the object's stream of the log
+//!                                    │
+//!        ┌───────────────────────────┼───────────────────────────┐
+//!        ▼                           ▼                           ▼
+//!   view here: apply            view there: apply         view of next year: apply
+//!   state, result               state                     state
+//! ```
+//!
+//! An object MUST be deterministic: the state after a record and the record's results are a function of the records before
+//! it. It MUST NOT look at clocks, random numbers, addresses, or anything else that another program would see otherwise;
+//! what depends on such things is an argument. It MUST tell every change by an undo, so that its view can go back to a
+//! snapshot. Whatever it returns belongs to the caller.
+
+use std::any::Any;
+
+use bytes::Bytes;
+use ithaca_log::pos::{LogPos, StreamId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use crate::key::Keys;
+use crate::record::Call;
+
+/// A replicated data structure. Its default is the empty one, which position 0 of the log has; its MessagePack is its
+/// checkpoint.
+pub trait Object: Default + Serialize + DeserializeOwned + 'static {
+    /// What it is called in messages.
+    const TYPE: &'static str;
+    /// Its mutators. A record may call these and no others.
+    const METHODS: &'static [Method<Self>];
+    /// How a change is taken back: see [`Object::exchange`].
+    type Undo: 'static;
+
+    /// Exchanges what `undo` holds with what the state has in its place. The first time this takes the change back, the
+    /// second time it makes it again, and so on. Undos are exchanged newest first to go back and oldest first to return.
+    fn exchange(&mut self, undo: &mut Self::Undo);
+
+    /// A digest of the state: MUST be the same for the same state, and should differ for others. It is asked for every
+    /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records. The default makes a checkpoint for it, so an object that may
+    /// be large keeps one up to date instead.
+    fn digest(&self) -> u64 {
+        match rmp_serde::to_vec_named(self) {
+            Ok(bytes) => digest_of(&[&bytes]),
+            // What cannot be encoded has no digest to compare, and no checkpoint.
+            Err(_) => 0,
+        }
+    }
+}
+
+/// A digest of some pieces of bytes, one after the other. Not for keeping out those who mean harm.
+pub fn digest_of(pieces: &[&[u8]]) -> u64 {
+    pieces.iter().fold(0x9E37_79B9_7F4A_7C15, |digest, piece| {
+        let word = u64::from(crc32c::crc32c(piece)) | (piece.len() as u64) << 32;
+        let mixed = (digest ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        mixed ^ (mixed >> 32)
+    })
+}
+
+/// A method that changes the object. Its fields are its arguments; fields that a reader does not know are ignored, and those
+/// that it misses have their defaults if the field says so.
+pub trait Mutator<O: Object>: Serialize + DeserializeOwned + 'static {
+    /// Its name in records: at most [`METHOD_MAX_BYTES`](crate::limits::METHOD_MAX_BYTES). It never changes.
+    const NAME: &'static str;
+    /// What it gives back to whoever called it.
+    type Output: 'static;
+
+    /// What it depends on and what it changes, whatever the state is.
+    fn keys(&self) -> Keys;
+
+    /// Does it. Every change is pushed to `undo`, in order. `pos` is where the record stands in the log; while a transaction
+    /// is not committed it is the transaction's snapshot, so a result MUST NOT depend on it.
+    fn apply(self, object: &mut O, pos: LogPos, undo: &mut Vec<O::Undo>) -> Self::Output;
+}
+
+/// Why a call cannot be applied.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// The object has no such mutator.
+    #[error("a {object} has no method `{method}`")]
+    UnknownMethod {
+        /// What the object is.
+        object: &'static str,
+        /// The mutator's name.
+        method: String,
+    },
+    /// The arguments are not those of the mutator.
+    #[error("`{method}`: {error}")]
+    Arguments {
+        /// The mutator's name.
+        method: &'static str,
+        /// What is wrong with them.
+        error: String,
+    },
+}
+
+/// What a call gave back; `None` if nobody wanted it.
+pub type Output = Option<Box<dyn Any>>;
+
+type Apply<O> = fn(&[u8], &mut O, LogPos, &mut Vec<<O as Object>::Undo>, bool) -> Result<Output, CallError>;
+
+/// A mutator as views know it: by its name.
+pub struct Method<O: Object> {
+    name: &'static str,
+    apply: Apply<O>,
+    keys: fn(&[u8]) -> Result<Keys, CallError>,
+}
+
+impl<O: Object> Method<O> {
+    /// That of the mutator `M`.
+    pub const fn of<M: Mutator<O>>() -> Self {
+        Self { name: M::NAME, apply: apply::<O, M>, keys: keys::<O, M> }
+    }
+
+    /// The object's method of this name.
+    pub(crate) fn find(name: &[u8]) -> Result<&'static Self, CallError> {
+        O::METHODS.iter().find(|method| method.name.as_bytes() == name).ok_or_else(|| {
+            let method = String::from_utf8_lossy(name).into_owned();
+            CallError::UnknownMethod { object: O::TYPE, method }
+        })
+    }
+
+    /// Applies a call, and gives its result if it is `wanted`. On an error nothing was changed.
+    pub(crate) fn apply(
+        &self,
+        arguments: &[u8],
+        object: &mut O,
+        pos: LogPos,
+        undo: &mut Vec<O::Undo>,
+        wanted: bool,
+    ) -> Result<Output, CallError> {
+        (self.apply)(arguments, object, pos, undo, wanted)
+    }
+
+    /// The keys of a call with these arguments.
+    pub(crate) fn keys(&self, arguments: &[u8]) -> Result<Keys, CallError> {
+        (self.keys)(arguments)
+    }
+}
+
+/// What a call of an object of this kind depends on and changes.
+pub fn keys_of<O: Object>(call: &Call) -> Result<Keys, CallError> {
+    Method::<O>::find(&call.method)?.keys(&call.arguments)
+}
+
+/// The call of a mutator on the object of `stream`.
+pub fn call_of<O: Object, M: Mutator<O>>(stream: StreamId, mutator: &M) -> Result<Call, CallError> {
+    let arguments = rmp_serde::to_vec_named(mutator)
+        .map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })?;
+    Ok(Call { stream, method: Bytes::from_static(M::NAME.as_bytes()), arguments: arguments.into() })
+}
+
+fn decode<O: Object, M: Mutator<O>>(arguments: &[u8]) -> Result<M, CallError> {
+    let invalid = |error: rmp_serde::decode::Error| error.to_string();
+    rmp_serde::from_slice(arguments)
+        .map_err(|error| CallError::Arguments { method: M::NAME, error: invalid(error) })
+}
+
+fn apply<O: Object, M: Mutator<O>>(
+    arguments: &[u8],
+    object: &mut O,
+    pos: LogPos,
+    undo: &mut Vec<O::Undo>,
+    wanted: bool,
+) -> Result<Output, CallError> {
+    let output = decode::<O, M>(arguments)?.apply(object, pos, undo);
+    Ok(wanted.then(|| Box::new(output) as Box<dyn Any>))
+}
+
+fn keys<O: Object, M: Mutator<O>>(arguments: &[u8]) -> Result<Keys, CallError> {
+    Ok(decode::<O, M>(arguments)?.keys())
+}

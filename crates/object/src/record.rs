@@ -1,0 +1,254 @@
+//! The record of a committed transaction: what one entry of the log says to the objects whose streams it is in.
+//!
+//! A record is a list of calls in the order in which they are applied. Only what was committed is in the log, so whoever
+//! reads a record applies it without asking anybody. A call that stands by itself is a transaction of one call. Bytes:
+//! docs/format/object.md.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ithaca_env::codec::{DecodeError, Decoder, Encoder};
+use ithaca_env::record::{self, RecordError};
+use ithaca_log::pos::{LogPos, StreamId};
+
+use crate::limits;
+
+/// The first bytes of every record.
+pub const MAGIC: [u8; 4] = *b"ITob";
+/// The newest version that is read, and the one that is written.
+pub const VERSION: u16 = 1;
+
+/// A transaction, by its client and that client's own number for it. The same transaction has the same number each time it
+/// is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TxId {
+    /// The client: a random number that it drew when it started.
+    pub client: u64,
+    /// The client's number for the transaction, from 0 on.
+    pub request: u64,
+}
+
+impl std::fmt::Display for TxId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}:{}", self.client, self.request)
+    }
+}
+
+/// One call of a mutator of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The object's stream.
+    pub stream: StreamId,
+    /// The mutator's name: at most [`limits::METHOD_MAX_BYTES`] of UTF-8.
+    pub method: Bytes,
+    /// Its arguments: a map of MessagePack by field name.
+    pub arguments: Bytes,
+}
+
+/// What an object's state was, as the record's client saw it before it wrote the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The object's stream.
+    pub stream: StreamId,
+    /// The log position of the last record that the state reflects.
+    pub pos: LogPos,
+    /// The state's digest.
+    pub digest: u64,
+}
+
+/// A committed transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Which it is.
+    pub id: TxId,
+    /// The client does not try any request below this number again.
+    pub settled: u64,
+    /// Digests of states, at most one of each object, for views to compare with their own.
+    pub checks: Vec<Check>,
+    /// The calls, in the order in which they are applied; at least one.
+    pub calls: Vec<Call>,
+}
+
+/// The streams of calls, each once, in the order of their first calls.
+pub(crate) fn streams_of(calls: &[Call]) -> Vec<StreamId> {
+    let mut streams: Vec<StreamId> = Vec::new();
+    for call in calls {
+        if !streams.contains(&call.stream) {
+            streams.push(call.stream);
+        }
+    }
+    streams
+}
+
+impl Record {
+    /// The streams that its calls are of, each once, in the order of their first calls.
+    pub fn streams(&self) -> Vec<StreamId> {
+        streams_of(&self.calls)
+    }
+
+    /// Its bytes. Panics if it is over a limit; whoever gathers calls keeps to them.
+    pub fn encode(&self) -> Bytes {
+        let streams = self.streams();
+        assert!(streams.len() <= limits::OBJECTS_MAX_COUNT, "{} objects", streams.len());
+        assert!(self.calls.len() <= limits::CALLS_MAX_COUNT, "{} calls", self.calls.len());
+        let number = |stream: StreamId| streams.iter().position(|known| *known == stream);
+        let checks: Vec<(usize, &Check)> =
+            self.checks.iter().filter_map(|check| Some((number(check.stream)?, check))).collect();
+        record::encode(MAGIC, VERSION, |out: &mut BytesMut| {
+            out.put_u64_le(self.id.client);
+            out.put_u64_le(self.id.request);
+            out.put_u64_le(self.settled);
+            out.put_u8(streams.len() as u8);
+            out.put_u8(checks.len() as u8);
+            out.put_u16_le(self.calls.len() as u16);
+            streams.iter().for_each(|stream| out.put_u128_le(stream.0));
+            for (of, check) in checks {
+                out.put_u8(of as u8);
+                out.put_u64_le(check.pos.0);
+                out.put_u64_le(check.digest);
+            }
+            for call in &self.calls {
+                assert!(call.method.len() <= limits::METHOD_MAX_BYTES, "a name of {}", call.method.len());
+                out.put_u8(number(call.stream).unwrap_or_default() as u8);
+                out.put_u8(call.method.len() as u8);
+                out.put_slice(&call.method);
+                out.counted(&call.arguments);
+            }
+        })
+    }
+
+    /// Decodes all of `bytes`, whose memory names and arguments go on to share.
+    pub fn decode(bytes: &Bytes) -> Result<Self, RecordError> {
+        let (_, body) = record::decode(MAGIC, VERSION, bytes)?;
+        let mut decoder = Decoder::new(body);
+        let id = TxId { client: decoder.u64("client")?, request: decoder.u64("request")? };
+        let settled = decoder.u64("settled")?;
+        if settled > id.request || id.request - settled > limits::REQUESTS_AHEAD_MAX {
+            let expected = "a number at or below the request's, by 65,536 at the most";
+            return Err(DecodeError::Invalid { field: "settled", found: settled, expected }.into());
+        }
+        let stream_count = usize::from(decoder.u8("stream count")?);
+        let check_count = usize::from(decoder.u8("check count")?);
+        let call_count = usize::from(decoder.u16("call count")?);
+        within("stream count", stream_count, limits::OBJECTS_MAX_COUNT, "1 to 16 streams")?;
+        within("check count", check_count.max(1), stream_count, "at most one check for each stream")?;
+        within("call count", call_count, limits::CALLS_MAX_COUNT, "1 to 4096 calls")?;
+        let mut streams = Vec::with_capacity(stream_count);
+        for _ in 0..stream_count {
+            streams.push(StreamId(decoder.u128("stream")?));
+        }
+        let mut checks = Vec::with_capacity(check_count);
+        for _ in 0..check_count {
+            let stream = stream_of(&streams, decoder.u8("check's stream")?)?;
+            checks.push(Check {
+                stream,
+                pos: LogPos(decoder.u64("check's position")?),
+                digest: decoder.u64("digest")?,
+            });
+        }
+        let mut calls = Vec::with_capacity(call_count);
+        for _ in 0..call_count {
+            let stream = stream_of(&streams, decoder.u8("call's stream")?)?;
+            let len = usize::from(decoder.u8("name's length")?);
+            within("name's length", len, limits::METHOD_MAX_BYTES, "1 to 64 bytes")?;
+            let method = bytes.slice_ref(decoder.bytes("name", len)?);
+            let arguments = bytes.slice_ref(decoder.counted("arguments", limits::RECORD_MAX_BYTES)?);
+            calls.push(Call { stream, method, arguments });
+        }
+        decoder.finish()?;
+        Ok(Self { id, settled, checks, calls })
+    }
+}
+
+fn within(field: &'static str, count: usize, max: usize, expected: &'static str) -> Result<(), DecodeError> {
+    match count {
+        0 => Err(DecodeError::Invalid { field, found: 0, expected }),
+        count if count > max => Err(DecodeError::Invalid { field, found: count as u64, expected }),
+        _ => Ok(()),
+    }
+}
+
+fn stream_of(streams: &[StreamId], number: u8) -> Result<StreamId, DecodeError> {
+    let expected = "the number of a stream of the record";
+    let invalid = DecodeError::Invalid { field: "stream number", found: number.into(), expected };
+    streams.get(usize::from(number)).copied().ok_or(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Record {
+        let call = |stream: u128, method: &'static str, arguments: &'static [u8]| Call {
+            stream: StreamId(stream),
+            method: Bytes::from_static(method.as_bytes()),
+            arguments: Bytes::from_static(arguments),
+        };
+        Record {
+            id: TxId { client: 0xC0FF_EE00_1111_2222, request: 9 },
+            settled: 7,
+            checks: vec![Check { stream: StreamId(0xB0B), pos: LogPos(40), digest: 0x0123_4567_89AB_CDEF }],
+            calls: vec![
+                // {"key": "k", "value": 7}, {"amount": -1}, {}
+                call(0xA11CE, "put", b"\x82\xA3key\xA1k\xA5value\x07"),
+                call(0xB0B, "add", b"\x81\xA6amount\xFF"),
+                call(0xA11CE, "clear", b"\x80"),
+            ],
+        }
+    }
+
+    /// What decodes goes back to bytes that decode to the same.
+    fn check_bytes(bytes: &Bytes) {
+        if let Ok(record) = Record::decode(bytes) {
+            let again = Record::decode(&record.encode());
+            let known = |check: &&Check| record.streams().contains(&check.stream);
+            let checks = record.checks.iter().filter(known).copied().collect();
+            assert_eq!(again, Ok(Record { checks, ..record.clone() }));
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_bytes_that_it_has_always_had() {
+        let bytes = sample().encode();
+        assert_eq!(Record::decode(&bytes), Ok(sample()));
+        let words: Vec<String> =
+            bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+        let lines: String = words.chunks(8).map(|line| format!("  {}\n", line.join(" "))).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt");
+        let head = "A record of an object, in hexadecimal. docs/format/object.md explains it.\n\nrecord\n";
+        ithaca_env::real::golden::check(path, &format!("{head}{lines}"));
+    }
+
+    #[test]
+    fn no_cut_and_no_change_of_a_byte_makes_the_decoder_panic() {
+        // The body is damaged under a checksum that fits, so that every field is met.
+        let bytes = sample().encode();
+        let body = bytes.slice(12..bytes.len() - 4);
+        let wrapped = |body: &[u8]| record::encode(MAGIC, VERSION, |out: &mut BytesMut| out.put_slice(body));
+        for len in 0..body.len() {
+            assert!(Record::decode(&wrapped(&body[..len])).is_err(), "{len} bytes");
+        }
+        for at in 0..body.len() {
+            for value in [0, 1, 2, 0x7F, 0x80, 0xFF] {
+                let mut damaged = body.to_vec();
+                damaged[at] = value;
+                check_bytes(&wrapped(&damaged));
+            }
+        }
+        assert!(Record::decode(&wrapped(&[&body[..], &[0]].concat())).is_err(), "nothing may follow");
+        assert!(Record::decode(&Bytes::from_static(b"ITob")).is_err());
+    }
+
+    #[test]
+    fn bytes_that_nobody_has_made_do_not_panic_either() {
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let len = usize::from(next());
+            let body: Vec<u8> =
+                (0..len).map(|at| if at < 8 || next() > 128 { next() } else { at as u8 % 3 }).collect();
+            check_bytes(&record::encode(MAGIC, VERSION, |out: &mut BytesMut| out.put_slice(&body)));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Which transactions were applied, so that one that is in the log twice is applied once.
+//!
+//! A client that does not know what became of a transaction tries it again under the same id. Whether a record is the first
+//! of its id is decided by the records before it in the stream and by nothing else, so every view decides alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+use crate::record::TxId;
+
+/// What is remembered of one client.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+struct Client {
+    /// It tries nothing below this again.
+    settled: u64,
+    /// What was applied from there on.
+    applied: BTreeSet<u64>,
+    /// The number of its last record among all.
+    last: u64,
+}
+
+/// The requests that were applied, of as many clients as are remembered.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Requests {
+    clients: BTreeMap<u64, Client>,
+    /// Clients by the numbers of their last records.
+    by_last: BTreeMap<u64, u64>,
+    records: u64,
+}
+
+impl Requests {
+    /// Notes the record of `id`, whose client tries nothing below `settled` again. False if it was applied before.
+    pub(crate) fn note(&mut self, id: TxId, settled: u64) -> bool {
+        self.records += 1;
+        let client = self.clients.entry(id.client).or_default();
+        if id.request < client.settled || !client.applied.insert(id.request) {
+            return false;
+        }
+        if settled > client.settled {
+            client.settled = settled;
+            client.applied = client.applied.split_off(&settled);
+        }
+        self.by_last.remove(&client.last);
+        client.last = self.records;
+        self.by_last.insert(self.records, id.client);
+        if self.clients.len() > limits::CLIENTS_MAX_COUNT
+            && let Some((_, oldest)) = self.by_last.pop_first()
+        {
+            self.clients.remove(&oldest);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_the_first_of_its_number_once_in_whatever_order_they_come() {
+        let mut requests = Requests::default();
+        let mut note = |client, request, settled| requests.note(TxId { client, request }, settled);
+        assert!(note(1, 0, 0) && note(1, 2, 0) && note(1, 1, 0));
+        assert!(!note(1, 2, 0) && !note(1, 0, 0));
+        assert!(note(2, 0, 0), "another client's");
+        assert!(note(1, 3, 3), "all below three are settled");
+        assert!(!note(1, 1, 1), "and stay applied");
+    }
+
+    #[test]
+    fn clients_are_forgotten_in_the_order_of_their_last_records() {
+        let mut requests = Requests::default();
+        for client in 0..limits::CLIENTS_MAX_COUNT as u64 {
+            assert!(requests.note(TxId { client, request: 0 }, 0));
+        }
+        assert!(requests.note(TxId { client: 0, request: 1 }, 0));
+        assert!(requests.note(TxId { client: u64::MAX, request: 0 }, 0), "one more than are remembered");
+        assert!(!requests.note(TxId { client: 0, request: 1 }, 0), "of whom there was news");
+        assert!(requests.note(TxId { client: 1, request: 0 }, 0), "the oldest is forgotten");
+        assert_eq!(requests.clients.len(), limits::CLIENTS_MAX_COUNT);
+        assert_eq!(requests.clients.len(), requests.by_last.len());
+    }
+}

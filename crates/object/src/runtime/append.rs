@@ -1,0 +1,210 @@
+//! Committing: one entry in all streams of a transaction, once, whatever the answers that get lost.
+//!
+//! A commit whose outcome the log's client cannot tell is looked for in the log, and tried again under the same id if it is
+//! not there; views apply an id once. An id stays open until its outcome is known: every record says below which number nothing of
+//! its client is tried again, and one that may still come must not fall below that.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_log::client::{ClientError, EntryKind, Placed};
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::stream::{Condition, ConflictKey};
+
+use super::Inner;
+use super::outcome::Outcome;
+use crate::error::{Aborted, ObjectError};
+use crate::key::Key;
+use crate::limits;
+use crate::record::{Call, Record, TxId};
+use crate::tx::Transaction;
+
+/// The wait before a commit of unknown outcome is tried again.
+const RETRY_WAIT: Duration = Duration::from_millis(5);
+
+/// How often a snapshot moves to where the sequencer remembers, which moves on while the log grows.
+const MOVES_MAX: u32 = 16;
+
+/// Ids that this program has given out and that have no outcome yet.
+pub(super) struct OpenRequests {
+    client: u64,
+    next: u64,
+    open: BTreeSet<u64>,
+}
+
+impl OpenRequests {
+    pub(super) fn new(client: u64) -> Self {
+        Self { client, next: 0, open: BTreeSet::new() }
+    }
+
+    /// A new id, and the number below which everything has its outcome.
+    fn open(&mut self) -> Result<(TxId, u64), ObjectError> {
+        let request = self.next;
+        let settled = self.open.first().copied().unwrap_or(request);
+        if request - settled >= limits::REQUESTS_AHEAD_MAX {
+            return Err(ObjectError::TooManyOpen { oldest: TxId { client: self.client, request: settled } });
+        }
+        self.next += 1;
+        self.open.insert(request);
+        Ok((TxId { client: self.client, request }, settled))
+    }
+}
+
+/// What is to be appended.
+pub(super) struct Plan {
+    pub(super) id: TxId,
+    pub(super) settled: u64,
+    pub(super) streams: Vec<StreamId>,
+    pub(super) condition: Condition,
+    pub(super) calls: Vec<Call>,
+}
+
+/// What came of one attempt.
+enum Tried {
+    /// It stands at this position.
+    Stands(LogPos),
+    /// Somebody else has written what it depends on.
+    Conflict(ConflictKey, LogPos),
+    /// What was written below is not remembered.
+    TooOld(LogPos),
+    /// It certainly did not happen, and may be tried again.
+    Again,
+    /// It certainly did not happen.
+    Failed(ClientError),
+    /// It may stand at or above this position.
+    Unknown(LogPos, Box<ClientError>),
+}
+
+impl Inner {
+    /// Gives out an id.
+    pub(super) fn open_request(&self) -> Result<(TxId, u64), ObjectError> {
+        self.requests.borrow_mut().open()
+    }
+
+    /// Appends the record. `tx` is the transaction whose snapshot may have to move.
+    pub(super) async fn append(
+        self: &Rc<Self>,
+        plan: Plan,
+        mut tx: Option<&mut Transaction>,
+    ) -> Result<LogPos, ObjectError> {
+        let Plan { id, settled, streams, mut condition, calls } = plan;
+        let checks = streams.iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
+        let record = Rc::new(Record { id, settled, checks, calls });
+        let entry = record.encode();
+        let mut unknown: Option<(LogPos, Box<ClientError>)> = None;
+        let (mut attempts, mut moves) = (0, 0);
+        let result = loop {
+            let placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
+            let tried = self.tried(placed, &record).await;
+            // What is refused now may stand since an earlier attempt.
+            if let (Tried::Conflict(..) | Tried::TooOld(_), Some((after, cause))) = (&tried, &unknown) {
+                match self.find(streams[0], id, *after).await {
+                    Ok(Outcome::Committed { pos }) => break Ok(pos),
+                    Ok(Outcome::NotFound { .. }) => unknown = None,
+                    Err(_) => return Err(ObjectError::Unknown { id, cause: cause.clone() }),
+                }
+            }
+            match tried {
+                Tried::Stands(pos) => break Ok(pos),
+                Tried::Conflict(key, pos) => break Err(self.aborted(key, pos, tx.as_deref()).await.into()),
+                Tried::TooOld(low_water) => {
+                    if let Some(tx) = tx.as_deref_mut() {
+                        match self.validate(tx, low_water).await {
+                            Ok(()) => tx.move_to(low_water),
+                            Err(error) => break Err(error),
+                        }
+                    }
+                    condition.snapshot = low_water;
+                    moves += 1;
+                    if moves > MOVES_MAX {
+                        break Err(ClientError::TooOld { low_water }.into());
+                    }
+                    continue;
+                }
+                Tried::Failed(error) => match unknown {
+                    None => break Err(error.into()),
+                    Some((_, cause)) => return Err(ObjectError::Unknown { id, cause }),
+                },
+                Tried::Unknown(after, cause) => {
+                    let after = unknown.map_or(after, |(earlier, _)| earlier.min(after));
+                    unknown = Some((after, cause));
+                }
+                Tried::Again => {}
+            }
+            attempts += 1;
+            if attempts >= self.options.attempts {
+                match unknown {
+                    Some((_, cause)) => return Err(ObjectError::Unknown { id, cause }),
+                    None => break Err(ClientError::Overtaken { pos: condition.snapshot }.into()),
+                }
+            }
+            self.env.sleep(RETRY_WAIT).await;
+        };
+        self.requests.borrow_mut().open.remove(&id.request);
+        result
+    }
+
+    /// What an answer of the log means; an entry at a known position is looked at.
+    async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, record: &Rc<Record>) -> Tried {
+        match placed {
+            Ok(placed) => {
+                for place in &placed.places {
+                    if let Some(slot) = self.slot(place.stream) {
+                        slot.offer(placed.pos, place.previous, record);
+                    }
+                }
+                Tried::Stands(placed.pos)
+            }
+            Err(ClientError::Conflict { key, pos }) => Tried::Conflict(key, pos),
+            Err(ClientError::TooOld { low_water }) => Tried::TooOld(low_water),
+            Err(ClientError::Overtaken { .. }) => Tried::Again,
+            Err(ClientError::OutcomeUnknown { pos, cause }) => match self.stands_at(pos, record.id).await {
+                Ok(true) => Tried::Stands(pos),
+                Ok(false) => Tried::Again,
+                Err(_) => Tried::Unknown(pos, cause),
+            },
+            Err(ClientError::OutcomeUnknownAfter { after, cause }) => Tried::Unknown(after, cause),
+            Err(error) => Tried::Failed(error),
+        }
+    }
+
+    /// Whether the record of `id` stands at a position. Decides it: what is not there by now never will be.
+    async fn stands_at(&self, pos: LogPos, id: TxId) -> Result<bool, ClientError> {
+        if self.client.fill(pos).await? != EntryKind::Data {
+            return Ok(false);
+        }
+        let entry = self.client.read(pos).await?;
+        Ok(Record::decode(&entry.data).is_ok_and(|record| record.id == id))
+    }
+
+    /// What a transaction aborts for: the key by its name, and the other transaction if it can be read.
+    async fn aborted(&self, key: ConflictKey, pos: LogPos, tx: Option<&Transaction>) -> Aborted {
+        let entry = self.client.read(pos).await.ok();
+        let by = entry.and_then(|entry| Record::decode(&entry.data).ok()).map(|record| record.id);
+        let name = tx.map_or_else(Key::all, |tx| tx.name_of(key));
+        Aborted { object: self.name_of(key.stream), key: name, pos, by }
+    }
+
+    /// Looks at what was written to the objects that a transaction depends on from its snapshot up to `low_water`, below which the
+    /// sequencer does not remember it.
+    async fn validate(&self, tx: &Transaction, low_water: LogPos) -> Result<(), ObjectError> {
+        for stream in tx.depends_on() {
+            let Some(slot) = self.slot(stream) else { continue };
+            let mut next = tx.snapshot();
+            while next < low_water {
+                let part = self.client.read_stream(stream, next..low_water, self.options.read_bytes).await?;
+                for entry in &part.entries {
+                    let Ok(record) = Record::decode(&entry.data) else { continue };
+                    let conflict = tx.check_against(stream, entry.pos, &record, |call| slot.keys_of(call))?;
+                    if let Some(conflict) = conflict {
+                        let (key, pos, by) = (conflict.key, conflict.pos, conflict.by);
+                        return Err(Aborted { object: slot.name().to_owned(), key, pos, by }.into());
+                    }
+                }
+                next = part.upto;
+            }
+        }
+        Ok(())
+    }
+}

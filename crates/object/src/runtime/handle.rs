@@ -1,0 +1,179 @@
+//! A handle of an object: reads and calls, now, as of a position, or in a transaction.
+
+use std::any::Any;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::stream::Condition;
+
+use super::Runtime;
+use super::append::Plan;
+use super::slot::Slot;
+use super::transaction::{Tx, TxOptions};
+use crate::error::ObjectError;
+use crate::key::{Key, Keys};
+use crate::object::{Mutator, Object, call_of};
+use crate::tx::condensed;
+
+/// What reads are of, and where calls go.
+#[derive(Clone)]
+enum Mode {
+    /// The newest state: linearizable.
+    Latest,
+    /// A state that was the newest at some moment within this span.
+    Within(Duration),
+    /// The state that reflects every position below this one.
+    At(LogPos),
+    /// A transaction's snapshot and what it wrote itself.
+    In(Tx),
+}
+
+/// An open object. Cheap to clone.
+pub struct Handle<O: Object> {
+    slot: Rc<Slot<O>>,
+    mode: Mode,
+}
+
+impl<O: Object> Clone for Handle<O> {
+    fn clone(&self) -> Self {
+        Self { slot: Rc::clone(&self.slot), mode: self.mode.clone() }
+    }
+}
+
+impl<O: Object> Handle<O> {
+    pub(super) fn new(slot: Rc<Slot<O>>) -> Self {
+        Self { slot, mode: Mode::Latest }
+    }
+
+    /// The object's stream.
+    pub fn stream(&self) -> StreamId {
+        self.slot.stream
+    }
+
+    /// The object in a transaction: reads are of its snapshot and of what it wrote; calls take effect when it commits.
+    pub fn within(&self, tx: &Tx) -> Self {
+        Self { slot: Rc::clone(&self.slot), mode: Mode::In(tx.clone()) }
+    }
+
+    /// The object as it was when it reflected every position of the log below `snapshot`. It can be read and not changed.
+    pub fn at(&self, snapshot: LogPos) -> Self {
+        Self { slot: Rc::clone(&self.slot), mode: Mode::At(snapshot) }
+    }
+
+    /// The object for reads that may be as old as `bound`: they ask the sequencer only if nobody has within that time.
+    pub fn stale(&self, bound: Duration) -> Self {
+        Self { slot: Rc::clone(&self.slot), mode: Mode::Within(bound) }
+    }
+
+    /// Reads the object. `keys` says what part of it, for transactions: what `read` returns MUST depend on nothing else.
+    ///
+    /// Outside of a transaction it is linearizable: it reflects everything that was acknowledged before the call.
+    pub async fn read<T>(
+        &self,
+        keys: impl FnOnce() -> Vec<Key>,
+        read: impl FnOnce(&O) -> T,
+    ) -> Result<T, ObjectError> {
+        match &self.mode {
+            Mode::Latest => self.slot.sync().await?,
+            Mode::Within(bound) => self.slot.sync_within(*bound).await?,
+            Mode::At(snapshot) => return self.slot.read_at(*snapshot, &[], |state, _| read(state)).await,
+            Mode::In(tx) => return tx.read(&self.slot, keys(), |state, _| read(state)).await,
+        }
+        let view = self.slot.state()?;
+        let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
+        Ok(read(state))
+    }
+
+    /// Calls a mutator and gives its result. On return the call is on stable storage and applied; in a transaction it takes
+    /// effect when that commits, and the result is what it is at the snapshot, which the commit checks.
+    ///
+    /// Errors: `Unknown` (it may have happened); after any other one it did not.
+    pub async fn call<M: Mutator<O>>(&self, mutator: M) -> Result<M::Output, ObjectError> {
+        self.call_placed(mutator).await.map(|(output, _)| output)
+    }
+
+    /// The same, with the log position of the call; `None` in a transaction.
+    pub async fn call_placed<M: Mutator<O>>(
+        &self,
+        mutator: M,
+    ) -> Result<(M::Output, Option<LogPos>), ObjectError> {
+        let call = call_of::<O, M>(self.stream(), &mutator)?;
+        let keys = mutator.keys();
+        match &self.mode {
+            Mode::In(tx) => {
+                let output = tx.call(&self.slot, call, keys).await?;
+                Ok((self.downcast::<M>(output)?, None))
+            }
+            Mode::At(snapshot) => Err(self.read_only(*snapshot)),
+            Mode::Latest | Mode::Within(_) => {
+                let (id, settled) = self.slot.runtime.open_request()?;
+                let wanted = self.slot.want(id.request);
+                let plan = self.plan(id, settled, vec![call], &keys);
+                let pos = self.slot.runtime.append(plan, None).await?;
+                self.slot.read_to(LogPos(pos.0 + 1)).await?;
+                let output = wanted.take().and_then(|mut results| results.pop());
+                // Whoever stopped at it or before it cannot say.
+                self.slot.state()?;
+                Ok((self.downcast::<M>(output)?, Some(pos)))
+            }
+        }
+    }
+
+    /// Calls a mutator without its result, so that nothing needs to be read. Gives its log position, `None` in a transaction.
+    /// Errors as of [`Handle::call`].
+    pub async fn send<M: Mutator<O>>(&self, mutator: M) -> Result<Option<LogPos>, ObjectError> {
+        let call = call_of::<O, M>(self.stream(), &mutator)?;
+        // Nobody sees what it found, so it may find whatever is there when it is applied.
+        let keys = Keys { reads: Vec::new(), ..mutator.keys() };
+        match &self.mode {
+            Mode::In(tx) => tx.add(&self.slot, call, keys).map(|()| None),
+            Mode::At(snapshot) => Err(self.read_only(*snapshot)),
+            Mode::Latest | Mode::Within(_) => {
+                let (id, settled) = self.slot.runtime.open_request()?;
+                let plan = self.plan(id, settled, vec![call], &keys);
+                self.slot.runtime.append(plan, None).await.map(Some)
+            }
+        }
+    }
+
+    /// Runs `body` as one transaction, again after conflicts; inside of the transaction that this handle is in, if it is in one.
+    pub async fn transact<T, E: From<ObjectError>>(
+        &self,
+        body: impl AsyncFn(&Tx) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match &self.mode {
+            Mode::In(tx) => tx.nested(body).await,
+            Mode::At(snapshot) => Err(self.read_only(*snapshot).into()),
+            Mode::Latest | Mode::Within(_) => {
+                let runtime = Runtime { inner: Rc::clone(&self.slot.runtime) };
+                let (value, _) = runtime.transact(&TxOptions::default(), body).await?;
+                Ok(value)
+            }
+        }
+    }
+
+    fn plan(
+        &self,
+        id: crate::record::TxId,
+        settled: u64,
+        calls: Vec<crate::record::Call>,
+        keys: &Keys,
+    ) -> Plan {
+        let stream = self.stream();
+        let writes = condensed(keys.writes.iter().map(|key| (stream, key.hash())));
+        let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
+        Plan { id, settled, streams: vec![stream], condition, calls }
+    }
+
+    fn read_only(&self, snapshot: LogPos) -> ObjectError {
+        use super::slot::AnySlot;
+        ObjectError::ReadOnly { object: self.slot.name().to_owned(), snapshot }
+    }
+
+    fn downcast<M: Mutator<O>>(&self, output: Option<Box<dyn Any>>) -> Result<M::Output, ObjectError> {
+        let output = output.and_then(|output| output.downcast::<M::Output>().ok());
+        Ok(*output
+            .expect("a method's result has the method's type, and is there when its record is reflected"))
+    }
+}

@@ -1,0 +1,140 @@
+//! The runtime: objects of a program, kept up to date from the log, and transactions over them.
+//!
+//! ```text
+//!   Map, Counter, … ──► Handle ──► Slot: the view of one object, shared by all its handles
+//!                         │          │  reads its stream as far as it is asked for (slot.rs)
+//!        in a transaction │          │  asks where the stream ends, many at once (tails.rs)
+//!                         ▼          ▼
+//!                        Tx ───► append: one entry in all streams, under a condition (append.rs) ──► log
+//! ```
+//!
+//! Nothing is read that nobody asks for: a handle that only writes never reads its stream. It belongs to one environment, and every
+//! call ends by the log client's deadline.
+
+mod append;
+mod handle;
+mod outcome;
+mod slot;
+mod tails;
+mod transaction;
+
+use std::any::TypeId;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use ithaca_env::Env;
+use ithaca_log::client::Client;
+use ithaca_log::pos::StreamId;
+
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::planted::Planted;
+
+pub use handle::Handle;
+pub use outcome::Outcome;
+pub use transaction::{Begin, Committed, Tx, TxOptions};
+
+use append::OpenRequests;
+use slot::{AnySlot, Slot};
+use tails::Tails;
+
+/// How a runtime behaves.
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions {
+    /// Bytes of a stream that are read at once.
+    pub read_bytes: usize,
+    /// How often a commit of unknown outcome is tried again.
+    pub attempts: u32,
+    /// A fault of the core to put in force.
+    pub planted: Planted,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        Self { read_bytes: 1 << 20, attempts: 4, planted: Planted::NONE }
+    }
+}
+
+/// The objects of a program. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    inner: Rc<Inner>,
+}
+
+/// An object that is open.
+struct OpenSlot {
+    object: &'static str,
+    state: TypeId,
+    slot: Weak<dyn AnySlot>,
+}
+
+struct Inner {
+    env: Env,
+    client: Client,
+    options: RuntimeOptions,
+    slots: RefCell<BTreeMap<StreamId, OpenSlot>>,
+    requests: RefCell<OpenRequests>,
+    tails: Tails,
+}
+
+impl Runtime {
+    /// A runtime over a client of the log, with no object open.
+    pub fn new(env: &Env, client: Client, options: RuntimeOptions) -> Self {
+        let requests = RefCell::new(OpenRequests::new(client.id().0));
+        let inner = Inner {
+            env: env.clone(),
+            client,
+            options,
+            slots: RefCell::default(),
+            requests,
+            tails: Tails::default(),
+        };
+        Self { inner: Rc::new(inner) }
+    }
+
+    /// The object of this name, which there always is: one that nobody has changed is empty. Nothing is read yet. Handles of the
+    /// same object share a view, which is dropped with the last of them.
+    ///
+    /// Errors: `OtherType` if it is open as another type of object.
+    pub fn open<O: Object>(&self, name: &str) -> Result<Handle<O>, ObjectError> {
+        self.open_stream(StreamId::of_name(name), name)
+    }
+
+    /// The object of a stream; `name` is for messages only.
+    pub fn open_stream<O: Object>(&self, stream: StreamId, name: &str) -> Result<Handle<O>, ObjectError> {
+        let mut slots = self.inner.slots.borrow_mut();
+        if let Some(open) = slots.get(&stream)
+            && let Some(slot) = open.slot.upgrade()
+        {
+            let other =
+                || ObjectError::OtherType { object: name.to_owned(), found: open.object, wanted: O::TYPE };
+            if open.state != TypeId::of::<O>() {
+                return Err(other());
+            }
+            return Ok(Handle::new(slot.as_any().downcast::<Slot<O>>().map_err(|_| other())?));
+        }
+        let slot = Rc::new(Slot::<O>::new(Rc::clone(&self.inner), stream, name));
+        let weak: Weak<dyn AnySlot> = Rc::downgrade(&slot) as Weak<dyn AnySlot>;
+        slots.retain(|_, open| open.slot.strong_count() > 0);
+        slots.insert(stream, OpenSlot { object: O::TYPE, state: TypeId::of::<O>(), slot: weak });
+        Ok(Handle::new(slot))
+    }
+
+    /// The client of the log.
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+}
+
+impl Inner {
+    /// The object of a stream, if it is open.
+    fn slot(&self, stream: StreamId) -> Option<Rc<dyn AnySlot>> {
+        self.slots.borrow().get(&stream)?.slot.upgrade()
+    }
+
+    /// The name that an object was opened by, or its stream's number.
+    fn name_of(&self, stream: StreamId) -> String {
+        self.slot(stream).map_or_else(|| stream.to_string(), |slot| slot.name().to_owned())
+    }
+}

@@ -1,0 +1,53 @@
+//! What became of a transaction, by its id.
+
+use std::rc::Rc;
+
+use ithaca_log::client::ClientError;
+use ithaca_log::pos::{LogPos, StreamId};
+
+use super::{Inner, Runtime};
+use crate::record::{Record, TxId};
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was committed: its first record stands here.
+    Committed {
+        /// The record's position.
+        pos: LogPos,
+    },
+    /// It is not there. If its client has ended, and every call on the log that it had under way, it never will be.
+    NotFound {
+        /// Every position below was looked at.
+        upto: LogPos,
+    },
+}
+
+impl Runtime {
+    /// Looks for the transaction `id`, which changed the object of `stream`, at or above `since`: a position that the log had
+    /// not reached when the transaction was first tried, 0 for the whole stream. Up to the tail as of this call.
+    pub async fn outcome(&self, stream: StreamId, id: TxId, since: LogPos) -> Result<Outcome, ClientError> {
+        self.inner.find(stream, id, since).await
+    }
+}
+
+impl Inner {
+    pub(super) async fn find(
+        self: &Rc<Self>,
+        stream: StreamId,
+        id: TxId,
+        since: LogPos,
+    ) -> Result<Outcome, ClientError> {
+        let tail = self.tail_of(Some(stream)).await?;
+        let mut next = since;
+        while next < tail.tail {
+            let part = self.client.read_stream(stream, next..tail.tail, self.options.read_bytes).await?;
+            let is_it = |data| Record::decode(data).is_ok_and(|record| record.id == id);
+            if let Some(entry) = part.entries.iter().find(|entry| is_it(&entry.data)) {
+                return Ok(Outcome::Committed { pos: entry.pos });
+            }
+            next = part.upto;
+        }
+        Ok(Outcome::NotFound { upto: tail.tail })
+    }
+}

@@ -1,0 +1,339 @@
+//! The view of one open object, and what brings it up to date.
+//!
+//! The stream is read by one task at a time; others wait for it. What this program has appended itself need not be read: its
+//! record is taken from memory as soon as everything before it in the stream is reflected, which the place of the entry says.
+
+use std::any::Any;
+use std::cell::{Cell, Ref, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Time;
+use ithaca_env::sync::Notify;
+use ithaca_log::pos::{LogPos, StreamId};
+
+use super::Inner;
+use super::tails::Tail;
+use crate::error::ObjectError;
+use crate::key::Keys;
+use crate::object::{CallError, Object, keys_of};
+use crate::record::{Call, Check, Record};
+use crate::view::{Applied, Fault, Results, SnapshotError, View};
+
+/// Records of this program that wait for what comes before them; beyond, they are read from the log.
+const AHEAD_MAX_COUNT: usize = 1024;
+/// Views as of old positions that are kept.
+const PAST_MAX_COUNT: usize = 2;
+
+/// What the runtime does with an object whatever it is.
+pub(super) trait AnySlot {
+    fn name(&self) -> &str;
+    /// What a call depends on and changes.
+    fn keys_of(&self, call: &Call) -> Result<Keys, CallError>;
+    /// A record of this program stands at `pos`, and the one granted before it in the stream at `previous`.
+    fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>);
+    /// A digest for a record to carry, if there is one that none has carried yet.
+    fn check_to_tell(&self) -> Option<Check>;
+    fn as_any(self: Rc<Self>) -> Rc<dyn Any>;
+}
+
+/// A view as of an old position.
+struct Past<O: Object> {
+    snapshot: LogPos,
+    view: RefCell<View<O>>,
+}
+
+/// A record of this program that is not taken yet.
+struct Ahead {
+    /// The position that was granted for the stream before it.
+    previous: Option<LogPos>,
+    record: Rc<Record>,
+}
+
+/// An open object.
+pub(super) struct Slot<O: Object> {
+    pub(super) runtime: Rc<Inner>,
+    pub(super) stream: StreamId,
+    name: String,
+    view: RefCell<View<O>>,
+    is_reading: Cell<bool>,
+    /// Rings when a read of the stream ended.
+    changed: Notify,
+    ahead: RefCell<BTreeMap<LogPos, Ahead>>,
+    /// Results that are waited for, by their requests.
+    wanted: RefCell<BTreeMap<u64, Option<Results>>>,
+    /// When the question was asked that the view reflects the answer of.
+    checked_at: Cell<Option<Time>>,
+    /// Up to where records have carried digests.
+    told: Cell<LogPos>,
+    past: RefCell<VecDeque<Rc<Past<O>>>>,
+}
+
+impl<O: Object> Slot<O> {
+    pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str) -> Self {
+        let view = RefCell::new(View::new(stream, runtime.options.planted));
+        Self {
+            runtime,
+            stream,
+            name: name.to_owned(),
+            view,
+            is_reading: Cell::default(),
+            changed: Notify::default(),
+            ahead: RefCell::default(),
+            wanted: RefCell::default(),
+            checked_at: Cell::default(),
+            told: Cell::default(),
+            past: RefCell::default(),
+        }
+    }
+
+    /// What the view reflects.
+    pub(super) fn upto(&self) -> LogPos {
+        self.view.borrow().upto()
+    }
+
+    /// Whether it was never brought up to date.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.checked_at.get().is_none()
+    }
+
+    pub(super) fn stopped(&self, fault: Fault) -> ObjectError {
+        ObjectError::Stopped { object: self.name.clone(), fault }
+    }
+
+    /// The state as far as it was read.
+    pub(super) fn state(&self) -> Result<Ref<'_, View<O>>, ObjectError> {
+        let view = self.view.borrow();
+        match view.fault() {
+            Some(fault) => Err(self.stopped(fault.clone())),
+            None => Ok(view),
+        }
+    }
+
+    /// Brings the view up to date as of some moment of this call.
+    pub(super) async fn sync(&self) -> Result<(), ObjectError> {
+        let asked = self.runtime.env.now();
+        let tail = self.runtime.tail_of(Some(self.stream)).await?;
+        self.reach(tail).await?;
+        self.checked_at.set(self.checked_at.get().max(Some(asked)));
+        Ok(())
+    }
+
+    /// The same unless that was done within `bound` already.
+    pub(super) async fn sync_within(&self, bound: Duration) -> Result<(), ObjectError> {
+        let now = self.runtime.env.now();
+        match self.checked_at.get() {
+            Some(at) if now.since(at) <= bound => Ok(()),
+            _ => self.sync().await,
+        }
+    }
+
+    /// Reads what there is of the stream, of which `tail` says where it ends.
+    async fn reach(&self, tail: Tail) -> Result<(), ObjectError> {
+        if let Some(last) = tail.last {
+            self.read_to(LogPos(last.0 + 1)).await?;
+        }
+        self.view.borrow_mut().advance(tail.tail);
+        self.take_ahead();
+        Ok(())
+    }
+
+    /// Reads the stream until the view reflects every position below `target`, which the log must reach; or until it stops.
+    pub(super) async fn read_to(&self, target: LogPos) -> Result<(), ObjectError> {
+        loop {
+            let ticket = self.changed.ticket();
+            let upto = self.upto();
+            if upto >= target || self.view.borrow().fault().is_some() {
+                return Ok(());
+            }
+            if self.is_reading.replace(true) {
+                self.changed.after(ticket).await;
+                continue;
+            }
+            let _reading = Reading(self);
+            let bytes = self.runtime.options.read_bytes;
+            let part = self.runtime.client.read_stream(self.stream, upto..target, bytes).await?;
+            for entry in &part.entries {
+                self.take(entry.pos, Record::decode(&entry.data).ok().as_ref(), &entry.data);
+            }
+            self.view.borrow_mut().advance(part.upto);
+            self.take_ahead();
+        }
+    }
+
+    /// Takes an entry, and keeps its results if somebody waits for them.
+    fn take(&self, pos: LogPos, record: Option<&Record>, entry: &bytes::Bytes) {
+        let mut view = self.view.borrow_mut();
+        let Some(record) = record else {
+            view.take(pos, entry);
+            return;
+        };
+        let mut wanted = self.wanted.borrow_mut();
+        let is_own = record.id.client == self.runtime.client.id().0;
+        let waiting = if is_own { wanted.get_mut(&record.id.request) } else { None };
+        if let Applied::Now(results) = view.apply(pos, record, waiting.is_some())
+            && let Some(waiting) = waiting
+        {
+            *waiting = Some(results);
+        }
+    }
+
+    /// Takes what this program has appended, as far as nothing is missing before it.
+    fn take_ahead(&self) {
+        loop {
+            let upto = self.upto();
+            let mut ahead = self.ahead.borrow_mut();
+            let Some(first) = ahead.first_entry() else { return };
+            let pos = *first.key();
+            let Ahead { previous, record } = first.get();
+            let is_next = previous.is_none_or(|previous| previous < upto);
+            if pos >= upto && !is_next {
+                return;
+            }
+            let record = Rc::clone(record);
+            first.remove();
+            drop(ahead);
+            if pos >= upto {
+                self.take(pos, Some(&record), &bytes::Bytes::new());
+            }
+        }
+    }
+
+    /// Says that the results of a request of this program are waited for.
+    pub(super) fn want(self: &Rc<Self>, request: u64) -> Wanted<O> {
+        self.wanted.borrow_mut().insert(request, None);
+        Wanted { slot: Rc::clone(self), request }
+    }
+
+    /// Reads the state that reflects every position below `snapshot`, with `own` calls on top of it.
+    pub(super) async fn read_at<T>(
+        &self,
+        snapshot: LogPos,
+        own: &[Call],
+        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
+    ) -> Result<T, ObjectError> {
+        if self.upto() < snapshot {
+            let tail = self.runtime.tail_of(Some(self.stream)).await?;
+            if tail.tail < snapshot {
+                let (object, tail) = (self.name.clone(), tail.tail);
+                return Err(ObjectError::NotYet { object, snapshot, tail });
+            }
+            // What lies above the snapshot is not needed for it.
+            let last = tail.last.map(|last| last.min(LogPos(snapshot.0.saturating_sub(1))));
+            self.reach(Tail { tail: snapshot, last }).await?;
+        }
+        let covers = self.view.borrow().covers(snapshot);
+        match covers {
+            Err(SnapshotError::BelowFloor { .. }) => {
+                let past = self.past(snapshot).await?;
+                let mut view = past.view.borrow_mut();
+                view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
+            }
+            _ => {
+                let mut view = self.view.borrow_mut();
+                view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
+            }
+        }
+    }
+
+    fn failed(&self, error: SnapshotError) -> ObjectError {
+        let object = self.name.clone();
+        match error {
+            SnapshotError::Stopped(fault) => self.stopped(fault),
+            SnapshotError::Call(error) => error.into(),
+            SnapshotError::AboveView { snapshot, upto } => {
+                ObjectError::NotYet { object, snapshot, tail: upto }
+            }
+            SnapshotError::BelowFloor { snapshot, floor } => {
+                ObjectError::NotYet { object, snapshot, tail: floor }
+            }
+        }
+    }
+
+    /// A view as of a position that the view itself does not go back to: made by replay, and kept for a while.
+    async fn past(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
+        if let Some(past) = self.past.borrow().iter().find(|past| past.snapshot == snapshot) {
+            return Ok(Rc::clone(past));
+        }
+        let mut view = View::new(self.stream, self.runtime.options.planted);
+        while view.upto() < snapshot && view.fault().is_none() {
+            let range = view.upto()..snapshot;
+            let bytes = self.runtime.options.read_bytes;
+            let part = self.runtime.client.read_stream(self.stream, range, bytes).await?;
+            for entry in &part.entries {
+                view.take(entry.pos, &entry.data);
+            }
+            view.advance(part.upto);
+        }
+        let past = Rc::new(Past { snapshot, view: RefCell::new(view) });
+        let mut kept = self.past.borrow_mut();
+        kept.push_back(Rc::clone(&past));
+        if kept.len() > PAST_MAX_COUNT {
+            kept.pop_front();
+        }
+        Ok(past)
+    }
+}
+
+impl<O: Object> AnySlot for Slot<O> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn keys_of(&self, call: &Call) -> Result<Keys, CallError> {
+        keys_of::<O>(call)
+    }
+
+    fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>) {
+        let mut ahead = self.ahead.borrow_mut();
+        if pos < self.upto() || ahead.len() >= AHEAD_MAX_COUNT {
+            return;
+        }
+        ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });
+        drop(ahead);
+        self.take_ahead();
+    }
+
+    fn check_to_tell(&self) -> Option<Check> {
+        let check = self.view.borrow().newest_check()?;
+        if check.pos <= self.told.get() {
+            return None;
+        }
+        self.told.set(check.pos);
+        Some(check)
+    }
+
+    fn as_any(self: Rc<Self>) -> Rc<dyn Any> {
+        self
+    }
+}
+
+/// A read of the stream that is under way: dropped, it lets the next begin.
+struct Reading<'s, O: Object>(&'s Slot<O>);
+
+impl<O: Object> Drop for Reading<'_, O> {
+    fn drop(&mut self) {
+        self.0.is_reading.set(false);
+        self.0.changed.ring();
+    }
+}
+
+/// Results that are waited for.
+pub(super) struct Wanted<O: Object> {
+    slot: Rc<Slot<O>>,
+    request: u64,
+}
+
+impl<O: Object> Wanted<O> {
+    /// The results, if the record was applied.
+    pub(super) fn take(&self) -> Option<Results> {
+        self.slot.wanted.borrow_mut().get_mut(&self.request)?.take()
+    }
+}
+
+impl<O: Object> Drop for Wanted<O> {
+    fn drop(&mut self) {
+        self.slot.wanted.borrow_mut().remove(&self.request);
+    }
+}

@@ -1,0 +1,265 @@
+//! Transactions over open objects: begin, reads and calls through handles, commit; and the loop that runs one again.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_log::pos::{LogPos, StreamId};
+
+use super::append::Plan;
+use super::slot::{AnySlot, Slot};
+use super::{Inner, Runtime};
+use crate::error::ObjectError;
+use crate::key::{Key, Keys};
+use crate::object::Object;
+use crate::record::{Call, TxId};
+use crate::tx::{Isolation, Transaction};
+
+/// The first wait before a transaction is run again; it doubles, up to the other.
+const BACK_OFF: Duration = Duration::from_micros(200);
+const BACK_OFF_MAX: Duration = Duration::from_millis(100);
+
+/// Which snapshot a transaction reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begin {
+    /// The newest: everything is in it that was acknowledged before the transaction began. Asks the sequencer.
+    #[default]
+    Newest,
+    /// What the view of the first object that is read reflects. Asks nobody. A transaction that writes is as strict as any other, because
+    /// its commit is checked; one that only reads may see an old state.
+    Local,
+    /// The state that reflects every position below this one. Asks nobody.
+    At(LogPos),
+}
+
+/// How transactions behave.
+#[derive(Clone, Debug)]
+pub struct TxOptions {
+    /// What they are held to.
+    pub isolation: Isolation,
+    /// Which snapshot they read.
+    pub begin: Begin,
+    /// How often [`Runtime::transact`] runs one again that aborted.
+    pub retries: u32,
+}
+
+impl Default for TxOptions {
+    fn default() -> Self {
+        Self { isolation: Isolation::Strict, begin: Begin::Newest, retries: 100 }
+    }
+}
+
+/// What was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The snapshot that was read.
+    pub snapshot: Option<LogPos>,
+    /// The transaction and where it stands in the log; `None` if it wrote nothing.
+    pub record: Option<(TxId, LogPos)>,
+}
+
+enum State {
+    Running {
+        tx: Transaction,
+        /// No object was read yet, and the first one gives the snapshot.
+        is_unset: bool,
+    },
+    Ended,
+}
+
+struct TxInner {
+    runtime: Rc<Inner>,
+    state: RefCell<State>,
+    /// Objects that it has touched stay open until it ends.
+    slots: RefCell<BTreeMap<StreamId, Rc<dyn AnySlot>>>,
+}
+
+/// A transaction. Clones are the same one. One that is dropped without a commit aborts: nothing of it is in the log.
+#[derive(Clone)]
+pub struct Tx {
+    inner: Rc<TxInner>,
+}
+
+impl Runtime {
+    /// Begins a transaction.
+    pub async fn begin(&self, options: &TxOptions) -> Result<Tx, ObjectError> {
+        let snapshot = match options.begin {
+            Begin::Newest => Some(self.inner.tail_of(None).await?.tail),
+            Begin::Local => None,
+            Begin::At(snapshot) => Some(snapshot),
+        };
+        let planted = self.inner.options.planted;
+        let tx = Transaction::new(snapshot.unwrap_or_default(), options.isolation, planted);
+        let state = State::Running { tx, is_unset: snapshot.is_none() };
+        let runtime = Rc::clone(&self.inner);
+        let inner = TxInner { runtime, state: RefCell::new(state), slots: RefCell::default() };
+        Ok(Tx { inner: Rc::new(inner) })
+    }
+
+    /// Runs `body` in a transaction and commits it; again, after a while, if it aborts because of a conflict. An error of `body`
+    /// aborts it and is returned: what it saw was one snapshot, so the error is not one of timing.
+    ///
+    /// Errors: those of `body`; `Aborted` after as many runs as the options allow; `Unknown` (it may be committed).
+    pub async fn transact<T, E: From<ObjectError>>(
+        &self,
+        options: &TxOptions,
+        body: impl AsyncFn(&Tx) -> Result<T, E>,
+    ) -> Result<(T, Committed), E> {
+        let mut options = options.clone();
+        let mut wait = BACK_OFF;
+        for runs_left in (0..=options.retries).rev() {
+            let tx = self.begin(&options).await?;
+            let value = body(&tx).await?;
+            match tx.commit().await {
+                Ok(committed) => return Ok((value, committed)),
+                Err(ObjectError::Aborted(_)) if runs_left > 0 => {
+                    // What was in the way may not be in the view yet.
+                    if options.begin == Begin::Local {
+                        options.begin = Begin::Newest;
+                    }
+                    let jitter = self.inner.env.random_u64() % (wait.as_micros() as u64);
+                    self.inner.env.sleep(wait / 2 + Duration::from_micros(jitter)).await;
+                    wait = (2 * wait).min(BACK_OFF_MAX);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ObjectError::Ended.into())
+    }
+}
+
+impl Tx {
+    /// The snapshot of its reads; `None` if it takes that of its first read.
+    pub fn snapshot(&self) -> Option<LogPos> {
+        match &*self.inner.state.borrow() {
+            State::Running { tx, is_unset: false } => Some(tx.snapshot()),
+            State::Running { .. } | State::Ended => None,
+        }
+    }
+
+    /// Commits it. On success everything that it wrote is on stable storage, at one position; a transaction that wrote nothing asks nobody.
+    /// Panics if a nested transaction is open.
+    ///
+    /// Errors: `Aborted` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not.
+    pub async fn commit(&self) -> Result<Committed, ObjectError> {
+        let snapshot = self.snapshot();
+        let State::Running { mut tx, .. } = self.inner.state.replace(State::Ended) else {
+            return Err(ObjectError::Ended);
+        };
+        if tx.is_read_only() {
+            return Ok(Committed { snapshot, record: None });
+        }
+        let commit = tx.commit();
+        let (id, settled) = self.inner.runtime.open_request()?;
+        let (streams, condition, calls) = (commit.streams, commit.condition, commit.calls);
+        let plan = Plan { id, settled, streams, condition, calls };
+        let pos = self.inner.runtime.append(plan, Some(&mut tx)).await?;
+        Ok(Committed { snapshot, record: Some((id, pos)) })
+    }
+
+    /// Aborts it.
+    pub fn abort(&self) {
+        self.inner.state.replace(State::Ended);
+        self.inner.slots.borrow_mut().clear();
+    }
+
+    /// Runs `body` as a transaction inside this one: if it fails, what it wrote is taken back, and the outer one can go on. It
+    /// has the snapshot of the outer one and sees what that has written.
+    pub async fn nested<T, E: From<ObjectError>>(
+        &self,
+        body: impl AsyncFnOnce(&Tx) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.change(|tx| tx.begin_nested().map_err(ObjectError::from))?;
+        let result = body(self).await;
+        let is_ok = result.is_ok();
+        self.change(|tx| {
+            if is_ok {
+                tx.commit_nested()
+            } else {
+                tx.abort_nested()
+            }
+            Ok(())
+        })?;
+        result
+    }
+
+    /// Reads an object at the snapshot, with what the transaction wrote itself.
+    pub(super) async fn read<O: Object, T>(
+        &self,
+        slot: &Rc<Slot<O>>,
+        keys: Vec<Key>,
+        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
+    ) -> Result<T, ObjectError> {
+        self.prepare(slot).await?;
+        let (snapshot, own) = self.touch(slot, |tx| {
+            tx.note_reads(slot.stream, &keys);
+            Ok((tx.snapshot(), own_calls(tx, slot.stream)))
+        })?;
+        slot.read_at(snapshot, &own, read).await
+    }
+
+    /// Makes a call and gives what it gives at the snapshot.
+    pub(super) async fn call<O: Object>(
+        &self,
+        slot: &Rc<Slot<O>>,
+        call: Call,
+        keys: Keys,
+    ) -> Result<Option<Box<dyn Any>>, ObjectError> {
+        self.prepare(slot).await?;
+        let (snapshot, own) = self.touch(slot, |tx| {
+            tx.add(call, keys)?;
+            Ok((tx.snapshot(), own_calls(tx, slot.stream)))
+        })?;
+        slot.read_at(snapshot, &own, |_, last| last).await
+    }
+
+    /// Makes a call.
+    pub(super) fn add<O: Object>(
+        &self,
+        slot: &Rc<Slot<O>>,
+        call: Call,
+        keys: Keys,
+    ) -> Result<(), ObjectError> {
+        self.touch(slot, |tx| Ok(tx.add(call, keys)?))
+    }
+
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        match &mut *self.inner.state.borrow_mut() {
+            State::Running { tx, .. } => change(tx),
+            State::Ended => Err(ObjectError::Ended),
+        }
+    }
+
+    /// Does something about an object, which gives the snapshot if there is none yet.
+    fn touch<O: Object, T>(
+        &self,
+        slot: &Rc<Slot<O>>,
+        change: impl FnOnce(&mut Transaction) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        let mut state = self.inner.state.borrow_mut();
+        let State::Running { tx, is_unset } = &mut *state else { return Err(ObjectError::Ended) };
+        if std::mem::take(is_unset) {
+            tx.move_to(slot.upto());
+        }
+        let value = change(tx)?;
+        let mut slots = self.inner.slots.borrow_mut();
+        slots.entry(slot.stream).or_insert_with(|| Rc::clone(slot) as Rc<dyn AnySlot>);
+        Ok(value)
+    }
+
+    /// A view that nobody has read yet gives no snapshot.
+    async fn prepare<O: Object>(&self, slot: &Rc<Slot<O>>) -> Result<(), ObjectError> {
+        let is_unset = matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. });
+        if is_unset && slot.is_fresh() { slot.sync().await } else { Ok(()) }
+    }
+}
+
+/// What a transaction wrote of one object. Names and arguments are shared, not copied.
+fn own_calls(tx: &Transaction, stream: StreamId) -> Vec<Call> {
+    tx.calls().iter().filter(|call| call.stream == stream).cloned().collect()
+}

@@ -1,0 +1,387 @@
+//! A view: an object's state, made of the records of its stream, in memory.
+//!
+//! ```text
+//!   records     ──●────●──●───────●────●──►  positions of the log
+//!   history         floor ├───────────────┤ upto
+//!                         snapshots that are read     what the state reflects
+//!                         by taking changes back
+//! ```
+//!
+//! A view is a function of the stream's entries below `upto` and of nothing else, whoever read them, in how many pieces, and
+//! from which checkpoint on (invariants 31 and 32). A snapshot is read by taking the changes above it back and making them again
+//! afterwards, which costs as much as they are many; the alternative, a copy of the state for each snapshot, costs as much as the
+//! object is large, and transactions read snapshots that lie a few records back. Below the floor a snapshot is read in a view of its own,
+//! made by replay.
+//!
+//! What cannot be applied, or shows that views differ, stops the view for good: it goes on to serve what lies below, and
+//! nothing above.
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use ithaca_env::record::RecordError;
+use ithaca_log::pos::{LogPos, StreamId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::limits;
+use crate::object::{CallError, Method, Object, digest_of};
+use crate::planted::{Planted, PlantedBug};
+use crate::record::{Call, Check, Record};
+use crate::requests::Requests;
+
+/// Why a view stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FaultKind {
+    /// The stream holds what is no record.
+    #[error("it holds no record of an object ({0})")]
+    NoRecord(RecordError),
+    /// A call cannot be applied.
+    #[error("{0}")]
+    Call(CallError),
+    /// The record's client had another state than this view.
+    #[error(
+        "its client saw another state at position {pos} (digest {theirs:016x}, here {ours:016x}): \
+         the object is not deterministic"
+    )]
+    Diverged {
+        /// Up to which record.
+        pos: LogPos,
+        /// The digest that the record carries.
+        theirs: u64,
+        /// The view's own.
+        ours: u64,
+    },
+}
+
+/// That a view stopped: at which record, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the record at position {pos} cannot be applied: {kind}")]
+pub struct Fault {
+    /// The record's position.
+    pub pos: LogPos,
+    /// What is wrong with it.
+    pub kind: FaultKind,
+}
+
+/// Why a snapshot cannot be read in a view.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SnapshotError {
+    /// The view does not go back so far.
+    #[error("position {snapshot} is below {floor}, where the view's history begins")]
+    BelowFloor {
+        /// What was asked for.
+        snapshot: LogPos,
+        /// The lowest that can be read.
+        floor: LogPos,
+    },
+    /// The view has not read so much yet.
+    #[error("position {snapshot} is above {upto}, up to where the view has read")]
+    AboveView {
+        /// What was asked for.
+        snapshot: LogPos,
+        /// Every position below is reflected.
+        upto: LogPos,
+    },
+    /// The view stopped below.
+    #[error(transparent)]
+    Stopped(#[from] Fault),
+    /// A transaction's own call cannot be applied.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// What a record's calls of one object gave back, in their order.
+pub type Results = Vec<Box<dyn Any>>;
+
+/// What became of a record.
+#[derive(Debug)]
+pub enum Applied {
+    /// It was applied. With results if they were wanted.
+    Now(Results),
+    /// It had been applied before: nothing changed.
+    Before,
+    /// The view is past it, or has stopped.
+    Passed,
+}
+
+/// An object as it is in memory.
+pub struct View<O: Object> {
+    stream: StreamId,
+    state: O,
+    upto: LogPos,
+    /// Records that were applied.
+    count: u64,
+    requests: Requests,
+    /// Each change with the position of its record.
+    history: VecDeque<(LogPos, O::Undo)>,
+    /// Positions of the records that the history covers.
+    covered: VecDeque<LogPos>,
+    floor: LogPos,
+    /// Position and digest, whenever so many records were applied.
+    digests: VecDeque<(LogPos, u64)>,
+    fault: Option<Fault>,
+    /// Where new changes are gathered.
+    scratch: Vec<O::Undo>,
+    planted: Planted,
+}
+
+/// What of a view is not its state.
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    upto: u64,
+    count: u64,
+    requests: Requests,
+    digests: VecDeque<(u64, u64)>,
+    state_digest: u64,
+}
+
+impl<O: Object> View<O> {
+    /// The empty object of `stream`, as it is at position 0.
+    pub fn new(stream: StreamId, planted: Planted) -> Self {
+        Self {
+            stream,
+            state: O::default(),
+            upto: LogPos(0),
+            count: 0,
+            requests: Requests::default(),
+            history: VecDeque::new(),
+            covered: VecDeque::new(),
+            floor: LogPos(0),
+            digests: VecDeque::new(),
+            fault: None,
+            scratch: Vec::new(),
+            planted,
+        }
+    }
+
+    /// The stream that it is made of.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Every entry of the stream below this position is reflected.
+    pub fn upto(&self) -> LogPos {
+        self.upto
+    }
+
+    /// The lowest snapshot that can be read.
+    pub fn floor(&self) -> LogPos {
+        self.floor
+    }
+
+    /// Why it stopped, if it did.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// The newest digest that was noted, for records to carry.
+    pub fn newest_check(&self) -> Option<Check> {
+        let &(pos, digest) = self.digests.back()?;
+        Some(Check { stream: self.stream, pos, digest })
+    }
+
+    /// Takes the stream's next entry, which stands at `pos`. Every entry of the stream between `upto` and `pos` was taken
+    /// before.
+    pub fn take(&mut self, pos: LogPos, entry: &Bytes) -> Applied {
+        match Record::decode(entry) {
+            Ok(record) => self.apply(pos, &record, false),
+            Err(_) if pos < self.upto || self.fault.is_some() => Applied::Passed,
+            Err(error) => self.stop(pos, FaultKind::NoRecord(error)),
+        }
+    }
+
+    /// The same of a record that is decoded already. Results are given if they are `wanted`.
+    pub fn apply(&mut self, pos: LogPos, record: &Record, wanted: bool) -> Applied {
+        if pos < self.upto || self.fault.is_some() {
+            return Applied::Passed;
+        }
+        if let Some(kind) = self.compare(record) {
+            return self.stop(pos, kind);
+        }
+        let is_first =
+            self.requests.note(record.id, record.settled) || self.planted.is(PlantedBug::RepetitionApplied);
+        if !is_first {
+            self.advance(LogPos(pos.0 + 1));
+            return Applied::Before;
+        }
+        let mut results = Vec::new();
+        for call in record.calls.iter().filter(|call| call.stream == self.stream) {
+            let applied = Method::<O>::find(&call.method).and_then(|method| {
+                method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted)
+            });
+            match applied {
+                Ok(output) => results.extend(output),
+                Err(error) => {
+                    self.take_back_scratch();
+                    return self.stop(pos, FaultKind::Call(error));
+                }
+            }
+        }
+        self.history.extend(self.scratch.drain(..).map(|undo| (pos, undo)));
+        self.covered.push_back(pos);
+        self.count += 1;
+        self.advance(LogPos(pos.0 + 1));
+        self.forget_old();
+        if self.count.is_multiple_of(limits::DIGEST_EVERY) {
+            self.digests.push_back((pos, self.state.digest()));
+            if self.digests.len() > limits::DIGESTS_MAX_COUNT {
+                self.digests.pop_front();
+            }
+        }
+        Applied::Now(results)
+    }
+
+    /// Nothing below `upto` is missing: every entry of the stream there was taken.
+    pub fn advance(&mut self, upto: LogPos) {
+        if self.fault.is_none() {
+            self.upto = self.upto.max(upto);
+        }
+    }
+
+    /// The state as it is.
+    pub fn state(&self) -> Result<&O, Fault> {
+        self.fault.clone().map_or(Ok(&self.state), Err)
+    }
+
+    /// Whether `snapshot` can be read here: it lies within the history, and the view has not stopped below it.
+    pub fn covers(&self, snapshot: LogPos) -> Result<(), SnapshotError> {
+        let (floor, upto) = (self.floor, self.upto);
+        match &self.fault {
+            _ if snapshot < floor => Err(SnapshotError::BelowFloor { snapshot, floor }),
+            Some(fault) if snapshot > fault.pos => Err(fault.clone().into()),
+            None if snapshot > upto => Err(SnapshotError::AboveView { snapshot, upto }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the state as it was when it reflected every position below `snapshot`, and with `own` calls made on top of that,
+    /// those of a transaction that has not committed. `last` is told of what the last of them gave back.
+    pub fn read_at<'c, T>(
+        &mut self,
+        snapshot: LogPos,
+        own: impl Iterator<Item = &'c Call>,
+        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
+    ) -> Result<T, SnapshotError> {
+        self.covers(snapshot)?;
+        let at = if self.planted.is(PlantedBug::SnapshotMoves) { self.upto } else { snapshot };
+        let rewound = Rewound::new(self, at);
+        let view = &mut *rewound.view;
+        let mut last = None;
+        for call in own.filter(|call| call.stream == view.stream) {
+            if view.planted.is(PlantedBug::OwnWritesNotRead) {
+                break;
+            }
+            let method = Method::<O>::find(&call.method)?;
+            last = method.apply(&call.arguments, &mut view.state, snapshot, &mut view.scratch, true)?;
+        }
+        Ok(read(&view.state, last))
+    }
+
+    /// The state and all that decides what later records do. A view made of it and the entries from `upto` on is the same
+    /// as one made of all entries.
+    pub fn checkpoint(&self) -> Result<Bytes, Fault> {
+        let state = self.state()?;
+        let forgets = self.planted.is(PlantedBug::CheckpointForgetsRequests);
+        let head = Checkpoint {
+            upto: self.upto.0,
+            count: self.count,
+            requests: if forgets { Requests::default() } else { self.requests.clone() },
+            digests: self.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
+            state_digest: state.digest(),
+        };
+        let encoded = rmp_serde::to_vec_named(&(head, state));
+        Ok(encoded.expect("a state that came of MessagePack goes back to it").into())
+    }
+
+    /// The view that a checkpoint was made of. Its history begins there.
+    pub fn restore(stream: StreamId, checkpoint: &[u8], planted: Planted) -> Result<Self, CallError> {
+        let invalid = |error: String| CallError::Arguments { method: "checkpoint", error };
+        let (head, state): (Checkpoint, O) =
+            rmp_serde::from_slice(checkpoint).map_err(|error| invalid(error.to_string()))?;
+        if state.digest() != head.state_digest {
+            return Err(invalid("the state's digest is not the one that it had".to_owned()));
+        }
+        Ok(Self {
+            state,
+            upto: LogPos(head.upto),
+            floor: LogPos(head.upto),
+            count: head.count,
+            requests: head.requests,
+            digests: head.digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
+            ..Self::new(stream, planted)
+        })
+    }
+
+    /// A digest of all that decides what later records do.
+    pub fn digest(&self) -> u64 {
+        let requests = rmp_serde::to_vec_named(&self.requests).unwrap_or_default();
+        digest_of(&[&self.state.digest().to_le_bytes(), &self.count.to_le_bytes(), &requests])
+    }
+
+    /// Changes the state as no record does.
+    #[cfg(test)]
+    pub(crate) fn harm(&mut self, harm: impl FnOnce(&mut O)) {
+        harm(&mut self.state);
+    }
+
+    /// Whether the record's client saw another state than this view did.
+    fn compare(&self, record: &Record) -> Option<FaultKind> {
+        let check = record.checks.iter().find(|check| check.stream == self.stream)?;
+        let known = self.digests.iter().find(|(pos, _)| *pos == check.pos)?;
+        let (pos, theirs, ours) = (check.pos, check.digest, known.1);
+        (theirs != ours).then_some(FaultKind::Diverged { pos, theirs, ours })
+    }
+
+    fn stop(&mut self, pos: LogPos, kind: FaultKind) -> Applied {
+        self.advance(pos);
+        self.fault = Some(Fault { pos, kind });
+        Applied::Passed
+    }
+
+    fn forget_old(&mut self) {
+        while self.covered.len() > limits::HISTORY_MAX_COUNT {
+            let Some(pos) = self.covered.pop_front() else { return };
+            self.floor = LogPos(pos.0 + 1);
+            while self.history.front().is_some_and(|(of, _)| *of <= pos) {
+                self.history.pop_front();
+            }
+        }
+    }
+
+    fn take_back_scratch(&mut self) {
+        for mut undo in self.scratch.drain(..).rev() {
+            self.state.exchange(&mut undo);
+        }
+    }
+}
+
+/// A view that went back to a snapshot. It returns when this is dropped, also by a panic of whoever reads.
+struct Rewound<'v, O: Object> {
+    view: &'v mut View<O>,
+    /// The first change that was taken back.
+    first: usize,
+}
+
+impl<'v, O: Object> Rewound<'v, O> {
+    fn new(view: &'v mut View<O>, snapshot: LogPos) -> Self {
+        let first = view.history.partition_point(|(pos, _)| *pos < snapshot);
+        for (_, undo) in view.history.range_mut(first..).rev() {
+            view.state.exchange(undo);
+        }
+        Self { view, first }
+    }
+}
+
+impl<O: Object> Drop for Rewound<'_, O> {
+    fn drop(&mut self) {
+        if self.view.planted.is(PlantedBug::OwnWritesStay) {
+            self.view.scratch.clear();
+        }
+        self.view.take_back_scratch();
+        for (_, undo) in self.view.history.range_mut(self.first..) {
+            self.view.state.exchange(undo);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Views, reads and results.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::task::gather;
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::collections::{Counter, List, Map, Queue};
+use ithaca_object::record::TxId;
+use ithaca_object::{ObjectError, Outcome};
+
+use crate::worlds::run;
+
+type Numbers = Map<String, u64>;
+
+#[test]
+fn what_one_program_has_put_another_one_reads() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let (here, there) =
+            (Numbers::open(&one, "m").expect("opened"), Numbers::open(&two, "m").expect("opened"));
+        assert_eq!(here.put("a".into(), 1).await, Ok(None));
+        assert_eq!(there.get(&"a".into()).await, Ok(Some(1)));
+        assert_eq!(there.put("a".into(), 2).await, Ok(Some(1)));
+        assert_eq!(here.put("a".into(), 3).await, Ok(Some(2)), "the result is that of its own position");
+        assert_eq!(there.remove("a".into()).await, Ok(Some(3)));
+        assert_eq!(here.len().await, Ok(0));
+    });
+}
+
+#[test]
+fn many_calls_at_once_give_each_its_own_result() {
+    // They come back in whatever order; each must be told what was there before its own position.
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let counters = [&one, &two].map(|program| Counter::open(program, "c").expect("opened"));
+        let adds = (0..400).map(|nth| counters[nth % 2].add_and_get(1)).collect();
+        let mut results: Vec<i64> = gather(adds, |_| false)
+            .await
+            .into_iter()
+            .map(|result| result.expect("it ended").expect("added"))
+            .collect();
+        results.sort_unstable();
+        assert_eq!(results, (1..=400).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn an_old_state_is_read_as_it_was_by_whoever_asks() {
+    run(async |world| {
+        let program = world.program().await;
+        let map = Numbers::open(&program, "m").expect("opened");
+        let mut positions = Vec::new();
+        for value in 0..20 {
+            positions.push(map.fast_put("k".into(), value).await.expect("put").expect("a position"));
+        }
+        map.remove("k".into()).await.expect("removed");
+        let fresh = Numbers::open(&world.program().await, "m").expect("opened");
+        for map in [&map, &fresh] {
+            assert_eq!(map.get(&"k".into()).await, Ok(None));
+            for (value, pos) in positions.iter().enumerate() {
+                assert_eq!(map.at(LogPos(pos.0 + 1)).get(&"k".into()).await, Ok(Some(value as u64)));
+                let before = (value as u64).checked_sub(1);
+                assert_eq!(map.at(*pos).get(&"k".into()).await, Ok(before));
+            }
+        }
+        let ahead = map.at(LogPos(1 << 40)).get(&"k".into()).await;
+        assert!(matches!(ahead, Err(ObjectError::NotYet { .. })), "{ahead:?}");
+        let changed = map.at(positions[3]).put("k".into(), 1).await;
+        assert!(matches!(changed, Err(ObjectError::ReadOnly { .. })), "{changed:?}");
+    });
+}
+
+#[test]
+fn a_state_below_what_the_view_remembers_is_read_by_replay() {
+    run(async |world| {
+        let program = world.program().await;
+        let counter = Counter::open(&program, "c").expect("opened");
+        counter.add(1).await.expect("added");
+        let count = ithaca_object::limits::HISTORY_MAX_COUNT + 100;
+        for _ in 0..count / 200 {
+            let adds = (0..200).map(|_| counter.add(1)).collect();
+            gather(adds, |_| false).await;
+        }
+        let end = counter.get().await.expect("read");
+        assert_eq!(end, 1 + (count / 200 * 200) as i64);
+        assert_eq!(counter.at(LogPos(0)).get().await, Ok(0));
+        assert_eq!(counter.at(LogPos(1)).get().await, Ok(1));
+        assert_eq!(counter.get().await, Ok(end));
+    });
+}
+
+#[test]
+fn a_stale_read_asks_nobody_within_its_bound() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let (here, there) =
+            (Counter::open(&one, "c").expect("opened"), Numbers::open(&two, "m").expect("opened"));
+        there.put("k".into(), 1).await.expect("put");
+        let map = Numbers::open(&one, "m").expect("opened");
+        assert_eq!(map.get(&"k".into()).await, Ok(Some(1)));
+        there.put("k".into(), 2).await.expect("put");
+        here.add(1).await.expect("added");
+        assert_eq!(map.stale(Duration::from_secs(3600)).get(&"k".into()).await, Ok(Some(1)));
+        assert_eq!(map.stale(Duration::ZERO).get(&"k".into()).await, Ok(Some(2)));
+    });
+}
+
+#[test]
+fn an_object_is_open_as_one_type_at_a_time_and_as_every_handle_of_it() {
+    run(async |world| {
+        let program = world.program().await;
+        let list = List::<u64>::open(&program, "x").expect("opened");
+        let queue = Queue::<u64>::open(&program, "x").expect("the same state");
+        list.push(7).await.expect("pushed");
+        assert_eq!(queue.pop().await, Ok(Some(7)));
+        let other = Numbers::open(&program, "x").err();
+        assert!(
+            matches!(other, Some(ObjectError::OtherType { found: "list", wanted: "map", .. })),
+            "{other:?}"
+        );
+        drop((list, queue));
+        assert!(Numbers::open(&program, "x").is_ok(), "nothing of it is open any more");
+    });
+}
+
+#[test]
+fn an_entry_that_is_no_record_stops_the_object_there_and_not_below() {
+    run(async |world| {
+        let program = world.program().await;
+        let map = Numbers::open(&program, "m").expect("opened");
+        let good = map.fast_put("k".into(), 1).await.expect("put").expect("a position");
+        let stream = [StreamId::of_name("m")];
+        let bad =
+            program.client().append_to(&stream, Bytes::from_static(b"no record")).await.expect("appended");
+        let read = map.get(&"k".into()).await;
+        let Err(ObjectError::Stopped { object, fault }) = &read else { panic!("{read:?}") };
+        assert_eq!((object.as_str(), fault.pos), ("m", bad.pos));
+        assert_eq!(map.at(LogPos(good.0 + 1)).get(&"k".into()).await, Ok(Some(1)));
+        assert!(matches!(map.put("k".into(), 2).await, Err(ObjectError::Stopped { .. })));
+    });
+}
+
+#[test]
+fn a_record_that_calls_what_the_object_has_not_stops_it() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        List::<u64>::open(&one, "x").expect("opened").push(1).await.expect("pushed");
+        let read = Numbers::open(&two, "x").expect("opened").len().await;
+        let Err(error @ ObjectError::Stopped { .. }) = read else { panic!("{read:?}") };
+        assert!(error.to_string().contains("a map has no method `append`"), "{error}");
+    });
+}
+
+#[test]
+fn the_outcome_of_a_transaction_is_told_by_its_id() {
+    run(async |world| {
+        let program = world.program().await;
+        let map = Numbers::open(&program, "m").expect("opened");
+        let tx = program.begin(&Default::default()).await.expect("begun");
+        map.within(&tx).put("k".into(), 1).await.expect("put");
+        let (id, pos) = tx.commit().await.expect("committed").record.expect("it wrote");
+        let other = world.program().await;
+        let outcome = other.outcome(StreamId::of_name("m"), id, LogPos(0)).await;
+        assert_eq!(outcome, Ok(Outcome::Committed { pos }));
+        let never = TxId { client: id.client, request: id.request + 1 };
+        let outcome = other.outcome(StreamId::of_name("m"), never, LogPos(0)).await;
+        assert!(matches!(outcome, Ok(Outcome::NotFound { .. })), "{outcome:?}");
+    });
+}

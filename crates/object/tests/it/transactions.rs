@@ -1,0 +1,174 @@
+//! Transactions over several objects and programs.
+
+use ithaca_env::task::gather;
+use ithaca_object::collections::{Counter, List, Map};
+use ithaca_object::{Begin, Isolation, ObjectError, Tx, TxOptions};
+
+use crate::worlds::run;
+
+type Accounts = Map<String, i64>;
+
+fn options(isolation: Isolation) -> TxOptions {
+    TxOptions { isolation, ..TxOptions::default() }
+}
+
+#[test]
+fn a_transaction_is_seen_whole_or_not_at_all() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let accounts = Accounts::open(&one, "accounts").expect("opened");
+        let ledger = List::<String>::open(&one, "ledger").expect("opened");
+        let tx = one.begin(&TxOptions::default()).await.expect("begun");
+        let (inside, entries) = (accounts.within(&tx), ledger.within(&tx));
+        inside.put("a".into(), 10).await.expect("put");
+        entries.push("a has 10".into()).await.expect("pushed");
+        assert_eq!(inside.get(&"a".into()).await, Ok(Some(10)), "it sees what it wrote");
+        assert_eq!(entries.len().await, Ok(1));
+        let elsewhere = Accounts::open(&two, "accounts").expect("opened");
+        assert_eq!(elsewhere.get(&"a".into()).await, Ok(None), "and nobody else does");
+        assert_eq!(accounts.get(&"a".into()).await, Ok(None));
+        let (_, pos) = tx.commit().await.expect("committed").record.expect("it wrote");
+        assert_eq!(elsewhere.get_placed(&"a".into()).await.expect("read").expect("there").pos, pos.0);
+        assert_eq!(List::<String>::open(&two, "ledger").expect("opened").len().await, Ok(1));
+        assert_eq!(inside.get(&"a".into()).await, Err(ObjectError::Ended));
+    });
+}
+
+#[test]
+fn an_abort_names_the_object_the_key_the_position_and_the_other_transaction() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let accounts = Accounts::open(&one, "accounts").expect("opened");
+        accounts.put("a".into(), 10).await.expect("put");
+        let tx = one.begin(&TxOptions::default()).await.expect("begun");
+        let seen = accounts.within(&tx).get(&"a".into()).await.expect("read").expect("there");
+        let other = Accounts::open(&two, "accounts").expect("opened");
+        let between = other.fast_put("a".into(), 11).await.expect("put").expect("a position");
+        assert_eq!(accounts.within(&tx).get(&"a".into()).await, Ok(Some(10)), "one snapshot, doomed or not");
+        accounts.within(&tx).fast_put("a".into(), seen + 1).await.expect("put");
+        let Err(ObjectError::Aborted(aborted)) = tx.commit().await else { panic!("a lost update") };
+        assert_eq!((aborted.object.as_str(), aborted.pos), ("accounts", between));
+        assert_eq!(aborted.key.to_string(), "key \"a\"");
+        assert_eq!(aborted.by.map(|id| id.client), Some(two.client().id().0));
+        assert_eq!(accounts.get(&"a".into()).await, Ok(Some(11)));
+    });
+}
+
+#[test]
+fn other_keys_and_additions_do_not_conflict_and_questions_about_all_do() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let accounts = Accounts::open(&one, "accounts").expect("opened");
+        let visits = Counter::open(&one, "visits").expect("opened");
+        let elsewhere = Accounts::open(&two, "accounts").expect("opened");
+        let by_key = one.begin(&TxOptions::default()).await.expect("begun");
+        accounts.within(&by_key).put("a".into(), 1).await.expect("put");
+        visits.within(&by_key).add(1).await.expect("added");
+        let by_size = one.begin(&TxOptions::default()).await.expect("begun");
+        let size = accounts.within(&by_size).len().await.expect("read") as i64;
+        accounts.within(&by_size).fast_put("size".into(), size).await.expect("put");
+        elsewhere.put("b".into(), 2).await.expect("put");
+        Counter::open(&two, "visits").expect("opened").add(1).await.expect("added");
+        assert!(by_key.commit().await.is_ok());
+        assert!(matches!(by_size.commit().await, Err(ObjectError::Aborted(_))));
+        assert_eq!(visits.get().await, Ok(2));
+    });
+}
+
+#[test]
+fn snapshot_isolation_lets_two_write_what_the_other_has_read() {
+    // Write skew: each takes from one account because both together have enough.
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        for (isolation, both) in [(Isolation::Snapshot, true), (Isolation::Strict, false)] {
+            accounts.put("a".into(), 5).await.expect("put");
+            accounts.put("b".into(), 5).await.expect("put");
+            let take = async |from: &str| -> Result<Tx, ObjectError> {
+                let tx = program.begin(&options(isolation)).await?;
+                let inside = accounts.within(&tx);
+                let sum =
+                    inside.get(&"a".into()).await?.unwrap_or(0) + inside.get(&"b".into()).await?.unwrap_or(0);
+                inside.fast_put(from.into(), 5 - sum).await?;
+                Ok(tx)
+            };
+            let (one, other) = (take("a").await.expect("read"), take("b").await.expect("read"));
+            assert!(one.commit().await.is_ok());
+            assert_eq!(other.commit().await.is_ok(), both, "{isolation:?}");
+        }
+    });
+}
+
+#[test]
+fn a_nested_transaction_that_fails_leaves_nothing_and_the_outer_one_goes_on() {
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let accounts = accounts.within(tx);
+            accounts.put("outer".into(), 1).await?;
+            let failed: Result<(), ObjectError> = tx
+                .nested(async |tx| {
+                    accounts.put("inner".into(), 1).await?;
+                    assert_eq!(accounts.get(&"outer".into()).await?, Some(1));
+                    let _: &Tx = tx;
+                    Err(ObjectError::Ended)
+                })
+                .await;
+            assert!(failed.is_err());
+            assert_eq!(accounts.get(&"inner".into()).await?, None);
+            tx.nested(async |_| accounts.put("kept".into(), 1).await.map(|_| ())).await
+        };
+        program.transact(&TxOptions::default(), body).await.expect("committed");
+        let names: Vec<String> =
+            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["kept", "outer"]);
+    });
+}
+
+#[test]
+fn increments_of_many_programs_are_all_there() {
+    // Each reads, adds one and writes, and does it again where another one came between.
+    run(async |world| {
+        let mut programs = Vec::new();
+        for _ in 0..4 {
+            programs.push(world.program().await);
+        }
+        for begin in [Begin::Newest, Begin::Local] {
+            let options = TxOptions { begin, retries: 1000, ..TxOptions::default() };
+            let work = programs.iter().map(|program| {
+                let (world, options) = (&world, &options);
+                async move {
+                    let accounts = Accounts::open(program, "accounts").expect("opened");
+                    for _ in 0..20 {
+                        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+                            let inside = accounts.within(tx);
+                            let value = inside.get(&"n".into()).await?.unwrap_or(0);
+                            world.env.yield_now().await;
+                            inside.put("n".into(), value + 1).await.map(|_| ())
+                        };
+                        program.transact(options, body).await.expect("committed");
+                    }
+                }
+            });
+            gather(work.collect(), |_| false).await;
+        }
+        let accounts = Accounts::open(&programs[0], "accounts").expect("opened");
+        assert_eq!(accounts.get(&"n".into()).await, Ok(Some(160)));
+    });
+}
+
+#[test]
+fn a_transaction_that_only_reads_sees_one_moment_of_all_objects() {
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let maps = ["x", "y"].map(|name| Accounts::open(&one, name).expect("opened"));
+        let elsewhere = ["x", "y"].map(|name| Accounts::open(&two, name).expect("opened"));
+        let tx = two.begin(&TxOptions::default()).await.expect("begun");
+        assert_eq!(elsewhere[0].within(&tx).get(&"k".into()).await, Ok(None));
+        maps[0].put("k".into(), 1).await.expect("put");
+        maps[1].put("k".into(), 1).await.expect("put");
+        assert_eq!(elsewhere[1].within(&tx).get(&"k".into()).await, Ok(None), "as of when it began");
+        assert_eq!(tx.commit().await.expect("nothing to check").record, None);
+    });
+}

@@ -1,0 +1,39 @@
+//! A cluster in a directory of its own, and programs with objects.
+
+use ithaca_env::{Env, real};
+use ithaca_log::client::{Client, ClientOptions};
+use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_object::{Runtime, RuntimeOptions};
+use tempfile::TempDir;
+
+/// A cluster that serves.
+pub struct World {
+    pub env: Env,
+    cluster: LocalCluster,
+    _dir: TempDir,
+}
+
+/// Runs `test` with a cluster of two units.
+pub fn run<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
+    let dir = TempDir::new().expect("a directory");
+    real::run(async |env: Env| {
+        let mut options = LocalOptions::new(dir.path(), ([127, 0, 0, 1], 0).into());
+        options.units = 2;
+        options.create_bytes = 64 << 20;
+        options.chain.segment_bytes = 4 << 20;
+        options.chain.capacity_bytes = 256 << 20;
+        options.chain.grow_bytes = 64 << 20;
+        let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+        test(World { env, cluster, _dir: dir }).await;
+    });
+}
+
+impl World {
+    /// A program of its own: a client, and no object open.
+    pub async fn program(&self) -> Runtime {
+        let endpoints = vec![self.cluster.addrs()[0]];
+        let options = ClientOptions { endpoints, ..ClientOptions::default() };
+        let client = Client::connect(&self.env, options).await.expect("it serves");
+        Runtime::new(&self.env, client, RuntimeOptions::default())
+    }
+}
