@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ithaca_log::pos::NodeId;
 
 use crate::bench::Workload;
+use crate::object::{MapCommand, TxArgs};
 use crate::quantity;
 use crate::volume::VolumeCommand;
 
@@ -132,6 +133,17 @@ pub enum Command {
     /// Append to streams of the log and read them
     #[command(subcommand)]
     Stream(StreamCommand),
+    /// Read and change a replicated map
+    #[command(subcommand)]
+    Map(MapCommand),
+    /// Run a script over objects as one transaction
+    #[command(
+        after_help = "Example:\n  printf 'get accounts ann\\nput accounts ann 41\\nadd transfers 1\\n' | ithaca tx -\n\n\
+                      One operation a line: get MAP KEY, put MAP KEY VALUE, del MAP KEY, size MAP, expect MAP KEY [VALUE], \
+                      add COUNTER N, count COUNTER, push LIST ITEM, pop LIST, pause SPAN; `as-of POS` first reads the past. \
+                      Words with blanks go in double quotes. Exit 1 where it aborts: what conflicted is said."
+    )]
+    Tx(TxArgs),
     /// Make volumes and export them as block devices
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -143,7 +155,7 @@ pub enum Command {
     /// Measure a cluster
     #[command(
         after_help = "Example:\n  ithaca bench append --size 512 --clients 16 --inflight 256 --seconds 10\n\n\
-                      --inflight is the total over all clients. cpu_us_per_op is user and system time of this process \
+                      --inflight is the total over all clients, and what each client has for map and tx. cpu_us_per_op is user and system time of this process \
                       and of all nodes, warm-up excluded."
     )]
     Bench(BenchArgs),
@@ -511,7 +523,7 @@ pub struct BenchArgs {
     /// Clients, each with connections of its own
     #[arg(long, default_value_t = 16, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub clients: u32,
-    /// Operations in flight, over all clients [default: 16 a client; 64 for token]
+    /// Operations in flight, over all clients; of each client for map and tx [default: 16 a client; 64 for token, map and tx]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub inflight: Option<u32>,
     /// Read from the whole log, not only from its last entries
@@ -520,6 +532,9 @@ pub struct BenchArgs {
     /// Streams of each client, for the workload that appends to streams
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub streams: u32,
+    /// Every client has the same map, for map and tx
+    #[arg(long)]
+    pub shared: bool,
     /// Who carries entries to the units that keep them
     #[arg(long, value_enum, default_value_t = Carrier::Sequencer)]
     pub carrier: Carrier,

@@ -16,6 +16,7 @@ mod http;
 mod json;
 mod log;
 mod members;
+mod object;
 mod output;
 mod quantity;
 mod serve;
@@ -71,6 +72,8 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         }
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Stream(command) => stream::run(&cli.global, command, &mut out),
+        Command::Map(command) => object::map::run(&cli.global, command, &mut out),
+        Command::Tx(arguments) => object::tx::run(&cli.global, arguments, &mut out),
         Command::Volume(command) => volume::run(command, out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ithaca_env::real::process;
 use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
-use ithaca_log::client::{Client, ClientError};
+use ithaca_log::client::Client;
 use ithaca_log::pos::NodeId;
 use ithaca_log::wire::Durability;
 
@@ -39,7 +39,7 @@ pub struct Meter {
     ops: Cell<u64>,
     latencies: RefCell<Histogram>,
     stopped: Cell<bool>,
-    failure: RefCell<Option<ClientError>>,
+    failure: RefCell<Option<Failure>>,
     changed: Notify,
     /// Positions that were taken and not written: first and after-last.
     pub unwritten: RefCell<ithaca_chain::RangeSet>,
@@ -97,9 +97,9 @@ impl Meter {
     }
 
     /// Ends the run: an operation failed.
-    pub fn fail(&self, error: ClientError) {
+    pub fn fail(&self, error: impl Into<Failure>) {
         self.stop();
-        self.failure.borrow_mut().get_or_insert(error);
+        self.failure.borrow_mut().get_or_insert(error.into());
         self.changed.ring();
     }
 
@@ -134,7 +134,7 @@ impl Meter {
     async fn wait(&self, span: Duration) -> Result<(), Failure> {
         let failed = self.changed.until(|| self.failure.borrow_mut().take());
         match self.env.timeout(span, failed).await {
-            Ok(error) => Err(error.into()),
+            Ok(failure) => Err(failure),
             Err(_) => Ok(()),
         }
     }

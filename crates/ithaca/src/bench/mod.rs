@@ -7,6 +7,7 @@
 mod append;
 mod histogram;
 mod meter;
+mod objects;
 mod read;
 mod token;
 
@@ -39,6 +40,10 @@ pub enum Workload {
     Mixed,
     /// The whole log in order, again and again.
     Replay,
+    /// A key of a map gets a value; the one that it had is the result.
+    Map,
+    /// A transaction: two keys of a map are read, a third gets a value.
+    Tx,
 }
 
 impl Workload {
@@ -50,12 +55,22 @@ impl Workload {
             Self::Read => "read",
             Self::Mixed => "mixed",
             Self::Replay => "replay",
+            Self::Map => "map",
+            Self::Tx => "tx",
         }
     }
 
     /// Operations in flight for each client where the command line does not say.
     fn default_window(self) -> u32 {
-        if self == Self::Token { 64 } else { 16 }
+        match self {
+            Self::Token | Self::Map | Self::Tx => 64,
+            Self::Append | Self::Stream | Self::Read | Self::Mixed | Self::Replay => 16,
+        }
+    }
+
+    /// Whether the command line says what each client has in flight, and not what all have together.
+    fn is_per_client(self) -> bool {
+        matches!(self, Self::Map | Self::Tx)
     }
 }
 
@@ -74,7 +89,11 @@ struct Plan {
 
 impl Plan {
     fn new(arguments: &BenchArgs) -> Self {
-        let total = arguments.inflight.unwrap_or(arguments.clients * arguments.workload.default_window());
+        let total = match arguments.inflight {
+            Some(window) if arguments.workload.is_per_client() => window.saturating_mul(arguments.clients),
+            Some(total) => total,
+            None => arguments.clients * arguments.workload.default_window(),
+        };
         // A client with nothing in flight would be no client.
         let clients = arguments.clients.min(total);
         let window = |nth| (total / clients + u32::from(nth < total % clients)) as usize;
@@ -121,7 +140,7 @@ async fn measure(
     plan: &Plan,
 ) -> Result<Figures, Failure> {
     let span = match arguments.workload {
-        Workload::Token | Workload::Append | Workload::Stream => 0..0,
+        Workload::Token | Workload::Append | Workload::Stream | Workload::Map | Workload::Tx => 0..0,
         Workload::Read | Workload::Mixed => read::prepare(control, plan.size, arguments.cold).await?,
         Workload::Replay => read::prepare(control, plan.size, true).await?,
     };
@@ -140,6 +159,11 @@ async fn measure(
             Workload::Mixed => {
                 workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size, Vec::new()));
                 workers.extend(read::start(meter, &client, window / 2, &span, arguments.cold));
+            }
+            Workload::Map | Workload::Tx => {
+                let is_map = arguments.workload == Workload::Map;
+                let deed = if is_map { objects::Deed::Put } else { objects::Deed::Transaction };
+                workers.extend(objects::start(meter, client, deed, window, plan.size, arguments.shared)?);
             }
             Workload::Replay => {
                 workers.push(read::replay(meter, client, span.clone(), workers.len(), clients.len()))
@@ -205,6 +229,7 @@ mod tests {
             inflight,
             cold: false,
             streams: 16,
+            shared: false,
             carrier,
         })
         .windows

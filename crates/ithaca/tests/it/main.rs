@@ -11,6 +11,7 @@
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
 //! * [`volume`]: volumes, and real clients of NBD.
 //! * [`stream`]: appends to streams, and where they end.
+//! * [`object`]: maps and transactions.
 //! * [`bench`]: every workload prints its figures.
 
 #![expect(
@@ -25,6 +26,7 @@ mod cluster;
 mod crash;
 mod drives;
 mod harness;
+mod object;
 mod offline;
 mod pages;
 mod read;

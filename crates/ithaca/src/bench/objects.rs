@@ -1,0 +1,87 @@
+//! Calls on maps and transactions over them, a window of them in flight.
+//!
+//! Each client is a program of its own with a map of its own, as programs have that share their work out; with `--shared` all
+//! have the same one, and each of them takes in what all have written.
+
+use std::rc::Rc;
+
+use ithaca_env::task::TaskHandle;
+use ithaca_log::client::Client;
+use ithaca_object::collections::{Blob, Map};
+use ithaca_object::{Begin, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
+
+use super::append::{Random, payload};
+use super::meter::Meter;
+
+/// Keys of each map.
+const KEYS: u64 = 10_000;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// A key gets a value; the one that it had is the result.
+    Put,
+    /// Two keys are read and a third gets a value.
+    Transaction,
+}
+
+/// Starts the workers of one client, `window` of them, with values of `size` bytes.
+pub fn start(
+    meter: &Rc<Meter>,
+    client: Client,
+    deed: Deed,
+    window: usize,
+    size: usize,
+    is_shared: bool,
+) -> Result<Vec<TaskHandle<()>>, ObjectError> {
+    let name = if is_shared { "bench".to_owned() } else { format!("bench-{:016x}", client.id().0) };
+    let value = Blob(payload(size, client.id().0));
+    let runtime = Runtime::new(meter.env(), client, RuntimeOptions::default());
+    let map = Map::<u64, Blob>::open(&runtime, &name)?;
+    let worker = |_| {
+        let (runtime, map, value) = (runtime.clone(), map.clone(), value.clone());
+        let worker = Worker { meter: Rc::clone(meter), runtime, map, value };
+        meter.env().spawn(async move {
+            if let Err(error) = worker.work(deed).await {
+                worker.meter.fail(error);
+            }
+        })
+    };
+    Ok((0..window).map(worker).collect())
+}
+
+struct Worker {
+    meter: Rc<Meter>,
+    runtime: Runtime,
+    map: Map<u64, Blob>,
+    value: Blob,
+}
+
+impl Worker {
+    async fn work(&self, deed: Deed) -> Result<(), ObjectError> {
+        let mut random = Random::new(self.meter.env().random_u64());
+        while !self.meter.is_stopped() {
+            let keys = [(); 3].map(|()| random.within(&(0..KEYS)));
+            let started = self.meter.now();
+            match deed {
+                Deed::Put => {
+                    self.map.put(keys[0], self.value.clone()).await?;
+                }
+                Deed::Transaction => self.transaction(keys).await?,
+            }
+            self.meter.completed(started, self.meter.now(), 1);
+        }
+        Ok(())
+    }
+
+    async fn transaction(&self, keys: [u64; 3]) -> Result<(), ObjectError> {
+        let options = TxOptions { begin: Begin::Local, ..TxOptions::default() };
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let map = self.map.within(tx);
+            map.contains_key(&keys[0]).await?;
+            map.contains_key(&keys[1]).await?;
+            map.fast_put(keys[2], self.value.clone()).await.map(|_| ())
+        };
+        self.runtime.transact(&options, body).await.map(|_| ())
+    }
+}

@@ -1,0 +1,81 @@
+//! What the commands of objects take.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// `ithaca map`.
+#[derive(Subcommand, Debug)]
+pub enum MapCommand {
+    /// Give a key a value
+    #[command(after_help = "Example:\n  ithaca map put users ann 42")]
+    Put {
+        /// The map's name
+        name: String,
+        /// The key
+        key: String,
+        /// The value
+        value: String,
+    },
+    /// Print the value of a key
+    #[command(after_help = "Example:\n  ithaca map get users ann\n  ithaca map get users ann --as-of 17\n\n\
+                      --as-of POS shows the map as it was after the record at log position POS.")]
+    Get {
+        /// The map's name
+        name: String,
+        /// The key
+        key: String,
+        /// As of this log position, which is included
+        #[arg(long, value_name = "POS")]
+        as_of: Option<u64>,
+    },
+    /// Remove a key
+    #[command(after_help = "Example:\n  ithaca map del users ann")]
+    Del {
+        /// The map's name
+        name: String,
+        /// The key
+        key: String,
+    },
+    /// Print every key and its value, in the order of the keys
+    #[command(after_help = "Example:\n  ithaca map ls users --json")]
+    Ls {
+        /// The map's name
+        name: String,
+        /// As of this log position, which is included
+        #[arg(long, value_name = "POS")]
+        as_of: Option<u64>,
+    },
+    /// Print how many keys there are
+    #[command(after_help = "Example:\n  ithaca map size users")]
+    Size {
+        /// The map's name
+        name: String,
+        /// As of this log position, which is included
+        #[arg(long, value_name = "POS")]
+        as_of: Option<u64>,
+    },
+}
+
+/// What a transaction is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Held {
+    /// As if transactions ran one after the other: what it reads is checked.
+    Strict,
+    /// One snapshot: what it writes is checked.
+    Snapshot,
+}
+
+/// `ithaca tx`.
+#[derive(Args, Debug)]
+pub struct TxArgs {
+    /// A script, one operation a line; `-` is the standard input
+    #[arg(value_name = "FILE")]
+    pub script: PathBuf,
+    /// What it is held to
+    #[arg(long, value_enum, default_value_t = Held::Strict)]
+    pub isolation: Held,
+    /// How often it is run again after a conflict
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub retries: u32,
+}

@@ -1,0 +1,104 @@
+//! `ithaca map`: a map of strings, from the shell.
+
+use ithaca_log::client::Client;
+use ithaca_log::pos::LogPos;
+use ithaca_object::collections::{Map, Placed, Put, Remove};
+use ithaca_object::{Runtime, RuntimeOptions};
+
+use super::arguments::MapCommand;
+use crate::cli::Global;
+use crate::client::with_client;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+
+/// A map from strings to strings.
+pub type Strings = Map<String, String>;
+
+/// Runs one verb.
+pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<(), Failure> {
+    match command {
+        MapCommand::Put { name, key, value } => put(global, name, key, value, out),
+        MapCommand::Del { name, key } => del(global, name, key, out),
+        MapCommand::Get { name, key, as_of } => get(global, name, key, *as_of, out),
+        MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
+        MapCommand::Size { name, as_of } => size(global, name, *as_of, out),
+    }
+}
+
+/// Opens the map and does something with it.
+fn with_map<T>(
+    global: &Global,
+    verb: &str,
+    name: &str,
+    as_of: Option<u64>,
+    work: impl AsyncFnOnce(Strings) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_client(global, verb, async |env, client: Client| {
+        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        let map = Strings::open(&runtime, name)?;
+        let Some(pos) = as_of else { return work(map).await };
+        let snapshot = pos.checked_add(1).ok_or_else(|| Failure::usage(format!("no position is {pos}")))?;
+        work(map.at(LogPos(snapshot))).await
+    })
+}
+
+fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) -> Result<(), Failure> {
+    let put = Put { key: key.to_owned(), value: value.to_owned() };
+    let verb = format!("map put {name} {key}");
+    let pos = with_map(global, &verb, name, None, async |map| Ok(map.handle().send(put).await?))?;
+    told(pos, out)
+}
+
+fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map del {name} {key}");
+    let (before, pos) = with_map(global, &verb, name, None, async |map| {
+        Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)
+    })?;
+    match before {
+        Some(_) => told(pos, out),
+        None => Err(not_there(&verb, name, key)),
+    }
+}
+
+/// Where a change stands.
+fn told(pos: Option<LogPos>, out: &mut Output) -> Result<(), Failure> {
+    let pos = pos.unwrap_or_default();
+    out.either(|| format!("at log position {pos}"), || Object::new().number("log_pos", pos.0))?;
+    out.flush()
+}
+
+fn get(global: &Global, name: &str, key: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map get {name} {key}");
+    let found =
+        with_map(global, &verb, name, as_of, async |map| Ok(map.get_placed(&key.to_owned()).await?))?;
+    let Some(found) = found else { return Err(not_there(&verb, name, key)) };
+    out.either(|| found.value.clone(), || entry(key, &found))?;
+    out.flush()
+}
+
+fn entry(key: &str, found: &Placed<String>) -> Object {
+    Object::new().string("key", key).string("value", &found.value).number("log_pos", found.pos)
+}
+
+fn not_there(verb: &str, name: &str, key: &str) -> Failure {
+    Failure::no(format!("{verb}: map {name:?} has no key {key:?}"))
+}
+
+fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+    let entries = with_map(global, &format!("map ls {name}"), name, as_of, async |map| {
+        let all = |map: &ithaca_object::collections::MapState<String, String>| map.entries().clone();
+        Ok(map.handle().read(|| vec![ithaca_object::key::Key::all()], all).await?)
+    })?;
+    for (key, found) in &entries {
+        out.either(|| format!("{key}\t{}", found.value), || entry(key, found))?;
+    }
+    out.flush()
+}
+
+fn size(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map size {name}");
+    let size = with_map(global, &verb, name, as_of, async |map| Ok(map.len().await?))?;
+    out.either(|| size.to_string(), || Object::new().number("size", size as u64))?;
+    out.flush()
+}

@@ -1,0 +1,183 @@
+//! `ithaca tx`: a script over maps, counters and lists, as one transaction.
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::path::Path;
+
+use ithaca_env::Env;
+use ithaca_env::real::files;
+use ithaca_log::client::Client;
+use ithaca_log::pos::LogPos;
+use ithaca_object::collections::{Counter, Queue};
+use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
+
+use super::arguments::{Held, TxArgs};
+use super::map::Strings;
+use super::script::{Operation, Script, parse};
+use crate::cli::Global;
+use crate::client::with_client;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+
+/// Bytes of a script at the most.
+const SCRIPT_MAX_BYTES: u64 = 4 << 20;
+
+/// What an operation is told as: for people and for programs.
+type Told = (String, Object);
+
+/// Runs the script and prints what it saw once it is committed, and nothing if it is not.
+pub fn run(global: &Global, arguments: &TxArgs, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("tx {}", arguments.script.display());
+    let script = read(&arguments.script).and_then(|text| parse(&text));
+    let script = script.map_err(|failure| failure.context(&verb))?;
+    let (told, committed) = with_client(global, &verb, async |env, client: Client| {
+        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        transact(&env, &runtime, &script, arguments).await
+    })?;
+    for (human, json) in told {
+        out.either(|| human, || json)?;
+    }
+    out.either(|| human(&committed), || json(&committed))?;
+    out.flush()
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| Failure::usage(error.to_string());
+    let too_long = || Failure::usage(format!("a script of more than {SCRIPT_MAX_BYTES} bytes"));
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(SCRIPT_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        bytes
+    } else {
+        if files::size_bytes(path).map_err(failed)? > SCRIPT_MAX_BYTES {
+            return Err(too_long());
+        }
+        files::read(path).map_err(failed)?
+    };
+    if bytes.len() as u64 > SCRIPT_MAX_BYTES {
+        return Err(too_long());
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::usage("a script is text (UTF-8)"))
+}
+
+async fn transact(
+    env: &Env,
+    runtime: &Runtime,
+    script: &Script,
+    arguments: &TxArgs,
+) -> Result<(Vec<Told>, Committed), Failure> {
+    let isolation = match arguments.isolation {
+        Held::Strict => Isolation::Strict,
+        Held::Snapshot => Isolation::Snapshot,
+    };
+    let begin = script.as_of.map_or(Begin::Newest, |pos| Begin::At(LogPos(pos.saturating_add(1))));
+    let options = TxOptions { isolation, begin, retries: arguments.retries };
+    let told = RefCell::new(Vec::new());
+    let body = async |tx: &Tx| -> Result<(), Failure> {
+        told.borrow_mut().clear();
+        for operation in &script.operations {
+            let said = perform(env, runtime, tx, operation).await?;
+            told.borrow_mut().extend(said);
+        }
+        Ok(())
+    };
+    let ((), committed) = runtime.transact(&options, body).await?;
+    Ok((told.into_inner(), committed))
+}
+
+async fn perform(
+    env: &Env,
+    runtime: &Runtime,
+    tx: &Tx,
+    operation: &Operation,
+) -> Result<Option<Told>, Failure> {
+    let map = |name: &str| -> Result<Strings, ObjectError> { Ok(Strings::open(runtime, name)?.within(tx)) };
+    let list =
+        |name: &str| -> Result<Queue<String>, ObjectError> { Ok(Queue::open(runtime, name)?.within(tx)) };
+    let counter =
+        |name: &str| -> Result<Counter, ObjectError> { Ok(Counter::open(runtime, name)?.within(tx)) };
+    let said = |object: &str| Object::new().string("op", operation.name()).string("object", object);
+    Ok(match operation {
+        Operation::Get { map: name, key } => {
+            let value = map(name)?.get(key).await?;
+            Some((
+                shown(value.as_deref()),
+                optional(said(name).string("key", key), "value", value.as_deref()),
+            ))
+        }
+        Operation::Put { map: name, key, value } => {
+            map(name)?.fast_put(key.clone(), value.clone()).await?;
+            None
+        }
+        Operation::Del { map: name, key } => {
+            let value = map(name)?.remove(key.clone()).await?;
+            Some((
+                shown(value.as_deref()),
+                optional(said(name).string("key", key), "value", value.as_deref()),
+            ))
+        }
+        Operation::Size { map: name } => {
+            let size = map(name)?.len().await?;
+            Some((size.to_string(), said(name).number("size", size as u64)))
+        }
+        Operation::Expect { map: name, key, value } => {
+            let found = map(name)?.get(key).await?;
+            if found != *value {
+                let (found, value) = (shown(found.as_deref()), shown(value.as_deref()));
+                return Err(Failure::no(format!(
+                    "aborted: key {key:?} of {name:?} is {found}, expected {value}"
+                )));
+            }
+            None
+        }
+        Operation::Add { counter: name, amount } => {
+            counter(name)?.add(*amount).await?;
+            None
+        }
+        Operation::Count { counter: name } => {
+            let value = counter(name)?.get().await?;
+            Some((value.to_string(), said(name).raw("value", &value.to_string())))
+        }
+        Operation::Push { list: name, item } => {
+            list(name)?.push(item.clone()).await?;
+            None
+        }
+        Operation::Pop { list: name } => {
+            let item = list(name)?.pop().await?;
+            Some((shown(item.as_deref()), optional(said(name), "value", item.as_deref())))
+        }
+        Operation::Pause { span } => {
+            env.sleep(*span).await;
+            None
+        }
+    })
+}
+
+fn shown(value: Option<&str>) -> String {
+    value.unwrap_or("(none)").to_owned()
+}
+
+fn optional(object: Object, key: &str, value: Option<&str>) -> Object {
+    match value {
+        Some(value) => object.string(key, value),
+        None => object.raw(key, "null"),
+    }
+}
+
+fn human(committed: &Committed) -> String {
+    match committed.record {
+        Some((_, pos)) => format!("committed at log position {pos}"),
+        None => "done, nothing was changed".to_owned(),
+    }
+}
+
+fn json(committed: &Committed) -> Object {
+    let number = |value: Option<u64>| value.map_or("null".to_owned(), |value| value.to_string());
+    let (id, pos) = committed.record.unzip();
+    Object::new()
+        .boolean("committed", true)
+        .raw("log_pos", &number(pos.map(|pos| pos.0)))
+        .raw("snapshot", &number(committed.snapshot.map(|snapshot| snapshot.0)))
+        .raw("tx", &id.map_or("null".to_owned(), |id| crate::json::quoted(&id.to_string())))
+}

@@ -1,0 +1,143 @@
+//! `ithaca map` and `ithaca tx`.
+
+use std::process::Stdio;
+
+use crate::harness::{Dev, number_field, run, string_field, temp_dir};
+
+#[test]
+fn a_map_keeps_what_is_put_and_says_where() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &["--units", "2"]);
+    let first = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
+    let second = number_field(&dev.run("map put users ann 42 --json").expect(0).text(), "log_pos");
+    assert!(first < second);
+    dev.run("map put users bob 7").expect(0);
+    let got = dev.run("map get users ann --json").expect(0).text();
+    assert_eq!(got, format!("{{\"key\":\"ann\",\"value\":\"42\",\"log_pos\":{second}}}\n"));
+    assert_eq!(dev.run("map get users ann").expect(0).text(), "42\n");
+    assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t42\nbob\t7\n");
+    assert_eq!(dev.run("map size users --json").expect(0).text(), "{\"size\":2}\n");
+    assert_eq!(dev.run(&format!("map get users ann --as-of {first}")).expect(0).text(), "41\n");
+    dev.run("map del users ann").expect(0);
+    let told = dev.run("map get users ann").expect(1).stderr;
+    assert!(told.contains("\"users\"") && told.contains("\"ann\""), "{told}");
+    dev.run("map del users ann").expect(1);
+    assert_eq!(dev.run(&format!("map get users ann --as-of {second}")).expect(0).text(), "42\n");
+    dev.run("map get users ann --as-of 100000").expect(1);
+}
+
+#[test]
+fn a_map_is_there_after_a_restart() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.run("map put users ann 41").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let dev = Dev::start(dir.path(), &[]);
+    assert_eq!(dev.run("map get users ann").expect(0).text(), "41\n");
+    dev.run("map put users ann 42").expect(0);
+    assert_eq!(dev.run("map get users ann").expect(0).text(), "42\n");
+}
+
+#[test]
+fn a_script_is_one_transaction_and_shows_what_it_saw_when_it_is_committed() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let script = "put accounts ann 10\nget accounts ann\nadd transfers 1\ncount transfers\npush log \"ann has 10\"\n\
+                  size accounts\nget accounts bob\n";
+    let text = dev.feed("tx - --json", script.as_bytes()).expect(0).text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], r#"{"op":"get","object":"accounts","key":"ann","value":"10"}"#);
+    assert_eq!(lines[1], r#"{"op":"count","object":"transfers","value":1}"#);
+    assert_eq!(lines[2], r#"{"op":"size","object":"accounts","size":1}"#);
+    assert_eq!(lines[3], r#"{"op":"get","object":"accounts","key":"bob","value":null}"#);
+    let pos = number_field(lines[4], "log_pos");
+    assert!(lines[4].starts_with("{\"committed\":true,"), "{text}");
+    let got = dev.run("map get accounts ann --json").expect(0).text();
+    assert_eq!(number_field(&got, "log_pos"), pos, "all of it stands at one position");
+    assert_eq!(dev.feed("tx -", b"pop log\n").expect(0).text().lines().next(), Some("ann has 10"));
+}
+
+#[test]
+fn a_script_that_read_what_was_changed_since_aborts_and_says_which_key() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let old = number_field(&dev.run("map put accounts ann 10 --json").expect(0).text(), "log_pos");
+    let new = number_field(&dev.run("map put accounts ann 11 --json").expect(0).text(), "log_pos");
+    let script = format!("as-of {old}\nget accounts ann\nput accounts ann 12\n");
+    let ran = dev.feed("tx -", script.as_bytes()).expect(1);
+    assert!(ran.stderr.contains("\"ann\"") && ran.stderr.contains("`accounts`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("position {new}")), "{}", ran.stderr);
+    assert_eq!(ran.text(), "", "what it saw is not shown");
+    assert_eq!(dev.run("map get accounts ann").expect(0).text(), "11\n");
+    // Another key is no conflict, and neither is a write of what was not read.
+    let script = format!("as-of {old}\nget accounts bob\nput accounts cy 12\n");
+    dev.feed("tx -", script.as_bytes()).expect(0);
+    let script = format!("as-of {old}\nget accounts ann\n");
+    assert!(dev.feed("tx -", script.as_bytes()).expect(0).text().starts_with("10\n"), "a look at the past");
+}
+
+#[test]
+fn a_conflict_while_a_script_runs_aborts_it_and_a_retry_commits_it() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.run("map put accounts ann 10").expect(0);
+    let script = dir.path().join("script");
+    std::fs::write(&script, "get accounts ann\npause 3s\nput accounts bob 1\n").expect("written");
+    let start = |more: &str| {
+        let mut command = dev.command(&format!("tx {more}"));
+        command.arg(&script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let (once, again) = (start(""), start("--retries 3"));
+    // Until both have begun: they read the key at the snapshot that they begin with, whenever that is; so it is changed again
+    // and again while they run.
+    let changed = |nth: u32| dev.run(&format!("map put accounts ann {nth}")).expect(0);
+    let (mut once, mut nth) = (once, 0);
+    while once.try_wait().expect("a child").is_none() {
+        changed(nth);
+        nth += 1;
+    }
+    let once = once.wait_with_output().expect("it ends");
+    assert_eq!(once.status.code(), Some(1), "{}", String::from_utf8_lossy(&once.stderr));
+    assert_eq!(again.wait_with_output().expect("it ends").status.code(), Some(0));
+    assert_eq!(dev.run("map get accounts bob").expect(0).text(), "1\n");
+}
+
+#[test]
+fn an_expectation_that_is_not_met_aborts() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.feed("tx -", b"expect locks door\nput locks door ann\n").expect(0);
+    let ran = dev.feed("tx -", b"expect locks door\nput locks door bob\n").expect(1);
+    assert!(ran.stderr.contains("\"door\"") && ran.stderr.contains("ann"), "{}", ran.stderr);
+    assert_eq!(dev.run("map get locks door").expect(0).text(), "ann\n");
+}
+
+#[test]
+fn a_script_that_cannot_be_read_is_wrong_usage_before_anything_is_reached() {
+    let mut command = crate::harness::ithaca(&["tx", "/no/such/script"]);
+    command.args(["--endpoint", "127.0.0.1:0"]);
+    let told = run(command, b"").expect(2).stderr;
+    assert!(told.contains("/no/such/script"), "{told}");
+    let told = run(crate::harness::ithaca(&["tx", "-"]), b"get a b\nfly a\n").expect(2).stderr;
+    assert!(told.contains("line 2"), "{told}");
+}
+
+#[test]
+fn a_map_whose_name_belongs_to_a_list_is_told_apart() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.feed("tx -", b"push things one\n").expect(0);
+    let told = dev.run("map get things one").expect(4).stderr;
+    assert!(told.contains("a map has no method `append`"), "{told}");
+}
+
+#[test]
+fn maps_and_transactions_are_measured() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    for line in ["map", "tx", "map --shared", "tx --shared"] {
+        let line = format!("bench {line} --seconds 1 --size 64 --clients 2 --inflight 4 --json");
+        let json = dev.run(&line).expect(0).text();
+        assert!(number_field(&json, "ops") > 0 && string_field(&json, "durability") == "fsync", "{json}");
+    }
+}
