@@ -122,9 +122,9 @@ struct World {
 
 /// What the node's process says when it ends by itself.
 #[derive(Default)]
-struct Ended {
-    now: Cell<bool>,
-    starts: Cell<u64>,
+pub(super) struct Ended {
+    pub(super) now: Cell<bool>,
+    pub(super) starts: Cell<u64>,
     chains_stopped: Cell<u64>,
     /// Starts since the last that succeeded.
     refused_in_a_row: Cell<u32>,
@@ -216,7 +216,7 @@ impl World {
 }
 
 /// The node's process: serves until a chain stops, then ends, to be started again.
-async fn serve(env: Env, options: LocalOptions, ended: Rc<Ended>) {
+pub(super) async fn serve(env: Env, options: LocalOptions, ended: Rc<Ended>) {
     ended.starts.set(ended.starts.get() + 1);
     match LocalCluster::start(&env, options).await {
         Ok(cluster) => {
@@ -243,7 +243,8 @@ fn unit_drives(unit: u64, count: u64) -> impl Iterator<Item = String> {
     })
 }
 
-fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOptions {
+/// What the plan says of the node.
+pub(super) fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOptions {
     let number = |name: &str, default: u64| plan.setting(name, default);
     let segment_bytes = number("chain.segment_kib", 128) << 10;
     let chain = ChainOptions {

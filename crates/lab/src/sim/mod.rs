@@ -8,6 +8,7 @@ pub mod history;
 mod history_json;
 mod latent;
 mod log;
+mod objects;
 mod operator;
 pub mod oracle;
 mod planted;
@@ -32,6 +33,7 @@ use crate::measure::{process_cpu_nanos, wall_nanos};
 use cluster::ClusterScenario;
 use ithaca_log::planted::Planted;
 use log::LogScenario;
+use objects::ObjectsScenario;
 use planted::Fault;
 use scenario::{Outcome, Points, Scenario, catch_panics, run_caught};
 use volume::VolumeScenario;
@@ -54,10 +56,12 @@ pub enum Name {
     Cluster,
     /// One volume, transactions and plain writes: every version stays what it was.
     Volume,
+    /// Transactions over objects, under crashes of the node that orders them.
+    Objects,
 }
 
 impl Name {
-    const ALL: [Name; 4] = [Name::Log, Name::LogHarm, Name::Cluster, Name::Volume];
+    const ALL: [Name; 5] = [Name::Log, Name::LogHarm, Name::Cluster, Name::Volume, Name::Objects];
 
     fn scenario(self) -> Box<dyn Scenario> {
         let log = |budget| Box::new(LogScenario { budget, planted: Fault::None });
@@ -65,6 +69,7 @@ impl Name {
             Name::Log => log(Budget::Survive),
             Name::LogHarm => log(Budget::Detect),
             Name::Cluster => Box::new(ClusterScenario { planted: Planted::NONE }),
+            Name::Objects => Box::new(ObjectsScenario { planted: ithaca_object::planted::Planted::NONE }),
             Name::Volume => Box::new(VolumeScenario { planted: ithaca_volume::Planted::default() }),
         }
     }
@@ -190,6 +195,10 @@ pub fn run_planted(ceiling: u64) -> io::Result<bool> {
     for bug in planted::in_cluster() {
         let scenario = ClusterScenario { planted: Planted::bug(bug) };
         all_found &= is_found(&format!("cluster/{bug:?}"), &scenario, ceiling);
+    }
+    for bug in planted::in_objects() {
+        let scenario = ObjectsScenario { planted: ithaca_object::planted::Planted::bug(bug) };
+        all_found &= is_found(&format!("objects/{bug:?}"), &scenario, ceiling);
     }
     for bug in planted::in_volume() {
         let scenario = VolumeScenario { planted: ithaca_volume::Planted::bug(bug) };

@@ -143,3 +143,17 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 13] {
         PlantedBug::WalkDoesNotShrink,
     ]
 }
+
+/// Every fault that the objects scenario must find. Not among them is what needs a program that begins from a checkpoint or nests
+/// its transactions, and what needs a write that is in the log twice; the model of the log in the objects' own tests finds those.
+#[cfg(feature = "planted-bugs")]
+pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 5] {
+    use ithaca_object::planted::PlantedBug;
+    [
+        PlantedBug::ReadsNotChecked,
+        PlantedBug::SnapshotMoves,
+        PlantedBug::OwnWritesNotRead,
+        PlantedBug::OwnWritesStay,
+        PlantedBug::SuffixNotChecked,
+    ]
+}

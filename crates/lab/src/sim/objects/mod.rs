@@ -1,0 +1,167 @@
+//! The objects scenario: programs with transactions over the same few keys, a node that crashes and begins new epochs under them,
+//! and links that lose what they carry.
+
+mod truth;
+mod workers;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
+use ithaca_env::{Env, Time};
+use ithaca_log::client::{Client, ClientOptions};
+use ithaca_object::planted::Planted;
+
+use super::log::{Ended, local_options, serve};
+use super::planted::Fault;
+use super::scenario::{Outcome, Points, Scenario, world_of};
+use super::workload::{self, machine};
+use workers::{Shared, Worker};
+
+/// Faults begin within this time.
+const HORIZON: Duration = Duration::from_millis(400);
+/// Programs are done this long after healing at the latest.
+const PATIENCE: Duration = Duration::from_secs(400);
+/// A process that ended by itself is started again after this.
+const RESTART: Duration = Duration::from_millis(2);
+/// Where the log is served.
+const PORT: u16 = 7420;
+
+/// See the module.
+pub struct ObjectsScenario {
+    /// A fault in the objects, if it is a test of the test.
+    pub planted: Planted,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting { name: "topology.units", choices: &[1, 2, 3] },
+    Setting { name: "topology.replicas", choices: &[1, 1, 2] },
+    Setting { name: "topology.clients", choices: &[2, 3, 4] },
+    Setting { name: "topology.sockets", choices: &[0, 1] },
+    Setting { name: "workload.operations", choices: &[40, 100, 200] },
+    Setting { name: "chain.flights", choices: &[1, 2, 4] },
+    Setting { name: "chain.segments", choices: &[64] },
+    Setting { name: "link.loss_ppm", choices: &[0, 0, 1_000, 20_000] },
+    Setting { name: "link.reset_ppm", choices: &[0, 0, 0, 2_000] },
+    Setting { name: "drive.speed", choices: &[1, 1, 2] },
+    Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
+];
+
+impl Scenario for ObjectsScenario {
+    fn name(&self) -> &'static str {
+        "objects"
+    }
+
+    fn shape(&self) -> Shape {
+        let drives = (1..=3).map(|unit| ("node".to_owned(), format!("data/unit-{unit}.chain")));
+        let mut faults = FaultKind::survivable();
+        faults.extend([FaultKind::EndAtIo; 5]);
+        Shape {
+            settings: SETTINGS.to_vec(),
+            processes: vec!["node".to_owned()],
+            drives: drives.collect(),
+            links: vec![("client-1".to_owned(), "node".to_owned())],
+            faults,
+            steps_max: 8,
+            horizon: HORIZON,
+            drive_bytes: 768 << 10,
+        }
+    }
+
+    fn run(&self, plan: &Plan, readable: bool) -> Outcome {
+        let world = World::new(world_of(plan, readable), plan, self.planted);
+        let failure = world.run(plan).err();
+        let (points, committed) = (world.points(), world.shared.committed.get());
+        Outcome { failure, points, committed, ..Outcome::of(&world.sim) }
+    }
+}
+
+struct World {
+    sim: Sim,
+    node: ProcessId,
+    shared: Rc<Shared>,
+    ended: Rc<Ended>,
+    programs: u32,
+    planted: Planted,
+}
+
+impl World {
+    fn new(sim: Sim, plan: &Plan, planted: Planted) -> Self {
+        let node = sim.process("node", machine(1));
+        let addr = SocketAddr::new(machine(1), PORT);
+        let (shared, ended) = (Rc::new(Shared::default()), Rc::new(Ended::default()));
+        let (options, told) = (local_options(plan, addr, Fault::None), Rc::clone(&ended));
+        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
+        shared.left.set(plan.setting("workload.operations", 100));
+        let programs = plan.setting("topology.clients", 3) as u32;
+        for number in 1..=programs {
+            let env = sim.env(sim.process(&format!("client-{number}"), machine(1 + number as u8)));
+            let (program, shared) = (env.clone(), Rc::clone(&shared));
+            env.spawn(async move {
+                match Worker::new(&program, connect(&program).await, Rc::clone(&shared), planted) {
+                    Ok(worker) => worker.work().await,
+                    Err(error) => *shared.wrong.borrow_mut() = Some(error.to_string()),
+                }
+            });
+        }
+        Self { sim, node, shared, ended, programs, planted }
+    }
+
+    /// Faults, healing, the programs' end, the audit.
+    fn run(&self, plan: &Plan) -> Result<(), String> {
+        plan.apply(&self.sim).map_err(|error| error.to_string())?;
+        self.run_until(Time::ZERO + HORIZON, || true).ok();
+        self.sim.heal();
+        let is_at_work = || self.shared.done.get() < self.programs && self.shared.wrong.borrow().is_none();
+        let ended = self.run_until(self.sim.now() + PATIENCE, is_at_work);
+        if let Some(wrong) = self.shared.wrong.borrow().clone() {
+            return Err(wrong);
+        }
+        ended.map_err(|()| "programs are not done long after healing".to_owned())?;
+        let env = self.sim.env(self.sim.process("auditor", machine(200)));
+        let (program, shared, planted) = (env.clone(), Rc::clone(&self.shared), self.planted);
+        let audit = workload::result_of(&env, async move {
+            let worker = Worker::new(&program, connect(&program).await, shared, planted);
+            worker.map_err(|error| error.to_string())?.audit().await
+        });
+        self.run_until(self.sim.now() + PATIENCE, || audit.borrow().is_none()).ok();
+        audit.take().unwrap_or_else(|| Err("the audit does not end".to_owned()))
+    }
+
+    /// Runs while `condition` holds, starting the node again when it ends by itself.
+    fn run_until(&self, deadline: Time, mut condition: impl FnMut() -> bool) -> Result<(), ()> {
+        loop {
+            let waited = self.sim.run_while(deadline, |_| !self.ended.now.get() && condition());
+            if !self.ended.now.take() {
+                return waited.map_err(|_| ());
+            }
+            self.sim.end(self.node, Death::Kill);
+            self.sim.restart_after(self.node, RESTART);
+        }
+    }
+
+    fn points(&self) -> Points {
+        let mut points = Points::default();
+        points.see("the node was started again", self.ended.starts.get() > 1);
+        points.see("a transaction was in conflict", self.shared.conflicts.get() > 0);
+        points.see("an outcome was not known", self.shared.unknown.get() > 0);
+        points
+    }
+}
+
+/// A client, as soon as the cluster can be reached.
+async fn connect(env: &Env) -> Client {
+    let options = || ClientOptions {
+        endpoints: vec![SocketAddr::new(machine(1), PORT)],
+        timeout: Duration::from_secs(2),
+        hole_wait: Duration::from_millis(5),
+        ..ClientOptions::default()
+    };
+    loop {
+        if let Ok(client) = Client::connect(env, options()).await {
+            return client;
+        }
+        env.sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,267 @@
+//! Programs that work on the same few keys of the same few maps, and note what they did and saw.
+
+use std::cell::{Cell as StdCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Env;
+use ithaca_log::client::{Client, ClientError};
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::collections::{Map, Put};
+use ithaca_object::planted::Planted;
+use ithaca_object::record::{Record, TxId};
+use ithaca_object::{Begin, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
+
+use super::truth::{Cell, Deed, Fate, Truth};
+
+/// Objects, and keys of each that are worked on.
+const OBJECTS: usize = 2;
+const KEYS: u64 = 4;
+/// The wait before a program whose cluster is away goes on.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// What all programs share.
+#[derive(Default)]
+pub struct Shared {
+    pub deeds: RefCell<Vec<Deed>>,
+    pub left: StdCell<u64>,
+    pub done: StdCell<u32>,
+    pub committed: StdCell<u64>,
+    pub conflicts: StdCell<u64>,
+    pub unknown: StdCell<u64>,
+    /// The highest position that was acknowledged.
+    pub known: StdCell<Option<LogPos>>,
+    pub wrong: RefCell<Option<String>>,
+    serial: StdCell<u64>,
+}
+
+fn name(object: usize) -> String {
+    format!("map-{object}")
+}
+
+/// What was read, and what it was.
+type Reads = Vec<(Cell, Option<u64>)>;
+
+/// A program.
+pub struct Worker {
+    pub env: Env,
+    pub shared: Rc<Shared>,
+    pub runtime: Runtime,
+    pub maps: Vec<Map<u64, u64>>,
+}
+
+impl Worker {
+    pub fn new(env: &Env, client: Client, shared: Rc<Shared>, planted: Planted) -> Result<Self, ObjectError> {
+        let runtime = Runtime::new(env, client, RuntimeOptions { planted, ..RuntimeOptions::default() });
+        let open = |object| Map::open(&runtime, &name(object));
+        let maps = (0..OBJECTS).map(open).collect::<Result<_, _>>()?;
+        Ok(Self { env: env.clone(), shared, runtime, maps })
+    }
+
+    fn below(&self, limit: u64) -> u64 {
+        self.env.random_u64() % limit
+    }
+
+    fn cell(&self) -> Cell {
+        (self.below(OBJECTS as u64) as usize, self.below(KEYS))
+    }
+
+    fn value(&self) -> u64 {
+        let serial = self.shared.serial.get() + 1;
+        self.shared.serial.set(serial);
+        serial
+    }
+
+    /// Works until nothing is left.
+    pub async fn work(self) {
+        while self.shared.left.get() > 0 {
+            self.shared.left.set(self.shared.left.get() - 1);
+            let worked = match self.below(6) {
+                0 => self.put().await,
+                1 => self.look_back().await,
+                _ => self.transaction().await,
+            };
+            match worked {
+                Ok(()) => self.env.sleep(Duration::from_micros(self.below(500))).await,
+                // The cluster is away, or did not answer.
+                Err(ObjectError::Log(_) | ObjectError::Unknown { .. }) => self.env.sleep(WAIT).await,
+                Err(error) => {
+                    self.shared.wrong.borrow_mut().get_or_insert(error.to_string());
+                }
+            }
+        }
+        self.shared.done.set(self.shared.done.get() + 1);
+    }
+
+    fn acknowledged(&self, pos: LogPos) {
+        self.shared.committed.set(self.shared.committed.get() + 1);
+        self.shared.known.set(self.shared.known.get().max(Some(pos)));
+    }
+
+    /// One call by itself: what was there before is its result.
+    async fn put(&self) -> Result<(), ObjectError> {
+        let (cell, value) = (self.cell(), self.value());
+        let put = self.maps[cell.0].handle().call_placed(Put { key: cell.1, value }).await;
+        let (reads, fate) = match &put {
+            Ok((before, Some(pos))) => {
+                self.acknowledged(*pos);
+                (vec![(cell, *before)], self.id_at(*pos).await?)
+            }
+            Ok((_, None)) => (Vec::new(), None),
+            Err(_) => (Vec::new(), None),
+        };
+        let writes = BTreeMap::from([(cell, value)]);
+        let fate = fate.map_or(Fate::Unknown, Fate::Committed);
+        let deed = Deed { fate, snapshot: None, known: None, is_strict: true, reads, writes };
+        self.shared.deeds.borrow_mut().push(deed);
+        put.map(|_| ())
+    }
+
+    async fn id_at(&self, pos: LogPos) -> Result<Option<TxId>, ObjectError> {
+        let entry = self.runtime.client().read(pos).await;
+        Ok(entry.ok().and_then(|entry| Record::decode(&entry.data).ok()).map(|record| record.id))
+    }
+
+    /// Reads all that there is as of an old position, twice.
+    async fn look_back(&self) -> Result<(), ObjectError> {
+        let Some(known) = self.shared.known.get() else { return Ok(()) };
+        let snapshot = LogPos(self.below(known.0 + 1));
+        for _ in 0..2 {
+            let mut reads = Vec::new();
+            for (object, map) in self.maps.iter().enumerate() {
+                for key in 0..KEYS {
+                    reads.push(((object, key), map.at(snapshot).get(&key).await?));
+                }
+            }
+            self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
+            self.env.sleep(Duration::from_micros(self.below(2_000))).await;
+        }
+        Ok(())
+    }
+
+    async fn transaction(&self) -> Result<(), ObjectError> {
+        let isolation = if self.below(4) == 0 { Isolation::Snapshot } else { Isolation::Strict };
+        let known = self.shared.known.get();
+        let begin = match self.below(4) {
+            0 => Begin::Local,
+            1 => Begin::At(LogPos(known.map_or(0, |known| known.0 + 1 - self.below(3).min(known.0)))),
+            _ => Begin::Newest,
+        };
+        let tx = self.runtime.begin(&TxOptions { isolation, begin, retries: 0 }).await?;
+        let (mut reads, mut writes) = (Vec::new(), BTreeMap::new());
+        let body = self.body(&tx, &mut reads, &mut writes).await;
+        let known = known.filter(|_| begin == Begin::Newest);
+        let snapshot = tx.snapshot();
+        let is_strict = isolation == Isolation::Strict;
+        if let Err(error) = body {
+            self.note(Fate::Aborted, snapshot, known, is_strict, (reads, writes));
+            return Err(error);
+        }
+        let committed = tx.commit().await;
+        let fate = match &committed {
+            Ok(committed) => match committed.record {
+                Some((id, pos)) => {
+                    self.acknowledged(pos);
+                    Fate::Committed(id)
+                }
+                None => Fate::Aborted,
+            },
+            Err(ObjectError::Unknown { .. }) => {
+                self.shared.unknown.set(self.shared.unknown.get() + 1);
+                Fate::Unknown
+            }
+            Err(_) => Fate::Aborted,
+        };
+        self.note(fate, snapshot, known, is_strict, (reads, writes));
+        match committed {
+            Err(ObjectError::Aborted(_)) => {
+                self.shared.conflicts.set(self.shared.conflicts.get() + 1);
+                Ok(())
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    async fn body(
+        &self,
+        tx: &Tx,
+        reads: &mut Reads,
+        writes: &mut BTreeMap<Cell, u64>,
+    ) -> Result<(), ObjectError> {
+        for _ in 0..1 + self.below(5) {
+            let cell = self.cell();
+            let map = self.maps[cell.0].within(tx);
+            match self.below(5) {
+                0..3 => {
+                    let seen = map.get(&cell.1).await?;
+                    self.note_read(cell, seen, reads, writes);
+                }
+                3 => {
+                    let value = self.value();
+                    let before = map.put(cell.1, value).await?;
+                    self.note_read(cell, before, reads, writes);
+                    writes.insert(cell, value);
+                }
+                _ => {
+                    let value = self.value();
+                    map.fast_put(cell.1, value).await?;
+                    writes.insert(cell, value);
+                }
+            }
+            self.env.sleep(Duration::from_micros(self.below(300))).await;
+        }
+        Ok(())
+    }
+
+    fn note_read(&self, cell: Cell, seen: Option<u64>, reads: &mut Reads, writes: &BTreeMap<Cell, u64>) {
+        match writes.get(&cell) {
+            Some(own) if seen == Some(*own) => {}
+            Some(own) => {
+                let wrong = format!("{own} was written to {cell:?} and {seen:?} is read");
+                self.shared.wrong.borrow_mut().get_or_insert(wrong);
+            }
+            None => reads.push((cell, seen)),
+        }
+    }
+
+    fn note(
+        &self,
+        fate: Fate,
+        snapshot: Option<LogPos>,
+        known: Option<LogPos>,
+        is_strict: bool,
+        (reads, writes): (Reads, BTreeMap<Cell, u64>),
+    ) {
+        self.shared.deeds.borrow_mut().push(Deed { fate, snapshot, known, is_strict, reads, writes });
+    }
+
+    /// Reads what is there in the end, and judges everything by it.
+    pub async fn audit(self) -> Result<(), String> {
+        let told = |error: ClientError| format!("the audit failed: {error}");
+        let tail = self.runtime.client().check().await.map_err(told)?.tail;
+        let mut streams = Vec::new();
+        for object in 0..OBJECTS {
+            let (stream, mut next, mut records) = (StreamId::of_name(&name(object)), LogPos(0), Vec::new());
+            while next < tail {
+                let part =
+                    self.runtime.client().read_stream(stream, next..tail, 1 << 20).await.map_err(told)?;
+                for entry in part.entries {
+                    let record = Record::decode(&entry.data).map_err(|error| error.to_string())?;
+                    records.push((entry.pos, record));
+                }
+                next = part.upto;
+            }
+            streams.push((stream, records));
+        }
+        let truth = Truth::of(&streams)?;
+        truth.judge(&self.shared.deeds.borrow())?;
+        for (object, map) in self.maps.iter().enumerate() {
+            let found = map.entries().await.map_err(|error| error.to_string())?;
+            if found != truth.end(object) {
+                return Err(format!("object {object} is {found:?}, by its records {:?}", truth.end(object)));
+            }
+        }
+        Ok(())
+    }
+}
