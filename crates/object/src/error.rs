@@ -51,6 +51,14 @@ pub enum ObjectError {
         /// Where, and why.
         fault: Fault,
     },
+    /// The beginning of the object's stream was trimmed, and what is left does not make its state.
+    #[error("`{object}` was trimmed below position {below}: what is left of it is not its state")]
+    Trimmed {
+        /// The object's name.
+        object: String,
+        /// Below which position of the log nothing of it is left.
+        below: LogPos,
+    },
     /// A call that the object cannot do.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -107,7 +115,7 @@ impl ObjectError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Log(error) => error.class(),
-            Self::Aborted(_) | Self::NotYet { .. } => ErrorClass::No,
+            Self::Aborted(_) | Self::NotYet { .. } | Self::Trimmed { .. } => ErrorClass::No,
             Self::Unknown { .. } | Self::TooManyOpen { .. } => ErrorClass::Unavailable,
             Self::Stopped { .. } => ErrorClass::Damaged,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {

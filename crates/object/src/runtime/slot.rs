@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
-use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::client::StreamPart;
+use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 
 use super::Inner;
 use super::tails::Tail;
@@ -152,13 +153,38 @@ impl<O: Object> Slot<O> {
                 continue;
             }
             let _reading = Reading(self);
-            let bytes = self.runtime.options.read_bytes;
-            let part = self.runtime.client.read_stream(self.stream, upto..target, bytes).await?;
+            let part = self.piece(upto, target).await?;
             for entry in &part.entries {
                 self.take(entry.pos, Record::decode(&entry.data).ok().as_ref(), &entry.data);
             }
             self.view.borrow_mut().advance(part.upto);
             self.take_ahead();
+        }
+    }
+
+    /// A piece of the stream from `from` on. A view that begins needs all of the object: what is left of one that was trimmed is
+    /// another object.
+    async fn piece(&self, from: LogPos, to: LogPos) -> Result<StreamPart, ObjectError> {
+        let client = &self.runtime.client;
+        let part = client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?;
+        if from > LogPos(0) {
+            return Ok(part);
+        }
+        let mut below = client.released(self.stream).await?.log_below;
+        // Whoever trims the log itself says nothing to its streams. Positions that were granted first and lost are not missed.
+        if part.trimmed.is_some() {
+            let first = client.check().await?.first;
+            let is_cut = match part.entries.first().map(|entry| &entry.streams) {
+                Some(places) => {
+                    places.iter().any(|place| place.stream == self.stream && place.position > StreamPos(0))
+                }
+                None => to <= first,
+            };
+            below = if is_cut { below.max(first) } else { below };
+        }
+        match below {
+            LogPos(0) => Ok(part),
+            below => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
         }
     }
 
@@ -258,9 +284,7 @@ impl<O: Object> Slot<O> {
         }
         let mut view = View::new(self.stream, self.runtime.options.planted);
         while view.upto() < snapshot && view.fault().is_none() {
-            let range = view.upto()..snapshot;
-            let bytes = self.runtime.options.read_bytes;
-            let part = self.runtime.client.read_stream(self.stream, range, bytes).await?;
+            let part = self.piece(view.upto(), snapshot).await?;
             for entry in &part.entries {
                 view.take(entry.pos, &entry.data);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::task::gather;
-use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_object::collections::{Counter, List, Map, Queue};
 use ithaca_object::record::TxId;
 use ithaca_object::{ObjectError, Outcome};
@@ -42,6 +42,37 @@ fn many_calls_at_once_give_each_its_own_result() {
             .collect();
         results.sort_unstable();
         assert_eq!(results, (1..=400).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn an_object_whose_beginning_was_trimmed_is_refused_and_not_shown_without_it() {
+    // A map that has lost its first entries would be taken for one in which they were never put.
+    run(async |world| {
+        let program = world.program().await;
+        for name in ["by its stream", "with the log", "whole"] {
+            let map = Numbers::open(&program, name).expect("opened");
+            for value in 0..4 {
+                map.fast_put(format!("key {value}"), value).await.expect("put");
+            }
+            let stream = StreamId::of_name(name);
+            let client = program.client();
+            match name {
+                "by its stream" => client.trim_stream(stream, StreamPos(2)).await.expect("trimmed"),
+                "with the log" => {
+                    let tail = client.check().await.expect("it serves").tail;
+                    client.trim_prefix(LogPos(tail.0 - 1)).await.expect("trimmed");
+                }
+                _ => {}
+            }
+            let fresh = Numbers::open(&world.program().await, name).expect("opened");
+            match fresh.len().await {
+                Ok(count) => assert_eq!((name, count), ("whole", 4)),
+                Err(ObjectError::Trimmed { object, .. }) => assert_ne!(object, "whole"),
+                Err(error) => panic!("{name}: {error}"),
+            }
+            assert_eq!(map.len().await, Ok(4), "{name}: who has it goes on");
+        }
     });
 }
 
