@@ -7,12 +7,15 @@ use bytes::Bytes;
 use super::append::{self, Aim, AppendTo};
 use super::error::{ClientError, StreamsError};
 use super::{Client, limits};
-use crate::pos::{LogPos, StreamId, StreamPos};
+use crate::pos::{Epoch, LogPos, StreamId, StreamPos};
 use crate::stream::{Condition, StreamTail};
 
 /// Where the log and some of its streams end, as of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTails {
+    /// The epoch whose sequencer says so. What it has granted and nobody has written is granted again in the next one, which may
+    /// begin below the tail.
+    pub epoch: Epoch,
     /// The next position of the log.
     pub tail: LogPos,
     /// Where each stream ends, in the order in which they were asked about.
@@ -56,8 +59,7 @@ impl Client {
         if found > limit {
             return Err(StreamsError::TooMany { found, limit }.into());
         }
-        let (tail, streams) = self.inner.tails(streams).await?;
-        Ok(StreamTails { tail, streams })
+        self.inner.tails(streams).await
     }
 }
 

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use ithaca_env::Time;
 
+use super::append_to::StreamTails;
 use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::layout::RangeMap;
 use crate::pos::{LogPos, StreamId};
-use crate::stream::StreamTail;
 use crate::wire::{Check, Kind, Refusal, Roles, Tail, Taken};
 
 /// Where the log ends and begins.
@@ -26,14 +26,11 @@ pub struct Bounds {
 impl Inner {
     /// The tail alone, from the sequencer.
     pub(super) async fn tail(self: &Rc<Self>) -> Result<LogPos, ClientError> {
-        self.tails(&[]).await.map(|(tail, _)| tail)
+        self.tails(&[]).await.map(|tails| tails.tail)
     }
 
     /// The tail and where streams end, from the sequencer.
-    pub(super) async fn tails(
-        self: &Rc<Self>,
-        streams: &[StreamId],
-    ) -> Result<(LogPos, Vec<StreamTail>), ClientError> {
+    pub(super) async fn tails(self: &Rc<Self>, streams: &[StreamId]) -> Result<StreamTails, ClientError> {
         let deadline = self.deadline();
         let check = Check { streams: streams.to_vec(), ..Check::default() };
         let (tail, streams, epoch) = self
@@ -58,7 +55,7 @@ impl Inner {
             .await?;
         self.note_granted(epoch, tail);
         self.known_tail.set(self.known_tail.get().max(tail));
-        Ok((tail, streams))
+        Ok(StreamTails { epoch, tail, streams })
     }
 
     pub(super) async fn check(self: &Rc<Self>) -> Result<Bounds, ClientError> {

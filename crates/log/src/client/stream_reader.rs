@@ -137,8 +137,10 @@ impl StreamReader {
         let client = Client { inner: Rc::clone(&self.inner) };
         let tails = client.stream_tails(&[self.stream]).await?;
         let tail = tails.streams.first().copied().expect("as many as were asked about");
-        let (from, to) = (self.synced, tails.tail);
+        let from = self.synced;
         if let Some(last) = tail.last.filter(|&last| last >= from) {
+            // Not up to the log's tail: what was granted below it and is lost may be granted again, to this stream too.
+            let to = LogPos(last.0 + 1);
             let count = tail.next.0.saturating_sub(self.known.0);
             let is_rare = count.saturating_mul(WALK_MIN_SPAN) <= to.0 - from.0;
             let walked = match count <= WALK_MAX_COUNT && is_rare {
@@ -152,8 +154,8 @@ impl StreamReader {
                     self.scan_to = to;
                 }
             }
+            self.synced = to;
         }
-        self.synced = self.synced.max(to);
         self.known = tail.next;
         Ok(tail)
     }

@@ -26,8 +26,8 @@ use crate::sequencer::{KnownStreams, Sequencer};
 use crate::stream::StreamTail;
 use crate::wire::Refusal;
 
-/// How long each call of the node as a client may take.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long each call of the node as a client may take: clients wait for what it learns, and a call that is lost is made again.
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// The wait before what failed is tried again, at first and at last.
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_millis(200);

@@ -149,6 +149,7 @@ impl Inner {
     async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, record: &Rc<Record>) -> Tried {
         match placed {
             Ok(placed) => {
+                self.decided.stands(placed.pos);
                 for place in &placed.places {
                     if let Some(slot) = self.slot(place.stream) {
                         slot.offer(placed.pos, place.previous, record);

@@ -12,6 +12,7 @@
 //! call ends by the log client's deadline.
 
 mod append;
+mod decided;
 mod handle;
 mod outcome;
 mod slot;
@@ -36,6 +37,7 @@ pub use outcome::Outcome;
 pub use transaction::{Begin, Committed, Tx, TxOptions};
 
 use append::OpenRequests;
+use decided::Decided;
 use slot::{AnySlot, Slot};
 use tails::Tails;
 
@@ -76,6 +78,7 @@ struct Inner {
     slots: RefCell<BTreeMap<StreamId, OpenSlot>>,
     requests: RefCell<OpenRequests>,
     tails: Tails,
+    decided: Decided,
 }
 
 impl Runtime {
@@ -89,6 +92,7 @@ impl Runtime {
             slots: RefCell::default(),
             requests,
             tails: Tails::default(),
+            decided: Decided::default(),
         };
         Self { inner: Rc::new(inner) }
     }

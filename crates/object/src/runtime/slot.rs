@@ -135,7 +135,7 @@ impl<O: Object> Slot<O> {
         if let Some(last) = tail.last {
             self.read_to(LogPos(last.0 + 1)).await?;
         }
-        self.view.borrow_mut().advance(tail.tail);
+        self.view.borrow_mut().advance(tail.tail.min(tail.decided));
         self.take_ahead();
         Ok(())
     }
@@ -154,6 +154,9 @@ impl<O: Object> Slot<O> {
             }
             let _reading = Reading(self);
             let part = self.piece(upto, target).await?;
+            if let Some(last) = part.entries.last() {
+                self.runtime.decided.stands(last.pos);
+            }
             for entry in &part.entries {
                 self.take(entry.pos, Record::decode(&entry.data).ok().as_ref(), &entry.data);
             }
@@ -240,14 +243,15 @@ impl<O: Object> Slot<O> {
         read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
     ) -> Result<T, ObjectError> {
         if self.upto() < snapshot {
+            let is_decided = self.runtime.decide(snapshot).await?;
             let tail = self.runtime.tail_of(Some(self.stream)).await?;
-            if tail.tail < snapshot {
+            if tail.tail < snapshot || !is_decided {
                 let (object, tail) = (self.name.clone(), tail.tail);
                 return Err(ObjectError::NotYet { object, snapshot, tail });
             }
             // What lies above the snapshot is not needed for it.
             let last = tail.last.map(|last| last.min(LogPos(snapshot.0.saturating_sub(1))));
-            self.reach(Tail { tail: snapshot, last }).await?;
+            self.reach(Tail { tail: snapshot, last, decided: snapshot }).await?;
         }
         let covers = self.view.borrow().covers(snapshot);
         match covers {

@@ -21,6 +21,9 @@ pub(super) struct Tail {
     pub(super) tail: LogPos,
     /// The highest that was granted for the stream; nothing of it lies between that and the tail.
     pub(super) last: Option<LogPos>,
+    /// What was known to be decided before the question was asked. An answer that comes late is of an epoch that may be over, and says
+    /// nothing of what the next one has granted above this.
+    pub(super) decided: LogPos,
 }
 
 type Answer = Result<Tail, ClientError>;
@@ -77,13 +80,16 @@ impl Inner {
             return false;
         }
         let streams: Vec<StreamId> = asked.keys().copied().collect();
+        let decided = self.decided.below();
         let tails = self.client.stream_tails(&streams).await;
         if let Ok(tails) = &tails {
             asked.extend(streams.iter().zip(&tails.streams).map(|(stream, tail)| (*stream, tail.last)));
         }
         for (stream, sender) in served {
             let last = stream.and_then(|stream| asked.get(&stream).copied().flatten());
-            sender.send(tails.as_ref().map(|tails| Tail { tail: tails.tail, last }).map_err(Clone::clone));
+            sender.send(
+                tails.as_ref().map(|tails| Tail { tail: tails.tail, last, decided }).map_err(Clone::clone),
+            );
         }
         true
     }

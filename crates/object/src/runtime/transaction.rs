@@ -86,7 +86,7 @@ impl Runtime {
     /// Begins a transaction.
     pub async fn begin(&self, options: &TxOptions) -> Result<Tx, ObjectError> {
         let snapshot = match options.begin {
-            Begin::Newest => Some(self.inner.tail_of(None).await?.tail),
+            Begin::Newest => Some(self.inner.decided_tail().await?),
             Begin::Local => None,
             Begin::At(snapshot) => Some(snapshot),
         };
