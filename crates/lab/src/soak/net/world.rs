@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use ithaca_env::Env;
 use ithaca_env::sim::Random;
 use ithaca_log::client::{CallError, Client, ClientError};
+use ithaca_log::layout::{Layout, NodeState};
+use ithaca_log::pos::NodeId;
 use ithaca_log::wire::Refusal;
 use rustix::process::Signal;
 
@@ -100,7 +102,7 @@ impl<'a> World<'a> {
             Kind::Pause => self.nodes.signal(node, Signal::STOP),
             Kind::HungDisk => self.disks[node - 1].hang(hold),
             Kind::SlowDisk => self.disks[node - 1].stutter(hold),
-            Kind::FullDisk => self.fill(env, client).await,
+            Kind::FullDisk => self.fill(env, client, node).await,
             Kind::PowerCut => {
                 self.disks[node - 1].cut()?;
                 self.excused = true;
@@ -178,10 +180,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Appends until a drive is full.
-    async fn fill(&mut self, env: &Env, client: &Client) -> io::Result<()> {
+    /// Appends until the drive of `node` is full: an append is refused for it, or the cluster has been told and goes on without. More
+    /// would fill the drives of the others.
+    async fn fill(&mut self, env: &Env, client: &Client, node: usize) -> io::Result<()> {
         let begun = Instant::now();
-        while !self.append_some(client).await.iter().any(says_full) {
+        while !self.append_some(client).await.iter().any(says_full) && !is_full(client, node).await {
             if begun.elapsed() > PATIENCE {
                 let bytes = self.filled * u64::from(FILLING.0);
                 self.violated(format!("the drive is not full after {PATIENCE:?} and {bytes} bytes"));
@@ -192,11 +195,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Gives a full drive room, and waits until the log takes everything again.
+    /// Gives a full drive room, and waits until the log takes everything again, at this node too.
     async fn empty(&mut self, env: &Env, client: &Client, node: usize) -> io::Result<()> {
         self.disks[node - 1].free()?;
         let begun = Instant::now();
-        while self.append_some(client).await.iter().any(says_full) {
+        while self.append_some(client).await.iter().any(says_full) || is_full(client, node).await {
             if begun.elapsed() > PATIENCE {
                 self.violated(format!("the drive is still full {PATIENCE:?} after it was given room"));
                 break;
@@ -254,6 +257,13 @@ pub async fn whole_again(env: &Env, client: &Client) -> Option<Duration> {
         }
         env.sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Whether the newest layout counts the node as one without room.
+async fn is_full(client: &Client, node: usize) -> bool {
+    let layout = client.layout().await;
+    let state = |layout: &Layout| layout.node(NodeId(node as u64)).map(|node| node.state);
+    layout.is_ok_and(|layout| state(&layout) == Some(NodeState::Full))
 }
 
 fn says_full(error: &ClientError) -> bool {
