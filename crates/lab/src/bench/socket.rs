@@ -15,7 +15,7 @@ pub const NAME: &str = "socket";
 const CALLS: [(&str, &str, f64); 3] =
     [("hint", "bare", 1.0), ("read-block", "bare-block", 1.0), ("begin-abort", "bare", 2.0)];
 /// What a round trip may take, of a bare one.
-const MOST: f64 = 3.0;
+const MOST: f64 = 1.5;
 
 /// A server that is killed when it is dropped.
 struct Server(Child);
