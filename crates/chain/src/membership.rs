@@ -17,7 +17,8 @@ use std::fmt;
 
 use crate::error::OpenError;
 use crate::format::Superblock;
-use crate::options::{ChainOptions, planted};
+use crate::options::ChainOptions;
+use crate::planted::PlantedBug;
 
 /// A drive of a chain: a random number drawn when the drive is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,7 +162,7 @@ pub(crate) fn decide(seen: &[Seen], options: &ChainOptions) -> Result<Decision, 
         let members = membership.earlier.clone().unwrap_or_default();
         Membership { generation: latest - 1, members, earlier: None }
     };
-    if planted!(options, StaleSideBelieved) {
+    if options.planted.is(PlantedBug::StaleSideBelieved) {
         goes_on.members.iter_mut().for_each(|member| member.state = SideState::Live);
     }
     check_members(seen, &goes_on, newest)?;
@@ -210,7 +211,7 @@ fn find_lost(
 ) -> Result<Vec<DriveId>, OpenError> {
     let members = &membership.members;
     let given = |member: &Member| seen.iter().find(|one| one.id() == member.drive);
-    let is_behind = |one: &Seen| one.is_behind(newest) && !planted!(options, GenerationIgnored);
+    let is_behind = |one: &Seen| one.is_behind(newest) && !options.planted.is(PlantedBug::GenerationIgnored);
     let is_lost = |member: &Member| member.is_live() && given(member).is_none_or(is_behind);
     let lost: Vec<DriveId> =
         members.iter().filter(|member| is_lost(member)).map(|member| member.drive).collect();

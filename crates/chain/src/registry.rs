@@ -11,7 +11,8 @@ use ithaca_env::drive::DriveError;
 use ithaca_env::sync::Notify;
 
 use crate::membership::{DriveId, Member, Membership};
-use crate::options::{ChainOptions, planted};
+use crate::options::ChainOptions;
+use crate::planted::PlantedBug;
 use crate::roster::Roster;
 
 /// What the superblocks say now.
@@ -72,7 +73,7 @@ impl Registry {
         failed: Vec<DriveId>,
         error: &DriveError,
     ) -> Result<(), DriveError> {
-        if planted!(self.options, DropNotPersisted) {
+        if self.options.planted.is(PlantedBug::DropNotPersisted) {
             let mut roster = self.roster.borrow_mut();
             roster.membership.members = roster.membership.without(&failed).ok_or_else(|| error.clone())?;
             return Ok(());

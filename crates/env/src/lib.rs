@@ -16,6 +16,7 @@ pub mod drive;
 mod env;
 pub mod limits;
 pub mod net;
+mod planted;
 pub mod real;
 pub mod record;
 pub mod sim;

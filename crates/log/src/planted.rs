@@ -1,11 +1,6 @@
 //! Faults that are put into the cores on purpose, to see that the tests find them.
-//!
-//! The selector exists only in tests and with the feature `planted-bugs`; elsewhere [`Planted::is`] is a constant `false`
-//! and the faults are compiled out.
 
-/// A fault in a core. Each breaks the rule that its description names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PlantedBug {
+ithaca_env::planted_bugs! {
     /// The unit acknowledges a write when it is started, not when it is durable.
     AckBeforePersist,
     /// The unit answers a seal without storing it: a restart forgets it.
@@ -122,37 +117,4 @@ pub enum PlantedBug {
     LeaseAfterRestart,
     /// The holder counts its lease from when it was answered, not from when it asked.
     LeaseFromAnswer,
-}
-
-/// Which fault is in force, if any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Planted {
-    #[cfg(any(test, feature = "planted-bugs"))]
-    bug: Option<PlantedBug>,
-}
-
-impl Planted {
-    /// No fault.
-    pub const NONE: Self = Self {
-        #[cfg(any(test, feature = "planted-bugs"))]
-        bug: None,
-    };
-
-    /// This fault.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub const fn bug(bug: PlantedBug) -> Self {
-        Self { bug: Some(bug) }
-    }
-
-    /// Whether it is in force.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub(crate) fn is(self, bug: PlantedBug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    /// Whether it is in force: never, here.
-    #[cfg(not(any(test, feature = "planted-bugs")))]
-    pub(crate) const fn is(self, _bug: PlantedBug) -> bool {
-        false
-    }
 }

@@ -499,7 +499,7 @@ fn histories_are_strictly_serializable_opaque_and_applied_once() {
 
 #[test]
 fn every_planted_fault_is_found() {
-    for bug in PlantedBug::ALL {
+    for &bug in PlantedBug::ALL {
         let found = (1..=600).find_map(|seed| World::new(seed, Planted::bug(bug)).run().err());
         assert!(found.is_some(), "{bug:?} goes unnoticed");
     }

@@ -1,11 +1,6 @@
 //! Faults that are put into the core on purpose, to see that the tests find them.
-//!
-//! The selector exists only in tests and with the feature `planted-bugs`; elsewhere [`Planted::is`] is a constant `false`
-//! and the faults are compiled out.
 
-/// A fault. Each breaks the rule that its description names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PlantedBug {
+ithaca_env::planted_bugs! {
     /// A transaction commits without a look at what it read: updates are lost.
     ReadsNotChecked,
     /// A record that is in the log twice is applied twice.
@@ -25,52 +20,4 @@ pub enum PlantedBug {
     SuffixNotChecked,
     /// A transaction of one snapshot does not name what it writes.
     WritesNotChecked,
-}
-
-impl PlantedBug {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::ReadsNotChecked,
-        Self::RepetitionApplied,
-        Self::CheckpointForgetsRequests,
-        Self::SnapshotMoves,
-        Self::OwnWritesNotRead,
-        Self::OwnWritesStay,
-        Self::NestedAbortKept,
-        Self::SuffixNotChecked,
-        Self::WritesNotChecked,
-    ];
-}
-
-/// Which fault is in force, if any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Planted {
-    #[cfg(any(test, feature = "planted-bugs"))]
-    bug: Option<PlantedBug>,
-}
-
-impl Planted {
-    /// No fault.
-    pub const NONE: Self = Self {
-        #[cfg(any(test, feature = "planted-bugs"))]
-        bug: None,
-    };
-
-    /// This fault.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub const fn bug(bug: PlantedBug) -> Self {
-        Self { bug: Some(bug) }
-    }
-
-    /// Whether it is in force.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub(crate) fn is(self, bug: PlantedBug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    /// Whether it is in force: never, here.
-    #[cfg(not(any(test, feature = "planted-bugs")))]
-    pub(crate) const fn is(self, _bug: PlantedBug) -> bool {
-        false
-    }
 }

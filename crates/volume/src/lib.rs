@@ -31,9 +31,7 @@ mod volume;
 
 pub use error::{CommitError, StateError, TxError, VolumeError};
 pub use options::{Durability, Isolation, Retention, Version, VolumeOptions, VolumeSettings};
-pub use planted::Planted;
-#[cfg(feature = "planted-bugs")]
-pub use planted::PlantedBug;
+pub use planted::{Planted, PlantedBug};
 pub use tx::TxCounters;
 pub use volume::{
     Extents, Heir, Info, Memory, Snapshot, Taker, Tx, TxHandle, TxOptions, Volume, VolumeCounters,

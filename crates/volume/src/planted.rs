@@ -1,11 +1,6 @@
 //! Faults that are put in on purpose, to see that the tests find them.
-//!
-//! The selector exists only with the feature `planted-bugs`; elsewhere a look at it is a constant `false`.
 
-/// A fault. Each breaks the rule that its description names.
-#[cfg(feature = "planted-bugs")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlantedBug {
+ithaca_env::planted_bugs! {
     /// Old versions count as garbage although a snapshot needs them.
     PinForgotten,
     /// The floor rises without being written: an open finds a lower one.
@@ -45,39 +40,3 @@ pub enum PlantedBug {
     /// Blocks that are read together may be of different versions.
     WalkDoesNotShrink,
 }
-
-/// Which fault is planted, if any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Planted {
-    #[cfg(feature = "planted-bugs")]
-    bug: Option<PlantedBug>,
-}
-
-impl Planted {
-    /// This one.
-    #[cfg(feature = "planted-bugs")]
-    pub fn bug(bug: PlantedBug) -> Self {
-        Self { bug: Some(bug) }
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is(self, bug: PlantedBug) -> bool {
-        self.bug == Some(bug)
-    }
-}
-
-/// Whether a fault is planted: a constant `false` unless the feature is on.
-macro_rules! planted {
-    ($planted:expr, $bug:ident) => {{
-        #[cfg(feature = "planted-bugs")]
-        {
-            $planted.is($crate::planted::PlantedBug::$bug)
-        }
-        #[cfg(not(feature = "planted-bugs"))]
-        {
-            let _ = &$planted;
-            false
-        }
-    }};
-}
-pub(crate) use planted;

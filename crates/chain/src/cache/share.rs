@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use super::{BlockKey, CacheDrive, CacheRead};
 use crate::load::Queue;
-use crate::options::{ChainId, ChainOptions, planted};
+use crate::options::{ChainId, ChainOptions};
+use crate::planted::PlantedBug;
 
 /// Runs of records that reads asked for, by where their data came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +57,11 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) fn new(cache: &CacheDrive, chain: ChainId, options: &ChainOptions) -> Self {
-        let is_lap_ignored = planted!(options, CacheServesOldLap);
+        let is_lap_ignored = options.planted.is(PlantedBug::CacheServesOldLap);
         Self {
             cache: cache.clone(),
             chain: cache.number(chain),
-            is_believed: planted!(options, CacheLineBelieved) || is_lap_ignored,
+            is_believed: options.planted.is(PlantedBug::CacheLineBelieved) || is_lap_ignored,
             is_lap_ignored,
         }
     }

@@ -13,7 +13,7 @@ use crate::cache::{FooterPart, PartKey};
 use crate::core::{Cause, PassedBy};
 use crate::error::{AppendError, ChainError, ReadError};
 use crate::links::link_of;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::read::FetchError;
 
 /// Who cleans. Dropping it lets the next one.
@@ -174,7 +174,7 @@ impl Inner {
     }
 
     async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, cause: Cause) -> Result<(), Unclean> {
-        let frees_damaged = planted!(self.core.borrow().options, CleanerFreesDamaged);
+        let frees_damaged = self.core.borrow().options.planted.is(PlantedBug::CleanerFreesDamaged);
         if self.core.borrow().is_harmed(segment) && !frees_damaged {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
@@ -186,7 +186,9 @@ impl Inner {
             began.map_err(Unclean::PassedBy)?;
         }
         self.move_records(&victim, runs).await?;
-        if self.core.borrow().has_body() && !planted!(self.core.borrow().options, BodyCountsEarly) {
+        if self.core.borrow().has_body()
+            && !self.core.borrow().options.planted.is(PlantedBug::BodyCountsEarly)
+        {
             self.core.borrow_mut().let_victim_wait();
             return Ok(());
         }
@@ -243,13 +245,13 @@ impl Inner {
 
     /// Has a group written that vouches for all copies at the tail. On return it is durable. Returns up to which group it had to.
     async fn make_certain(self: &Rc<Self>) -> Result<u64, Unclean> {
-        if planted!(self.core.borrow().options, VictimFreedUnvouched) {
+        if self.core.borrow().options.planted.is(PlantedBug::VictimFreedUnvouched) {
             return Ok(0);
         }
         let vouched = self.core.borrow_mut().vouch_for_copies();
         self.pump.ring();
         let (ticket, needs_vouched) = vouched.map_err(refused)?;
-        if !planted!(self.core.borrow().options, VictimFreedEarly) {
+        if !self.core.borrow().options.planted.is(PlantedBug::VictimFreedEarly) {
             self.durable_from(ticket).await?;
         }
         Ok(needs_vouched)

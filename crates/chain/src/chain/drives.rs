@@ -16,7 +16,7 @@ use crate::error::{ChainError, ChangeError, OpenError};
 use crate::limits::LINKS_MAX;
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership, SideState};
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::recover::{read_lenient, read_superblock};
 use crate::registry::Taken;
 use crate::roster::{MemberDrive, Roster, erase_superblock, is_left_over};
@@ -96,7 +96,7 @@ impl Chain {
         let pulse = Pulse::new(&inner.env, &inner.core.borrow().options);
         let mut added = roster.newcomer(pulse.watch(id, drive), (id, segments, sequence), &pending);
         roster.pulses.insert(link, pulse);
-        let is_used_early = planted!(inner.core.borrow().options, AddUsedBeforeMember);
+        let is_used_early = inner.core.borrow().options.planted.is(PlantedBug::AddUsedBeforeMember);
         if is_used_early {
             roster.drives.push(added.clone());
             roster.membership = pending.clone();

@@ -15,7 +15,7 @@ use crate::core::GrowthRefused;
 use crate::error::ChainError;
 use crate::limits::BACKGROUND_IO_BYTES;
 use crate::links::link_of;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 
 /// While groups are flying, the keeper rests so many times as long as its last write took.
 const REST_FACTOR: u32 = 4;
@@ -137,7 +137,7 @@ impl Inner {
 
     /// What lies in the new part is missed by an open only if the superblock says that there was such a part.
     async fn record_growth(&self, link: u32, segments: u32) -> Result<(), DriveError> {
-        if planted!(self.core.borrow().options, GrowthNotRecorded) {
+        if self.core.borrow().options.planted.is(PlantedBug::GrowthNotRecorded) {
             return Ok(());
         }
         let mut taken = self.registry.take().await;

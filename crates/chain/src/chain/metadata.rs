@@ -18,7 +18,7 @@ use crate::core::Io;
 use crate::format::{Directory, PageEntry, Trailer};
 use crate::limits::SCAN_IO_BYTES;
 use crate::metadata::Known;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::recover::{read_directory, read_lenient};
 
 /// A segment in one of its uses.
@@ -46,7 +46,7 @@ impl Inner {
     /// A write is done by which a segment may have been closed.
     pub(super) fn ring_mirror(&self, io: Io) {
         let Some(share) = &self.metadata else { return };
-        let is_early = planted!(self.core.borrow().options, MetadataBeforeClose);
+        let is_early = self.core.borrow().options.planted.is(PlantedBug::MetadataBeforeClose);
         if matches!(io, Io::Footer(_) | Io::Body(_)) || is_early {
             share.bell.ring();
         }
@@ -95,7 +95,7 @@ impl Inner {
     fn free_entries(&self) {
         let Some(share) = &self.metadata else { return };
         let core = self.core.borrow();
-        let is_early = planted!(core.options, MetadataBeforeClose);
+        let is_early = core.options.planted.is(PlantedBug::MetadataBeforeClose);
         share.retain(|segment, lap| {
             core.catalog.closed(segment).is_some_and(|closed| closed.lap == lap) || is_early
         });
@@ -173,7 +173,7 @@ impl Inner {
 
     /// Planted: what is full and waits to be closed is mirrored as far as it is durable now.
     async fn mirror_early(&self) {
-        if !planted!(self.core.borrow().options, MetadataBeforeClose) {
+        if !self.core.borrow().options.planted.is(PlantedBug::MetadataBeforeClose) {
             return;
         }
         let full = self.core.borrow().full_segments();

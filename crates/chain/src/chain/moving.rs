@@ -22,7 +22,7 @@ use super::victim::Victim;
 use crate::catalog::Located;
 use crate::core::{Batch, Cause, Copies, Ticket};
 use crate::limits::CLEAN_READ_AHEAD_BYTES;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::read::FetchError;
 use crate::victims::Cleaning;
 
@@ -94,7 +94,7 @@ impl Inner {
     fn tell_of_moves(&self, batch: &[Located]) {
         let copied = self.copies.borrow_mut().pop_front();
         let (Some(owner), Some(copied)) = (&self.owner, copied) else { return };
-        if planted!(self.core.borrow().options, OwnerNotToldOfMove) {
+        if self.core.borrow().options.planted.is(PlantedBug::OwnerNotToldOfMove) {
             return;
         }
         let from = batch.iter().flat_map(|it| records_of(&it.run.view(), it.segment, it.lap));
@@ -145,7 +145,7 @@ impl Moving<'_> {
         let mut bytes: u64 = self.reading.iter().map(|it| it.bytes).sum();
         while self.reading.is_empty() || bytes < ahead_bytes {
             let (mut batch, batch_bytes) = self.next_batch();
-            if planted!(self.inner.core.borrow().options, CleanerFreesDamaged) {
+            if self.inner.core.borrow().options.planted.is(PlantedBug::CleanerFreesDamaged) {
                 batch = self.inner.without_damaged(batch).await;
             }
             if batch.is_empty() {
@@ -204,7 +204,7 @@ impl Moving<'_> {
     /// Waits until the oldest batch is durable, and tells the owner.
     async fn end_oldest(&mut self) -> Result<(), Unclean> {
         let Some(Writing { batch, ticket, .. }) = self.writing.pop_front() else { return Ok(()) };
-        if planted!(self.inner.core.borrow().options, VictimFreedEarly) {
+        if self.inner.core.borrow().options.planted.is(PlantedBug::VictimFreedEarly) {
             return Ok(());
         }
         self.inner.durable_from(ticket).await?;

@@ -19,8 +19,9 @@ use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
 use crate::membership::DriveId;
 use crate::metadata::{Known, Share};
-use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError, planted};
+use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError};
 use crate::owner::{Keys, Opening, Owner};
+use crate::planted::PlantedBug;
 use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
@@ -145,7 +146,7 @@ impl Chain {
         let links = registry.roster().links(&registry);
         let known = match &drives.metadata {
             Some(metadata) => {
-                let is_believed = planted!(options, StaleMetadataBelieved);
+                let is_believed = options.planted.is(PlantedBug::StaleMetadataBelieved);
                 Known::read(metadata, identity.id, is_believed, |segment, id| links.is_on(segment, id)).await
             }
             None => Known::default(),
@@ -311,7 +312,7 @@ async fn make_equal(
 ) -> Result<(), OpenError> {
     for it in unequal {
         let link = links.device_of(it.segment).expect("it was read");
-        if planted!(options, SidesLeftUnequal) {
+        if options.planted.is(PlantedBug::SidesLeftUnequal) {
             continue;
         }
         let offset = geometry.segment_start(it.segment) + u64::from(it.offset);
@@ -383,7 +384,7 @@ async fn wipe(
     options: &ChainOptions,
     reopened: &Reopened,
 ) -> Result<(), OpenError> {
-    if planted!(options, CutSegmentKept) {
+    if options.planted.is(PlantedBug::CutSegmentKept) {
         return Ok(());
     }
     let writes: Vec<_> = reopened

@@ -11,8 +11,9 @@ use crate::core::Ticket;
 use crate::error::{OpenError, PlaceError};
 use crate::format::{HeadView, RunHead};
 use crate::links::Drives;
-use crate::options::{ChainOptions, Identity, planted};
+use crate::options::{ChainOptions, Identity};
 use crate::owner::{Owner, Place, Placed};
+use crate::planted::PlantedBug;
 use crate::recover::Recovered;
 
 /// A batch of copies, and where its runs lie once they are durable.
@@ -67,7 +68,7 @@ impl Chain {
     /// Errors: `Moved` if the segment is in another use by now: its owner knows the new place, or needs it no more; `Damaged`;
     /// `Drive`.
     pub async fn read_at(&self, place: Place) -> Result<Bytes, PlaceError> {
-        let forgets_lap = planted!(self.inner.core.borrow().options, ReadAtForgetsLap);
+        let forgets_lap = self.inner.core.borrow().options.planted.is(PlantedBug::ReadAtForgetsLap);
         let is_right = |data: &[u8]| crc32c::crc32c(data) == place.checksum || forgets_lap;
         self.inner.read_verified(place, is_right, true).await
     }

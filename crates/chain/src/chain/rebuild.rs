@@ -18,7 +18,7 @@ use crate::format::Trailer;
 use crate::limits::{BACKGROUND_IO_BYTES, SIDES_MAX};
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, SideState};
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::recover::{ScanTarget, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 
@@ -151,7 +151,7 @@ impl Inner {
         }
         // Writes that began before the side took them along have ended after this.
         drop(device.claim(0..u64::MAX).await);
-        if planted!(self.core.borrow().options, RebuildCountsEarly) {
+        if self.core.borrow().options.planted.is(PlantedBug::RebuildCountsEarly) {
             self.count_as_live(link, side).await?;
         }
         let mut index = 0;

@@ -6,8 +6,8 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Chain, Inner};
 use crate::error::PlaceError;
-use crate::options::planted;
 use crate::owner::Place;
+use crate::planted::PlantedBug;
 
 /// Records of one length that lie one behind the other, as an owner keeps their places that has no room for more: the lap is that
 /// of the segment's present use, and of each checksum there may be a part only.
@@ -86,7 +86,7 @@ impl Inner {
 
     /// The lap under which the read cache keeps what lies at a place.
     fn read_cache_lap(&self, place: Place) -> u64 {
-        if planted!(self.core.borrow().options, ReadCacheForgetsLap) {
+        if self.core.borrow().options.planted.is(PlantedBug::ReadCacheForgetsLap) {
             return u64::from(place.segment);
         }
         place.lap
@@ -100,7 +100,7 @@ impl Inner {
         may_ask_cache: bool,
     ) -> Result<Bytes, PlaceError> {
         let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
-        let forgets_lap = planted!(self.core.borrow().options, ReadAtForgetsLap);
+        let forgets_lap = self.core.borrow().options.planted.is(PlantedBug::ReadAtForgetsLap);
         let is_there = || forgets_lap || self.core.borrow().catalog.is_lap(place.segment, place.lap);
         if !is_there() {
             return Err(PlaceError::Moved { place });

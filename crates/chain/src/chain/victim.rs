@@ -11,8 +11,8 @@ use crate::catalog::Located;
 use crate::core::{Cause, Copies, PassedBy};
 use crate::format::{Directory, PageView};
 use crate::limits::{CLEAN_RUNS_MAX, SCAN_IO_BYTES};
-use crate::options::planted;
 use crate::owner::Owner;
+use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
 use crate::read::{FetchError, Plan};
 use crate::run::RunKind;
@@ -63,7 +63,7 @@ impl Inner {
         let core = self.core.borrow();
         let mut live = Vec::new();
         for (run, keys) in (0..page.run_count()).filter_map(|run| Some((run, page.keys(run)?))) {
-            if planted!(core.options, CleanerIgnoresRelease) {
+            if core.options.planted.is(PlantedBug::CleanerIgnoresRelease) {
                 live.push((run, keys));
                 continue;
             }
@@ -74,7 +74,7 @@ impl Inner {
                 }
             }
         }
-        if planted!(core.options, CleanerDropsLive) {
+        if core.options.planted.is(PlantedBug::CleanerDropsLive) {
             live.pop();
         }
         live
@@ -160,7 +160,7 @@ impl Inner {
 
     fn without_last_junk(&self, owner: &dyn Owner, victim: &Victim, runs: Vec<Located>) -> Vec<Located> {
         let core = self.core.borrow();
-        let is_early = planted!(core.options, TombstoneDroppedEarly);
+        let is_early = core.options.planted.is(PlantedBug::TombstoneDroppedEarly);
         let is_last = |key| is_early || !core.catalog.may_hold(key, victim.segment);
         let mut kept = Vec::with_capacity(runs.len());
         for located in runs {
@@ -180,7 +180,7 @@ impl Inner {
     /// Whether anything of a run is needed by now: much of a segment is overwritten while it is cleaned.
     pub(super) fn is_still_live(&self, located: &Located) -> bool {
         let Some(owner) = &self.owner else { return true };
-        if planted!(self.core.borrow().options, CleanerIgnoresRelease) {
+        if self.core.borrow().options.planted.is(PlantedBug::CleanerIgnoresRelease) {
             return true;
         }
         let view = located.run.view();
@@ -193,7 +193,7 @@ impl Inner {
         let keys: RangeSet = live.iter().map(|located| located.run.keys()).collect();
         loop {
             let mut going = vec![victim.segment];
-            if !planted!(self.core.borrow().options, WaitingCountsAsCopy) {
+            if !self.core.borrow().options.planted.is(PlantedBug::WaitingCountsAsCopy) {
                 // Or each of two would be freed because of what the other has.
                 going.extend(self.core.borrow().waiting().map(|(segment, _)| segment));
             }
@@ -225,9 +225,9 @@ impl Inner {
 
     /// Before a segment is freed: its owner needs no record of it where it is. Errors: it needs one.
     pub(super) async fn check_nobody_needs(&self, victim: &Victim) -> Result<(), Unclean> {
-        let is_untold = planted!(self.core.borrow().options, OwnerNotToldOfMove);
-        let is_early = planted!(self.core.borrow().options, VictimFreedEarly);
-        let drops_live = planted!(self.core.borrow().options, CleanerDropsLive);
+        let is_untold = self.core.borrow().options.planted.is(PlantedBug::OwnerNotToldOfMove);
+        let is_early = self.core.borrow().options.planted.is(PlantedBug::VictimFreedEarly);
+        let drops_live = self.core.borrow().options.planted.is(PlantedBug::CleanerDropsLive);
         let is_planted = is_untold | is_early | drops_live;
         if self.owner.is_none() || is_planted {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::format::{
     CENSUS_RANGE_BYTES, GROUP_HEAD_BYTES, RUN_HEAD_BYTES, RunHead, is_aligned, run_blob_bytes,
 };
 use crate::limits::{BATCH_RUNS_MAX, META_MAX_BYTES, RUN_RECORDS_MAX};
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::run::{Run, RunKind};
 
 /// What is written together: all of it is there after a crash, or nothing.
@@ -162,7 +162,7 @@ impl Core {
     fn kept_from(&self, batch: &Batch) -> usize {
         let reserve = self.options.reserve_segments;
         if batch.runs.iter().any(|run| run.kind == RunKind::Data) {
-            if planted!(self.options, ReserveNotKept) { 0 } else { reserve }
+            if self.options.planted.is(PlantedBug::ReserveNotKept) { 0 } else { reserve }
         } else if batch.runs.is_empty() {
             0
         } else {

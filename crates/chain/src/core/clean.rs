@@ -18,8 +18,8 @@ use crate::error::{AppendError, DamageKind};
 use crate::format::RunHead;
 use crate::limits::{CLEAN_AGAIN_PART, CLEAN_GAIN_MIN, CLEAN_WINDOW_MAX_BYTES, CLEAN_WINDOW_MIN_BYTES};
 use crate::links::link_of;
-use crate::options::planted;
 use crate::owner::Keys;
+use crate::planted::PlantedBug;
 use crate::run::Run;
 use crate::victims::{Candidate, Cleaning};
 
@@ -381,7 +381,7 @@ impl Core {
     /// groups would look like a torn tail, and an open would cut the copies off. Returns also the group that it must vouch for.
     pub(crate) fn vouch_for_copies(&mut self) -> Result<(Ticket, u64), AppendError> {
         let (durable, durable_seq) = (self.durable_ticket, self.durable_seq);
-        let is_early = planted!(self.options, VictimFreedEarly);
+        let is_early = self.options.planted.is(PlantedBug::VictimFreedEarly);
         let last_copy = self.cleaner.victim.as_ref().map_or(0, |victim| victim.last_copy.0);
         assert!(is_early || last_copy <= durable, "every copy is durable");
         Ok((self.take_in(Batch::default(), 0)?, durable_seq))
@@ -411,15 +411,15 @@ impl Core {
     /// return no read looks at it any more, and nothing is written to it until [`Core::prepared`]. `None` if it is free
     /// already, because all of it was released meanwhile.
     pub(crate) fn free_victim(&mut self, segment: u32, lap: u64, needs_vouched: u64) -> Option<u32> {
-        let is_early = planted!(self.options, VictimFreedEarly);
-        let is_planted = is_early | planted!(self.options, VictimFreedUnvouched);
+        let is_early = self.options.planted.is(PlantedBug::VictimFreedEarly);
+        let is_planted = is_early | self.options.planted.is(PlantedBug::VictimFreedUnvouched);
         assert!(
             needs_vouched <= self.vouched_seq || is_planted,
             "a durable group says that the copies are durable"
         );
         self.catalog.closed(segment).filter(|closed| closed.lap == lap)?;
         assert!(
-            !self.is_harmed(segment) || planted!(self.options, CleanerFreesDamaged),
+            !self.is_harmed(segment) || self.options.planted.is(PlantedBug::CleanerFreesDamaged),
             "a harmed segment keeps its damage"
         );
         self.catalog.forget(segment, SegmentState::Preparing);

@@ -12,8 +12,8 @@ use crate::catalog::{ClosedSegment, coarse_ranges};
 use crate::format::{Footer, FooterRun, Trailer};
 use crate::limits::{BACKGROUND_IO_BYTES, TRAILER_RANGES_MAX};
 use crate::links::link_of;
-use crate::options::planted;
 use crate::owner::Keys;
+use crate::planted::PlantedBug;
 
 /// A full segment on its way to be closed.
 pub(super) struct Closing {
@@ -42,7 +42,7 @@ impl Core {
     /// Not before the successor's first group is durable: until then the newest checkpoint is in this segment, and
     /// recovery scans only segments without a footer.
     pub(super) fn close_segments(&mut self, out: &mut Vec<Effect>) {
-        let early = u64::from(planted!(self.options, ClosedBeforeCheckpoint));
+        let early = u64::from(self.options.planted.is(PlantedBug::ClosedBeforeCheckpoint));
         let Some(closing) = self.closing.front() else { return };
         let may = self.durable_seq + early > closing.last_seq;
         if !may || !matches!(closing.stage, Stage::Waiting) {

@@ -12,8 +12,8 @@ use crate::format::{
 };
 use crate::limits::SEGMENTS_READY_MAX;
 use crate::links::link_of;
-use crate::options::planted;
 use crate::owner::Keys;
+use crate::planted::PlantedBug;
 use crate::run::Run;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -160,8 +160,8 @@ impl Core {
             vouches_for: identity.durable_seq,
             is_done: false,
         });
-        self.reclaim_due |= planted!(self.options, RecycleBeforeDurable);
-        if planted!(self.options, AckBeforeDurable) {
+        self.reclaim_due |= self.options.planted.is(PlantedBug::RecycleBeforeDurable);
+        if self.options.planted.is(PlantedBug::AckBeforeDurable) {
             self.durable_ticket = self.formed_ticket;
             out.push(Effect::Changed);
         }
@@ -192,11 +192,12 @@ impl Core {
     /// Released ranges and state of a group: complete in the first one of a segment, else what its batches say.
     fn control(&self, cursor: &Cursor, taken: &[Queued]) -> (Vec<Range<u64>>, Option<Bytes>) {
         if cursor.is_empty {
-            let released = if planted!(self.options, ReleaseForgottenAtRoll) && cursor.prev_lap != 0 {
-                Vec::new()
-            } else {
-                self.formed_released.ranges().collect()
-            };
+            let released =
+                if self.options.planted.is(PlantedBug::ReleaseForgottenAtRoll) && cursor.prev_lap != 0 {
+                    Vec::new()
+                } else {
+                    self.formed_released.ranges().collect()
+                };
             return (released, self.formed_state.clone());
         }
         // Through a set: ranges in a group are sorted and disjoint, those of an owner need not be.

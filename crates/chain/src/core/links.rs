@@ -3,7 +3,7 @@
 use super::{Core, Effect};
 use crate::catalog::SegmentState;
 use crate::links::link_of;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 
 /// How far a link is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Core {
                 SegmentState::Preparing | SegmentState::Next | SegmentState::Open(_) => return Leaving::Busy,
             }
         }
-        if holds == 0 || planted!(self.options, RemovedWithRecords) {
+        if holds == 0 || self.options.planted.is(PlantedBug::RemovedWithRecords) {
             return Leaving::Empty;
         }
         Leaving::Holds(holds)

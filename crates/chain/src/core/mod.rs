@@ -39,7 +39,8 @@ use crate::error::ChainError;
 use crate::format::GroupFlags;
 use crate::limits;
 use crate::links::link_of;
-use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::options::{ChainId, ChainOptions, Geometry};
+use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
 
 /// Which write an effect or a completion is about.
@@ -310,7 +311,7 @@ impl Core {
     fn group_done(&mut self, seq: u64, out: &mut Vec<Effect>) {
         let flight = self.flights.iter_mut().find(|flight| flight.seq == seq);
         flight.expect("it was in flight").is_done = true;
-        if planted!(self.options, AckOutOfOrder)
+        if self.options.planted.is(PlantedBug::AckOutOfOrder)
             && let Some(flight) = self.flights.iter().find(|flight| flight.seq == seq)
         {
             self.durable_ticket = self.durable_ticket.max(flight.last_ticket);
@@ -527,7 +528,8 @@ impl Core {
         if !std::mem::take(&mut self.reclaim_due) {
             return;
         }
-        let early = planted!(self.options, RecycleBeforeDurable).then(|| self.formed_released.clone());
+        let early =
+            self.options.planted.is(PlantedBug::RecycleBeforeDurable).then(|| self.formed_released.clone());
         self.catalog.reclaim(early.as_ref());
     }
 

@@ -152,7 +152,7 @@ fn a_segment_is_closed_only_when_the_checkpoint_behind_it_is_durable() {
     assert!(!closes_too_early(options()));
     #[cfg(feature = "planted-bugs")]
     {
-        let planted = Some(crate::PlantedBug::ClosedBeforeCheckpoint);
+        let planted = crate::Planted::bug(crate::PlantedBug::ClosedBeforeCheckpoint);
         assert!(closes_too_early(ChainOptions { planted, ..options() }));
     }
 }
@@ -163,7 +163,7 @@ fn a_segment_is_used_again_only_when_the_release_of_its_keys_is_durable() {
     assert!(!recycles_too_early(options()));
     #[cfg(feature = "planted-bugs")]
     {
-        let planted = Some(crate::PlantedBug::RecycleBeforeDurable);
+        let planted = crate::Planted::bug(crate::PlantedBug::RecycleBeforeDurable);
         assert!(recycles_too_early(ChainOptions { planted, ..options() }));
     }
 }

@@ -14,7 +14,7 @@ use super::FetchError;
 use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
-use crate::options::planted;
+use crate::planted::PlantedBug;
 use crate::sides::Side;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -45,7 +45,7 @@ impl Inner {
         let mut copies = copies_of(device.live(), start + blocks.start, len).await;
         let from = (data.start - blocks.start) as usize;
         let mut at = from;
-        let skips_check = planted!(self.core.borrow().options, RepairSkipsVerify);
+        let skips_check = self.core.borrow().options.planted.is(PlantedBug::RepairSkipsVerify);
         let mut whole = vec![0; len];
         for (index, entry) in run.table.entries().enumerate() {
             let record = at..at + entry.len as usize;

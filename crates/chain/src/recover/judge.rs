@@ -14,7 +14,8 @@ use super::hole;
 use super::scan::{Scan, ScannedGroup};
 use crate::error::{Damage, DamageKind};
 use crate::format::{GroupArea, GroupFlags, GroupHead, GroupIdentity, Hole};
-use crate::options::{ChainOptions, planted};
+use crate::options::ChainOptions;
+use crate::planted::PlantedBug;
 
 /// A group that counts.
 pub(crate) struct KeptGroup {
@@ -63,7 +64,7 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         last_seqs: closed.clone(),
         damage: Vec::new(),
         cut_groups: 0,
-        cuts_damage: planted!(options, CutDamagedMiddle),
+        cuts_damage: options.planted.is(PlantedBug::CutDamagedMiddle),
     };
     let segments = scans.into_iter().map(|scan| judge.segment(scan)).collect();
     Judged {

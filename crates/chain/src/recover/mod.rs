@@ -34,8 +34,9 @@ use crate::format::{Directory, GroupIdentity, Hole, Trailer};
 use crate::limits::KEY_BLOCK;
 use crate::links::Links;
 use crate::metadata::Known;
-use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::owner::Keys;
+use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
 use crate::sides::Sides;
 
@@ -106,7 +107,7 @@ pub(crate) async fn recover(
     let (found, judged, lost) = loop {
         let mut found = survey(links, chain, geometry, keys, options, (known, &look_through)).await?;
         let judged = judge(std::mem::take(&mut found.scans), &found.closed_laps, options);
-        let lost = match planted!(options, CensusIgnored) {
+        let lost = match options.planted.is(PlantedBug::CensusIgnored) {
             true => Lost::default(),
             false => missed(links, &judged, &found.unseen),
         };
@@ -133,7 +134,7 @@ pub(crate) async fn recover(
     for range in catalog.released.ranges() {
         recovered.covered.insert(range);
     }
-    if !planted!(options, LostGroupForgotten) {
+    if !options.planted.is(PlantedBug::LostGroupForgotten) {
         for range in lost_keys(&recovered.covered, catalog.lost_below) {
             recovered.covered.insert(range);
         }

@@ -10,7 +10,8 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::lenient::{LenientRead, start_lenient};
 use crate::format::{GroupArea, GroupHead, peek_group};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
-use crate::options::{ChainId, ChainOptions, Geometry, planted};
+use crate::options::{ChainId, ChainOptions, Geometry};
+use crate::planted::PlantedBug;
 
 /// A group whose head verifies.
 pub(crate) struct ScannedGroup {
@@ -174,15 +175,16 @@ fn is_expected(target: &ScanTarget<'_>, scan: &Scan, head: &GroupHead, at: u64, 
         && u64::from(identity.offset) == at
         && at + head.layout.total_bytes() as u64 <= end;
     let known_lap = target.lap.or(scan.groups.last().map(|_| scan.lap));
-    let is_lap =
-        known_lap.is_none_or(|lap| lap == identity.lap) || planted!(target.options, StaleLapAccepted);
+    let is_lap = known_lap.is_none_or(|lap| lap == identity.lap)
+        || target.options.planted.is(PlantedBug::StaleLapAccepted);
     let is_later = scan.groups.last().is_none_or(|before| {
         let before = &before.head.identity;
         // One of a lower incarnation was cut by a recovery, which then wrote what stands before it.
         let is_fenced_off = identity.incarnation < before.incarnation;
-        identity.seq > before.seq && (!is_fenced_off || planted!(target.options, StaleIncarnationAccepted))
+        identity.seq > before.seq
+            && (!is_fenced_off || target.options.planted.is(PlantedBug::StaleIncarnationAccepted))
     });
-    is_here && is_lap && (is_later || planted!(target.options, StaleLapAccepted))
+    is_here && is_lap && (is_later || target.options.planted.is(PlantedBug::StaleLapAccepted))
 }
 
 fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<ScannedGroup> {
@@ -190,7 +192,7 @@ fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<Scan
     let head_bytes = Bytes::copy_from_slice(image.get(..head.layout.head_bytes)?);
     let area = head.decode_area(&head_bytes).ok()?;
     let mut bad = Vec::new();
-    if !planted!(options, RecoverySkipsChecksum) {
+    if !options.planted.is(PlantedBug::RecoverySkipsChecksum) {
         for run in &area.runs {
             let start = (run.data_offset - head.identity.offset) as usize;
             let data = image.get(start..start + run.data_bytes as usize)?;

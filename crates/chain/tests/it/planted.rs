@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use ithaca_chain::{ChainOptions, PlantedBug};
+use ithaca_chain::{ChainOptions, Planted, PlantedBug};
 use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::cache;
@@ -26,7 +26,7 @@ use crate::world::small_options;
 /// The first seed, from 1 on, at which a run with random crashes fails.
 fn seeds_to_find(bug: PlantedBug, ceiling: u64) -> Option<u64> {
     (1..=ceiling).find(|&seed| {
-        let run = || lives(seed, |options| options.planted = Some(bug));
+        let run = || lives(seed, |options| options.planted = Planted::bug(bug));
         catch_unwind(AssertUnwindSafe(run)).is_err()
     })
 }
@@ -39,7 +39,7 @@ fn is_found_by_crashes(bug: PlantedBug, ceiling: u64) {
 
 /// The first seed at which a run with a flipped bit fails.
 fn is_found_by_flips(bug: PlantedBug, ceiling: u64) {
-    let options = ChainOptions { planted: Some(bug), tail_cache_bytes: 0, ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(bug), tail_cache_bytes: 0, ..small_options() };
     let mut rng = Random::new(77);
     let tally = Rc::new(RefCell::new(Tally::default()));
     let found = (1..=ceiling).find(|_| {
@@ -89,7 +89,7 @@ fn a_checkpoint_without_the_released_keys_is_found() {
 
 #[test]
 fn data_in_the_space_kept_for_releases_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::ReserveNotKept), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::ReserveNotKept), ..small_options() };
     let fill = || fill_and_release(&options);
     assert!(catch_unwind(AssertUnwindSafe(fill)).is_err(), "a full drive that cannot release went unnoticed");
 }
@@ -101,7 +101,7 @@ fn a_recovery_that_cuts_at_damage_is_found() {
 
 #[test]
 fn a_recovery_that_forgets_what_a_lost_group_may_have_held_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::LostGroupForgotten), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::LostGroupForgotten), ..small_options() };
     let lose = || lose_a_group(&options);
     assert!(catch_unwind(AssertUnwindSafe(lose)).is_err(), "keys of a lost group went unnoticed");
 }
@@ -113,7 +113,7 @@ fn a_read_that_skips_checksums_is_found() {
 
 /// The first seed at which a run with drives that come and go fails.
 fn is_found_by_changes(bug: PlantedBug, ceiling: u64) {
-    let options = ChainOptions { planted: Some(bug), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(bug), ..tiny_drives() };
     let found = (1..=ceiling).find(|&seed| {
         let run = || changes::lives(seed, &options);
         catch_unwind(AssertUnwindSafe(run)).is_err()
@@ -124,7 +124,7 @@ fn is_found_by_changes(bug: PlantedBug, ceiling: u64) {
 
 #[test]
 fn a_drive_that_takes_records_before_it_is_a_member_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::AddUsedBeforeMember), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::AddUsedBeforeMember), ..tiny_drives() };
     assert!(!is_kept_while_adding(&options), "records on a drive that nobody knows of went unnoticed");
 }
 
@@ -135,31 +135,31 @@ fn a_drive_that_is_removed_with_records_on_it_is_found() {
 
 #[test]
 fn an_open_that_takes_an_old_copy_of_a_drive_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::GenerationIgnored), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::GenerationIgnored), ..tiny_drives() };
     assert!(!is_old_copy_refused(&options), "the old copy is noticed by something else");
 }
 
 #[test]
 fn growth_that_no_superblock_tells_of_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::GrowthNotRecorded), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::GrowthNotRecorded), ..tiny_drives() };
     assert!(!is_growth_known(&options), "the cut is noticed by something else");
 }
 
 #[test]
 fn a_side_that_is_given_up_in_memory_alone_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::DropNotPersisted), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::DropNotPersisted), ..tiny_drives() };
     assert!(!is_stale_side_refused(&options), "the side is refused for something else");
 }
 
 #[test]
 fn an_open_that_believes_a_stale_side_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::StaleSideBelieved), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::StaleSideBelieved), ..tiny_drives() };
     assert!(!is_stale_side_refused(&options), "the side is refused for something else");
 }
 
 #[test]
 fn sides_that_are_left_different_are_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::SidesLeftUnequal), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::SidesLeftUnequal), ..small_options() };
     let found = (1..=400).step_by(2).find(|&point| {
         let run = |alone| cut_at(point, Death::PowerCut, alone, &options);
         [mirrors::A, mirrors::B]
@@ -171,13 +171,13 @@ fn sides_that_are_left_different_are_found() {
 
 #[test]
 fn a_repair_that_skips_checksums_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::RepairSkipsVerify), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::RepairSkipsVerify), ..small_options() };
     assert!(!mirrors::is_damage_on_both_sides_told(&options), "wrong bytes are noticed by something else");
 }
 
 #[test]
 fn a_side_that_counts_before_it_is_rebuilt_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::RebuildCountsEarly), ..tiny_drives() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::RebuildCountsEarly), ..tiny_drives() };
     let is_found =
         |point| catch_unwind(AssertUnwindSafe(|| mirrors::rebuild_cut_at(point, &options))).is_err();
     assert!((1..=200).step_by(3).any(is_found), "a side that has not everything went unnoticed");
@@ -185,7 +185,7 @@ fn a_side_that_counts_before_it_is_rebuilt_is_found() {
 
 /// Whether a run with crashes while segments are cleaned fails.
 fn is_found_by_cleaning(bug: PlantedBug) {
-    let options = ChainOptions { planted: Some(bug), ..cleaning::eager() };
+    let options = ChainOptions { planted: Planted::bug(bug), ..cleaning::eager() };
     let run = |point| interrupted::cut_at(point, Death::PowerCut, &["chain"], &options);
     let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
     assert!((1..=200).any(is_found), "{bug:?} went unnoticed");
@@ -198,7 +198,7 @@ fn a_victim_that_is_freed_before_its_copies_are_durable_is_found() {
 
 #[test]
 fn a_body_segment_that_counts_before_it_is_closed_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::BodyCountsEarly), ..cleaning::in_body() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::BodyCountsEarly), ..cleaning::in_body() };
     let run = |point| interrupted::cut_at(point, Death::PowerCut, &["chain"], &options);
     let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
     assert!((1..=200).any(is_found), "copies that an open frees went unnoticed");
@@ -206,7 +206,8 @@ fn a_body_segment_that_counts_before_it_is_closed_is_found() {
 
 #[test]
 fn two_victims_that_are_freed_because_of_each_other_are_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::WaitingCountsAsCopy), ..cleaning::in_body() };
+    let options =
+        ChainOptions { planted: Planted::bug(PlantedBug::WaitingCountsAsCopy), ..cleaning::in_body() };
     let run = |point| interrupted::mirrored_cut_at(point, &options);
     let is_found = |point| catch_unwind(AssertUnwindSafe(|| run(point))).is_err();
     assert!((1..=800).step_by(11).any(is_found), "a record that is in no segment any more went unnoticed");
@@ -219,26 +220,29 @@ fn a_cleaner_that_leaves_a_live_record_out_is_found() {
 
 #[test]
 fn a_cleaner_that_moves_what_is_released_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::CleanerIgnoresRelease), ..cleaning::eager() };
+    let options =
+        ChainOptions { planted: Planted::bug(PlantedBug::CleanerIgnoresRelease), ..cleaning::eager() };
     assert!(!cleaning::leaves_little_garbage(&options), "garbage that stays went unnoticed");
 }
 
 #[test]
 fn a_cleaner_that_drops_what_is_damaged_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::CleanerFreesDamaged), ..cleaning::eager() };
+    let options =
+        ChainOptions { planted: Planted::bug(PlantedBug::CleanerFreesDamaged), ..cleaning::eager() };
     assert!(!cleaning::keeps_damage(&options), "a record that vanished without a word went unnoticed");
 }
 
 #[test]
 fn a_victim_that_is_freed_before_its_copies_are_vouched_for_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::VictimFreedUnvouched), ..cleaning::eager() };
+    let options =
+        ChainOptions { planted: Planted::bug(PlantedBug::VictimFreedUnvouched), ..cleaning::eager() };
     assert!(!cleaning::copies_are_vouched_for(&options), "copies that can be cut off went unnoticed");
 }
 
 #[test]
 fn a_cache_that_is_believed_without_a_checksum_is_found() {
     let options = ChainOptions {
-        planted: Some(PlantedBug::CacheLineBelieved),
+        planted: Planted::bug(PlantedBug::CacheLineBelieved),
         tail_cache_bytes: 32 << 10,
         ..small_options()
     };
@@ -247,13 +251,13 @@ fn a_cache_that_is_believed_without_a_checksum_is_found() {
 
 #[test]
 fn a_cache_that_serves_an_earlier_lap_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::CacheServesOldLap), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::CacheServesOldLap), ..small_options() };
     assert!(!cache::is_old_lap_a_miss(&options), "records of an earlier lap went unnoticed");
 }
 
 /// Whether a run with crashes of a chain whose keys are overwritten fails.
 fn is_found_by_owners(bug: PlantedBug) {
-    let options = ChainOptions { planted: Some(bug), capacity_bytes: 2 << 20, ..cleaning::eager() };
+    let options = ChainOptions { planted: Planted::bug(bug), capacity_bytes: 2 << 20, ..cleaning::eager() };
     let found =
         (0..40).find(|&seed| catch_unwind(AssertUnwindSafe(|| owned::lives(seed, &options))).is_err());
     assert!(found.is_some(), "{bug:?} went unnoticed");
@@ -272,14 +276,14 @@ fn an_owner_that_is_not_told_where_its_records_went_is_found() {
 
 #[test]
 fn a_place_that_is_read_in_a_later_use_of_its_segment_is_found() {
-    let planted = Some(PlantedBug::ReadAtForgetsLap);
+    let planted = Planted::bug(PlantedBug::ReadAtForgetsLap);
     let options = ChainOptions { planted, capacity_bytes: 1 << 20, ..cleaning::eager() };
     assert!(owned::read_of_an_old_place(&options).is_ok(), "the place is refused for something else");
 }
 
 #[test]
 fn a_block_that_was_read_in_an_earlier_use_of_its_segment_is_found() {
-    let planted = Some(PlantedBug::ReadCacheForgetsLap);
+    let planted = Planted::bug(PlantedBug::ReadCacheForgetsLap);
     let options = ChainOptions { planted, capacity_bytes: 2 << 20, ..cleaning::eager() };
     let options = ChainOptions { read_cache_bytes: 2 << 20, tail_cache_bytes: 0, ..options };
     let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| owned::lives(*seed, &options))).is_err();
@@ -288,14 +292,16 @@ fn a_block_that_was_read_in_an_earlier_use_of_its_segment_is_found() {
 
 #[test]
 fn a_metadata_drive_that_is_believed_without_asking_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::StaleMetadataBelieved), ..small_options() };
+    let options =
+        ChainOptions { planted: Planted::bug(PlantedBug::StaleMetadataBelieved), ..small_options() };
     assert!(!metadata::is_stale_drive_harmless(&options), "entries of an earlier use went unnoticed");
 }
 
 #[test]
 fn a_footer_that_is_mirrored_before_its_segment_is_closed_is_found() {
     let found = (1..=100).find(|&seed| {
-        let plant = |options: &mut ChainOptions| options.planted = Some(PlantedBug::MetadataBeforeClose);
+        let plant =
+            |options: &mut ChainOptions| options.planted = Planted::bug(PlantedBug::MetadataBeforeClose);
         catch_unwind(AssertUnwindSafe(|| metadata::lives(seed, plant))).is_err()
     });
     assert!(found.is_some(), "records that a footer leaves out went unnoticed");
@@ -304,6 +310,6 @@ fn a_footer_that_is_mirrored_before_its_segment_is_closed_is_found() {
 
 #[test]
 fn an_open_that_does_not_miss_a_segment_is_found() {
-    let options = ChainOptions { planted: Some(PlantedBug::CensusIgnored), ..small_options() };
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::CensusIgnored), ..small_options() };
     assert!(!is_lost_segment_missed(&options, Loss::Everything), "a segment that vanished went unnoticed");
 }

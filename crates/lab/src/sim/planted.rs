@@ -31,7 +31,7 @@ impl Fault {
                 options.unit.planted = planted;
             }
             #[cfg(feature = "planted-bugs")]
-            Fault::Chain(bug) => options.chain.planted = Some(bug),
+            Fault::Chain(bug) => options.chain.planted = ithaca_chain::Planted::bug(bug),
         }
     }
 }

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ithaca_chain::{Place, Placed};
 
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 use opening::Seen;
 use packing::{ABSENT, MANY};
 pub(crate) use packing::{Packed, Packing, Spot};
@@ -266,7 +266,7 @@ impl Index {
         let old = (block, BASE)..=(block, floor);
         let old: Vec<u64> = self.versions.range(old).map(|((_, version), _)| *version).collect();
         for pair in old.windows(2) {
-            let forgets_pins = planted!(self.planted, PinForgotten);
+            let forgets_pins = self.planted.is(PlantedBug::PinForgotten);
             match self.points.pin_in(pair[0]..pair[1]).filter(|_| !forgets_pins) {
                 // The highest of them: when it is let go, another one may still hold the version.
                 Some(pin) => _ = self.held.insert((pin, block)),

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::packing::MANY;
 use super::{BASE, Index};
-use crate::planted::planted;
+use crate::planted::PlantedBug;
 
 impl Index {
     /// The versions, of those that may be read, at which the block is what it is at `version`, which may be read: from the one that wrote
@@ -17,7 +17,7 @@ impl Index {
         let before = self.versions.range((block, BASE)..=(block, version)).next_back();
         let first = before.map_or(bottom, |((_, version), _)| *version).max(bottom);
         let after = self.versions.range((block, version + 1)..=(block, u64::MAX)).next();
-        let reaches_over = u64::from(planted!(self.planted, SpanReachesOver));
+        let reaches_over = u64::from(self.planted.is(PlantedBug::SpanReachesOver));
         let last = after.map_or(self.newest, |((_, version), _)| *version - 1 + reaches_over);
         first..=last
     }
@@ -29,7 +29,7 @@ impl Index {
             return floor;
         }
         // Above the floor every update is listed; below it some are gone, so that nothing can be counted there.
-        let one_more = u64::from(planted!(self.planted, OneUpdateTooMany));
+        let one_more = u64::from(self.planted.is(PlantedBug::OneUpdateTooMany));
         let back = usize::try_from(updates + one_more).unwrap_or(usize::MAX);
         let mut listed = self.versions.range((block, floor + 1)..=(block, u64::MAX)).rev();
         listed.nth(back).map_or(floor, |((_, version), _)| *version)

@@ -16,7 +16,7 @@ use super::overlap::Overlaps;
 use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
-use crate::planted::planted;
+use crate::planted::PlantedBug;
 use crate::{Durability, Snapshot, TxHandle, Version, Volume, VolumeError};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -143,13 +143,13 @@ impl Disk {
     }
 
     fn durability(&self, stable: bool) -> Durability {
-        let stable = stable && !planted!(self.options.planted, FuaAnsweredEarly);
+        let stable = stable && !self.options.planted.is(PlantedBug::FuaAnsweredEarly);
         if stable { Durability::Stable } else { Durability::Acknowledged }
     }
 
     /// Waits until a write of these blocks may begin.
     async fn turn(&self, blocks: Range<u64>, partial: bool) -> Turn<'_> {
-        let partial = partial && !planted!(self.options.planted, PartialWriteDoesNotWait);
+        let partial = partial && !self.options.planted.is(PlantedBug::PartialWriteDoesNotWait);
         let turn = Turn { disk: self, ticket: self.overlaps.borrow_mut().enter(blocks, partial) };
         self.left.until(|| self.overlaps.borrow().may_begin(turn.ticket).then_some(())).await;
         turn

@@ -12,7 +12,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::export::Failed;
 use super::wire::Errno;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 use crate::{Heir, Taker, Tx, TxError, TxHandle, Volume};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -104,7 +104,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(tx) = self.tx.take()
-            && (!self.is_in_use.get() || planted!(self.planted, DeadClientReleases))
+            && (!self.is_in_use.get() || self.planted.is(PlantedBug::DeadClientReleases))
         {
             // One that was ended meanwhile has nothing to go on with; whoever asks hears that there is none.
             let _ = tx.release_again(self.handle, Heir::Anyone);

@@ -21,7 +21,7 @@ use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
 use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
-use crate::planted::planted;
+use crate::planted::PlantedBug;
 use crate::{Planted, Tx, Volume};
 
 /// How long a connection that ends waits for its client to take the last replies.
@@ -289,7 +289,7 @@ impl Client {
         self.has_ended.set(true);
         self.done.ring();
         let txs = std::mem::take(&mut *self.txs.borrow_mut());
-        if planted!(self.shared.options.planted, EndKeepsTransactions) {
+        if self.shared.options.planted.is(PlantedBug::EndKeepsTransactions) {
             self.shared.left.borrow_mut().extend(txs.values().cloned());
         }
         drop(txs);

@@ -16,7 +16,7 @@ use super::frame::{self, FrameError, Front, Head};
 use super::limits::{REQUESTS_MAX, REQUESTS_MAX_BYTES};
 use super::refusal::{Refusal, Status};
 use super::request::{About, Request};
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 
 /// A request that may be carried out; [`Session::done`] is to be called when it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Session {
             self.taken += 1;
             self.taken_bytes += request.cost_bytes();
             let asked = Asked { head, request };
-            if head.tx == 0 || planted!(self.planted, RequestsOvertake) {
+            if head.tx == 0 || self.planted.is(PlantedBug::RequestsOvertake) {
                 return Ok(Next::Begin(asked));
             }
             match self.busy.get_mut(&head.tx) {

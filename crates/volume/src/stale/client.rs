@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::query::VersionRange;
 use crate::limits::SEEN_BLOCKS_MAX;
 use crate::options::Version;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 
 /// What reads of a client are held to, each by itself and all together (Pileus; Shin, appendix B). Whatever is asked for, what is read is
 /// durable, and a block as one commit left it.
@@ -125,14 +125,14 @@ impl StaleClient {
         let least = self.least(block);
         assert!(version.0 >= least, "block {block} at {version}, the client is owed {least}");
         assert!(range.has(version), "{version} is not within {range:?}");
-        if !planted!(self.planted, ReadForgotten) {
+        if !self.planted.is(PlantedBug::ReadForgotten) {
             self.reads.note(block, range.first.0);
         }
     }
 
     /// It has written these blocks; `version` is durable.
     pub fn note_write(&mut self, blocks: impl IntoIterator<Item = u64>, version: Version) {
-        if planted!(self.planted, OwnWriteForgotten) {
+        if self.planted.is(PlantedBug::OwnWriteForgotten) {
             return;
         }
         blocks.into_iter().for_each(|block| self.writes.note(block, version.0));

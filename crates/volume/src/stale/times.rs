@@ -9,7 +9,7 @@ use std::time::Duration;
 use ithaca_env::Time;
 
 use crate::limits::TIME_NOTES_MAX;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 
 /// See the module.
 pub(crate) struct Times {
@@ -53,7 +53,8 @@ impl Times {
     /// A version that has everything that was durable at `then`; `newest` is the newest now.
     pub(crate) fn newest_at(&self, then: Time, newest: u64) -> u64 {
         let after = self.notes.partition_point(|(time, _)| *time < then);
-        let after = if planted!(self.planted, AgeByEarlierNote) { after.saturating_sub(1) } else { after };
+        let after =
+            if self.planted.is(PlantedBug::AgeByEarlierNote) { after.saturating_sub(1) } else { after };
         self.notes.get(after).map_or(newest, |(_, version)| *version)
     }
 }

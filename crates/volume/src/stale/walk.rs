@@ -13,7 +13,7 @@ use super::StaleStore;
 use super::query::VersionRange;
 use crate::error::VolumeError;
 use crate::options::Version;
-use crate::planted::planted;
+use crate::planted::PlantedBug;
 use crate::volume::Snapshot;
 
 /// Reads of blocks at one version. What was read before limits what can still be chosen: the choice is greedy, and the block that is
@@ -62,7 +62,7 @@ impl Walk {
         assert!(left.has(version), "{version} is not within {left:?}");
         let pinned = self.store.open(version)?;
         let data = pinned.read(block, 1).await?;
-        if !planted!(self.store.volume().planted(), WalkDoesNotShrink) {
+        if !self.store.volume().planted().is(PlantedBug::WalkDoesNotShrink) {
             self.range = left;
         }
         self.pinned = pinned;

@@ -29,7 +29,7 @@ pub(crate) use window::{Content, Window};
 use crate::error::{CommitError, TxError};
 use crate::limits::{TX_DEPTH_MAX, TX_READS_MAX, TX_WRITES_MAX, TXS_PER_CLIENT_MAX};
 use crate::options::{Isolation, Version};
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 
 /// Names a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -214,7 +214,7 @@ impl Transactions {
     /// Notes a read of a whole block. Returns what the transaction itself has written; if nothing, the block is as in its snapshot.
     /// Errors: `Ended`, `Preempted`, `Doomed`, `TooManyReads`.
     pub(crate) fn read(&mut self, id: TxId, block: u64) -> Result<Option<Bytes>, TxError> {
-        let forgets = planted!(self.planted, OwnWritesNotRead);
+        let forgets = self.planted.is(PlantedBug::OwnWritesNotRead);
         self.touch(id, block, |touched| {
             let own = touched.own().filter(|_| !forgets).map(Bytes::copy_from_slice);
             touched.note_read();
@@ -229,7 +229,7 @@ impl Transactions {
         block: u64,
         bytes: Range<usize>,
     ) -> Result<Option<Bytes>, TxError> {
-        let (grain, forgets) = (self.grain, planted!(self.planted, OwnWritesNotRead));
+        let (grain, forgets) = (self.grain, self.planted.is(PlantedBug::OwnWritesNotRead));
         self.touch(id, block, |touched| {
             let own = touched.own().filter(|_| !forgets).map(Bytes::copy_from_slice);
             touched.note_read_part(grain, bytes);
@@ -322,11 +322,11 @@ impl Transactions {
         let upto = if tx.written == 0 { tx.acknowledged } else { u64::MAX };
         for (&block, touched) in &tx.blocks {
             let fragments = match tx.isolation {
-                Isolation::StrictSerializable if planted!(self.planted, ReadsNotChecked) => continue,
+                Isolation::StrictSerializable if self.planted.is(PlantedBug::ReadsNotChecked) => continue,
                 Isolation::StrictSerializable => touched.reads(),
                 Isolation::Snapshot => touched.writes(),
             };
-            let forgets = planted!(self.planted, WindowForgotten);
+            let forgets = self.planted.is(PlantedBug::WindowForgotten);
             let last = self.window.last().map_or(0, |last| last - 1);
             let after = if forgets { tx.snapshot.max(last) } else { tx.snapshot };
             if let Some((version, common)) = self.window.conflict(block, fragments, after, upto) {
@@ -338,7 +338,7 @@ impl Transactions {
         let writes: Vec<(u64, Bytes)> = written
             .map(|(&block, touched)| {
                 let latest = self.window.content(block, tx.snapshot);
-                let latest = latest.filter(|_| !planted!(self.planted, NotMerged));
+                let latest = latest.filter(|_| !self.planted.is(PlantedBug::NotMerged));
                 (block, touched.merged(self.grain, latest))
             })
             .collect();

@@ -12,7 +12,7 @@ use ithaca_env::Time;
 use crate::limits::{AGE_SAMPLES_MAX, FLOOR_STRIDE};
 use crate::options::Retention;
 use crate::owner::Blocks;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 use crate::state::State;
 
 /// See the module.
@@ -90,7 +90,7 @@ impl History {
     /// Everything up to this ticket is durable.
     pub(super) fn durable(&mut self, durable: Ticket, blocks: &Blocks) {
         let mut highest = None;
-        if planted!(self.planted, FloorNotWritten) {
+        if self.planted.is(PlantedBug::FloorNotWritten) {
             highest = Some(blocks.with(|index| index.newest()));
         }
         while let Some((_, floor)) = self.flying.pop_front_if(|(ticket, _)| *ticket <= durable) {

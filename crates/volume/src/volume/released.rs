@@ -12,7 +12,7 @@ use super::tx::TxHandle;
 use crate::error::TxError;
 use crate::limits::RELEASED_MAX;
 use crate::options::Durability;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, PlantedBug};
 use crate::tx::TxId;
 
 /// Who may go on with a transaction that was released, besides that it takes the handle.
@@ -67,7 +67,7 @@ impl Released {
         let (_, entry) = self.entries.get(&handle)?;
         let is_heir = match entry.heir {
             Heir::Anyone => true,
-            Heir::User(heir) => user == Some(heir) || planted!(planted, HandleOfAnyUser),
+            Heir::User(heir) => user == Some(heir) || planted.is(PlantedBug::HandleOfAnyUser),
         };
         is_heir.then_some(*entry)
     }

@@ -11,7 +11,7 @@ use crate::error::VolumeError;
 use crate::index::Found;
 use crate::limits::{DISCARD_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
 use crate::options::{Durability, Version};
-use crate::planted::planted;
+use crate::planted::PlantedBug;
 use crate::tx::Content;
 
 /// Blocks that are looked at between two turns of other work.
@@ -121,7 +121,7 @@ impl Volume {
         let inner = &self.inner;
         let (ticket, version) = (inner.last_ticket.get(), Version(inner.next_version.get() - 1));
         inner.counters.borrow_mut().flushes += 1;
-        if !planted!(inner.settings.planted, FlushDoesNotWait) {
+        if !inner.settings.planted.is(PlantedBug::FlushDoesNotWait) {
             inner.durable(ticket).await?;
         }
         Ok(version)
