@@ -17,18 +17,18 @@ use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::workload::{self, Shared, machine};
 
 /// Faults begin within this time.
-const HORIZON: Duration = Duration::from_millis(400);
+pub(super) const HORIZON: Duration = Duration::from_millis(400);
 /// Clients are done this long after healing at the latest: every call ends within two seconds.
-const PATIENCE: Duration = Duration::from_secs(400);
+pub(super) const PATIENCE: Duration = Duration::from_secs(400);
 /// The audit is done within this.
 const AUDIT_TIME: Duration = Duration::from_secs(20);
 /// A process that ended by itself is started again after this.
-const RESTART: Duration = Duration::from_millis(2);
+pub(super) const RESTART: Duration = Duration::from_millis(2);
 /// Starts that may be refused in a row, before it is taken that no start will succeed. More than faults can cause: a
 /// counted fault meets three requests.
 const REFUSED_MAX: u32 = 100;
 /// Where the log is served.
-const PORT: u16 = 7420;
+pub(super) const PORT: u16 = 7420;
 
 /// The single-node scenario. With `Budget::Survive` nothing may be lost; with `Budget::Detect` nothing may be wrong.
 pub struct LogScenario {
@@ -88,19 +88,7 @@ impl Scenario for LogScenario {
                 FaultKind::ALL.into_iter().filter(|&kind| kind != FaultKind::GoneDrive).collect()
             }
         };
-        // Most of what can go wrong goes wrong between a request and its completion.
-        let mut faults = faults;
-        faults.extend([FaultKind::EndAtIo; 5]);
-        Shape {
-            settings: SETTINGS.to_vec(),
-            processes: vec!["node".to_owned()],
-            drives,
-            links: vec![("client-1".to_owned(), "node".to_owned())],
-            faults,
-            steps_max: 8,
-            horizon: HORIZON,
-            drive_bytes: 768 << 10,
-        }
+        shape_of_one_node(SETTINGS, drives, faults)
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
@@ -109,6 +97,26 @@ impl Scenario for LogScenario {
         let (points, history) = (world.points(), Rc::clone(&world.shared.history));
         let committed = history.acknowledged() as u64;
         Outcome { failure, points, committed, history, ..Outcome::of(&world.sim) }
+    }
+}
+
+/// Clients of one node, with these settings, drives and kinds of faults.
+pub(super) fn shape_of_one_node(
+    settings: &[Setting],
+    drives: Vec<(String, String)>,
+    mut faults: Vec<FaultKind>,
+) -> Shape {
+    // Most of what can go wrong goes wrong between a request and its completion.
+    faults.extend([FaultKind::EndAtIo; 5]);
+    Shape {
+        settings: settings.to_vec(),
+        processes: vec!["node".to_owned()],
+        drives,
+        links: vec![("client-1".to_owned(), "node".to_owned())],
+        faults,
+        steps_max: 8,
+        horizon: HORIZON,
+        drive_bytes: 768 << 10,
     }
 }
 

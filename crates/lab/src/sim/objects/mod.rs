@@ -13,20 +13,11 @@ use ithaca_env::{Env, Time};
 use ithaca_log::client::{Client, ClientOptions};
 use ithaca_object::planted::Planted;
 
-use super::log::{Ended, local_options, serve};
+use super::log::{Ended, HORIZON, PATIENCE, PORT, RESTART, local_options, serve, shape_of_one_node};
 use super::planted::Fault;
 use super::scenario::{Outcome, Points, Scenario, world_of};
 use super::workload::{self, machine};
 use workers::{Shared, Worker};
-
-/// Faults begin within this time.
-const HORIZON: Duration = Duration::from_millis(400);
-/// Programs are done this long after healing at the latest.
-const PATIENCE: Duration = Duration::from_secs(400);
-/// A process that ended by itself is started again after this.
-const RESTART: Duration = Duration::from_millis(2);
-/// Where the log is served.
-const PORT: u16 = 7420;
 
 /// See the module.
 pub struct ObjectsScenario {
@@ -55,18 +46,7 @@ impl Scenario for ObjectsScenario {
 
     fn shape(&self) -> Shape {
         let drives = (1..=3).map(|unit| ("node".to_owned(), format!("data/unit-{unit}.chain")));
-        let mut faults = FaultKind::survivable();
-        faults.extend([FaultKind::EndAtIo; 5]);
-        Shape {
-            settings: SETTINGS.to_vec(),
-            processes: vec!["node".to_owned()],
-            drives: drives.collect(),
-            links: vec![("client-1".to_owned(), "node".to_owned())],
-            faults,
-            steps_max: 8,
-            horizon: HORIZON,
-            drive_bytes: 768 << 10,
-        }
+        shape_of_one_node(SETTINGS, drives.collect(), FaultKind::survivable())
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
