@@ -72,6 +72,15 @@ fn block_end(base: Addr) -> u64 {
     first.saturating_add(limits::STRIPE_ADDRESSES)
 }
 
+/// A stripe, as the range of which it is has it.
+struct Extent<'a> {
+    range: &'a RangeMap,
+    /// Its number in the range.
+    at: usize,
+    stripe: &'a Stripe,
+    addrs: AddrRange,
+}
+
 impl Layout {
     /// Where `pos` lies; `None` if it is before the first range or after the last, or past the end of its stripe's addresses.
     pub fn locate(&self, pos: LogPos) -> Option<Location<'_>> {
@@ -85,30 +94,33 @@ impl Layout {
         Some(Location { replicas: &stripe.replicas, addr })
     }
 
-    /// The position that `addr` of `node` stands for; `None` if it stands for none.
-    pub fn position(&self, node: NodeId, addr: Addr) -> Option<LogPos> {
-        // Most of what is asked about is new.
-        for range in self.ranges.iter().rev() {
-            let stripes = range.stripes.len() as u64;
-            for (at, stripe) in range.stripes.iter().enumerate() {
-                let addresses = range.addresses(at)?;
-                if stripe.replicas.contains(&node) && addresses.start <= addr && addr < addresses.end {
-                    let relative = (addr.0 - stripe.base.0) * stripes + at as u64;
-                    return Some(LogPos(range.start.0 + relative));
-                }
-            }
-        }
-        None
+    /// Every stripe of every range that has addresses, in order.
+    fn extents(&self) -> impl DoubleEndedIterator<Item = Extent<'_>> {
+        self.ranges.iter().flat_map(|range| {
+            let stripes = range.stripes.iter().enumerate();
+            stripes.filter_map(move |(at, stripe)| {
+                Some(Extent { range, at, stripe, addrs: range.addresses(at)? })
+            })
+        })
     }
 
-    /// The extents of the stripes that list `node`, in no order.
+    /// The one that `addr` of `node` lies in. Most of what is asked about is new.
+    fn extent_at(&self, node: NodeId, addr: Addr) -> Option<Extent<'_>> {
+        let has = |extent: &Extent<'_>| extent.addrs.start <= addr && addr < extent.addrs.end;
+        self.extents().rev().find(|extent| extent.stripe.replicas.contains(&node) && has(extent))
+    }
+
+    /// The position that `addr` of `node` stands for; `None` if it stands for none.
+    pub fn position(&self, node: NodeId, addr: Addr) -> Option<LogPos> {
+        let Extent { range, at, stripe, .. } = self.extent_at(node, addr)?;
+        let relative = (addr.0 - stripe.base.0) * range.stripes.len() as u64 + at as u64;
+        Some(LogPos(range.start.0 + relative))
+    }
+
+    /// The extents of the stripes that list `node`.
     pub fn extents_of(&self, node: NodeId) -> Vec<AddrRange> {
-        let mut extents = Vec::new();
-        for range in &self.ranges {
-            let is_in = |at: &usize| range.stripes[*at].replicas.contains(&node);
-            extents.extend((0..range.stripes.len()).filter(is_in).filter_map(|at| range.addresses(at)));
-        }
-        extents
+        let listed = self.extents().filter(|extent| extent.stripe.replicas.contains(&node));
+        listed.map(|extent| extent.addrs).collect()
     }
 
     /// The replicas that are written after `node` where it holds `addr`, in order; `None` if it does not hold it.
@@ -120,13 +132,7 @@ impl Layout {
 
     /// The stripe that `addr` of `node` belongs to; `None` if it does not hold it.
     pub fn stripe_at(&self, node: NodeId, addr: Addr) -> Option<&Stripe> {
-        self.ranges.iter().rev().find_map(|range| {
-            let is_in = |at: &usize| {
-                let extent = range.addresses(*at).unwrap_or_default();
-                range.stripes[*at].replicas.contains(&node) && extent.start <= addr && addr < extent.end
-            };
-            (0..range.stripes.len()).find(is_in).map(|at| &range.stripes[at])
-        })
+        self.extent_at(node, addr).map(|extent| extent.stripe)
     }
 
     /// The positions `[start, end)` as addresses of units, stripe by stripe of each range. Positions without a place are
@@ -159,10 +165,7 @@ impl Layout {
     /// because all of them is trimmed, and those above the tail at which a range was closed. New stripes have addresses from
     /// [`Layout::next_base`] on, so this holds for every later layout too (docs/protocol/rebuild.md).
     pub fn unnamed(&self) -> Vec<AddrRange> {
-        let extents =
-            |range: &RangeMap| (0..range.stripes.len()).filter_map(|at| range.addresses(at)).collect();
-        let mut named: Vec<AddrRange> =
-            self.ranges.iter().flat_map(|range| -> Vec<AddrRange> { extents(range) }).collect();
+        let mut named: Vec<AddrRange> = self.extents().map(|extent| extent.addrs).collect();
         named.sort_unstable_by_key(|extent| extent.start);
         let mut unnamed = Vec::new();
         let mut next = Addr(0);
@@ -180,15 +183,8 @@ impl Layout {
 
     /// The addresses of stripes that do not list `node`: what it holds there is kept for its return.
     pub fn listed_elsewhere(&self, node: NodeId) -> Vec<(LogPos, usize, AddrRange)> {
-        let mut elsewhere = Vec::new();
-        for range in &self.ranges {
-            for (at, stripe) in range.stripes.iter().enumerate() {
-                if let Some(extent) = range.addresses(at).filter(|_| !stripe.replicas.contains(&node)) {
-                    elsewhere.push((range.start, at, extent));
-                }
-            }
-        }
-        elsewhere
+        let others = self.extents().filter(|extent| !extent.stripe.replicas.contains(&node));
+        others.map(|extent| (extent.range.start, extent.at, extent.addrs)).collect()
     }
 
     /// Which range `pos` is in, as an index into [`Layout::ranges`].
