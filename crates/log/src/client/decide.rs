@@ -10,8 +10,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use ithaca_chain::{RangeSet, Run, RunKind, Table};
+use ithaca_chain::{RangeSet, Run};
 use ithaca_env::Time;
 
 use super::error::{ClientError, Phase};
@@ -22,8 +21,7 @@ use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, NodeId};
 use crate::wire::{
-    self, Check, Fill, Filled, Head, Outcome, Read, Refusal, StateRef, Tail, Taken, Trim, Trimmed, Write,
-    Written,
+    self, Check, Fill, Filled, Head, Outcome, Read, Refusal, Tail, Taken, Trim, Trimmed, Write, Written,
 };
 
 /// Attempts before replicas that differ are taken for damaged. A trim that is under way explains a few.
@@ -166,17 +164,10 @@ impl Deciding<'_> {
             let read = self.inner.read_one(self.view, source, read).await?;
             let mut data = read.data;
             for run in read.runs.runs() {
-                let StateRef::Data { meta, table, .. } = run.state else {
+                let Some(run) = run.to_run(&mut data) else {
                     return Ok(Err(Differs { addr: run.addr }));
                 };
-                let run = Run {
-                    first_key: run.addr.0,
-                    version: self.view.layout.epoch.0,
-                    kind: RunKind::Data,
-                    meta: Bytes::copy_from_slice(meta),
-                    table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("it was decoded"),
-                    data: data.split_to(run.data_bytes() as usize),
-                };
+                let run = Run { version: self.view.layout.epoch.0, ..run };
                 next = Addr(run.keys().end);
                 if let Err(differs) = self.put(target, run).await? {
                     return Ok(Err(differs));

@@ -1,7 +1,7 @@
 //! Runs in a body, where they lie: for those who pass on many of them and look at each once.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ithaca_chain::{RunKind, RunView, TABLE_ENTRY_BYTES};
+use ithaca_chain::{Run, RunKind, RunView, TABLE_ENTRY_BYTES, Table};
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use super::frame::{begin_frame, finish_frame};
@@ -82,6 +82,26 @@ impl<'a> RunRef<'a> {
             RunKind::Junk => StateRef::Junk { epoch },
         };
         Self { addr: Addr(run.first_key), count: run.count(), state }
+    }
+
+    /// The entries as they are stored, with their part of the answer's data, which is taken from the front of `data`; `None` if it
+    /// is not entries. Copies meta and table.
+    ///
+    /// # Panics
+    ///
+    /// If `data` is shorter than the entries; what was received is not.
+    pub fn to_run(&self, data: &mut Bytes) -> Option<Run> {
+        let StateRef::Data { epoch, meta, table } = self.state else {
+            return None;
+        };
+        Some(Run {
+            first_key: self.addr.0,
+            version: epoch.0,
+            kind: RunKind::Data,
+            meta: Bytes::copy_from_slice(meta),
+            table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("whole entries"),
+            data: data.split_to(self.data_bytes() as usize),
+        })
     }
 
     /// The addresses.

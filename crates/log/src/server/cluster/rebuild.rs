@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Run, RunKind, Table};
+use ithaca_chain::{Run, RunKind};
 use thiserror::Error;
 
 use super::member::Member;
@@ -250,15 +250,8 @@ async fn compare(
                 }
                 copied.runs.extend(junk(range.numbers(), epoch));
             }
-            StateRef::Data { epoch, meta, table } => {
-                let run = Run {
-                    first_key: run.addr.0,
-                    version: epoch.0,
-                    kind: RunKind::Data,
-                    meta: Bytes::copy_from_slice(meta),
-                    data: data.split_to(run.data_bytes() as usize),
-                    table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("whole entries"),
-                };
+            StateRef::Data { .. } => {
+                let run = run.to_run(&mut data).expect("it is entries");
                 let lost = check_same(unit, node, &run).await?;
                 copied.lost.extend(lost.iter().map(|&addr| AddrRange::new(addr, Addr(addr.0 + 1))));
                 copied.runs.push(run);

@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use ithaca_chain::{Described, Run, RunKind, Table};
+use ithaca_chain::{Described, Run};
 use ithaca_env::task::race;
 
 use super::member::Member;
@@ -220,7 +219,7 @@ async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> 
         ranges: vec![AddrRange::new(addr, Addr(addr.0 + 1))],
     };
     let answer = peer.call::<_, ReceivedRuns>(layout.epoch, &read, member.env.now() + PATIENCE).await;
-    let (runs, data, _) = match answer {
+    let (runs, mut data, _) = match answer {
         Ok(answer) => answer,
         Err(crate::client::CallError::Refused(Refusal::Damaged { .. })) => return Some(Held::Damaged),
         Err(_) => return None,
@@ -230,15 +229,8 @@ async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> 
         StateRef::Unwritten => Some(Held::Unwritten),
         StateRef::Trimmed => Some(Held::Trimmed),
         StateRef::Junk { epoch } => junk(addr.0..addr.0 + 1, epoch).next().map(Held::Record),
-        StateRef::Data { epoch, meta, table } => {
-            let run = Run {
-                first_key: addr.0,
-                version: epoch.0,
-                kind: RunKind::Data,
-                meta: Bytes::copy_from_slice(meta),
-                table: Table::from_bytes(Bytes::copy_from_slice(table)).expect("whole entries"),
-                data,
-            };
+        StateRef::Data { .. } => {
+            let run = run.to_run(&mut data)?;
             run.table.first_mismatch(&run.data).is_none().then_some(Held::Record(run))
         }
     }
