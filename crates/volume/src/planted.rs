@@ -15,6 +15,8 @@ ithaca_env::planted_bugs! {
     NotMerged,
     /// A flush returns when everything is handed over, before it is durable.
     FlushDoesNotWait,
+    /// The blocks of a commit are handed over to the log in batches of their own.
+    CommitInParts,
     /// A client's write of a part of a block does not wait for other writes of the block.
     PartialWriteDoesNotWait,
     /// A transaction that was released to one user is given to any.

@@ -45,9 +45,9 @@ mod trace;
 mod world;
 
 pub use drive::{
-    Access, Agenda, Array, ArrayOptions, Atlas, Budget, Disk, DiskOptions, DriveFault, DriveId, DriveStats,
-    Harm, HarmKind, KindStats, Lanes, LanesOptions, MediaStats, RequestKey, Speed, SpeedModel, SpeedRequest,
-    Ssd, SsdOptions,
+    Access, Agenda, Array, ArrayOptions, Atlas, Budget, Content, Disk, DiskOptions, Doubt, DriveFault,
+    DriveId, DriveStats, Harm, HarmKind, Kept, KindStats, Lanes, LanesOptions, MediaStats, RequestKey, Speed,
+    SpeedModel, SpeedRequest, Ssd, SsdOptions,
 };
 pub use driver::{Sim, Stopped};
 pub use handle::Handle;

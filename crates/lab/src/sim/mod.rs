@@ -19,7 +19,7 @@ mod stream_work;
 mod streams;
 mod unneeded;
 pub mod value;
-mod volume;
+pub mod volume;
 mod workload;
 
 use std::io;
@@ -35,7 +35,9 @@ use ithaca_log::planted::Planted;
 use log::LogScenario;
 use objects::ObjectsScenario;
 use planted::Fault;
-use scenario::{Outcome, Points, Scenario, catch_panics, run_caught};
+use scenario::{Outcome, Points, Scenario, run_caught};
+
+pub use scenario::catch_panics;
 use volume::VolumeScenario;
 
 /// Every so many seeds one is run twice.

@@ -82,11 +82,13 @@ pub fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| PANICKED.set(Some(panic.to_string()))));
 }
 
+/// What the last panic of this thread said, on one line.
+pub fn panicked() -> String {
+    PANICKED.take().unwrap_or_else(|| "somewhere".to_owned()).replace('\n', " ")
+}
+
 /// Runs a plan; a panic anywhere in the system under test is a failure of the run.
 pub fn run_caught(scenario: &dyn Scenario, plan: &Plan, readable: bool) -> Outcome {
     let ran = catch_unwind(AssertUnwindSafe(|| scenario.run(plan, readable)));
-    ran.unwrap_or_else(|_| {
-        let what = PANICKED.take().unwrap_or_else(|| "somewhere".to_owned());
-        Outcome { failure: Some(what.replace('\n', " ")), ..Outcome::default() }
-    })
+    ran.unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
 }

@@ -10,6 +10,7 @@
 //! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
 //! * `net`: every node of a cluster in a network of its own; links, processes and drives fail one or two at a time.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
+//! * `volume-crashes`: every state that a power cut may leave of a volume's (simulated) drive is recovered.
 //!
 //! Each writes `results/NAME.csv` and ends with one line of JSON, then one of counts. Their data lies below `--data`,
 //! which must be on a drive and not in memory, and is removed when all is well.
@@ -40,6 +41,7 @@ mod recovery;
 mod restart;
 pub mod results;
 mod volume;
+mod volume_crashes;
 mod wipe;
 
 use std::io;
@@ -79,6 +81,8 @@ enum Soak {
     Net(net::NetArguments),
     /// Damages stored files and checks that no read gives other bytes.
     Corrupt(corrupt::CorruptArguments),
+    /// Recovers every state that a power cut may leave of a volume's drive, on simulated drives.
+    VolumeCrashes(volume_crashes::VolumeCrashesArguments),
 }
 
 /// What every soak takes.
@@ -155,6 +159,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
         Soak::Wipe(arguments) => wipe::run(arguments),
         Soak::Net(arguments) => net::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
+        Soak::VolumeCrashes(arguments) => volume_crashes::run(arguments),
     }?;
     println!("soak: {passed} passed, {failed} failed");
     Ok(failed == 0)

@@ -8,6 +8,7 @@ use super::Inner;
 use crate::error::VolumeError;
 use crate::limits::{COMMIT_BLOCKS_MAX, SETTLE_SLICE, VOLUME_BLOCK_BYTES};
 use crate::options::Version;
+use crate::planted::PlantedBug;
 use crate::state::State;
 
 /// A commit that found no room is tried again after this, whatever happens.
@@ -72,6 +73,11 @@ impl Inner {
         let version = self.next_version.get();
         let records: u64 = runs.iter().map(Run::count).sum();
         runs.iter_mut().for_each(|run| run.version = version);
+        if self.settings.planted.is(PlantedBug::CommitInParts) {
+            for run in runs.drain(1..) {
+                self.chain.append(Batch { runs: vec![run], ..Batch::default() })?;
+            }
+        }
         let now = self.env.now();
         let is_short = self.blocks.with(|index| index.versions()) > self.settings.versions_max;
         let record = self.history.borrow().record_for(now, version, is_short);

@@ -100,7 +100,7 @@ impl DriveState {
         }
     }
 
-    fn replace(&mut self) {
+    pub(super) fn replace(&mut self) {
         self.gone = false;
         self.replaced += 1;
         self.size_bytes = None;

@@ -40,6 +40,7 @@ impl From<BytesMut> for Block {
 }
 
 /// A completed write to one block that is not yet stable.
+#[derive(Clone)]
 struct Unsynced {
     /// The write's place in the order of completion.
     done: u64,
@@ -61,7 +62,7 @@ pub(super) type SectorMask = u8;
 /// Every sector.
 pub(super) const WHOLE: SectorMask = !0;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Image {
     /// `None` reads as zeros.
     leaves: Vec<Option<Box<[Option<Block>; LEAF_BLOCKS]>>>,
@@ -194,6 +195,16 @@ impl Image {
                 self.unsynced.insert(block, open);
             }
         }
+    }
+
+    /// What is stable, and what a power cut may take back: the place of the write in the order of completion, the block, the
+    /// block's place in the write, its data.
+    pub(super) fn split(&self) -> (Image, Vec<(u64, u64, Piece, Block)>) {
+        let unsynced = self.unsynced.iter().flat_map(|(block, writes)| {
+            writes.iter().map(|write| (write.done, *block, write.piece, write.data.clone()))
+        });
+        let stable = Image { unsynced: BTreeMap::new(), ..self.clone() };
+        (stable, unsynced.collect())
     }
 
     fn stable_copy(&self, block: u64) -> BytesMut {

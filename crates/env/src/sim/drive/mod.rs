@@ -11,6 +11,7 @@
 mod atlas;
 mod control;
 mod device;
+mod doubt;
 mod fate;
 mod fault;
 mod image;
@@ -33,6 +34,7 @@ use super::world::World;
 
 pub use atlas::{Atlas, Harm, HarmKind};
 pub(super) use device::open;
+pub use doubt::{Content, Doubt, Kept};
 pub use fault::{Budget, DriveFault};
 pub(super) use io::wake;
 pub use speed::{

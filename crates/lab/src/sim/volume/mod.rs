@@ -1,5 +1,6 @@
 //! The volume scenario: a process with a volume and some who work on it, and whatever the plan does to process and drive.
 
+pub mod crash_states;
 mod stale;
 mod truth;
 mod workers;
@@ -135,6 +136,8 @@ async fn serve(env: Env, options: VolumeOptions, workers: u32, shared: Rc<Shared
         return shared.is_over.set(true);
     }
     shared.at_work.set(workers);
+    // Of an earlier life.
+    shared.is_discarding.set(false);
     let handles: Vec<_> = (0..workers)
         .map(|number| Worker {
             env: env.clone(),
@@ -203,6 +206,7 @@ fn points(shared: &Shared) -> Points {
     points.see("a transaction was in conflict", shared.conflicts.get() > 0);
     points.see("a transaction was ended to make room", shared.preempted.get() > 0);
     points.see("a segment was cleaned", shared.cleaned.get() > 0);
+    points.see("a block was given up", shared.discarded.get() > 0);
     points.see("a client was given an old version", shared.truth.borrow().old_taken > 0);
     points.see("history does not begin with the first version", shared.floor.get() > 0);
     points

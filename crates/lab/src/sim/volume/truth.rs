@@ -52,7 +52,7 @@ pub struct Taken {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Truth {
     /// Everything that was done, whatever came of it.
     deeds: Vec<Deed>,
@@ -115,6 +115,11 @@ impl Truth {
     /// Everything up to this version is durable.
     pub fn note_durable(&mut self, version: u64) {
         self.durable = self.durable.max(version);
+    }
+
+    /// The highest version that somebody was told of, durable or not.
+    pub fn newest_told(&self) -> u64 {
+        self.commits.last_key_value().map_or(0, |(version, _)| *version)
     }
 
     /// What cells hold at each version, from 0 on, as far as all versions are known.

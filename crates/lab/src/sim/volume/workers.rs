@@ -41,6 +41,9 @@ pub struct Shared {
     pub preempted: Slot<u64>,
     pub cleaned: Slot<u64>,
     pub floor: Slot<u64>,
+    /// Somebody is giving a block up.
+    pub is_discarding: Slot<bool>,
+    pub discarded: Slot<u64>,
     /// Of the operations so many in a hundred are those of clients that take old versions.
     pub stale_percent: Slot<u64>,
 }
@@ -51,6 +54,11 @@ impl Shared {
         let left = Slot::new(plan.setting("workload.operations", 60));
         let stale_percent = Slot::new(plan.setting("workload.stale_percent", 0));
         Self { left, stale_percent, ..Self::default() }
+    }
+
+    /// A look at what a crash has left of what was done so far.
+    pub fn of_truth(truth: Truth) -> Self {
+        Self { truth: RefCell::new(truth), ..Self::default() }
     }
 
     /// An open was refused: the process ends and is started again, but not for ever.
@@ -253,9 +261,11 @@ impl Worker {
     }
 
     async fn plain(&self) -> Result<(), VolumeError> {
+        if self.below(5) == 0 && !self.shared.is_discarding.get() {
+            return self.discard().await;
+        }
         let (block, durability) = (self.below(BLOCKS), self.durability());
-        // A discard of what is zeros already would be no commit; a write of zeros is one in any case.
-        let writes_zeros = self.below(5) == 0;
+        let writes_zeros = self.below(10) == 0;
         let mut data = vec![0; 4096];
         let mut writes = Cells::new();
         for cell in 0..CELLS {
@@ -275,6 +285,26 @@ impl Worker {
             self.truth().note_durable(version);
         }
         Ok(())
+    }
+
+    /// Gives a block up. If it is zeros already that is no commit; which of the two it was the volume counts, so that one worker
+    /// at a time does this.
+    async fn discard(&self) -> Result<(), VolumeError> {
+        let block = self.below(BLOCKS);
+        let writes = (0..CELLS).map(|cell| ((block, cell), 0)).collect();
+        let asked = self.truth().ask(Deed { held: Held::Plain, snapshot: 0, reads: Vec::new(), writes });
+        self.shared.is_discarding.set(true);
+        let before = self.volume.info().counters.blocks_discarded;
+        let discarded = self.volume.discard(block..block + 1, Durability::Acknowledged).await;
+        let is_commit = self.volume.info().counters.blocks_discarded > before;
+        self.shared.is_discarding.set(false);
+        if let Err(error @ VolumeError::Stopped(_)) = discarded {
+            return Err(error);
+        }
+        self.shared.discarded.set(self.shared.discarded.get() + u64::from(is_commit));
+        let version = discarded.as_ref().ok().filter(|_| is_commit);
+        self.truth().answer(asked, version.map(|version| version.0));
+        discarded.map(drop)
     }
 
     async fn flush(&self) -> Result<(), VolumeError> {
