@@ -23,6 +23,7 @@ pub mod nbd;
 mod options;
 mod owner;
 mod planted;
+mod serving;
 pub mod socket;
 pub mod stale;
 mod state;

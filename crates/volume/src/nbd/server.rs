@@ -3,7 +3,7 @@
 //! One task accepts. Each connection has a task that reads requests, and each request has one that carries it out and
 //! queues its reply; what is queued in one turn of the environment's loop goes out in one system call.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use ithaca_env::Env;
 use ithaca_env::net::{Conn, Listener, NetError, Reader, Writer};
 use ithaca_env::sync::Notify;
-use ithaca_env::task::{Ended, TaskHandle, race};
+use ithaca_env::task::{Ended, race};
 use thiserror::Error;
 
 use super::export::{Disk, Export, Failed};
@@ -20,15 +20,11 @@ use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, 
 use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
 use super::reply::Replies;
 use super::transmission::{self, Command, Request, Transmission};
+use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Volume};
 
 /// A client that has not chosen an export after this time is gone.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection that ends waits for its client to take the last replies.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// How long it is until one more connection is accepted after that has failed: the system is short of something.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-
 /// Why a connection ended, other than by a disconnect or by the client's end.
 #[derive(Debug, Error)]
 enum ConnectionError {
@@ -59,32 +55,28 @@ impl ServerOptions {
 /// Serves a volume to NBD clients until it is stopped or dropped.
 pub struct Server {
     addr: SocketAddr,
-    shared: Rc<Shared>,
-    accepting: TaskHandle<()>,
+    serving: Serving,
 }
 
 struct Shared {
     env: Env,
     disk: Rc<Disk>,
-    stopping: Cell<bool>,
-    connections: Cell<usize>,
-    /// Rings when one of the two above has changed.
-    changed: Notify,
+    gate: Rc<Gate>,
 }
 
 impl Server {
     /// Serves `volume` at `listener`. Returns at once.
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
-        let shared = Rc::new(Shared {
-            env: env.clone(),
-            disk: Rc::new(Disk::new(volume, options)),
-            stopping: Cell::new(false),
-            connections: Cell::new(0),
-            changed: Notify::default(),
-        });
+        let gate = Gate::new(env);
+        let disk = Rc::new(Disk::new(volume, options));
+        let shared = Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate) });
         let addr = listener.local_addr();
-        let accepting = env.spawn(accept(Rc::clone(&shared), listener));
-        Self { addr, shared, accepting }
+        let front = Front { name: "nbd", connections_max: CONNECTIONS_MAX };
+        let serve = move |conn| {
+            let shared = Rc::clone(&shared);
+            async move { serve(&shared, conn).await }
+        };
+        Self { addr, serving: Serving::start(gate, front, listener, serve) }
     }
 
     /// Where it listens.
@@ -94,62 +86,13 @@ impl Server {
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections.get()
+        self.serving.connections()
     }
 
     /// Accepts no more connections, answers what is under way and refuses what comes after it, then closes every
     /// connection. On return nobody uses the volume; nothing was flushed for that.
     pub async fn stop(self) {
-        self.accepting.abort();
-        self.shared.stopping.set(true);
-        self.shared.changed.ring();
-        self.shared.changed.until(|| (self.shared.connections.get() == 0).then_some(())).await;
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
-        self.shared.stopping.set(true);
-        self.shared.changed.ring();
-    }
-}
-
-async fn accept(shared: Rc<Shared>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok(conn) if shared.connections.get() >= CONNECTIONS_MAX => {
-                let peer = conn.reader.peer_addr();
-                tracing::warn!(%peer, limit = CONNECTIONS_MAX, "nbd: too many connections, one more is closed");
-            }
-            Ok(conn) => {
-                let open = Open::new(&shared);
-                shared.env.spawn(async move { serve(&open.shared, conn).await });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "nbd: no connection is accepted");
-                shared.env.sleep(ACCEPT_AGAIN).await;
-            }
-        }
-    }
-}
-
-/// A connection that counts, until it is dropped.
-struct Open {
-    shared: Rc<Shared>,
-}
-
-impl Open {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.connections.set(shared.connections.get() + 1);
-        Self { shared: Rc::clone(shared) }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.shared.connections.set(self.shared.connections.get() - 1);
-        self.shared.changed.ring();
+        self.serving.stop().await;
     }
 }
 
@@ -170,7 +113,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
     let mut received = BytesMut::new();
     let chosen = race(
         shared.env.timeout(HANDSHAKE_PATIENCE, choose(shared, &mut reader, &writer, &mut received)),
-        shared.stopping(),
+        shared.gate.stopping(),
     );
     let ended = match chosen.await {
         Ended::First(chosen) => match chosen.map_err(|_| ConnectionError::Silent)?? {
@@ -183,7 +126,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
         Ended::Second(()) => Ok(()),
     };
     // The last replies, and the answer to an abort, are still to go out.
-    let _ = shared.env.timeout(FAREWELL, writer.below(1)).await;
+    shared.gate.farewell(&writer).await;
     ended
 }
 
@@ -209,7 +152,7 @@ async fn choose(
                 }
             }
             handshake::Next::Open(name) => {
-                let opened = match shared.stopping.get() {
+                let opened = match shared.gate.is_stopping() {
                     true => Err(NoExport::Shutdown),
                     false => shared.disk.open(&name),
                 };
@@ -224,13 +167,6 @@ async fn choose(
                 }
             }
         }
-    }
-}
-
-impl Shared {
-    /// Waits until the server stops.
-    async fn stopping(&self) {
-        self.changed.until(|| self.stopping.get().then_some(())).await;
     }
 }
 
@@ -262,17 +198,11 @@ impl Session {
     /// Reads and begins requests until the client disconnects or the server stops, and waits for those that are under way.
     async fn run(self, mut reader: Reader, mut received: BytesMut) -> Result<(), ConnectionError> {
         let taking = self.take_requests(&mut reader, &mut received);
-        let ended = match race(taking, self.shared.stopping()).await {
+        let ended = match race(taking, self.shared.gate.stopping()).await {
             Ended::First(ended) => ended,
             Ended::Second(()) => self.refuse(&mut received),
         };
-        if let Ended::Second(()) = race(self.all_done(), self.shared.stopping()).await
-            && self.shared.env.timeout(FAREWELL, self.all_done()).await.is_err()
-        {
-            // The client does not take its replies: those that wait for it get an end.
-            self.writer.close();
-            self.all_done().await;
-        }
+        self.shared.gate.finish(&self.writer, || self.all_done()).await;
         ended
     }
 

@@ -7,13 +7,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use ithaca_env::Env;
 use ithaca_env::net::{Conn, Credentials, Listener, NetError, Reader, Writer};
 use ithaca_env::sync::Notify;
-use ithaca_env::task::{Ended, TaskHandle, race};
+use ithaca_env::task::{Ended, race};
 use thiserror::Error;
 
 use super::frame::{FrameError, Head, put_head};
@@ -22,12 +21,9 @@ use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
 use crate::planted::PlantedBug;
+use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Tx, Volume};
 
-/// How long a connection that ends waits for its client to take the last replies.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// How long it is until one more connection is accepted after that has failed: the system is short of something.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Who may do everything on a machine.
 const ROOT: u32 = 0;
 /// Data of a reply up to this length is copied behind its head, so that a system call sends many; longer data is sent
@@ -56,8 +52,7 @@ pub struct ServerOptions {
 
 /// Serves a volume to processes of this machine until it is stopped or dropped.
 pub struct Server {
-    shared: Rc<Shared>,
-    accepting: TaskHandle<()>,
+    serving: Serving,
 }
 
 /// What all connections share.
@@ -65,11 +60,10 @@ pub(super) struct Shared {
     pub(super) env: Env,
     pub(super) volume: Volume,
     options: ServerOptions,
-    stopping: Cell<bool>,
-    connections: Cell<usize>,
+    gate: Rc<Gate>,
     pub(super) is_scrubbing: Cell<bool>,
-    /// Rings when one of the three above has changed.
-    pub(super) changed: Notify,
+    /// Rings when that has changed.
+    pub(super) scrubbed: Notify,
     /// Transactions of connections that have ended, with a planted fault.
     left: RefCell<Vec<Rc<Tx>>>,
 }
@@ -77,77 +71,33 @@ pub(super) struct Shared {
 impl Server {
     /// Serves `volume` at `listener`, which is a [local](Env::listen_local) one. Returns at once.
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
+        let gate = Gate::new(env);
         let shared = Rc::new(Shared {
             env: env.clone(),
             volume,
             options,
-            stopping: Cell::new(false),
-            connections: Cell::new(0),
+            gate: Rc::clone(&gate),
             is_scrubbing: Cell::new(false),
-            changed: Notify::default(),
+            scrubbed: Notify::default(),
             left: RefCell::default(),
         });
-        let accepting = env.spawn(accept(Rc::clone(&shared), listener));
-        Self { shared, accepting }
+        let front = Front { name: "socket", connections_max: CONNECTIONS_MAX };
+        let serve = move |conn| {
+            let shared = Rc::clone(&shared);
+            async move { serve(&shared, conn).await }
+        };
+        Self { serving: Serving::start(gate, front, listener, serve) }
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections.get()
+        self.serving.connections()
     }
 
     /// Accepts no more connections, answers what is under way, aborts the transactions of all clients and closes their
     /// connections. On return nobody uses the volume; nothing was flushed for that.
     pub async fn stop(self) {
-        self.accepting.abort();
-        self.shared.stopping.set(true);
-        self.shared.changed.ring();
-        self.shared.changed.until(|| (self.shared.connections.get() == 0).then_some(())).await;
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
-        self.shared.stopping.set(true);
-        self.shared.changed.ring();
-    }
-}
-
-async fn accept(shared: Rc<Shared>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok(_) if shared.connections.get() >= CONNECTIONS_MAX => {
-                tracing::warn!(limit = CONNECTIONS_MAX, "socket: too many connections, one more is closed");
-            }
-            Ok(conn) => {
-                let open = Open::new(&shared);
-                shared.env.spawn(async move { serve(&open.shared, conn).await });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "socket: no connection is accepted");
-                shared.env.sleep(ACCEPT_AGAIN).await;
-            }
-        }
-    }
-}
-
-/// A connection that counts, until it is dropped.
-struct Open {
-    shared: Rc<Shared>,
-}
-
-impl Open {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.connections.set(shared.connections.get() + 1);
-        Self { shared: Rc::clone(shared) }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.shared.connections.set(self.shared.connections.get() - 1);
-        self.shared.changed.ring();
+        self.serving.stop().await;
     }
 }
 
@@ -176,7 +126,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
         client.refuse(Head::default(), &Refusal::new(Status::Frame, "only the server's user may connect"));
         return Err(ConnectionError::Stranger(peer.user));
     }
-    let ended = match race(client.take_requests(conn.reader), shared.stopping()).await {
+    let ended = match race(client.take_requests(conn.reader), shared.gate.stopping()).await {
         Ended::First(ended) => ended,
         Ended::Second(()) => Ok(()),
     };
@@ -185,13 +135,6 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
     }
     client.end().await;
     ended
-}
-
-impl Shared {
-    /// Waits until the server stops.
-    async fn stopping(&self) {
-        self.changed.until(|| self.stopping.get().then_some(())).await;
-    }
 }
 
 /// A connection: what its tasks share.
@@ -293,16 +236,10 @@ impl Client {
             self.shared.left.borrow_mut().extend(txs.values().cloned());
         }
         drop(txs);
-        if let Ended::Second(()) = race(self.all_done(), self.shared.stopping()).await
-            && self.shared.env.timeout(FAREWELL, self.all_done()).await.is_err()
-        {
-            // The client does not take its replies: those that wait for it get an end.
-            self.writer.close();
-            self.all_done().await;
-        }
+        self.shared.gate.finish(&self.writer, || self.all_done()).await;
         // Of what began late.
         self.txs.borrow_mut().clear();
-        let _ = self.shared.env.timeout(FAREWELL, self.writer.below(1)).await;
+        self.shared.gate.farewell(&self.writer).await;
     }
 
     async fn all_done(&self) {
@@ -318,7 +255,7 @@ impl Client {
     pub(super) async fn scrub(&self) -> Result<Reply, Refusal> {
         let shared = &self.shared;
         if shared.is_scrubbing.get() {
-            let over = shared.changed.until(|| (!shared.is_scrubbing.get()).then_some(()));
+            let over = shared.scrubbed.until(|| (!shared.is_scrubbing.get()).then_some(()));
             race(over, self.ended()).await;
             return Ok(self.scrubbed());
         }
@@ -353,6 +290,6 @@ impl<'a> Scrubbing<'a> {
 impl Drop for Scrubbing<'_> {
     fn drop(&mut self) {
         self.shared.is_scrubbing.set(false);
-        self.shared.changed.ring();
+        self.shared.scrubbed.ring();
     }
 }
