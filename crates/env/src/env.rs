@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::Time;
 use crate::drive::{Drive, DriveError, OpenDrive};
+use crate::fuse::{Channel, FuseError, MountOptions};
 use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::real;
 use crate::sim;
@@ -176,6 +177,17 @@ impl Env {
         match &self.inner {
             Inner::Real(env) => env.connect_local(path).await,
             Inner::Sim(env) => env.connect_local(path).await,
+        }
+    }
+
+    /// Mounts a file or folder whose requests come to the channel. On return programs may use it, and wait for answers. Dropping the
+    /// channel unmounts it; so does the end of this process if it is root's or `allow_other` is set.
+    ///
+    /// Waits for `fusermount3`, which takes some milliseconds, with everything else of this thread. A simulation has nothing to mount.
+    pub fn mount_fuse(&self, options: &MountOptions) -> Result<Channel, FuseError> {
+        match &self.inner {
+            Inner::Real(env) => env.mount_fuse(options),
+            Inner::Sim(_) => Err(FuseError::Simulated { path: options.path.clone() }),
         }
     }
 

@@ -14,6 +14,7 @@
 pub mod codec;
 pub mod drive;
 mod env;
+pub mod fuse;
 pub mod limits;
 pub mod net;
 mod planted;

@@ -16,12 +16,14 @@
 //! Source: Isotope (transactions at the block layer) and Yogurt (old versions as a way to faster reads).
 
 mod error;
+pub mod fuse;
 mod index;
 mod kept;
 pub mod limits;
 pub mod nbd;
 mod options;
 mod owner;
+mod parts;
 mod planted;
 mod serving;
 pub mod socket;

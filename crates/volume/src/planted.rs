@@ -27,6 +27,8 @@ ithaca_env::planted_bugs! {
     EndKeepsTransactions,
     /// A client that dies within a transaction releases it, as one that disconnects does.
     DeadClientReleases,
+    /// A thread that dies leaves its transaction as it is.
+    DeadThreadKeeps,
     /// A client's write that is to be stable is answered before it is.
     FuaAnsweredEarly,
     /// A block is said to be the same at the version that writes it again.

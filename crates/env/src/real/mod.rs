@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::drive::{Drive, DriveError, OpenDrive};
+use crate::fuse::{Channel, FuseError, MountOptions};
 use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::task::{Executor, Group, TaskHandle};
 use crate::{Env, Time};
@@ -27,6 +28,7 @@ use crate::{Env, Time};
 mod background;
 mod drive_file;
 pub mod files;
+mod fuse;
 pub mod golden;
 mod io_pool;
 mod listener;
@@ -237,6 +239,10 @@ impl Handle {
 
     pub(crate) fn listen_local(&self, path: &Path) -> Result<Listener, LocalError> {
         local::listen(&self.shared.reactor, path)
+    }
+
+    pub(crate) fn mount_fuse(&self, options: &MountOptions) -> Result<Channel, FuseError> {
+        fuse::mount(&self.shared.reactor, options)
     }
 
     pub(crate) async fn connect_local(&self, path: &Path) -> Result<Conn, LocalError> {

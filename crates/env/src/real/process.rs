@@ -20,6 +20,23 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The group that this process acts as.
+pub fn group() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
+/// When a thread of this machine was started, in ticks since the system was; `None` if there is none of this number, or only what is
+/// left of one that has ended.
+pub(super) fn started(thread: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    // The name before the last bracket may hold anything. What follows begins with the third field, the state.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_ascii_whitespace().collect();
+    if matches!(*fields.first()?, "Z" | "X") {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
 /// Random bits from the system.
 pub(super) fn random_u64() -> u64 {
     let mut bytes = [0; 8];
@@ -32,4 +49,23 @@ pub(super) fn random_u64() -> u64 {
         }
     }
     u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_told_from_one_that_is_not_there() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).expect("positive");
+        assert!(started(own).is_some_and(|ticks| ticks > 0));
+        assert_eq!(started(own), started(own));
+        assert_eq!(started(u32::MAX), None);
+        let ended = std::thread::spawn(|| u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()));
+        let ended = ended.join().expect("it ends").expect("positive");
+        // What has ended is gone as soon as the system has noticed, which it may not have when `join` returns.
+        while started(ended).is_some() {
+            std::thread::yield_now();
+        }
+    }
 }

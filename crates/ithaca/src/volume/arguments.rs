@@ -32,6 +32,12 @@ pub enum VolumeCommand {
                       a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
                       The socket is for transactions, and for `info`, `snapshot` and `scrub`.")]
     Serve(ServeVolumeArgs),
+    /// Show a volume as a file, until a signal comes or it is unmounted
+    #[command(after_help = "Example:\n  touch disk.img && ithaca volume mount ./disk disk.img\n\n\
+                      PATH is a file, which then has the volume's bytes, or a folder, which then has one file of the export's name. \
+                      Needs fusermount3 (package fuse3). The socket is for `info`, `snapshot` and `scrub`, and for transactions, \
+                      which programs can also begin by control calls on the file.")]
+    Mount(MountArgs),
     /// Verify everything that a volume holds; never changes it
     #[command(after_help = "Example:\n  ithaca volume check ./disk")]
     Check(DirArgs),
@@ -110,6 +116,28 @@ pub struct ServeVolumeArgs {
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub read_cache: u64,
     /// Name of the export [default: the name of the first directory]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub name: Option<String>,
+}
+
+/// `ithaca volume mount`.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Where it lies
+    #[command(flatten)]
+    pub at: DirArgs,
+    /// A file or a folder to show it at
+    pub path: PathBuf,
+    /// Let other users use the file, as far as its mode (0600) lets them: root
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Memory for blocks that were read of late
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
+    pub read_cache: u64,
+    /// The file's name in a folder [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
 }

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod check;
+mod mount;
 mod reach;
 mod serve;
 
@@ -47,6 +48,7 @@ pub fn run(command: &VolumeCommand, out: Output) -> Result<(), Failure> {
         VolumeCommand::Create(arguments) => create(arguments, &mut out),
         VolumeCommand::Info(at) => info(at, &mut out),
         VolumeCommand::Serve(arguments) => serve::run(arguments, out),
+        VolumeCommand::Mount(arguments) => mount::run(arguments, out),
         VolumeCommand::Check(at) => check::check(at, &mut out),
         VolumeCommand::Scrub(at) => check::scrub(at, &mut out),
         VolumeCommand::Snapshot(arguments) => snapshot(arguments, &mut out),
@@ -280,6 +282,7 @@ fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
         .string("isolation", isolation)
         .number("segment_bytes", info.segment_bytes)
         .number("free_bytes", info.free_bytes)
+        .number("transactions", info.transactions)
         .raw("snapshots", &array(snapshots.iter().map(snapshot)))
         .raw("drives", &array(info.drives.iter().map(drive)))
 }

@@ -31,7 +31,7 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
         let volume = open(&env, &arguments.at, read_cache_bytes).await?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
-        let local = serve_locally(&env, arguments, &volume)?;
+        let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));
         let addr = server.addr().to_string();
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
@@ -63,12 +63,13 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
 
 /// Serves at the socket that was asked for, or at the one that commands look for in the volume's directory: without that one
 /// everything else works.
-fn serve_locally(
+pub fn serve_locally(
     env: &Env,
-    arguments: &ServeVolumeArgs,
+    at: &DirArgs,
+    asked: Option<&PathBuf>,
     volume: &Volume,
 ) -> Result<Option<(socket::Server, PathBuf)>, Failure> {
-    let Some(path) = arguments.socket.clone().or_else(|| default_socket(&arguments.at)) else {
+    let Some(path) = asked.cloned().or_else(|| default_socket(at)) else {
         return Ok(None);
     };
     match env.listen_local(&path) {
@@ -76,7 +77,7 @@ fn serve_locally(
             let options = socket::ServerOptions::default();
             Ok(Some((socket::Server::start(env, listener, volume.clone(), options), path)))
         }
-        Err(error) if arguments.socket.is_some() => Err(Failure::unreachable(format!("socket: {error}"))),
+        Err(error) if asked.is_some() => Err(Failure::unreachable(format!("socket: {error}"))),
         Err(error) => {
             tracing::warn!("no socket for transactions: {error}");
             Ok(None)
@@ -85,7 +86,7 @@ fn serve_locally(
 }
 
 /// The name of the first directory, if it can be one.
-fn name_of(at: &DirArgs) -> String {
+pub fn name_of(at: &DirArgs) -> String {
     let name = at.dirs[0].file_name().and_then(|name| name.to_str()).unwrap_or(DEFAULT_NAME);
     if name.contains(['@', '+']) { DEFAULT_NAME.to_owned() } else { name.to_owned() }
 }

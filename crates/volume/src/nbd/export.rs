@@ -30,7 +30,7 @@ const PIECE_BLOCKS: u64 = 256;
 const _: () = assert!(PIECE_BLOCKS * BLOCK <= ZEROS.len() as u64, "a piece of zeros");
 
 /// A volume and everybody's writes to it.
-pub(super) struct Disk {
+pub(crate) struct Disk {
     volume: Volume,
     options: ServerOptions,
     overlaps: RefCell<Overlaps>,
@@ -48,7 +48,7 @@ enum Source {
 }
 
 /// An export that a client has opened.
-pub(super) struct Export {
+pub(crate) struct Export {
     disk: Rc<Disk>,
     source: Source,
     info: ExportInfo,
@@ -56,11 +56,18 @@ pub(super) struct Export {
 
 /// Why a request was not done.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     /// In the protocol's number.
-    pub error: Errno,
+    pub(super) error: Errno,
     /// In words.
     pub words: String,
+}
+
+impl Failed {
+    /// The system's number of it, which the protocol's is.
+    pub fn number(&self) -> i32 {
+        self.error as i32
+    }
 }
 
 impl From<VolumeError> for Failed {
@@ -86,7 +93,7 @@ impl Disk {
     }
 
     /// The export of this name: the volume by its own name or none, with `@` and a point in time as it was then.
-    pub fn open(self: &Rc<Self>, name: &str) -> Result<Export, NoExport> {
+    pub(super) fn open(self: &Rc<Self>, name: &str) -> Result<Export, NoExport> {
         let (volume, point) = match name.split_once('@') {
             None => (name, None),
             Some((volume, point)) => (volume, Some(point)),
@@ -114,6 +121,20 @@ impl Disk {
             same_for_all: point != Some(NOW) && !matches!(source, Source::Within(_)),
         };
         Ok(Export { disk: Rc::clone(self), source, info })
+    }
+
+    /// The volume as it is now.
+    pub fn whole(self: &Rc<Self>) -> Export {
+        let told = self.volume.info();
+        let info = ExportInfo {
+            name: self.name().to_owned(),
+            description: format!("volume {}", told.id),
+            size_bytes: told.blocks * BLOCK,
+            read_only: false,
+            in_transaction: false,
+            same_for_all: true,
+        };
+        Export { disk: Rc::clone(self), source: Source::Now, info }
     }
 
     /// What is meant by the part of an export's name that follows `@`.
@@ -238,7 +259,7 @@ impl Export {
     }
 
     /// Reads bytes. With `holes` what is not stored is told apart and not read.
-    pub async fn read(&self, range: Range<u64>, holes: bool) -> Result<Vec<Part>, Failed> {
+    pub(super) async fn read(&self, range: Range<u64>, holes: bool) -> Result<Vec<Part>, Failed> {
         let mut parts = Vec::with_capacity(1);
         if !holes {
             self.read_data(&range, &mut parts).await?;
@@ -252,6 +273,16 @@ impl Export {
             }
         }
         Ok(parts)
+    }
+
+    /// Reads bytes, with what is not stored as zeros: the pieces in order.
+    pub async fn read_whole(&self, range: Range<u64>) -> Result<Vec<Bytes>, Failed> {
+        let parts = self.read(range, false).await?;
+        let data = |part| match part {
+            Part::Data(data) => data,
+            Part::Hole(_) => unreachable!("holes were not asked for"),
+        };
+        Ok(parts.into_iter().map(data).collect())
     }
 
     async fn read_data(&self, range: &Range<u64>, parts: &mut Vec<Part>) -> Result<(), Failed> {

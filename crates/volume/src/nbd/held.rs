@@ -7,15 +7,14 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
-use ithaca_env::limits::BLOCK_BYTES;
+use bytes::Bytes;
 
 use super::export::Failed;
 use super::wire::Errno;
+use crate::parts;
 use crate::planted::{Planted, PlantedBug};
 use crate::{Heir, Taker, Tx, TxError, TxHandle, Volume};
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Whose transactions these are while a connection has them: one client's, whatever its process is.
 const CLIENT: u64 = u64::MAX;
 
@@ -38,17 +37,6 @@ impl From<TxError> for Failed {
         };
         Self { error: number, words: error.to_string() }
     }
-}
-
-/// The part of a block that bytes are: the block, and which of its bytes.
-fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let mut at = range.start;
-    std::iter::from_fn(move || {
-        let (block, start) = (at / BLOCK, at % BLOCK);
-        let end = BLOCK.min(start + range.end.saturating_sub(at));
-        at += end - start;
-        (start < end).then_some((block, start as usize..end as usize))
-    })
 }
 
 impl Held {
@@ -74,30 +62,12 @@ impl Held {
 
     /// Reads bytes: what it has written, and its snapshot. It depends on these alone.
     pub async fn read(&self, range: &Range<u64>) -> Result<Bytes, Failed> {
-        let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
-        for (block, bytes) in parts(range.clone()) {
-            let part = if bytes.len() == BLOCK_BYTES {
-                self.tx().read(block, 1).await?
-            } else {
-                self.tx().read_part(block, bytes).await?
-            };
-            data.extend_from_slice(&part);
-        }
-        Ok(data.freeze())
+        Ok(parts::read(self.tx(), range).await?)
     }
 
     /// Writes bytes, in memory: they are there for others, and durable, when it commits.
     pub async fn write(&self, offset: u64, data: &Bytes) -> Result<(), Failed> {
-        let mut from = 0;
-        for (block, bytes) in parts(offset..offset + data.len() as u64) {
-            let part = data.slice(from..from + bytes.len());
-            from += bytes.len();
-            match bytes.len() {
-                BLOCK_BYTES => self.tx().write(block, part)?,
-                _ => self.tx().write_part(block, bytes.start, &part).await?,
-            }
-        }
-        Ok(())
+        Ok(parts::write(self.tx(), offset, data).await?)
     }
 }
 
@@ -109,19 +79,5 @@ impl Drop for Held {
             // One that was ended meanwhile has nothing to go on with; whoever asks hears that there is none.
             let _ = tx.release_again(self.handle, Heir::Anyone);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_parts_of_the_blocks_that_they_lie_in() {
-        let of = |range| parts(range).collect::<Vec<_>>();
-        assert_eq!(of(0..4096), [(0, 0..4096)]);
-        assert_eq!(of(100..200), [(0, 100..200)]);
-        assert_eq!(of(4000..8292), [(0, 4000..4096), (1, 0..4096), (2, 0..100)]);
-        assert_eq!(of(8192..8192), []);
     }
 }

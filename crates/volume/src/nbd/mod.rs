@@ -10,7 +10,7 @@
 //! a flush covers what was answered on every connection. docs/protocol/nbd.md says what is spoken, and what of the
 //! protocol is not.
 
-mod export;
+pub(crate) mod export;
 mod handshake;
 mod held;
 pub mod limits;

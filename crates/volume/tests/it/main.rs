@@ -5,6 +5,7 @@
 //! * [`plain`]: reads, writes, discards, flushes, extents, and what is refused.
 //! * [`crashes`]: power cuts and kills at every I/O point; many lives with random knobs.
 //! * [`damage`]: flipped bits and unreadable sectors.
+//! * [`file`]: a volume as a file, with transactions of threads.
 //! * [`nbd`]: clients of a served volume.
 //! * [`history`]: floors, snapshots, room that old versions give back.
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
@@ -15,6 +16,7 @@
 
 mod crashes;
 mod damage;
+mod file;
 mod history;
 mod model;
 mod nbd;

@@ -15,3 +15,9 @@ fn every_fault_of_plain_writes_and_history_is_found() {
         assert!((0..40).any(|seed| fails(&seed)), "{bug:?} goes unnoticed");
     }
 }
+
+#[test]
+fn a_dead_threads_transaction_that_stays_is_found() {
+    let planted = Planted::bug(PlantedBug::DeadThreadKeeps);
+    assert!(!crate::file::a_dead_thread_takes_its_transaction_along(planted), "it goes unnoticed");
+}

@@ -2,6 +2,7 @@
 //!
 //! * [`commands`]: what is made, shown, checked and refused.
 //! * [`c_library`]: transactions of C programs.
+//! * [`mount`]: a volume as a file, with transactions of the threads of C programs.
 //! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
 //! * [`within`]: libnbd's and QEMU's programs within a transaction.
 //! * [`filesystem`]: ext4 on a volume, and the server killed under it.
@@ -11,6 +12,7 @@
 mod c_library;
 mod commands;
 mod filesystem;
+mod mount;
 mod tools;
 mod within;
 

@@ -1,0 +1,62 @@
+//! `ithaca volume mount`: a volume as a file, with transactions by control calls, until a signal comes or somebody unmounts it.
+//!
+//! One line on stdout says that it is mounted, and where; nothing follows it. SIGINT and SIGTERM unmount it cleanly: what is under way is
+//! answered, and everything that was answered is on stable storage. So does `umount PATH`. A drive that fails ends it too, with
+//! exit code 3.
+
+use ithaca_env::fuse::MountOptions;
+use ithaca_env::real::{self, process, shutdown_signal};
+use ithaca_env::task::{Ended, race};
+use ithaca_volume::Planted;
+use ithaca_volume::fuse::{Server, ServerOptions};
+
+use super::arguments::MountArgs;
+use super::serve::{name_of, serve_locally};
+use super::{context, failed, open};
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+
+/// Serves until a signal comes or the file is unmounted.
+pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
+    let served = real::run(|env| async move {
+        // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
+        let signalled = env.spawn(shutdown_signal());
+        let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
+        let volume = open(&env, &arguments.at, read_cache_bytes).await?;
+        let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
+        let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
+        let source = arguments.at.dirs[0].display().to_string();
+        let options =
+            MountOptions { path: arguments.path.clone(), source, allow_other: arguments.allow_other };
+        let channel = env.mount_fuse(&options).map_err(|error| Failure::unreachable(error.to_string()))?;
+        let file = if channel.is_folder() { arguments.path.join(&name) } else { arguments.path.clone() };
+        let options = ServerOptions { name, group: process::group(), planted: Planted::default() };
+        let server = Server::start(&env, channel, &volume, options);
+        let socket = local.as_ref().map(|(_, path)| path.display().to_string());
+        out.either(
+            || {
+                let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
+                format!("ready: file {}{socket}", file.display())
+            },
+            || {
+                let ready = Object::new().boolean("ready", true).string("file", &file.display().to_string());
+                socket.iter().fold(ready, |ready, path| ready.string("socket", path))
+            },
+        )?;
+        out.flush()?;
+        match race(signalled.join(), race(volume.failed(), server.ended())).await {
+            Ended::First(Some(Ok(signal))) => tracing::info!(signal, "stopping"),
+            Ended::First(Some(Err(error))) => return Err(Failure::unreachable(format!("signals: {error}"))),
+            Ended::First(None) => unreachable!("nobody aborts the task"),
+            Ended::Second(Ended::First(error)) => return Err(failed(error)),
+            Ended::Second(Ended::Second(())) => tracing::info!("unmounted"),
+        }
+        server.stop().await;
+        if let Some((local, _)) = local {
+            local.stop().await;
+        }
+        volume.close().await.map_err(failed)
+    });
+    served.map_err(|failure: Failure| failure.context(context("mount", &arguments.at)))
+}
