@@ -10,6 +10,7 @@
 //! * `cargo lab failover`: SIGKILL of one node of a cluster of processes at a time; how long the log stands still.
 //! * `net`: every node of a cluster in a network of its own; links, processes and drives fail one or two at a time.
 //! * `corrupt`: bits and blocks of the stored files change while the system is down; no read may give other bytes.
+//! * `fs`: real file systems on a volume, whose server is killed under them.
 //! * `volume-crashes`: every state that a power cut may leave of a volume's (simulated) drive is recovered.
 //!
 //! Each writes `results/NAME.csv` and ends with one line of JSON, then one of counts. Their data lies below `--data`,
@@ -28,6 +29,7 @@ mod damage;
 mod entry;
 mod failover;
 mod fill;
+mod fs;
 mod kill;
 mod ledger;
 mod load;
@@ -81,6 +83,8 @@ enum Soak {
     Net(net::NetArguments),
     /// Damages stored files and checks that no read gives other bytes.
     Corrupt(corrupt::CorruptArguments),
+    /// Works on real file systems on a volume, kills its server, and checks that what was synced is there.
+    Fs(fs::FsArguments),
     /// Recovers every state that a power cut may leave of a volume's drive, on simulated drives.
     VolumeCrashes(volume_crashes::VolumeCrashesArguments),
 }
@@ -159,6 +163,7 @@ pub fn run(arguments: &SoakArguments) -> io::Result<bool> {
         Soak::Wipe(arguments) => wipe::run(arguments),
         Soak::Net(arguments) => net::run(arguments),
         Soak::Corrupt(arguments) => corrupt::run(arguments),
+        Soak::Fs(arguments) => fs::run(arguments),
         Soak::VolumeCrashes(arguments) => volume_crashes::run(arguments),
     }?;
     println!("soak: {passed} passed, {failed} failed");

@@ -49,11 +49,10 @@ pub fn run(arguments: &VolumeCrashesArguments) -> io::Result<(u64, u64)> {
     }
     let mut results = Results::new(
         "states that a power cut may leave of a volume's drive, each recovered twice: all that was durable is there, in whole commits, in order",
-        "states,workloads,moments,requests_in_doubt_max,torn_in_a_block,lost_something_not_durable,kept_something_unanswered,recovery_cut_off,segments_cleaned,blocks_given_up,failed,seconds",
+        "seed,states,workloads,moments,requests_in_doubt_max,torn_in_a_block,lost_something_not_durable,kept_something_unanswered,recovery_cut_off,segments_cleaned,blocks_given_up,failed,seconds",
     );
-    results.remark(&format!("seed {seed}; a simulated drive"));
     results.row(&format!(
-        "{states},{workloads},{moments},{in_doubt_max},{torn},{lost},{unasked},{interrupted},{cleaned},{discarded},0,{seconds:.1}"
+        "{seed},{states},{workloads},{moments},{in_doubt_max},{torn},{lost},{unasked},{interrupted},{cleaned},{discarded},0,{seconds:.1}"
     ));
     results.write(&arguments.results, "volume-crashes")?;
     Ok((states, 0))
