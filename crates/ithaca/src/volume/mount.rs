@@ -50,7 +50,8 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
             Ended::First(Some(Err(error))) => return Err(Failure::unreachable(format!("signals: {error}"))),
             Ended::First(None) => unreachable!("nobody aborts the task"),
             Ended::Second(Ended::First(error)) => return Err(failed(error)),
-            Ended::Second(Ended::Second(())) => tracing::info!("unmounted"),
+            Ended::Second(Ended::Second(Ok(()))) => tracing::info!("unmounted"),
+            Ended::Second(Ended::Second(Err(error))) => return Err(Failure::unreachable(error.to_string())),
         }
         server.stop().await;
         if let Some((local, _)) = local {

@@ -52,7 +52,8 @@ pub(super) struct Shared {
     planted: Planted,
     pub(super) threads: RefCell<Threads<Rc<Tx>>>,
     under_way: Cell<usize>,
-    has_ended: Cell<bool>,
+    /// How it has ended, if it has.
+    ended: RefCell<Option<Result<(), FuseError>>>,
     /// Rings when one of the two above has changed, and when a thread has a transaction.
     pub(super) changed: Notify,
 }
@@ -73,7 +74,7 @@ impl Server {
             planted,
             threads: RefCell::default(),
             under_way: Cell::new(0),
-            has_ended: Cell::new(false),
+            ended: RefCell::default(),
             changed: Notify::default(),
         });
         let taking = env.spawn(Rc::clone(&shared).take_requests());
@@ -81,9 +82,9 @@ impl Server {
         Self { shared, tasks: [taking, looking] }
     }
 
-    /// Waits until it is unmounted, or until the kernel's side fails. Errors: how.
-    pub async fn ended(&self) {
-        self.shared.changed.until(|| self.shared.has_ended.get().then_some(())).await;
+    /// Waits until it is unmounted. Errors: nothing more comes from the kernel, for another reason.
+    pub async fn ended(&self) -> Result<(), FuseError> {
+        self.shared.changed.until(|| self.shared.ended.borrow().clone()).await
     }
 
     /// Takes no more requests, answers what is under way, aborts the transactions of all threads and unmounts the file. On return
@@ -122,10 +123,8 @@ impl Drop for UnderWay {
 
 impl Shared {
     async fn take_requests(self: Rc<Self>) {
-        if let Err(error) = self.take_until_unmounted().await {
-            tracing::warn!("fuse: {error}");
-        }
-        self.has_ended.set(true);
+        let ended = self.take_until_unmounted().await;
+        *self.ended.borrow_mut() = Some(ended);
         self.changed.ring();
     }
 

@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_is_shorter_or_longer_than_it_says_is_no_request() {
-        let mut write = vec![0; 40];
+        let mut write = [0; 40];
         write[16] = 200;
         for (opcode, body) in
             [(16, &write[..]), (15, &write[..39]), (39, &write[..31]), (1, b"disk"), (1, b"")]

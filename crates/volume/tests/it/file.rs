@@ -325,7 +325,7 @@ fn a_folder_has_the_file_and_nothing_else() {
         assert_eq!(all.ask(1, 15, 1, &read).await, Err(EINVAL), "a folder is not read");
         all.shared.is_unmounted.set(true);
         all.shared.changed.ring();
-        server.ended().await;
+        server.ended().await.expect("unmounted");
         server.stop().await;
     });
 }
