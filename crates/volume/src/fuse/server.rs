@@ -214,9 +214,10 @@ impl Shared {
         }
     }
 
-    /// The transaction that the thread is in.
+    /// The transaction that the thread is in. It waits for an answer, so that who it is cannot change meanwhile.
     pub(super) fn tx(&self, thread: u32) -> Option<Rc<Tx>> {
-        self.threads.borrow().get(thread).cloned()
+        let started = || self.channel.thread_started(thread);
+        self.threads.borrow_mut().get(thread, started).cloned()
     }
 
     async fn read(&self, thread: u32, offset: u64, size: u32) -> Result<Body, Errno> {

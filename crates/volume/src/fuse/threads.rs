@@ -1,7 +1,7 @@
 //! Whose transaction is which: each thread has at most one, as in Isotope, and it ends with the thread.
 //!
 //! The system gives a thread's number to another one some time after it has ended. What tells them apart is when they were started:
-//! so a dead thread's transaction is never taken for one of a later thread's, once it was looked.
+//! so what a dead thread has left is never taken for a later one's.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,12 @@ impl<T> Default for Threads<T> {
 }
 
 impl<T> Threads<T> {
-    /// What the thread has.
-    pub(super) fn get(&self, thread: u32) -> Option<&T> {
+    /// What the thread has; `started` says when the one of this number was. What a dead one has left is dropped.
+    pub(super) fn get(&mut self, thread: u32, started: impl FnOnce() -> Option<u64>) -> Option<&T> {
+        let entry = self.entries.get(&thread)?;
+        if started() != Some(entry.started) {
+            self.entries.remove(&thread);
+        }
         self.entries.get(&thread).map(|entry| &entry.held)
     }
 
@@ -94,8 +98,11 @@ mod tests {
         threads.insert(5, 200, "second");
         threads.insert(6, 150, "third");
         assert_eq!(threads.take_dead(|thread| (thread == 6).then_some(150)), [(5, "second")]);
-        assert_eq!((threads.get(5), threads.get(6)), (None, Some(&"third")));
+        assert_eq!(threads.get(5, || Some(200)), None);
+        assert_eq!(threads.get(6, || Some(150)), Some(&"third"));
         assert_eq!(threads.take_dead(|_| Some(151)), [(6, "third")], "its number was given again");
+        threads.insert(6, 151, "fourth");
+        assert_eq!(threads.get(6, || Some(152)), None, "another thread asks");
         assert!(threads.is_empty());
     }
 

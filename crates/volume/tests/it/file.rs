@@ -271,6 +271,10 @@ fn a_thread_that_gets_the_number_of_a_dead_one_does_not_get_its_transaction() {
         all.begin(1).await.expect("begun");
         all.write(1, 0, b"left behind").await.expect("written");
         all.shared.threads.borrow_mut().insert(1, 2000);
+        assert_eq!(all.read(1, 0, 11).await.expect("it is in none")[..], [0; 11]);
+        all.begin(1).await.expect("its own");
+        all.write(1, 0, b"left again").await.expect("written");
+        all.shared.threads.borrow_mut().insert(1, 3000);
         all.begin(1).await.expect("another thread's own");
         all.write(1, 4096, b"mine").await.expect("written");
         assert_eq!(all.end(1).await, Ok(1));
