@@ -25,7 +25,8 @@ use crate::soak::results::Results;
 
 /// The bench's name on the command line.
 pub const NAME: &str = "cluster";
-const NODES: u64 = 3;
+/// Nodes of the cluster.
+pub(super) const NODES: u64 = 3;
 const REPLICAS: u16 = 2;
 /// Of each kind in a round.
 const TRIALS: usize = 40;
@@ -132,7 +133,7 @@ async fn measure(env: &Env, arguments: &BenchArguments, probe: &DriveFile) -> io
 }
 
 /// Nodes with directories of their own, formed into a cluster, and its layout.
-async fn formed(env: &Env, folder: &Path) -> io::Result<(Vec<ClusterNode>, Layout)> {
+pub(super) async fn formed(env: &Env, folder: &Path) -> io::Result<(Vec<ClusterNode>, Layout)> {
     let mut nodes = Vec::new();
     for id in 1..=NODES {
         let data = folder.join(format!("node-{id}"));
@@ -185,7 +186,7 @@ async fn install(operator: &Operator, before: &Layout, change: &Change) -> io::R
 }
 
 /// How long it takes until another node grants positions.
-async fn replace_sequencer(operator: &Operator, before: &Layout) -> io::Result<(f64, Layout)> {
+pub(super) async fn replace_sequencer(operator: &Operator, before: &Layout) -> io::Result<(f64, Layout)> {
     let other = NodeId(before.sequencer.0 % NODES + 1);
     let began = Instant::now();
     let change = Change { sequencer: Some(other), ..Change::default() };

@@ -1,6 +1,7 @@
 //! The system itself, as a user would run it: `ithaca dev` as one process, `ithaca bench --json` as another.
 
 use std::io::{self, BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,13 +12,18 @@ use crate::measure::Figure;
 use super::plan::{Bench, Operation};
 use super::side::{MakeSide, Side};
 
-/// A running cluster in one process.
-pub struct Ithaca {
-    bench: &'static Bench,
+/// `ithaca dev` as a process, with data of its own. It ends, and its data goes, when this is dropped.
+pub struct Dev {
     program: PathBuf,
     child: Child,
     endpoint: String,
     folder: PathBuf,
+}
+
+/// A running cluster in one process.
+pub struct Ithaca {
+    bench: &'static Bench,
+    dev: Dev,
 }
 
 /// Where its data lies, below the bench's folder.
@@ -47,8 +53,19 @@ impl Ithaca {
         folder.join(FOLDER).join("unit-1.chain")
     }
 
-    /// Starts `ithaca dev` on free ports, its data below `folder`. A log that is to be read cold is filled first.
+    /// Starts it. A log that is to be read cold is filled first.
     pub fn start(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
+        let side = Self { bench, dev: Dev::start(folder)? };
+        if matches!(bench.operation, Operation::ReadCold | Operation::Replay) {
+            side.work("append", FILL_INFLIGHT, FILL, &[])?;
+        }
+        Ok(side)
+    }
+}
+
+impl Dev {
+    /// Starts it on free ports, its data below `folder`.
+    pub fn start(folder: &Path) -> io::Result<Self> {
         let program = std::env::current_exe()?.with_file_name("ithaca");
         let folder = folder.join(FOLDER);
         let mut command = Command::new(&program);
@@ -61,18 +78,20 @@ impl Ithaca {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        let endpoint = json_string(&line, "log").map(str::to_string);
-        let mut side = Self { bench, program, child, endpoint: String::new(), folder };
-        match endpoint {
-            Some(endpoint) => side.endpoint = endpoint,
+        // What was started ends with it, ready or not.
+        let mut dev = Self { program, child, endpoint: String::new(), folder };
+        match json_string(&line, "log") {
+            Some(endpoint) => dev.endpoint = endpoint.to_string(),
             None => {
                 return Err(io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}")));
             }
         }
-        if matches!(bench.operation, Operation::ReadCold | Operation::Replay) {
-            side.work("append", FILL_INFLIGHT, FILL, &[])?;
-        }
-        Ok(side)
+        Ok(dev)
+    }
+
+    /// Where clients connect.
+    pub fn endpoint(&self) -> io::Result<SocketAddr> {
+        self.endpoint.parse().map_err(io::Error::other)
     }
 }
 
@@ -99,7 +118,7 @@ impl Ithaca {
     /// Waits until the server is idle: after many appends it prepares segments for the next ones, and meanwhile the drive
     /// would not be the others' alone.
     fn settle(&self) -> io::Result<()> {
-        let path = format!("/proc/{}/io", self.child.id());
+        let path = format!("/proc/{}/io", self.dev.child.id());
         let written = || std::fs::read_to_string(&path);
         let deadline = Instant::now() + QUIET_MAX;
         let mut before = written()?;
@@ -119,8 +138,8 @@ impl Ithaca {
     /// Runs `ithaca bench` and takes its figures.
     fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
         let Bench { size, clients, .. } = self.bench;
-        let mut command = Command::new(&self.program);
-        command.args(["bench", workload, "--json", "--endpoint", &self.endpoint]).args(more);
+        let mut command = Command::new(&self.dev.program);
+        command.args(["bench", workload, "--json", "--endpoint", &self.dev.endpoint]).args(more);
         command.args(["--seconds", &span.as_secs_f64().to_string()]);
         command.args(["--clients", &clients.to_string(), "--inflight", &inflight.to_string()]);
         if self.bench.operation != Operation::Token {
@@ -149,7 +168,7 @@ impl Ithaca {
     }
 }
 
-impl Drop for Ithaca {
+impl Drop for Dev {
     fn drop(&mut self) {
         if self.child.kill().is_ok() {
             let _ = self.child.wait();

@@ -23,6 +23,7 @@ mod report;
 mod side;
 mod socket;
 mod stale;
+mod streams;
 mod transactions;
 mod volume;
 
@@ -57,6 +58,9 @@ pub struct BenchArguments {
     /// Where results go.
     #[arg(long, default_value = "results")]
     results: PathBuf,
+    /// Streams that a takeover is measured with.
+    #[arg(long, value_delimiter = ',', default_value = "10000,1000000")]
+    streams: Vec<u64>,
 }
 
 /// Runs the benches that `arguments` names. Returns whether every target that was measured is met.
@@ -73,22 +77,30 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == transactions::NAME));
     let with_stale =
         !bare_only && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == stale::NAME));
+    let with_streams = !bare_only
+        && (arguments.names.is_empty() || arguments.names.iter().any(|name| streams::is_named(name)));
     let wanted = |bench: &&Bench| {
         bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    let with_any =
-        with_chain || with_cluster || with_volume || with_transactions || with_socket || with_stale;
+    let with_any = with_chain
+        || with_cluster
+        || with_volume
+        || with_transactions
+        || with_socket
+        || with_stale
+        || with_streams;
     if benches.is_empty() && !with_any {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
         return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {} {} {} {} {known}",
+            "no such bench; there are: bare {} {} {} {} {} {} {} {known}",
             chain::NAME,
             cluster::NAME,
             socket::NAME,
             stale::NAME,
+            streams::NAMES.join(" "),
             transactions::NAME,
             volume::NAME
         )));
@@ -107,6 +119,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     }
     if with_stale {
         all_met &= stale::run(arguments)?;
+    }
+    if with_streams {
+        all_met &= streams::run(arguments, &drive)?;
     }
     if with_volume {
         all_met &= volume::run(arguments, &drive)?;
