@@ -17,12 +17,14 @@ pub struct StreamFound {
     /// Addresses of which the stream has none, that come next. They are added when it is clear where they end.
     passed: Option<AddrRange>,
     heads_only: bool,
+    /// The latest long meta that was shown a part of, as it was stored and as it reads: many entries of a batch may come one by one.
+    long_meta: Option<(Bytes, EntryMeta)>,
 }
 
 impl StreamFound {
     /// An empty answer of at most `limit_bytes`, body and data, but at least one entry.
     pub fn new(limit_bytes: u32, heads_only: bool) -> Self {
-        Self { found: Found::new(limit_bytes), passed: None, heads_only }
+        Self { found: Found::new(limit_bytes), passed: None, heads_only, long_meta: None }
     }
 
     /// Whether the entries are wanted without their data.
@@ -65,7 +67,7 @@ impl StreamFound {
     pub fn push_run(&mut self, run: RunView<'_>) {
         self.settle();
         let addrs = AddrRange::from(run.keys());
-        let narrow = (run.meta.len() > META_LONG_BYTES).then(|| narrowed(run.meta, addrs)).flatten();
+        let narrow = (run.meta.len() > META_LONG_BYTES).then(|| self.narrowed(run.meta, addrs)).flatten();
         let run = match &narrow {
             Some(meta) => RunView { meta, ..run },
             None => run,
@@ -74,6 +76,36 @@ impl StreamFound {
             true => self.found.push_heads(run),
             false => self.found.push_run(run),
         }
+    }
+
+    /// The same meta with those groups only that have entries at `addrs`; `None` if it cannot be read.
+    fn narrowed(&mut self, meta: &[u8], addrs: AddrRange) -> Option<Bytes> {
+        if self.long_meta.as_ref().is_none_or(|(stored, _)| stored != meta) {
+            self.long_meta = Some((Bytes::copy_from_slice(meta), EntryMeta::decode(meta).ok()?));
+        }
+        let (_, meta) = self.long_meta.as_ref()?;
+        let of_addr = |addr: Addr| meta.request_at(addr).0.wrapping_sub(meta.groups_from.0);
+        let (first, last) = (of_addr(addrs.start), of_addr(Addr(addrs.end.0 - 1)));
+        let (mut next, mut before) = (0, 0);
+        let mut groups = Vec::new();
+        for group in &meta.groups {
+            let range = next..next + u64::from(group.count);
+            next = range.end;
+            if range.end <= first {
+                before = range.end;
+            } else if range.start <= last {
+                groups.push(group.clone());
+            }
+        }
+        let groups_from = if groups.is_empty() { RequestNo(0) } else { meta.groups_from.after(before) };
+        let EntryMeta { client, anchor, request, stride, .. } = *meta;
+        Some(EntryMeta { client, anchor, request, stride, groups_from, groups }.to_bytes())
+    }
+
+    /// Adds the heads of a run's entries, all or as many of the first as fit, with all that its meta says.
+    pub fn push_whole_head(&mut self, run: RunView<'_>) {
+        self.settle();
+        self.found.push_heads(run);
     }
 
     fn settle(&mut self) {
@@ -100,26 +132,6 @@ impl Found {
     pub fn encode_stream_head(&self, out: &mut BytesMut, head: Head, heads_only: bool) {
         StreamRuns::encode_head(out, head, self.body(), self.data_bytes(), heads_only);
     }
-}
-
-/// The same meta with those groups only that have entries at `addrs`; `None` if that is no shorter.
-fn narrowed(meta: &[u8], addrs: AddrRange) -> Option<Bytes> {
-    let mut meta = EntryMeta::decode(meta).ok()?;
-    let of_addr = |addr: Addr| meta.request_at(addr).0.wrapping_sub(meta.groups_from.0);
-    let (first, last) = (of_addr(addrs.start), of_addr(Addr(addrs.end.0 - 1)));
-    let (mut next, mut before) = (0, 0);
-    let mut groups = Vec::new();
-    for group in std::mem::take(&mut meta.groups) {
-        let range = next..next + u64::from(group.count);
-        next = range.end;
-        if range.end <= first {
-            before = range.end;
-        } else if range.start <= last {
-            groups.push(group);
-        }
-    }
-    let groups_from = if groups.is_empty() { RequestNo(0) } else { meta.groups_from.after(before) };
-    Some(EntryMeta { groups_from, groups, ..meta }.to_bytes())
 }
 
 #[cfg(test)]
