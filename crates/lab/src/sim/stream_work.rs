@@ -1,6 +1,7 @@
 //! What clients of the workload do with streams.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_log::client::{Append, AppendTo, Client, ClientError, Placed};
@@ -11,6 +12,10 @@ use super::history::History;
 use super::streams::Asked;
 use super::value::Value;
 use super::workload::{Worker, note_entry, note_failure};
+
+/// Entries that are followed, and how long the next one is waited for.
+const FOLLOWED_MAX_COUNT: usize = 6;
+const FOLLOW_TIME: Duration = Duration::from_millis(300);
 
 /// An append under way.
 pub(super) enum Pending {
@@ -71,6 +76,31 @@ impl Worker {
         if let Err(error) = read {
             note_failure(&self.shared.history, &error, start);
         }
+    }
+
+    /// Follows a stream for a while, from somewhere on.
+    pub(super) async fn follow_stream(&mut self) {
+        let (stream, from) = (self.stream(), self.known() / 2);
+        let (start, mut found) = (self.shared.history.now(), Vec::new());
+        let mut reader = self.client.stream_reader(stream, LogPos(from));
+        while found.len() < FOLLOWED_MAX_COUNT {
+            match self.env.timeout(FOLLOW_TIME, reader.next()).await {
+                Ok(Ok(entry)) => {
+                    note_entry(&self.shared.history, &entry, start);
+                    found.push(entry.pos.0);
+                }
+                Ok(Err(error)) => {
+                    note_failure(&self.shared.history, &error, start);
+                    break;
+                }
+                // Nothing came.
+                Err(_) => break,
+            }
+        }
+        // Everything below where it stands now was shown.
+        let upto = reader.position().0.max(from);
+        found.retain(|&pos| pos < upto);
+        self.shared.history.streams.read(stream, from..upto, found, self.shared.history.now());
     }
 
     /// Releases a stream up to somewhere.

@@ -144,7 +144,7 @@ pub fn result_of<T: 'static>(env: &Env, task: impl Future<Output = T> + 'static)
 
 /// One client of the workload.
 pub(super) struct Worker {
-    env: Env,
+    pub(super) env: Env,
     pub(super) dice: Dice,
     pub(super) shared: Rc<Shared>,
     pub(super) client: Client,
@@ -197,7 +197,10 @@ impl Worker {
                 let pos = self.known();
                 self.read(pos).await;
             }
-            13..=15 if self.uses_streams() => self.read_stream().await,
+            13..=15 if self.uses_streams() => match self.draw(4) {
+                0 => self.follow_stream().await,
+                _ => self.read_stream().await,
+            },
             13..=15 => {
                 let from = self.known();
                 self.read_range(from, from + 1 + self.dice.seed() % 17).await;
