@@ -7,6 +7,8 @@
 //!
 //! The encoding is little-endian (docs/protocol.md): 32 bytes, and only if there are groups 8 more and the groups.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
@@ -117,23 +119,48 @@ impl EntryMeta {
     /// Which of `addrs` belong to each group that has streams: the addresses, how many entries of the group come before the
     /// one at the first of them, and the group; in ascending order.
     pub fn groups_within(&self, addrs: AddrRange) -> impl Iterator<Item = (AddrRange, u32, &StreamGroup)> {
-        let stride = i128::from(self.stride.max(1));
-        // By how much the anchor's entry lies behind the first one of the groups; it may lie before it.
-        let base = i128::from(self.request.0.wrapping_sub(self.groups_from.0) as i64);
-        // The first address whose entry is at least the `nth` of all groups.
-        let address = move |nth: i128| {
-            let steps = (nth - base).div_euclid(stride) + i128::from((nth - base).rem_euclid(stride) != 0);
-            (i128::from(self.anchor.0) + steps).clamp(addrs.start.0.into(), addrs.end.0.into()) as u64
-        };
+        let numbering = Numbering::of(self);
         let mut next = 0;
         self.groups.iter().filter_map(move |group| {
             let first = next;
             next += i128::from(group.count);
-            let range = AddrRange::from(address(first)..address(next));
-            let nth = base + (i128::from(range.start.0) - i128::from(self.anchor.0)) * stride - first;
+            let (range, nth) = numbering.within(first..next, addrs);
             let is_in = !range.is_empty() && !group.places.is_empty();
-            is_in.then_some((range, nth as u32, group))
+            is_in.then_some((range, nth, group))
         })
+    }
+
+    /// Whether an encoded meta says anything of streams. True of what cannot be read, so that whoever reads it finds that out.
+    pub fn has_groups(meta: &[u8]) -> bool {
+        meta.get(4..6) != Some(&[0, 0])
+    }
+
+    /// Gives `each` the places of the last entry of each group among those at `addrs`, of an encoded meta, and that entry's address: in
+    /// ascending order. What they say of the entry before is left out.
+    pub fn each_end(
+        meta: &[u8],
+        addrs: AddrRange,
+        mut each: impl FnMut(StreamId, StreamPos, Addr),
+    ) -> Result<(), DecodeError> {
+        let mut decoder = Decoder::new(meta);
+        let (meta, group_count) = decode_head(&mut decoder)?;
+        let numbering = Numbering::of(&meta);
+        let mut next = 0;
+        for _ in 0..group_count {
+            let count = decode_group_count(&mut decoder)?;
+            let first = next;
+            next += i128::from(count);
+            let (range, nth) = numbering.within(first..next, addrs);
+            for _ in 0..decode_stream_count(&mut decoder)? {
+                let place = decode_place(&mut decoder)?;
+                if !range.is_empty() {
+                    let steps = (range.count() - 1) * u64::from(meta.stride);
+                    let position = place.position.0.wrapping_add(u64::from(nth) + steps);
+                    each(place.stream, StreamPos(position), Addr(range.end.0 - 1));
+                }
+            }
+        }
+        decoder.finish()
     }
 
     /// Bytes that it takes, encoded.
@@ -172,32 +199,72 @@ impl EntryMeta {
     /// Decodes all of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(bytes);
-        let version = decoder.u8("meta version")?;
-        if version != META_VERSION {
-            return Err(DecodeError::Invalid { field: "meta version", found: version.into(), expected: "1" });
-        }
-        zero("meta reserved", decoder.u8("meta reserved")?.into())?;
-        let stride = decoder.u16("stride")?;
-        let group_count = decoder.u16("group count")?;
-        zero("meta reserved", decoder.u16("meta reserved")?.into())?;
-        let client = ClientId(decoder.u64("client")?);
-        let anchor = Addr(decoder.u64("anchor")?);
-        let request = RequestNo(decoder.u64("request")?);
-        let mut meta = Self { client, anchor, request, stride, ..Self::default() };
-        if group_count > 0 {
-            if stride == 0 {
-                return Err(DecodeError::Invalid {
-                    field: "stride",
-                    found: 0,
-                    expected: "at least 1 in streams",
-                });
-            }
-            meta.groups_from = RequestNo(decoder.u64("first request of the groups")?);
-            meta.groups = (0..group_count).map(|_| decode_group(&mut decoder)).collect::<Result<_, _>>()?;
-        }
+        let (mut meta, group_count) = decode_head(&mut decoder)?;
+        meta.groups = (0..group_count).map(|_| decode_group(&mut decoder)).collect::<Result<_, _>>()?;
         decoder.finish()?;
         Ok(meta)
     }
+}
+
+/// How the entries of a run are numbered from the first one of its groups on.
+#[derive(Clone, Copy)]
+struct Numbering {
+    anchor: i128,
+    /// By how much the anchor's entry lies behind the first one of the groups; it may lie before it.
+    base: i128,
+    stride: i128,
+}
+
+impl Numbering {
+    fn of(meta: &EntryMeta) -> Self {
+        let base = i128::from(meta.request.0.wrapping_sub(meta.groups_from.0) as i64);
+        Self { anchor: meta.anchor.0.into(), base, stride: meta.stride.max(1).into() }
+    }
+
+    /// Which of `addrs` have the entries of a group, which are these of all groups, and how many of the group come before the one at the
+    /// first of them.
+    fn within(self, group: Range<i128>, addrs: AddrRange) -> (AddrRange, u32) {
+        let Self { anchor, base, stride } = self;
+        // The first address whose entry is at least the `nth` of all groups.
+        let address = |nth: i128| {
+            (anchor + divide_up(nth - base, stride)).clamp(addrs.start.0.into(), addrs.end.0.into()) as u64
+        };
+        let range = AddrRange::from(address(group.start)..address(group.end));
+        let nth = base + (i128::from(range.start.0) - anchor) * stride - group.start;
+        (range, nth as u32)
+    }
+}
+
+/// A quotient, rounded up. Long divisions take several times as long, and what is divided is short but for metas that nobody has made.
+fn divide_up(number: i128, by: i128) -> i128 {
+    match (i64::try_from(number), i64::try_from(by)) {
+        (Ok(number), Ok(by)) => (number.div_euclid(by) + i64::from(number.rem_euclid(by) != 0)).into(),
+        _ => number.div_euclid(by) + i128::from(number.rem_euclid(by) != 0),
+    }
+}
+
+/// A meta without its groups, and how many follow.
+fn decode_head(decoder: &mut Decoder<'_>) -> Result<(EntryMeta, u16), DecodeError> {
+    let version = decoder.u8("meta version")?;
+    if version != META_VERSION {
+        return Err(DecodeError::Invalid { field: "meta version", found: version.into(), expected: "1" });
+    }
+    zero("meta reserved", decoder.u8("meta reserved")?.into())?;
+    let stride = decoder.u16("stride")?;
+    let group_count = decoder.u16("group count")?;
+    zero("meta reserved", decoder.u16("meta reserved")?.into())?;
+    let client = ClientId(decoder.u64("client")?);
+    let anchor = Addr(decoder.u64("anchor")?);
+    let request = RequestNo(decoder.u64("request")?);
+    let mut meta = EntryMeta { client, anchor, request, stride, ..EntryMeta::default() };
+    if group_count > 0 {
+        if stride == 0 {
+            let (field, expected) = ("stride", "at least 1 in streams");
+            return Err(DecodeError::Invalid { field, found: 0, expected });
+        }
+        meta.groups_from = RequestNo(decoder.u64("first request of the groups")?);
+    }
+    Ok((meta, group_count))
 }
 
 fn encode_group(group: &StreamGroup, out: &mut BytesMut) {
@@ -211,12 +278,17 @@ fn encode_group(group: &StreamGroup, out: &mut BytesMut) {
     }
 }
 
-fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
+fn decode_group_count(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
     let count = decoder.u32("entries of a group")?;
-    if !(1..=limits::GRANT_MAX_COUNT).contains(&count) {
-        let expected = "1 to 65536 entries";
-        return Err(DecodeError::Invalid { field: "entries of a group", found: count.into(), expected });
+    if (1..=limits::GRANT_MAX_COUNT).contains(&count) {
+        return Ok(count);
     }
+    let expected = "1 to 65536 entries";
+    Err(DecodeError::Invalid { field: "entries of a group", found: count.into(), expected })
+}
+
+fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
+    let count = decode_group_count(decoder)?;
     let streams = decode_stream_count(decoder)?;
     let mut places: Vec<StreamPlace> = Vec::with_capacity(streams);
     for _ in 0..streams {
@@ -268,6 +340,8 @@ fn zero(field: &'static str, found: u64) -> Result<(), DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn place(stream: u128, position: u64, previous: Option<u64>) -> StreamPlace {
@@ -295,6 +369,7 @@ mod tests {
         for meta in [meta(), EntryMeta::new(ClientId(7), Addr(1), RequestNo(2))] {
             let bytes = meta.to_bytes();
             assert_eq!(bytes.len(), meta.encoded_bytes());
+            assert_eq!(EntryMeta::has_groups(&bytes), !meta.groups.is_empty());
             assert_eq!(EntryMeta::decode(&bytes), Ok(meta));
             assert!((0..bytes.len()).all(|len| EntryMeta::decode(&bytes[..len]).is_err()));
         }
@@ -319,7 +394,7 @@ mod tests {
         for (first, stride) in (490..=510).flat_map(|first| (1..=4).map(move |stride| (first, stride))) {
             let meta = EntryMeta { request: RequestNo(first), stride, ..meta() };
             for addrs in (4..16).flat_map(|start| (start..16).map(move |end| AddrRange::from(start..end))) {
-                let mut found = std::collections::BTreeMap::new();
+                let mut found = BTreeMap::new();
                 for (range, nth, group) in meta.groups_within(addrs) {
                     for (step, addr) in (0..).zip(range.numbers()) {
                         let nth = nth + step * u32::from(stride);
@@ -331,8 +406,24 @@ mod tests {
                     assert_eq!(found.remove(&addr).unwrap_or_default(), places, "{addr} of {meta:?}");
                 }
                 assert!(found.is_empty(), "nothing outside of {addrs}");
+                check_ends(&meta, addrs);
             }
         }
+    }
+
+    /// What each stream ends with at `addrs` is what the last entry of it there says.
+    fn check_ends(meta: &EntryMeta, addrs: AddrRange) {
+        let (mut ends, mut expected) = (BTreeMap::new(), BTreeMap::new());
+        let each = |stream, position, addr| {
+            ends.insert(stream, (position, addr));
+        };
+        EntryMeta::each_end(&meta.to_bytes(), addrs, each).expect("it decodes");
+        for addr in addrs.numbers().map(Addr) {
+            for place in meta.places_at(addr, LogPos(addr.0)) {
+                expected.insert(place.stream, (place.position, addr));
+            }
+        }
+        assert_eq!(ends, expected, "at {addrs} of {meta:?}");
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub const SEQUENCER_WRITES_MAX_COUNT: usize = 1 << 19;
 pub const STREAMS_KNOWN_MAX_COUNT: usize = 1 << 24;
 
 /// Positions in streams that a sequencer grants until it makes a checkpoint of where streams end; and an eighth of their number more, so
-/// that checkpoints of many streams do not cost more than their entries.
-pub const CHECKPOINT_EVERY_COUNT: u64 = 65_536;
+/// that checkpoints of many streams do not cost more than their entries. A new sequencer reads as many places, at about half a microsecond each.
+pub const CHECKPOINT_EVERY_COUNT: u64 = 8192;
 
 /// Positions of the log between two checkpoints at the most, once there are streams.
 pub const CHECKPOINT_POSITIONS_MAX: u64 = 1 << 20;
@@ -241,6 +241,15 @@ pub const STREAM_LEARNED_MAX_COUNT: usize = 32;
 
 const _: () = assert!(STREAM_BLOCK_COUNT <= u16::MAX as u64, "a place in a block takes 16 bits");
 const _: () = assert!(STRIPE_ADDRESSES.is_multiple_of(STREAM_BLOCK_COUNT), "no block is of two stripes");
+
+/// How long a question about a stream may wait, in milliseconds, for what is not there yet.
+pub const STREAM_WAIT_MAX_MS: u16 = 10_000;
+
+/// Questions of one connection that wait. One more is answered at once with what is there.
+pub const WAITS_MAX_COUNT: usize = 1024;
+
+/// Streams that a sequencer is watching for those who wait.
+pub const WATCHES_MAX_COUNT: usize = 1 << 16;
 
 /// Streams whose releases stand in one record,
 pub const RELEASES_MAX_COUNT: usize = 32_000;

@@ -119,6 +119,7 @@ const COUNTED: &[(&str, &str, &str)] = &[
         "ithaca_sequencer_is_full",
         "1 while appends are refused because too few units have room.",
     ),
+    ("streams_watched", "ithaca_sequencer_watched_streams", "Streams that followers wait for."),
     ("segments_cleaned", "ithaca_chain_cleaned_segments_total", "Segments that were cleaned."),
     ("moved_bytes", "ithaca_chain_moved_bytes_total", "Bytes of entries that cleaning wrote again."),
     ("segments_scrubbed", "ithaca_chain_scrubbed_segments_total", "Segments that were read to find harm."),

@@ -58,6 +58,8 @@ pub type Answered<R> = Pin<Box<dyn Future<Output = Result<(R, Bytes, Epoch), Cal
 
 enum Waiter {
     Reply(oneshot::Sender<Frame>),
+    /// The reply to a question that is meant to stand for a while.
+    Standing(oneshot::Sender<Frame>),
     Pushes(queue::Sender<Frame>),
 }
 
@@ -142,6 +144,19 @@ impl Connection {
         self.inner.call(env, epoch, request, deadline)
     }
 
+    /// The same for a question that is answered when something has come: that it stands says nothing of the node.
+    pub(super) fn call_standing<M: Message, R: Message>(
+        &self,
+        env: &Env,
+        epoch: Epoch,
+        request: &M,
+        deadline: Time,
+    ) -> impl Future<Output = Result<(R, Bytes, Epoch), CallError>> + use<M, R> {
+        let (id, reply) = self.inner.begin(Waiter::Standing);
+        self.inner.send(id, epoch, request);
+        self.inner.reply_by(env, id, reply, deadline)
+    }
+
     /// Sends a frame that `encode` appends, and then the pieces of data that it must announce; the reply as for
     /// [`call`](Self::call). `encode` is given the request id to put in the head.
     pub fn call_with<R: Message + 'static>(
@@ -151,7 +166,7 @@ impl Connection {
         data: impl Iterator<Item = Bytes>,
         deadline: Time,
     ) -> Answered<R> {
-        let (request, reply) = self.inner.begin();
+        let (request, reply) = self.inner.begin(Waiter::Reply);
         self.inner.writer.push(|out| encode(request, out));
         for piece in data {
             // Small entries are gathered with their head; a large one is sent from where it lies.
@@ -189,7 +204,7 @@ impl Connection {
         RequestId(self.inner.next_request.get())
     }
 
-    /// The oldest request without its reply; subscriptions are none.
+    /// The oldest request without its reply; subscriptions and questions that stand are none.
     pub(super) fn oldest_call(&self) -> Option<RequestId> {
         let waiting = self.inner.waiting.borrow();
         waiting.iter().find(|(_, waiter)| matches!(waiter, Waiter::Reply(_))).map(|(&id, _)| id)
@@ -220,12 +235,15 @@ impl Inner {
         RequestId(id)
     }
 
-    fn begin(&self) -> (RequestId, oneshot::Receiver<Frame>) {
+    fn begin(
+        &self,
+        waiter: impl FnOnce(oneshot::Sender<Frame>) -> Waiter,
+    ) -> (RequestId, oneshot::Receiver<Frame>) {
         let id = self.next_id();
         let (sender, receiver) = oneshot::channel();
         // On a connection that has ended the sender is dropped at once, and the receiver learns why.
         if self.ended.borrow().is_none() {
-            self.waiting.borrow_mut().insert(id, Waiter::Reply(sender));
+            self.waiting.borrow_mut().insert(id, waiter(sender));
         }
         (id, receiver)
     }
@@ -237,9 +255,13 @@ impl Inner {
         request: &M,
         deadline: Time,
     ) -> impl Future<Output = Result<(R, Bytes, Epoch), CallError>> + use<M, R> {
-        let (id, reply) = self.begin();
-        self.writer.push(|out| wire::encode_message(out, Head::new(id, epoch), request));
+        let (id, reply) = self.begin(Waiter::Reply);
+        self.send(id, epoch, request);
         self.reply_by(env, id, reply, deadline)
+    }
+
+    fn send<M: Message>(&self, id: RequestId, epoch: Epoch, request: &M) {
+        self.writer.push(|out| wire::encode_message(out, Head::new(id, epoch), request));
     }
 
     fn reply_by<R: Message>(
@@ -274,7 +296,7 @@ impl Inner {
         let last = frame.head.flags & FLAG_PUSH == 0 || frame.head.flags & FLAG_END != 0;
         let waiter = if last { waiting.remove(&id) } else { None };
         match waiter {
-            Some(Waiter::Reply(sender)) => sender.send(frame),
+            Some(Waiter::Reply(sender) | Waiter::Standing(sender)) => sender.send(frame),
             Some(Waiter::Pushes(sender)) => drop(sender.try_send(frame)),
             None => {
                 // Whoever gave up waiting does not miss it; a subscriber that does not read loses its subscription.

@@ -5,16 +5,18 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::error::{ClientError, Phase};
 use super::read::{Entry, Hole};
-use super::streams::{Answer, Asked, take_entries};
+use super::stream_parts::{Answer, take_entries};
+use super::streams::{Asked, Shows};
 use super::view::View;
-use super::{Client, Inner};
+use super::{CallError, Client, Inner};
 use crate::layout::Piece;
 use crate::limits;
 use crate::pos::{Addr, AddrRange, LogPos, StreamId};
-use crate::wire::{StateRef, Wanted};
+use crate::wire::{Kind, StateRef, Wanted};
 
 impl Client {
     /// The last entry of the stream below a log position, cut at the tail; `None` if it has none there, or none that is not trimmed. What
@@ -23,9 +25,38 @@ impl Client {
     /// Units look through what they remember of their addresses, block by block; through what they do not, at the cost of their
     /// footers. Errors: `Damaged`, and those of any call.
     pub async fn last_before(&self, stream: StreamId, below: LogPos) -> Result<Option<Entry>, ClientError> {
-        self.inner.last_before(stream, below).await
+        self.inner.last_before(stream, LogPos(0)..below).await
+    }
+
+    /// The log positions of a stream's entries from `last` down to one that is trimmed, or to the stream's beginning: the highest first. Where
+    /// junk stands between them, the entry before it is looked for among `look_max` positions.
+    pub(crate) async fn positions_down(
+        &self,
+        stream: StreamId,
+        last: Option<LogPos>,
+        look_max: u64,
+    ) -> Result<Vec<LogPos>, ClientError> {
+        let (wanted, limit_bytes) = (Wanted::Stream(stream), limits::READ_MAX_BYTES);
+        let asked = Asked { wanted, shows: Shows::Heads, limit_bytes };
+        let (mut positions, mut at) = (Vec::new(), last);
+        while let Some(pos) = at {
+            let mut part = self.inner.stream_part(asked, pos..LogPos(pos.0 + 1)).await?;
+            let entry = match part.entries.pop() {
+                None if part.trimmed.is_some() => break,
+                None => self.inner.last_before(stream, LogPos(pos.0.saturating_sub(look_max))..pos).await?,
+                found => found,
+            };
+            let Some(entry) = entry else { break };
+            positions.push(entry.pos);
+            let place = entry.streams.iter().find(|place| place.stream == stream);
+            at = place.and_then(|place| place.previous).filter(|&previous| previous < entry.pos);
+        }
+        Ok(positions)
     }
 }
+
+/// How long a look may take at first before it is made once more: longer than that of a unit that has to read its drive, as a rule.
+const LOOK_MIN: Duration = Duration::from_millis(250);
 
 /// What a look has come to.
 enum Looked {
@@ -37,29 +68,41 @@ enum Looked {
 }
 
 impl Inner {
+    /// The last entry of a stream in a range of positions.
     pub(super) async fn last_before(
         self: &Rc<Self>,
         stream: StreamId,
-        below: LogPos,
+        range: Range<LogPos>,
     ) -> Result<Option<Entry>, ClientError> {
+        let Range { start: from, end: below } = range;
         let tail = if below <= self.known_tail.get() { below } else { self.tail().await? };
         let (wanted, limit_bytes) = (Wanted::Stream(stream), limits::READ_MAX_BYTES);
-        let asked = Asked { wanted, heads_only: false, last_only: true, limit_bytes };
+        let asked = Asked { wanted, shows: Shows::Last, limit_bytes };
         let mut below = below.min(tail);
-        let mut waited = false;
+        let (mut waited, mut span) = (false, LOOK_MIN);
         let deadline = self.deadline();
         loop {
-            let looked = self
-                .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
-                    let looked = inner.look_back(view, asked, below).await?;
-                    if let Looked::Holes(holes) = &looked
-                        && waited
-                    {
-                        inner.fill_holes(view, holes, deadline).await?;
-                    }
-                    Ok(looked)
-                })
-                .await;
+            let looking = self.retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
+                let looked = inner.look_back(view, asked, from..below).await?;
+                if let Looked::Holes(holes) = &looked
+                    && waited
+                {
+                    inner.fill_holes(view, holes, deadline).await?;
+                }
+                Ok(looked)
+            });
+            // What is filled is waited for; a look is made again, and longer, since an answer may have been lost.
+            let until = if waited { deadline } else { deadline.min(self.env.now() + span) };
+            let looked = match self.env.timeout_at(until, looking).await {
+                Ok(looked) => looked,
+                Err(_) if self.env.now() < deadline => {
+                    span *= 2;
+                    continue;
+                }
+                Err(_) => {
+                    return Err(ClientError::Slow { phase: Phase::Read, waited: self.options.timeout });
+                }
+            };
             match looked {
                 Ok(Looked::Found(entry)) => return Ok(entry),
                 Ok(Looked::Lower(lower)) => below = lower,
@@ -70,7 +113,7 @@ impl Inner {
                 }
                 Err(ClientError::Damaged { pos }) if pos < below => {
                     // Another replica has it, and says whether it is of the stream.
-                    match self.last_of(Asked { last_only: false, ..asked }, pos..below).await? {
+                    match self.last_of(Asked { shows: Shows::Entries, ..asked }, pos..below).await? {
                         Some(entry) => return Ok(Some(entry)),
                         None => below = pos,
                     }
@@ -98,21 +141,24 @@ impl Inner {
         Ok(last)
     }
 
-    /// Asks every stripe of the range that ends at `below`, or that `below` lies in.
+    /// Asks every stripe of the layout's range that these positions end in, or at the end of.
     async fn look_back(
         self: &Rc<Self>,
         view: &View,
         asked: Asked,
-        below: LogPos,
+        positions: Range<LogPos>,
     ) -> Result<Looked, ClientError> {
-        let Some(range) = view.layout.ranges.iter().rev().find(|range| range.start < below) else {
+        let Range { start: from, end: below } = positions;
+        let range = view.layout.ranges.iter().rev().find(|range| range.start < below);
+        let Some(range) = range.filter(|_| from < below) else {
             return Ok(Looked::Found(None));
         };
-        let pieces = view.layout.pieces(range.start, below);
+        let from = range.start.max(from);
+        let pieces = view.layout.pieces(from, below);
         let answers = self.ask_stripes(view, asked, &pieces).await?;
         let mut last: Option<Entry> = None;
         // Of positions below this one not every stripe has said what it has.
-        let mut lowest = range.start;
+        let mut lowest = from;
         let mut holes: Vec<(LogPos, Hole)> = Vec::new();
         for (piece, answer) in pieces.iter().zip(answers) {
             let shown = Shown::of(piece, answer)?;
@@ -156,10 +202,10 @@ impl Shown {
         let last = AddrRange::new(Addr(addrs.end.0 - 1), addrs.end);
         let end = piece.find(last.start).map_or(first, |pos| LogPos(pos.0 + 1));
         let mut shown = Self { entry: None, lowest: end, hole: None };
-        // Another replica may show less than was asked for, and then says nothing of what comes last.
+        // A unit says what comes last, or refuses.
         if all.last().is_none_or(|run| run.range().end != addrs.end) {
-            shown.hole = hole(last);
-            return Ok(shown);
+            let mismatch = CallError::Mismatch { asked: Kind::ReadStream, answered: Kind::StreamRuns };
+            return Err(origin.failed(mismatch));
         }
         let mut entries = Vec::new();
         for run in &all {

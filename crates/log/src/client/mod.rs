@@ -21,10 +21,12 @@ mod read;
 mod release;
 mod resolve;
 mod space;
+mod stream_parts;
 mod stream_reader;
 mod streams;
 mod tokens;
 mod view;
+mod watch;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -49,8 +51,9 @@ pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};
 pub use space::Bounds;
+pub(crate) use stream_parts::StreamEnd;
+pub use stream_parts::StreamPart;
 pub use stream_reader::StreamReader;
-pub use streams::StreamPart;
 
 use append::Appender;
 use elsewhere::Replicas;

@@ -14,7 +14,7 @@ use ithaca_env::task::gather;
 
 use super::error::{ClientError, StreamsError};
 use super::read::Entry;
-use super::streams::Asked;
+use super::streams::{Asked, Shows};
 use super::{Client, Inner};
 use crate::limits;
 use crate::planted::PlantedBug;
@@ -104,12 +104,7 @@ impl Inner {
         stream: StreamId,
         releases: &Releases,
     ) -> Result<(), ClientError> {
-        let asked = Asked {
-            wanted: Wanted::Stream(stream),
-            heads_only: true,
-            last_only: false,
-            limit_bytes: HEADS_BYTES,
-        };
+        let asked = Asked { wanted: Wanted::Stream(stream), shows: Shows::Heads, limit_bytes: HEADS_BYTES };
         let end = releases.get(stream).log_below;
         let by_one = self.options.planted.is(PlantedBug::StreamReleasedByOne);
         let mut next = LogPos(0);

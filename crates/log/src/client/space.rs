@@ -11,7 +11,7 @@ use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::layout::RangeMap;
-use crate::pos::{LogPos, StreamId};
+use crate::pos::{Epoch, LogPos, StreamId};
 use crate::wire::{Check, Kind, Refusal, Roles, Tail, Taken};
 
 /// Where the log ends and begins.
@@ -53,9 +53,14 @@ impl Inner {
                 Ok((tail, answer.streams, view.layout.epoch))
             })
             .await?;
+        self.note_tail(epoch, tail);
+        Ok(StreamTails { epoch, tail, streams })
+    }
+
+    /// The sequencer of `epoch` has said where the log ends.
+    pub(super) fn note_tail(&self, epoch: Epoch, tail: LogPos) {
         self.note_granted(epoch, tail);
         self.known_tail.set(self.known_tail.get().max(tail));
-        Ok(StreamTails { epoch, tail, streams })
     }
 
     pub(super) async fn check(self: &Rc<Self>) -> Result<Bounds, ClientError> {

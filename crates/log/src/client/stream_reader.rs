@@ -7,7 +7,7 @@
 //! What came since the last `sync` is found in one of two ways:
 //!
 //! ```text
-//!   few entries in much log:   … ◄──previous── e ◄────────previous──────── e ◄─ last      read one by one, from the end back
+//!   few entries in much log:   … ◄──previous── e ◄────────previous──────── e ◄─ last      read one by one, from the end back, and kept
 //!   else:                      [ stripes are asked for the stream in a range of log positions ]      read from the front on
 //! ```
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::error::ClientError;
 use super::read::{Entry, EntryKind};
-use super::streams::Asked;
+use super::streams::{Asked, Shows};
 use super::{Client, Inner};
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::StreamTail;
@@ -27,11 +27,13 @@ use crate::wire::Wanted;
 const WALK_MAX_COUNT: u64 = 256;
 /// Log positions per entry from which on that is less work.
 const WALK_MIN_SPAN: u64 = 1024;
-/// Positions that are read together.
+/// Bytes of such entries that are kept until they are given. What is longer together is read again, the oldest first.
+const KEPT_MAX_BYTES: usize = 4 << 20;
+/// Positions that are read again together.
 const READ_MAX_COUNT: usize = 64;
 /// Bytes of the stream that are read together.
 const READ_BYTES: usize = 1 << 20;
-/// How soon a reader that waits looks again, at first and at last.
+/// How soon a reader looks again that may not wait at the sequencer, at first and at last.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
@@ -45,11 +47,18 @@ pub struct StreamReader {
     /// Up to here the stripes are asked from `next` on;
     scan_to: LogPos,
     /// from there on the stream has these entries,
-    found: VecDeque<LogPos>,
+    found: VecDeque<Found>,
     /// up to here.
     synced: LogPos,
     /// The stream's next position, as of the last `sync`.
     known: StreamPos,
+}
+
+/// An entry that was found from the stream's end back.
+enum Found {
+    Kept(Entry),
+    /// To be read again.
+    At(LogPos),
 }
 
 impl Client {
@@ -137,6 +146,12 @@ impl StreamReader {
         let client = Client { inner: Rc::clone(&self.inner) };
         let tails = client.stream_tails(&[self.stream]).await?;
         let tail = tails.streams.first().copied().expect("as many as were asked about");
+        self.find(tail).await?;
+        Ok(tail)
+    }
+
+    /// The stream ends there: finds out where its entries up to there are.
+    async fn find(&mut self, tail: StreamTail) -> Result<(), ClientError> {
         let from = self.synced;
         if let Some(last) = tail.last.filter(|&last| last >= from) {
             // Not up to the log's tail: what was granted below it and is lost may be granted again, to this stream too.
@@ -144,7 +159,7 @@ impl StreamReader {
             let count = tail.next.0.saturating_sub(self.known.0);
             let is_rare = count.saturating_mul(WALK_MIN_SPAN) <= to.0 - from.0;
             let walked = match count <= WALK_MAX_COUNT && is_rare {
-                true => Some(self.walk(&client, last).await?),
+                true => Some(self.walk(last).await?),
                 false => None,
             };
             match walked {
@@ -157,7 +172,7 @@ impl StreamReader {
             self.synced = to;
         }
         self.known = tail.next;
-        Ok(tail)
+        Ok(())
     }
 
     /// The next entry that is known of since the last [`sync`](Self::sync); `None` if all were given. What is trimmed is left out.
@@ -173,20 +188,31 @@ impl StreamReader {
                 let part = self.inner.stream_part(asked, self.next..self.scan_to).await?;
                 self.ready.extend(part.entries);
                 self.next = part.upto;
+            } else if let Some(Found::Kept(entry)) =
+                self.found.pop_front_if(|found| matches!(found, Found::Kept(_)))
+            {
+                self.next = LogPos(entry.pos.0 + 1);
+                return Ok(Some(entry));
             } else if !self.found.is_empty() {
-                let count = self.found.len().min(READ_MAX_COUNT);
-                let positions: Vec<LogPos> = self.found.iter().take(count).copied().collect();
-                let entries = self.inner.read_many(&positions).await?;
-                self.found.drain(..count);
-                self.next = LogPos(positions[count - 1].0 + 1);
-                // One that was trimmed since is none any more.
-                let stream = self.stream;
-                self.ready.extend(entries.into_iter().filter(|entry| place_in(entry, stream).is_some()));
+                self.read_again().await?;
             } else {
                 self.next = self.synced;
                 return Ok(None);
             }
         }
+    }
+
+    /// Reads those that come next and were not kept.
+    async fn read_again(&mut self) -> Result<(), ClientError> {
+        let at = |found: &Found| if let Found::At(pos) = found { Some(*pos) } else { None };
+        let positions: Vec<LogPos> = self.found.iter().map_while(at).take(READ_MAX_COUNT).collect();
+        let entries = self.inner.read_many(&positions).await?;
+        self.found.drain(..positions.len());
+        self.next = positions.last().map_or(self.next, |last| LogPos(last.0 + 1));
+        // One that was trimmed since is none any more.
+        let stream = self.stream;
+        self.ready.extend(entries.into_iter().filter(|entry| place_in(entry, stream).is_some()));
+        Ok(())
     }
 
     /// Waits for the next entry, for as long as there is none; see [`wait`](Self::wait).
@@ -199,43 +225,57 @@ impl StreamReader {
         }
     }
 
-    /// Waits until there is more to read than was known. It asks the sequencer now and then: a stream that is written to all the time is
-    /// followed closely, and one that is not costs a question every 50 ms.
+    /// Waits until there is more to read than was known. The sequencer is asked once a second, and answers as soon as it has granted a
+    /// position in the stream; the entry is then asked for at its log unit, which answers as soon as it is there. So an entry is seen
+    /// about a round trip after it is durable, and a stream that stands still costs next to nothing.
     ///
     /// Errors: those of [`sync`](Self::sync). Dropping the future loses nothing.
     pub async fn wait(&mut self) -> Result<(), ClientError> {
-        let mut wait = LOOK_MIN;
-        loop {
-            let before = self.synced;
-            self.sync().await?;
-            if !self.found.is_empty() || self.scan_to > before {
-                return Ok(());
+        let (mut wait, before) = (LOOK_MIN, self.synced);
+        while self.found.is_empty() && self.scan_to <= before {
+            let began = self.inner.env.now();
+            match self.inner.watch_stream(self.stream, self.known).await {
+                Some(tail) => {
+                    // Also if it ends lower than was known: a new sequencer grants again what was lost.
+                    let is_news = tail.next != self.known;
+                    self.find(tail).await?;
+                    if !is_news && self.inner.env.now().since(began) < LOOK_MAX {
+                        // Too many wait there.
+                        self.inner.env.sleep(wait).await;
+                        wait = (wait * 2).min(LOOK_MAX);
+                    }
+                }
+                None => {
+                    self.inner.env.sleep(wait).await;
+                    wait = (wait * 2).min(LOOK_MAX);
+                    self.sync().await?;
+                }
             }
-            self.inner.env.sleep(wait).await;
-            wait = (wait * 2).min(LOOK_MAX);
         }
+        Ok(())
     }
 
     fn asked(&self) -> Asked {
-        let wanted = Wanted::Stream(self.stream);
-        Asked { wanted, heads_only: false, last_only: false, limit_bytes: READ_BYTES }
+        Asked { wanted: Wanted::Stream(self.stream), shows: Shows::Entries, limit_bytes: READ_BYTES }
     }
 
-    /// The stream's entries since the last `sync`, by their log positions, found from the last one back.
-    async fn walk(&self, client: &Client, last: LogPos) -> Result<Vec<LogPos>, ClientError> {
-        let mut walked = Vec::new();
+    /// The stream's entries since the last `sync`, found from the last one back: the newest are kept, as far as there is room.
+    async fn walk(&self, last: LogPos) -> Result<Vec<Found>, ClientError> {
+        let (mut walked, mut room) = (Vec::new(), KEPT_MAX_BYTES);
         let mut at = Some(last);
         while let Some(pos) = at.filter(|&pos| pos >= self.synced) {
             // One that was granted and is not there yet is waited for, and then filled.
-            let read = self.inner.read_range(pos, LogPos(pos.0 + 1)).await?;
-            at = match read.first().and_then(|entry| place_in(entry, self.stream)) {
-                Some(place) => {
-                    walked.push(pos);
-                    place.previous
-                }
+            let mut part = self.inner.stream_part(self.asked(), pos..LogPos(pos.0 + 1)).await?;
+            let entry = match part.entries.pop() {
+                Some(entry) => Some(entry),
                 // Junk says nothing of what came before it; what is trimmed neither.
-                None => client.last_before(self.stream, pos).await?.map(|entry| entry.pos),
+                None => self.inner.last_before(self.stream, self.synced..pos).await?,
             };
+            let Some(entry) = entry.filter(|entry| entry.pos >= self.synced) else { break };
+            at = place_in(&entry, self.stream).and_then(|place| place.previous).filter(|at| *at < entry.pos);
+            // What is kept follows each other up to the end.
+            room = room.saturating_sub(entry.data.len());
+            walked.push(if room > 0 { Found::Kept(entry) } else { Found::At(entry.pos) });
         }
         walked.reverse();
         Ok(walked)

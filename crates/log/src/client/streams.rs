@@ -10,51 +10,50 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::error::{ClientError, Phase};
-use super::read::{Entry, EntryKind, Hole, Origin, all_or_failed};
+use super::read::{Entry, EntryKind, Hole, all_or_failed};
+use super::stream_parts::{Answer, Part, Share, StreamEnds, StreamPart};
 use super::view::View;
 use super::{Client, Inner};
-use crate::entry::EntryMeta;
 use crate::layout::Piece;
 use crate::limits;
-use crate::pos::{Addr, AddrRange, LogPos, NodeId, StreamId};
-use crate::wire::{
-    Kind, MessageError, ReadStream, ReceivedRuns, RunRef, StateRef, StreamRuns, Wanted, table_entries,
-};
+use crate::pos::{AddrRange, LogPos, NodeId, StreamId};
+use crate::wire::{ReadStream, StreamRuns, Wanted};
 
 /// Stripes that are asked at the same time, if there are more ranges of the layout than one.
 const PIECES_MAX: usize = 64;
 /// Each stripe is asked for so many bytes at least.
 const PIECE_MIN_BYTES: usize = 16 << 10;
 
-/// A piece of a stream.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StreamPart {
-    /// Every entry of the stream from where the read began up to `upto`, in the order of the log, but for those that are trimmed.
-    pub entries: Vec<Entry>,
-    /// The log position up to which that is so: to be read on from.
-    pub upto: LogPos,
-    /// The highest position below `upto` that was seen to be trimmed: whatever stood there is left out.
-    pub trimmed: Option<LogPos>,
-}
-
 /// What is wanted of some positions.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) wanted: Wanted,
-    pub(super) heads_only: bool,
-    /// Only the last entry; units look from the end down.
-    pub(super) last_only: bool,
+    pub(super) shows: Shows,
     /// Of all stripes together, about.
     pub(super) limit_bytes: usize,
 }
 
+/// What is to be shown of the entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// All of them, with their data.
+    Entries,
+    /// Their places alone.
+    Heads,
+    /// Where they leave their streams.
+    Ends,
+    /// Only the last one, with its data; units look from the end down.
+    Last,
+}
+
 impl Asked {
     /// What to ask a unit for, one of `count` stripes.
-    fn read(self, committed: bool, count: usize, addrs: AddrRange) -> ReadStream {
+    pub(super) fn read(self, committed: bool, count: usize, addrs: AddrRange) -> ReadStream {
         let share = (self.limit_bytes / count.max(1)).clamp(PIECE_MIN_BYTES, limits::READ_MAX_BYTES);
-        let Self { wanted, heads_only, last_only, .. } = self;
+        let Self { wanted, shows, .. } = self;
+        let (heads_only, last_only) = (shows.is_without_data(), shows == Shows::Last);
         let (limit_bytes, ranges) = (share as u32, vec![addrs]);
-        ReadStream { limit_bytes, committed, heads_only, last_only, wanted, ranges }
+        ReadStream { limit_bytes, committed, heads_only, last_only, wait_ms: 0, wanted, ranges }
     }
 
     /// Whether an entry is one of those.
@@ -63,6 +62,12 @@ impl Asked {
             Wanted::Stream(stream) => entry.streams.iter().any(|place| place.stream == stream),
             Wanted::EveryStream => !entry.streams.is_empty(),
         }
+    }
+}
+
+impl Shows {
+    fn is_without_data(self) -> bool {
+        matches!(self, Self::Heads | Self::Ends)
     }
 }
 
@@ -78,8 +83,7 @@ impl Client {
         range: Range<LogPos>,
         limit_bytes: usize,
     ) -> Result<StreamPart, ClientError> {
-        let asked =
-            Asked { wanted: Wanted::Stream(stream), heads_only: false, last_only: false, limit_bytes };
+        let asked = Asked { wanted: Wanted::Stream(stream), shows: Shows::Entries, limit_bytes };
         self.inner.stream_part(asked, range).await
     }
 
@@ -89,8 +93,18 @@ impl Client {
         range: Range<LogPos>,
         limit_bytes: usize,
     ) -> Result<StreamPart, ClientError> {
-        let asked = Asked { wanted: Wanted::EveryStream, heads_only: true, last_only: false, limit_bytes };
+        let asked = Asked { wanted: Wanted::EveryStream, shows: Shows::Heads, limit_bytes };
         self.inner.stream_part(asked, range).await
+    }
+
+    /// Where the entries of every stream between two log positions leave their streams, as of [`Client::read_stream`].
+    pub(crate) async fn stream_ends(
+        &self,
+        range: Range<LogPos>,
+        limit_bytes: usize,
+    ) -> Result<StreamEnds, ClientError> {
+        let asked = Asked { wanted: Wanted::EveryStream, shows: Shows::Ends, limit_bytes };
+        self.inner.read_part(asked, range).await
     }
 }
 
@@ -101,19 +115,28 @@ impl Inner {
         asked: Asked,
         range: Range<LogPos>,
     ) -> Result<StreamPart, ClientError> {
+        self.read_part(asked, range).await
+    }
+
+    /// The same, put together as the caller has it.
+    pub(super) async fn read_part<P: Part>(
+        self: &Rc<Self>,
+        asked: Asked,
+        range: Range<LogPos>,
+    ) -> Result<P, ClientError> {
         let Range { start: from, end } = range;
         let tail = if end <= self.known_tail.get() { end } else { self.tail().await? };
         let mut to = end.min(tail);
         if from >= to {
-            return Ok(StreamPart { upto: from, ..StreamPart::default() });
+            return Ok(P::up_to(from));
         }
         let deadline = self.deadline();
         let mut waited = false;
         loop {
             let read = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
-                    let (part, holes) = inner.scan_stream(view, asked, from..to).await?;
-                    if waited && part.upto == from {
+                    let (part, holes) = inner.scan_stream::<P>(view, asked, from..to).await?;
+                    if waited && part.upto() == from {
                         inner.fill_holes(view, &holes, deadline).await?;
                     }
                     Ok(part)
@@ -130,11 +153,13 @@ impl Inner {
                 }
                 read => read?,
             };
-            if part.upto > from {
+            if part.upto() > from {
                 return Ok(part);
             }
             if !waited {
-                self.env.sleep(self.options.hole_wait).await;
+                if let Some(part) = self.wait_for_writer(asked, from).await {
+                    return Ok(part);
+                }
                 waited = true;
             } else if self.env.now() >= deadline {
                 return Err(ClientError::Slow { phase: Phase::Fill, waited: self.options.timeout });
@@ -143,42 +168,40 @@ impl Inner {
     }
 
     /// A position that is damaged on the last replica, from another one.
-    async fn copied_part(
+    async fn copied_part<P: Part>(
         self: &Rc<Self>,
         asked: Asked,
         pos: LogPos,
         deadline: ithaca_env::Time,
-    ) -> Result<StreamPart, ClientError> {
+    ) -> Result<P, ClientError> {
         let mut entry = self.read_copy(pos, deadline).await?;
-        if asked.heads_only {
+        if asked.shows.is_without_data() {
             entry.data = Bytes::new();
         }
-        let entry_kind = entry.kind;
-        let entries = if asked.is_met(&entry) { vec![entry] } else { Vec::new() };
-        let trimmed = (entry_kind == EntryKind::Trimmed).then_some(pos);
-        Ok(StreamPart { entries, upto: LogPos(pos.0 + 1), trimmed })
+        let trimmed = (entry.kind == EntryKind::Trimmed).then_some(pos);
+        let mut part = P::default();
+        if asked.is_met(&entry) {
+            part.add_entry(entry);
+        }
+        part.settle(LogPos(pos.0 + 1), trimmed);
+        Ok(part)
     }
 
     /// What the units have of `range` up to the first hole or the end of what they gave, and the holes that were seen.
-    async fn scan_stream(
+    async fn scan_stream<P: Part>(
         self: &Rc<Self>,
         view: &View,
         asked: Asked,
         range: Range<LogPos>,
-    ) -> Result<(StreamPart, Vec<Hole>), ClientError> {
+    ) -> Result<(P, Vec<Hole>), ClientError> {
         let to = few_ranges(view, &range);
         let pieces = view.layout.pieces(range.start, to);
         let answers = self.ask_stripes(view, asked, &pieces).await?;
-        let mut share = Share { entries: Vec::new(), holes: Vec::new(), trimmed: Vec::new(), end: to };
+        let mut share = Share::new(to);
         for (nth, (piece, answer)) in pieces.iter().zip(answers).enumerate() {
             share.add((nth, piece), answer)?;
         }
-        let Share { mut entries, holes, trimmed, end } = share;
-        entries.sort_unstable_by_key(|entry| entry.pos);
-        entries.retain(|entry| entry.pos < end);
-        let trimmed =
-            trimmed.iter().filter_map(|&(nth, addrs)| highest_below(&pieces[nth], addrs, end)).max();
-        Ok((StreamPart { entries, upto: end, trimmed }, holes))
+        Ok(share.put_together(&pieces))
     }
 
     /// Asks every stripe at the same time.
@@ -217,21 +240,6 @@ impl Inner {
     }
 }
 
-/// The highest position below `end` of addresses of a piece. Positions of a stripe ascend with its addresses.
-fn highest_below(piece: &Piece<'_>, addrs: AddrRange, end: LogPos) -> Option<LogPos> {
-    let is_below = |addr: u64| piece.find(Addr(addr)).is_some_and(|pos| pos < end);
-    let (mut first, mut past) = (addrs.start.0, addrs.end.0);
-    while first < past {
-        let middle = first + (past - first) / 2;
-        if is_below(middle) {
-            first = middle + 1;
-        } else {
-            past = middle;
-        }
-    }
-    (first > addrs.start.0).then(|| piece.find(Addr(first - 1))).flatten()
-}
-
 /// Where to end, so that not too many stripes are asked: where a range of the layout ends.
 fn few_ranges(view: &View, range: &Range<LogPos>) -> LogPos {
     let mut stripes = 0;
@@ -243,86 +251,4 @@ fn few_ranges(view: &View, range: &Range<LogPos>) -> LogPos {
         }
     }
     range.end
-}
-
-/// What a unit has answered.
-pub(super) struct Answer {
-    pub(super) runs: ReceivedRuns,
-    pub(super) is_heads_only: bool,
-    pub(super) data: Bytes,
-    pub(super) origin: Origin,
-}
-
-/// Answers that are put together.
-struct Share {
-    entries: Vec<Entry>,
-    holes: Vec<Hole>,
-    /// Addresses that are trimmed, each with the number of its piece.
-    trimmed: Vec<(usize, AddrRange)>,
-    /// Nothing at or past this position is known for sure.
-    end: LogPos,
-}
-
-impl Share {
-    fn add(&mut self, (nth, piece): (usize, &Piece<'_>), answer: Answer) -> Result<(), ClientError> {
-        let Answer { runs, is_heads_only, mut data, origin } = answer;
-        let mut next = piece.addrs.start;
-        for run in runs.runs() {
-            // An answer has no gap: what comes after one counts for nothing.
-            if run.addr != next {
-                break;
-            }
-            next = run.range().end;
-            match run.state {
-                StateRef::Unwritten => {
-                    let addrs = run.range();
-                    self.end = self.end.min(piece.find(addrs.start).unwrap_or(self.end));
-                    self.holes.push(Hole { replicas: piece.replicas.to_vec(), addrs });
-                }
-                StateRef::Data { meta, table, .. } => {
-                    let data = (!is_heads_only).then_some(&mut data);
-                    take_entries(
-                        &run,
-                        meta,
-                        table,
-                        data,
-                        origin,
-                        |addr| piece.find(addr),
-                        &mut self.entries,
-                    )?;
-                }
-                StateRef::Junk { .. } => {}
-                StateRef::Trimmed => self.trimmed.push((nth, run.range())),
-            }
-        }
-        if next < piece.addrs.end {
-            self.end = self.end.min(piece.find(next).unwrap_or(self.end));
-        }
-        Ok(())
-    }
-}
-
-/// The entries of a run, their data off the front of `data` if there is any.
-pub(super) fn take_entries(
-    run: &RunRef<'_>,
-    meta: &[u8],
-    table: &[u8],
-    mut data: Option<&mut Bytes>,
-    origin: Origin,
-    position: impl Fn(Addr) -> Option<LogPos>,
-    entries: &mut Vec<Entry>,
-) -> Result<(), ClientError> {
-    let malformed = |error| origin.failed(MessageError::Malformed { kind: Kind::StreamRuns, error }.into());
-    let meta = EntryMeta::decode(meta).map_err(malformed)?;
-    for (nth, (len, checksum)) in (0..).zip(table_entries(table)) {
-        let addr = Addr(run.addr.0 + nth);
-        let own = data.as_mut().map(|data| data.split_to(len));
-        let Some(pos) = position(addr) else { continue };
-        if own.as_ref().is_some_and(|own| crc32c::crc32c(own) != checksum) {
-            return Err(ClientError::Damaged { pos });
-        }
-        let streams = meta.places_at(addr, pos);
-        entries.push(Entry { pos, kind: EntryKind::Data, streams, data: own.unwrap_or_default() });
-    }
-    Ok(())
 }

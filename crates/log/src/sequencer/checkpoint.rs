@@ -16,10 +16,12 @@ const MAGIC: [u8; 4] = *b"ITsc";
 const VERSION: u16 = 1;
 /// Bytes of a chunk without streams.
 const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 24;
-/// Bytes of a stream in a chunk.
-const STREAM_BYTES: usize = 32;
-/// The last log position of a stream that has none, encoded.
-const NO_LAST: u64 = u64::MAX;
+/// Bytes of a stream's id in a chunk; two numbers follow, each of as many bytes as the largest of the chunk needs.
+const ID_BYTES: usize = 16;
+/// Bytes of a number at the most.
+const NUMBER_BYTES: usize = 8;
+/// Bytes of a stream in a chunk at the most.
+const STREAM_MAX_BYTES: usize = ID_BYTES + 2 * NUMBER_BYTES;
 
 /// A chunk of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub struct Checkpointing {
 impl Checkpointing {
     /// A checkpoint that begins at `from`, the sequencer's next position, in chunks of at most `chunk_bytes`.
     pub(super) fn new(from: LogPos, chunk_bytes: usize) -> Self {
-        let streams_max = (chunk_bytes.saturating_sub(HEAD_BYTES) / STREAM_BYTES).max(1);
+        let streams_max = (chunk_bytes.saturating_sub(HEAD_BYTES) / STREAM_MAX_BYTES).max(1);
         Self { from, number: 0, after: None, streams_max }
     }
 
@@ -66,16 +68,21 @@ impl Checkpointing {
 impl Chunk {
     /// Its entry.
     pub fn encode(&self) -> Bytes {
+        let next_bytes = bytes_of(self.streams.iter().map(|(_, tail)| tail.next.0));
+        let last_bytes = bytes_of(self.streams.iter().map(|(_, tail)| last_number(tail.last)));
         record::encode(MAGIC, VERSION, |out| {
             out.put_u64_le(self.from.0);
             out.put_u32_le(self.number);
             out.put_u32_le(self.is_last.into());
             out.put_u32_le(self.streams.len() as u32);
-            out.put_u32_le(0);
+            out.put_u8(next_bytes as u8);
+            out.put_u8(last_bytes as u8);
+            out.put_u16_le(0);
+            out.reserve(self.streams.len() * (ID_BYTES + next_bytes + last_bytes));
             for (stream, tail) in &self.streams {
                 out.put_u128_le(stream.0);
-                out.put_u64_le(tail.next.0);
-                out.put_u64_le(tail.last.map_or(NO_LAST, |pos| pos.0));
+                out.put_slice(&tail.next.0.to_le_bytes()[..next_bytes]);
+                out.put_slice(&last_number(tail.last).to_le_bytes()[..last_bytes]);
             }
         })
     }
@@ -92,38 +99,67 @@ impl Chunk {
             other => return Err(invalid("last chunk", other.into(), "0 or 1").into()),
         };
         let count = decoder.u32("stream count")? as usize;
-        let reserved = decoder.u32("chunk reserved")?;
+        let next_bytes = number_bytes(&mut decoder)?;
+        let last_bytes = number_bytes(&mut decoder)?;
+        let reserved = decoder.u16("chunk reserved")?;
         if reserved != 0 {
             return Err(invalid("chunk reserved", reserved.into(), "0").into());
         }
-        let mut streams = Vec::with_capacity(count.min(decoder.left() / STREAM_BYTES));
-        for _ in 0..count {
-            let stream = StreamId(decoder.u128("stream")?);
-            let next = StreamPos(decoder.u64("next stream position")?);
-            let last = Some(decoder.u64("last position")?).filter(|&pos| pos != NO_LAST).map(LogPos);
-            streams.push((stream, StreamTail { next, last }));
-        }
+        let stream_bytes = ID_BYTES + next_bytes + last_bytes;
+        let encoded = decoder.bytes("streams", count.saturating_mul(stream_bytes))?;
         decoder.finish()?;
+        let stream = |encoded: &[u8]| {
+            let (id, numbers) = encoded.split_at(ID_BYTES);
+            let (next, last) = numbers.split_at(next_bytes);
+            let id = StreamId(u128::from_le_bytes(id.try_into().expect("as many bytes as an id has")));
+            let last = number_of(last).checked_sub(1).map(LogPos);
+            (id, StreamTail { next: StreamPos(number_of(next)), last })
+        };
+        let streams = encoded.chunks_exact(stream_bytes).map(stream).collect();
         Ok(Self { from, number, is_last, streams })
     }
+}
+
+/// A last log position as a number: 0 if there is none, else one more than it.
+fn last_number(last: Option<LogPos>) -> u64 {
+    last.map_or(0, |last| last.0.saturating_add(1))
+}
+
+/// Bytes that the largest of these numbers needs.
+fn bytes_of(numbers: impl Iterator<Item = u64>) -> usize {
+    let zeros = numbers.map(u64::leading_zeros).min().unwrap_or(u64::BITS);
+    NUMBER_BYTES - zeros as usize / 8
+}
+
+fn number_bytes(decoder: &mut Decoder<'_>) -> Result<usize, DecodeError> {
+    match decoder.u8("bytes of a number")? {
+        count if usize::from(count) <= NUMBER_BYTES => Ok(count.into()),
+        other => Err(invalid("bytes of a number", other.into(), "at most 8")),
+    }
+}
+
+/// A number of at most 8 bytes.
+fn number_of(encoded: &[u8]) -> u64 {
+    encoded.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
     DecodeError::Invalid { field, found, expected }
 }
 
-/// The checkpoint that these chunks are, if every one of it is there; they come in the order of the log, perhaps with others.
-pub fn complete(chunks: &[Chunk], from: LogPos) -> Option<KnownStreams> {
-    let mut known = KnownStreams::default();
+/// Where streams end by the checkpoint that was begun at `from`, if every chunk of it is among these; they come in the order of the log,
+/// perhaps with others. In the order of the streams' ids, for [`KnownStreams::noted`].
+pub fn complete(chunks: Vec<Chunk>, from: LogPos) -> Option<Vec<(StreamId, StreamTail)>> {
+    let mut tails = Vec::with_capacity(chunks.iter().map(|chunk| chunk.streams.len()).sum());
     let mut wanted = 0;
-    for chunk in chunks.iter().filter(|chunk| chunk.from == from) {
+    for chunk in chunks.into_iter().filter(|chunk| chunk.from == from) {
         if chunk.number != wanted {
             continue;
         }
-        chunk.streams.iter().for_each(|&(stream, tail)| known.note_tail(stream, tail));
+        tails.extend(chunk.streams);
         wanted += 1;
         if chunk.is_last {
-            return Some(known);
+            return Some(tails);
         }
     }
     None
@@ -142,7 +178,7 @@ mod tests {
     }
 
     fn chunks(known: &KnownStreams, streams_max: usize) -> Vec<Chunk> {
-        let mut making = Checkpointing::new(LogPos(70), HEAD_BYTES + streams_max * STREAM_BYTES);
+        let mut making = Checkpointing::new(LogPos(70), HEAD_BYTES + streams_max * STREAM_MAX_BYTES);
         let mut chunks = vec![making.next(known)];
         while !chunks[chunks.len() - 1].is_last {
             chunks.push(making.next(known));
@@ -159,7 +195,7 @@ mod tests {
             let read: Result<Vec<Chunk>, _> =
                 made.iter().map(|chunk| Chunk::decode(&chunk.encode())).collect();
             assert_eq!(read.as_ref(), Ok(&made));
-            assert_eq!(complete(&made, LogPos(70)), Some(known));
+            assert_eq!(complete(made, LogPos(70)).map(KnownStreams::noted), Some(known));
         }
     }
 
@@ -170,9 +206,19 @@ mod tests {
         for missing in 0..made.len() {
             let mut rest = made.clone();
             rest.remove(missing);
-            assert_eq!(complete(&rest, LogPos(70)), None, "without {missing}");
+            assert_eq!(complete(rest, LogPos(70)), None, "without {missing}");
         }
-        assert_eq!(complete(&made, LogPos(71)), None);
+        assert_eq!(complete(made, LogPos(71)), None);
+    }
+
+    #[test]
+    fn numbers_of_any_length_come_back() {
+        for number in [0, 1, 255, 256, 65_535, 1 << 24, u64::MAX - 2] {
+            let tail = StreamTail { next: StreamPos(number), last: number.checked_sub(1).map(LogPos) };
+            let streams = vec![(StreamId(7), tail), (StreamId(u128::MAX), StreamTail::default())];
+            let chunk = Chunk { from: LogPos(number), number: 3, is_last: true, streams };
+            assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
+        }
     }
 
     #[test]

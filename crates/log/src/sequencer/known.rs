@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::entry::StreamPlace;
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::StreamTail;
 
@@ -26,16 +25,17 @@ impl KnownStreams {
         Self { tails, unseen: LogPos(0) }
     }
 
-    /// An entry stands at `pos`, with this place in a stream.
-    pub fn note(&mut self, place: &StreamPlace, pos: LogPos) {
-        let next = StreamPos(place.position.0.saturating_add(1));
-        self.note_tail(place.stream, StreamTail { next, last: Some(pos) });
-    }
-
-    /// A stream ends there or later.
-    pub fn note_tail(&mut self, stream: StreamId, tail: StreamTail) {
-        let known = self.tails.entry(stream).or_default();
-        *known = StreamTail { next: known.next.max(tail.next), last: known.last.max(tail.last) };
+    /// Each stream ends where the highest of these say, or later. They come in any order, soonest if most of them are in that of the ids.
+    pub fn noted(mut tails: Vec<(StreamId, StreamTail)>) -> Self {
+        tails.sort_by_key(|(stream, _)| *stream);
+        tails.dedup_by(|(stream, tail), (before, known)| {
+            let is_same = stream == before;
+            if is_same {
+                *known = StreamTail { next: known.next.max(tail.next), last: known.last.max(tail.last) };
+            }
+            is_same
+        });
+        Self::of(tails.into_iter().collect())
     }
 
     /// Of what stood below `end` something was trimmed without having been seen.
@@ -102,30 +102,22 @@ mod tests {
     const A: StreamId = StreamId(300);
     const B: StreamId = StreamId(301);
 
-    fn place(stream: StreamId, position: u64) -> StreamPlace {
-        StreamPlace { stream, position: StreamPos(position), previous: None }
-    }
-
     fn tail(next: u64, last: u64) -> StreamTail {
         StreamTail { next: StreamPos(next), last: Some(LogPos(last)) }
     }
 
     #[test]
     fn what_is_known_is_the_highest_that_was_noted_in_any_order() {
-        let mut known = KnownStreams::default();
-        known.note_tail(A, tail(7, 40));
-        known.note(&place(A, 3), LogPos(20));
-        known.note(&place(B, 0), LogPos(41));
-        let known = known.below(LogPos(50));
-        assert_eq!((known.tail(A), known.tail(B)), (tail(7, 40), tail(1, 41)));
+        let noted = vec![(B, tail(1, 41)), (A, tail(7, 40)), (A, tail(4, 20)), (A, tail(2, 43))];
+        let known = KnownStreams::noted(noted).below(LogPos(50));
+        assert_eq!((known.tail(A), known.tail(B)), (tail(7, 43), tail(1, 41)));
         assert_eq!(known.tail(StreamId(302)), StreamTail::default());
     }
 
     #[test]
     fn a_stream_of_which_entries_were_trimmed_unseen_reuses_no_position() {
         // The trimmed ones may have been in any stream, at any position below their log position.
-        let mut known = KnownStreams::default();
-        known.note(&place(A, 3), LogPos(20));
+        let mut known = KnownStreams::noted(vec![(A, tail(4, 20))]);
         known.note_unseen(LogPos(30));
         let known = known.below(LogPos(50));
         assert_eq!(known.tail(A), tail(30, 20));
@@ -135,8 +127,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_counts_lost_tokens_is_cut_to_the_decided_tail() {
-        let mut known = KnownStreams::default();
-        known.note_tail(A, tail(9, 70));
+        let known = KnownStreams::noted(vec![(A, tail(9, 70))]);
         assert_eq!(known.below(LogPos(50)).tail(A), tail(9, 49));
     }
 }

@@ -19,6 +19,7 @@ mod follower;
 mod forming;
 mod forward;
 mod layouts;
+mod learn_streams;
 mod leases;
 mod local;
 mod node;
@@ -27,8 +28,10 @@ pub mod register;
 mod relay;
 mod reply;
 mod streams;
+mod tasks;
 mod unit_drives;
 mod unit_shell;
+mod watch;
 
 pub use caches::CacheOptions;
 pub use cluster::{ClusterNode, NodeEnd, NodeOptions};

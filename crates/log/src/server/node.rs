@@ -20,7 +20,9 @@ use super::leases::Leases;
 use super::relay::Relay;
 use super::reply::{ReplyRoute, UnderWay};
 use super::streams::{CheckpointOptions, StreamKeeper};
+use super::tasks::Tasks;
 use super::unit_shell::{Route, UnitShell};
+use super::watch;
 use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
@@ -188,10 +190,15 @@ impl Node {
     pub(super) fn serve(self: &Rc<Self>, listener: Listener) -> TaskHandle<()> {
         let node = Rc::clone(self);
         self.env.spawn(async move {
-            let connections = Rc::new(Connections::default());
+            let connections = Rc::new(Tasks::default());
             loop {
                 match listener.accept().await {
-                    Ok(conn) => connections.serve(&node, conn),
+                    Ok(conn) => {
+                        add(&node.counters.connections, 1);
+                        let node = Rc::clone(&node);
+                        let env = node.env.clone();
+                        connections.spawn(&env, async move { serve_connection(&node, conn).await });
+                    }
                     Err(error) => {
                         // Out of descriptors, most likely: those in use will be closed, those who wait are not lost.
                         tracing::warn!(node = node.id.0, %error, "a connection could not be accepted");
@@ -219,6 +226,7 @@ impl Node {
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
         let is_full = self.sequencer.borrow().as_ref().is_some_and(Sequencer::is_full);
         counters.push(("appends_refused_full".to_owned(), u64::from(is_full)));
+        counters.push(("streams_watched".to_owned(), self.streams.watchers().len() as u64));
         if let Some(unit) = self.unit.get() {
             counters.extend(unit.counters());
         }
@@ -238,36 +246,6 @@ impl Node {
     }
 }
 
-/// The tasks of open connections: all end when this is dropped.
-#[derive(Default)]
-struct Connections {
-    tasks: RefCell<BTreeMap<u64, TaskHandle<()>>>,
-    next: Cell<u64>,
-}
-
-impl Connections {
-    fn serve(self: &Rc<Self>, node: &Rc<Node>, conn: Conn) {
-        let number = self.next.get();
-        self.next.set(number + 1);
-        add(&node.counters.connections, 1);
-        let (node, connections) = (Rc::clone(node), Rc::downgrade(self));
-        let env = node.env.clone();
-        let task = env.spawn(async move {
-            serve_connection(&node, conn).await;
-            if let Some(connections) = connections.upgrade() {
-                connections.tasks.borrow_mut().remove(&number);
-            }
-        });
-        self.tasks.borrow_mut().insert(number, task);
-    }
-}
-
-impl Drop for Connections {
-    fn drop(&mut self) {
-        self.tasks.borrow().values().for_each(TaskHandle::abort);
-    }
-}
-
 async fn serve_connection(node: &Rc<Node>, conn: Conn) {
     let Conn { reader, writer } = conn;
     let peer = reader.peer_addr();
@@ -276,6 +254,7 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
         writer,
         under_way: Rc::default(),
         following: BTreeMap::new(),
+        waits: Rc::default(),
         greeted: false,
     };
     if let Err(why) = session.run(reader).await {
@@ -289,6 +268,8 @@ struct Session {
     writer: Writer,
     under_way: Rc<UnderWay>,
     following: BTreeMap<RequestId, Following>,
+    /// Requests that wait for something to come.
+    waits: Rc<Tasks>,
     greeted: bool,
 }
 
@@ -427,6 +408,7 @@ impl Session {
         match request {
             Request::Token(token) => self.grant(head, token),
             Request::Check(check) => self.check(head, &check),
+            Request::WatchStream(asked) => watch::watch(&self.node, &self.waits, self.route(head), asked),
             Request::GetStatus(GetStatus) => self.route(head).send_in(self.node.epoch(), &self.node.status()),
             Request::GetLayout(GetLayout { epoch }) => match &self.node.layouts {
                 Some(layouts) => layouts.get(self.route(head), epoch),
@@ -479,7 +461,7 @@ impl Session {
         };
         match request {
             Request::Read(read) => unit.read(self.route(head), read),
-            Request::ReadStream(read) => unit.read_stream(self.route(head), read),
+            Request::ReadStream(read) => watch::read_stream(unit, &self.waits, self.route(head), read),
             Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
             Request::GetTrims(asked) => unit.trims(&self.route(head), asked.extent),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
@@ -516,6 +498,7 @@ impl Session {
                     Ok(grant) => {
                         self.node.counters.count_grant(&grant);
                         route.send(&grant);
+                        self.node.streams.watchers().granted(&token.groups);
                     }
                     Err(refusal) => route.refuse(refusal),
                 }
@@ -530,19 +513,10 @@ impl Session {
             Some(Err(refusal)) => return route.refuse(refusal),
             bounds => bounds.and_then(Result::ok).unwrap_or_default(),
         };
-        let mut tail = Tail { tail: None, extents, streams: Vec::new() };
-        match self.node.sequencer.borrow().as_ref().map(|sequencer| sequencer.tail(head.epoch)) {
-            Some(Ok(next)) => {
-                let streams = self.node.stream_tails(head.epoch, &check.streams);
-                match self.node.leases.check(head.epoch).and(streams) {
-                    Ok(streams) => tail = Tail { tail: Some(next), streams, ..tail },
-                    Err(refusal) => return route.refuse(refusal),
-                }
-            }
-            // Whoever asks the tail in an old epoch must learn that it is over.
-            Some(Err(refusal)) => return route.refuse(refusal),
-            None => {}
+        match self.node.tails(head.epoch, &check.streams) {
+            Some(Ok(tail)) => route.send(&Tail { extents, ..tail }),
+            Some(Err(refusal)) => route.refuse(refusal),
+            None => route.send(&Tail { tail: None, extents, streams: Vec::new() }),
         }
-        route.send(&tail);
     }
 }

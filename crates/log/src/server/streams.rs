@@ -9,6 +9,7 @@
 //! streams are granted meanwhile. (docs/protocol/streams.md)
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use ithaca_env::Env;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 
+use super::learn_streams::{Learnt, learn};
 use super::node::Node;
+use super::watch::Watchers;
 use crate::client::{Client, ClientError, ClientOptions};
 use crate::layout::{Layout, NodeState};
 use crate::limits;
 use crate::pos::{Epoch, LogPos, StreamId};
-use crate::sequencer::checkpoint::{self, Chunk};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::stream::StreamTail;
 use crate::wire::Refusal;
@@ -33,8 +35,9 @@ const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 /// The wait before a checkpoint that failed is tried again.
 const CHECKPOINT_RETRY_WAIT: Duration = Duration::from_millis(500);
-/// Bytes of heads that are asked for in one piece.
-const HEADS_BYTES: usize = limits::READ_MAX_BYTES;
+
+/// Chunks of a checkpoint that are appended at the same time: a few megabytes.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// When checkpoints are made.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +59,7 @@ impl Default for CheckpointOptions {
 pub(super) struct StreamKeeper {
     shared: Rc<Shared>,
     task: RefCell<Option<TaskHandle<()>>>,
+    watchers: Rc<Watchers>,
 }
 
 /// What the task and those who ask share.
@@ -63,10 +67,20 @@ pub(super) struct StreamKeeper {
 struct Shared {
     /// Somebody needs to know where streams end.
     is_wanted: Cell<bool>,
-    /// As of the latest checkpoint: positions in streams that were granted, and the next position of the log.
-    at_checkpoint: Cell<(u64, LogPos)>,
+    latest: Cell<Latest>,
     /// Rings when there may be something to do.
     stirred: Notify,
+}
+
+/// The latest checkpoint, for a new one to be due.
+#[derive(Clone, Copy, Default)]
+struct Latest {
+    /// The next position of the log when it was begun.
+    from: LogPos,
+    /// Positions in streams since then that were learnt of from the log,
+    learnt: u64,
+    /// and how many this sequencer had granted at that time.
+    granted: u64,
 }
 
 impl Drop for StreamKeeper {
@@ -85,6 +99,7 @@ impl StreamKeeper {
             node: Rc::downgrade(node),
             layout: Rc::clone(layout),
             shared: Rc::clone(&self.shared),
+            client: RefCell::default(),
             options,
         };
         self.task.replace(Some(node.env.spawn(keeping.run())));
@@ -95,6 +110,12 @@ impl StreamKeeper {
         if let Some(task) = self.task.take() {
             task.abort();
         }
+        self.watchers.end();
+    }
+
+    /// Those who wait for streams to go on.
+    pub(super) fn watchers(&self) -> &Rc<Watchers> {
+        &self.watchers
     }
 
     /// Somebody was refused because the sequencer does not know of streams.
@@ -116,24 +137,27 @@ struct Keeping {
     node: Weak<Node>,
     layout: Rc<Layout>,
     shared: Rc<Shared>,
+    /// The node as a client, once it has been one.
+    client: RefCell<Option<Client>>,
     options: CheckpointOptions,
 }
 
 impl Keeping {
     async fn run(self) {
-        let mut chunks = Vec::new();
         if !self.with_sequencer(|sequencer| sequencer.knows_streams()).unwrap_or(true) {
             self.shared.stirred.until(|| self.shared.is_wanted.get().then_some(())).await;
-            chunks = self.learn().await;
+            self.learn().await;
         }
         loop {
             self.shared.stirred.until(|| self.is_due().then_some(())).await;
-            match self.make_checkpoint(&chunks).await {
-                Ok(made) => chunks = made,
-                Err(error) => {
-                    tracing::info!(epoch = self.layout.epoch.0, %error, "no checkpoint of streams");
-                    self.env.sleep(CHECKPOINT_RETRY_WAIT).await;
-                }
+            let made = match self.make_checkpoint().await {
+                // What is left of others does no harm, and goes when the next one is made.
+                Ok(before) => self.trim_older(before).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = made {
+                tracing::info!(epoch = self.layout.epoch.0, %error, "no checkpoint of streams");
+                self.env.sleep(CHECKPOINT_RETRY_WAIT).await;
             }
         }
     }
@@ -145,23 +169,24 @@ impl Keeping {
         sequencer.as_mut().filter(|sequencer| sequencer.epoch() == self.layout.epoch).map(then)
     }
 
-    /// Learns where streams end and tells the sequencer. Tries until it is done. Where the latest checkpoint stands.
-    async fn learn(&self) -> Vec<LogPos> {
+    /// Learns where streams end and tells the sequencer. Tries until it is done.
+    async fn learn(&self) {
         let (began, mut wait) = (self.env.now(), RETRY_MIN);
         loop {
             match self.try_learn().await {
-                Ok((known, from, chunks)) => {
+                Ok((known, latest)) => {
                     let took = self.env.now().since(began);
                     tracing::info!(
                         epoch = self.layout.epoch.0,
                         streams = known.len(),
-                        from = from.0,
+                        from = latest.from.0,
+                        entries = latest.learnt,
                         ?took,
                         "streams are known"
                     );
                     self.with_sequencer(|sequencer| sequencer.learn_streams(known));
-                    self.shared.at_checkpoint.set((0, from));
-                    return chunks;
+                    self.shared.latest.set(latest);
+                    return;
                 }
                 Err(error) => {
                     tracing::info!(epoch = self.layout.epoch.0, %error, "streams are not known yet");
@@ -172,31 +197,19 @@ impl Keeping {
         }
     }
 
-    /// What is known of streams, from where on entries were looked at, and where the chunks of the checkpoint before stand.
-    async fn try_learn(&self) -> Result<(KnownStreams, LogPos, Vec<LogPos>), ClientError> {
+    /// What is known of streams, by the latest checkpoint and the entries since.
+    async fn try_learn(&self) -> Result<(KnownStreams, Latest), ClientError> {
         let (client, tail) = (self.client().await?, self.layout.tail());
         client.knows_tail(tail);
-        let (mut known, mut from, chunks) = latest_checkpoint(&client, tail).await?;
-        if from < self.layout.start() {
-            known.note_unseen(self.layout.start());
-            from = self.layout.start();
-        }
-        let mut next = from;
-        while next < tail {
-            let part = client.stream_heads(next..tail, HEADS_BYTES).await?;
-            for entry in &part.entries {
-                entry.streams.iter().for_each(|place| known.note(place, entry.pos));
-            }
-            if let Some(trimmed) = part.trimmed {
-                known.note_unseen(LogPos(trimmed.0 + 1));
-            }
-            next = part.upto;
-        }
-        Ok((known.below(tail), from, chunks))
+        let Learnt { known, from, entries } = learn(&client, self.layout.start()..tail).await?;
+        Ok((known.below(tail), Latest { from, learnt: entries, granted: 0 }))
     }
 
     /// A client of the cluster that fills holes at once: nobody writes in the epoch before any more.
     async fn client(&self) -> Result<Client, ClientError> {
+        if let Some(client) = self.client.borrow().as_ref() {
+            return Ok(client.clone());
+        }
         let serving = self.layout.nodes.iter().filter(|node| node.state != NodeState::Out);
         let endpoints = serving.filter_map(|node| node.address.parse().ok()).collect();
         let options = ClientOptions {
@@ -205,24 +218,27 @@ impl Keeping {
             hole_wait: Duration::ZERO,
             ..ClientOptions::default()
         };
-        Client::connect(&self.env, options).await
+        let client = Client::connect(&self.env, options).await?;
+        self.client.replace(Some(client.clone()));
+        Ok(client)
     }
 
     /// Whether it is time for a checkpoint.
     fn is_due(&self) -> bool {
         let epoch = self.layout.epoch;
-        let (before, from) = self.shared.at_checkpoint.get();
+        let Latest { from, learnt, granted: before } = self.shared.latest.get();
         self.with_sequencer(|sequencer| {
             let (count, granted) = sequencer.count_streams();
             let positions = sequencer.tail(epoch).map_or(0, |tail| tail.0.saturating_sub(from.0));
-            let is_much = granted.saturating_sub(before) >= self.options.every_count + count as u64 / 8;
+            let since = learnt + granted.saturating_sub(before);
+            let is_much = since >= self.options.every_count + count as u64 / 8;
             count > 0 && (is_much || positions >= self.options.positions_max)
         })
         .unwrap_or(false)
     }
 
-    /// Makes a checkpoint, and trims the one before, whose chunks stand at `before`, once it is there. Where its own chunks stand.
-    async fn make_checkpoint(&self, before: &[LogPos]) -> Result<Vec<LogPos>, ClientError> {
+    /// Makes a checkpoint: the log position that was granted for the stream of checkpoints before its first chunk.
+    async fn make_checkpoint(&self) -> Result<Option<LogPos>, ClientError> {
         let client = self.client().await?;
         let chunk_bytes = client.entry_max_bytes();
         let begun = self.with_sequencer(|sequencer| {
@@ -230,54 +246,39 @@ impl Keeping {
             let next = sequencer.tail(self.layout.epoch).unwrap_or_default();
             (sequencer.begin_checkpoint(chunk_bytes), granted, next)
         });
-        let Some((Some(mut making), granted, next)) = begun else { return Err(ClientError::Closed) };
-        let mut chunks = Vec::new();
-        loop {
-            let chunk = self.with_sequencer(|sequencer| sequencer.next_chunk(&mut making)).flatten();
-            let Some(chunk) = chunk else { return Err(ClientError::Closed) };
-            let placed = client.append_to(&[StreamId::SEQUENCER], chunk.encode()).await?;
-            chunks.push(placed.pos);
-            if chunk.is_last {
-                break;
+        let Some((Some(mut making), granted, from)) = begun else { return Err(ClientError::Closed) };
+        let (mut before, mut count, mut under_way) = (None, 0, VecDeque::new());
+        let mut is_last = false;
+        while !is_last || !under_way.is_empty() {
+            if !is_last && under_way.len() < CHUNKS_AT_ONCE {
+                let chunk = self.with_sequencer(|sequencer| sequencer.next_chunk(&mut making)).flatten();
+                let Some(chunk) = chunk else { return Err(ClientError::Closed) };
+                under_way.push_back(client.append_to(&[StreamId::SEQUENCER], chunk.encode()));
+                is_last = chunk.is_last;
+                continue;
             }
+            let Some(append) = under_way.pop_front() else { break };
+            let placed = append.await?;
+            if count == 0 {
+                before = placed.places.first().and_then(|place| place.previous);
+            }
+            count += 1;
         }
-        self.shared.at_checkpoint.set((granted + chunks.len() as u64, next));
-        for &pos in before {
+        self.shared.latest.set(Latest { from, learnt: 0, granted: granted + count });
+        Ok(before)
+    }
+
+    /// Trims every chunk from `before` down: of the checkpoint before, and what a crash has left of any. The lowest goes first, so that below
+    /// one that is trimmed there is none.
+    async fn trim_older(&self, before: Option<LogPos>) -> Result<(), ClientError> {
+        let client = self.client().await?;
+        let look_max = 2 * self.options.positions_max;
+        let older = client.positions_down(StreamId::SEQUENCER, before, look_max).await?;
+        for &pos in older.iter().rev() {
             client.trim(pos).await?;
         }
-        Ok(chunks)
+        Ok(())
     }
-}
-
-/// The latest checkpoint below `tail` that is whole: what it says, the position at which it was begun, and where its chunks stand. If there
-/// is none, nothing, from the beginning on.
-async fn latest_checkpoint(
-    client: &Client,
-    tail: LogPos,
-) -> Result<(KnownStreams, LogPos, Vec<LogPos>), ClientError> {
-    let mut below = tail;
-    while let Some(last) = client.last_before(StreamId::SEQUENCER, below).await? {
-        below = last.pos;
-        // What is no chunk that this version knows does not count.
-        let Ok(Chunk { from, .. }) = Chunk::decode(&last.data) else { continue };
-        let (mut chunks, mut positions, mut next) = (Vec::new(), Vec::new(), from);
-        while next <= last.pos {
-            let part =
-                client.read_stream(StreamId::SEQUENCER, next..LogPos(last.pos.0 + 1), HEADS_BYTES).await?;
-            for entry in &part.entries {
-                if let Ok(chunk) = Chunk::decode(&entry.data) {
-                    chunks.push(chunk);
-                    positions.push(entry.pos);
-                }
-            }
-            next = part.upto;
-        }
-        if let Some(known) = checkpoint::complete(&chunks, from) {
-            return Ok((known, from, positions));
-        }
-        below = from.min(last.pos);
-    }
-    Ok((KnownStreams::default(), LogPos(0), Vec::new()))
 }
 
 impl Node {

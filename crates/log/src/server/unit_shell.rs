@@ -1,6 +1,7 @@
 //! A log unit at work: the core's effects carried out on a chain, and its reads served.
 
 mod complete;
+mod heads;
 mod read;
 mod streams;
 mod traffic;
@@ -214,6 +215,11 @@ impl UnitShell {
     /// Rings when the watermark may have moved.
     pub(super) fn advanced(&self) -> &Notify {
         &self.advanced
+    }
+
+    /// Where it runs.
+    pub(super) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// Every address from `from` up to here is resolved and durable.

@@ -28,6 +28,7 @@ mod space;
 mod status;
 mod stream;
 mod token;
+mod watch;
 mod write;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use space::{Fill, Filled, GetTrims, Trim, Trimmed, Trims};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
 pub use stream::{ReadStream, StreamRuns, Wanted};
 pub use token::{Grant, GroupGrant, Token, TokenGroup};
+pub use watch::WatchStream;
 pub use write::{Write, Written, encode_write_head};
 
 use bytes::{Bytes, BytesMut};
@@ -156,6 +158,7 @@ messages! {
     GetTrims = 0x0015,
     ChangeCluster = 0x0016,
     ReadStream = 0x0017,
+    WatchStream = 0x0018,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -224,7 +227,7 @@ direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
     Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
-    ChangeCluster, ReadStream
+    ChangeCluster, ReadStream, WatchStream
 }
 
 direction! {

@@ -21,7 +21,7 @@ pub enum Wanted {
 /// Reads what of some addresses belongs to a stream. Epochs, leases and what is committed are as of [`super::Read`].
 ///
 /// Body: `limit_bytes u32`, `flags u8` (1: committed, 2: heads only, 4: every stream, 8: the last entry only), `reserved u8`,
-/// `reserved u16`, `stream u128` (0 with every stream), then ranges: `count u32`, and for each `start u64`, `end u64`.
+/// `wait_ms u16`, `stream u128` (0 with every stream), then ranges: `count u32`, and for each `start u64`, `end u64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadStream {
     /// Stop after this many bytes of body and data; at least one entry is returned if there is one. At most
@@ -33,6 +33,9 @@ pub struct ReadStream {
     pub heads_only: bool,
     /// Whether only the last entry is wanted: the unit looks from the end of the range down. There is one range then.
     pub last_only: bool,
+    /// While the first address holds nothing the unit waits so many milliseconds, at most [`limits::STREAM_WAIT_MAX_MS`], before it answers;
+    /// 0, and it answers at once.
+    pub wait_ms: u16,
     /// Whose entries.
     pub wanted: Wanted,
     /// Where to look, no range empty; at most [`limits::RANGES_MAX_COUNT`].
@@ -111,7 +114,7 @@ impl Message for ReadStream {
                 | flag(self.last_only, LAST_ONLY),
         );
         out.put_u8(0);
-        out.put_u16_le(0);
+        out.put_u16_le(self.wait_ms);
         out.put_u128_le(stream.0);
         encode_ranges(&self.ranges, out);
     }
@@ -126,7 +129,8 @@ impl Message for ReadStream {
             return Err(DecodeError::Invalid { field, found, expected: "at most 15" });
         }
         zero("stream read reserved", decoder.u8("stream read reserved")?.into())?;
-        zero("stream read reserved", decoder.u16("stream read reserved")?.into())?;
+        let wait_ms = decoder.u16("wait of a stream read")?;
+        at_most("wait of a stream read", wait_ms.into(), limits::STREAM_WAIT_MAX_MS.into(), "at most 10000")?;
         let (low, high) = (decoder.u64("stream")?, decoder.u64("stream")?);
         let stream = StreamId(u128::from(high) << 64 | u128::from(low));
         let wanted = match flags & EVERY_STREAM {
@@ -150,6 +154,6 @@ impl Message for ReadStream {
             });
         }
         let (committed, heads_only) = (flags & COMMITTED != 0, flags & HEADS_ONLY != 0);
-        Ok(Self { limit_bytes, committed, heads_only, last_only, wanted, ranges })
+        Ok(Self { limit_bytes, committed, heads_only, last_only, wait_ms, wanted, ranges })
     }
 }

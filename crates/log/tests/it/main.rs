@@ -4,12 +4,14 @@
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `elsewhere`: reads while the last replica is silent, and after a seal.
+//! * `gates`: nodes behind gates, for the tests of what is lost or late on the way to them.
 //! * `full`: nodes without room.
 //! * `holes`: positions that were granted and never written.
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
 //! * `refusals`: what is refused, and how it is said.
+//! * `stream_waits`: following a stream, and what is asked for it.
 //! * `streams`: reading streams.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `repair`: copies that were lost, and come from another replica.
@@ -18,6 +20,7 @@
 mod cluster;
 mod elsewhere;
 mod full;
+mod gates;
 mod holes;
 mod lost;
 mod modes;
@@ -27,6 +30,7 @@ mod repair;
 mod replicas;
 mod restart;
 mod stream_appends;
+mod stream_waits;
 mod streams;
 mod whole;
 mod worlds;

@@ -7,6 +7,7 @@ use ithaca_env::Env;
 use ithaca_log::client::{AppendTo, Client, ClientError, Placed, StreamsError};
 use ithaca_log::entry::StreamPlace;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
+use ithaca_log::sequencer::checkpoint::Chunk;
 use ithaca_log::server::{LocalCluster, LocalOptions};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
@@ -158,6 +159,56 @@ fn a_restarted_cluster_grants_no_stream_position_twice_with_and_without_checkpoi
                     env.yield_now().await;
                 }
             }
+            drop(cluster);
+        });
+    }
+}
+
+/// Waits until nothing of the stream of checkpoints stands at or below `left`, and something above.
+async fn until_trimmed(env: &Env, client: &Client, left: LogPos) {
+    let deadline = env.now() + Duration::from_secs(20);
+    loop {
+        let held = held(client, StreamId::SEQUENCER).await;
+        if held.first().is_some_and(|&(_, pos)| pos > left.0) {
+            return;
+        }
+        assert!(env.now() < deadline, "chunks are left: {held:?}, up to {left}");
+        env.yield_now().await;
+    }
+}
+
+#[test]
+fn chunks_that_a_crash_left_go_when_the_next_checkpoint_is_whole() {
+    // Each would stay for ever, and with it its segment of the drive.
+    for is_restarted in [false, true] {
+        run(async |env, dir| {
+            let options = LocalOptions { checkpoint_every: 40, ..replicated(dir.path(), 3, 2) };
+            let (mut cluster, mut client) = start(&env, &options).await;
+            let fill = async |client: &Client| {
+                let appends = (0..60).map(|number| client.append_to(&[A], entry(number))).collect();
+                all(appends).await;
+            };
+            fill(&client).await;
+            until_trimmed(&env, &client, LogPos(0)).await;
+            // Two checkpoints that were begun and never ended, with a whole one below them and junk between them.
+            let mut left = LogPos(0);
+            for number in [0, 1, 0] {
+                let chunk = Chunk {
+                    from: client.check().await.expect("it serves").tail,
+                    number,
+                    is_last: false,
+                    streams: Vec::new(),
+                };
+                left = client.append_to(&[StreamId::SEQUENCER], chunk.encode()).await.expect("appended").pos;
+                let lost = client.tokens(1).await.expect("granted").start;
+                client.fill(lost).await.expect("filled");
+            }
+            if is_restarted {
+                drop((cluster, client));
+                (cluster, client) = start(&env, &options).await;
+            }
+            fill(&client).await;
+            until_trimmed(&env, &client, left).await;
             drop(cluster);
         });
     }

@@ -14,7 +14,7 @@ use super::{UnitShell, unreadable};
 use crate::entry::EntryMeta;
 use crate::limits;
 use crate::planted::PlantedBug;
-use crate::pos::{Addr, AddrRange, StreamId};
+use crate::pos::{Addr, AddrRange, Epoch, StreamId};
 use crate::server::reply::ReplyRoute;
 use crate::unit::{Found, Holding, StreamBlock, StreamFound};
 use crate::wire::{ReadStream, Refusal, Wanted};
@@ -55,14 +55,22 @@ impl UnitShell {
     /// Serves a read of a stream.
     pub(in crate::server) fn read_stream(self: &Rc<Self>, route: ReplyRoute, mut read: ReadStream) {
         self.traffic.read();
+        let end = read.ranges.last().map(|range| range.end);
         if let Err(refusal) = self.cut_to_readable(&route, &mut read.ranges, read.committed) {
             return route.refuse(refusal);
         }
+        let readable_end = read.ranges.last().map(|range| range.end);
+        if let Some(addr) = readable_end.filter(|_| read.last_only && readable_end != end) {
+            // What comes last is not known here.
+            let refused = self.check_epoch(route.epoch()).and(Err(Refusal::NotComplete { addr }));
+            return refused.unwrap_or_else(|refusal: Refusal| route.refuse(refusal));
+        }
         let shell = Rc::clone(self);
         self.env.spawn(async move {
-            let found = match read.last_only {
-                true => shell.find_last(&read).await,
-                false => shell.find_all(&read).await,
+            let found = match read.wanted {
+                _ if read.last_only => shell.find_last(&read).await,
+                Wanted::EveryStream if read.heads_only => shell.find_heads(&read).await,
+                _ => shell.find_all(&read).await,
             };
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
             match found.and_then(check) {
@@ -70,6 +78,13 @@ impl UnitShell {
                 Err(refusal) => route.refuse(refusal),
             }
         });
+    }
+
+    /// Whether a read of a stream need not wait: its first address is decided, or the epoch is over.
+    pub(in crate::server) fn is_decided(&self, epoch: Epoch, read: &ReadStream) -> bool {
+        let first = read.ranges.first().map(|range| AddrRange::new(range.start, Addr(range.start.0 + 1)));
+        let holds = |first| self.parts(first).iter().any(|(_, holding)| *holding != Holding::Unwritten);
+        self.check_epoch(epoch).is_err() || first.is_none_or(holds)
     }
 
     fn send_stream(&self, route: &ReplyRoute, found: &mut Found, heads_only: bool) {
@@ -337,7 +352,7 @@ impl UnitShell {
     }
 
     /// Adds addresses that the chain has no record of any more: trimmed meanwhile, or lost, and then that is the answer.
-    fn push_gone(&self, gone: AddrRange, found: &mut StreamFound) -> Result<(), Refusal> {
+    pub(super) fn push_gone(&self, gone: AddrRange, found: &mut StreamFound) -> Result<(), Refusal> {
         if !found.is_full()
             && let Some(gone) = self.trimmed_meanwhile(gone)?
         {
@@ -365,7 +380,7 @@ impl UnitShell {
     }
 
     /// Shows `visit` heads of runs with keys in `keys`, some at least, each once and in order; returns how far that is.
-    async fn visit_headings(
+    pub(super) async fn visit_headings(
         &self,
         keys: Range<u64>,
         mut visit: impl FnMut(Heading<'_>),
@@ -387,7 +402,7 @@ impl UnitShell {
 }
 
 /// A run without its data.
-fn head_of(heading: &Heading<'_>) -> Run {
+pub(super) fn head_of(heading: &Heading<'_>) -> Run {
     let table = Table::from_bytes(Bytes::copy_from_slice(heading.table)).expect("whole entries");
     Run {
         first_key: heading.keys.start,

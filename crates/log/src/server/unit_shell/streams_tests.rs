@@ -54,6 +54,7 @@ async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
         committed: false,
         heads_only: false,
         last_only: false,
+        wait_ms: 0,
         wanted: Wanted::Stream(STREAM),
         ranges: vec![(0..10).into()],
     };

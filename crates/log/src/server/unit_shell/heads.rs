@@ -1,0 +1,68 @@
+//! The heads of all entries of streams, for a sequencer that learns where streams end.
+//!
+//! Whoever asks for every stream is shown each record that names one, as it is stored: nothing is looked up by stream, so the unit's index
+//! has no part in it and is not filled with what is asked for once.
+
+use ithaca_chain::RunKind;
+
+use super::UnitShell;
+use super::streams::head_of;
+use crate::entry::EntryMeta;
+use crate::pos::{Addr, AddrRange};
+use crate::unit::{Found, Holding, StreamFound};
+use crate::wire::{ReadStream, Refusal};
+
+/// Looks at heads, a megabyte each, until the unit answers how far it came.
+const LOOKS_MAX: usize = 32;
+
+impl UnitShell {
+    /// The heads of what the ranges hold of streams, in order, as far as the limits go.
+    pub(super) async fn find_heads(&self, read: &ReadStream) -> Result<Found, Refusal> {
+        let mut found = StreamFound::new(read.limit_bytes, true);
+        let mut looks = LOOKS_MAX;
+        for range in &read.ranges {
+            for (part, holding) in self.parts(*range) {
+                match holding {
+                    Holding::Stored => self.push_stored_heads(part, &mut looks, &mut found).await?,
+                    other => found.push_other(part, other),
+                }
+                if found.is_full() || looks == 0 {
+                    return Ok(found.finish());
+                }
+            }
+        }
+        Ok(found.finish())
+    }
+
+    async fn push_stored_heads(
+        &self,
+        part: AddrRange,
+        looks: &mut usize,
+        found: &mut StreamFound,
+    ) -> Result<(), Refusal> {
+        let mut next = part.start;
+        while next < part.end && !found.is_full() && *looks > 0 {
+            *looks -= 1;
+            let mut runs = Vec::new();
+            let heading = |heading: ithaca_chain::Heading<'_>| {
+                let is_of_streams = heading.kind == RunKind::Data && EntryMeta::has_groups(heading.meta);
+                let head = is_of_streams.then(|| head_of(&heading));
+                runs.push((AddrRange::from(heading.keys), head));
+            };
+            let read_to = Addr(self.visit_headings(next.0..part.end.0, heading).await?);
+            for (addrs, head) in runs {
+                self.push_gone(AddrRange::new(next, addrs.start), found)?;
+                next = addrs.end;
+                match head {
+                    Some(head) => found.push_whole_head(head.view()),
+                    None => found.pass(addrs),
+                }
+            }
+            self.push_gone(AddrRange::new(next, read_to), found)?;
+            next = read_to;
+            // Others have their turn in between.
+            self.env.yield_now().await;
+        }
+        Ok(())
+    }
+}
