@@ -20,6 +20,7 @@ mod ithaca;
 mod plan;
 mod redis;
 mod report;
+mod restart_volume;
 mod side;
 mod socket;
 mod stale;
@@ -52,6 +53,9 @@ pub struct BenchArguments {
     /// Seconds of one side's slice.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Blocks of the volume of `restart-volume`.
+    #[arg(long, default_value_t = 16_000_000)]
+    blocks: u64,
     /// Where journals and logs lie while they are measured; removed afterwards.
     #[arg(long, default_value = "target/lab-data")]
     data: PathBuf,
@@ -84,13 +88,15 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     };
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
+    let with_restart = arguments.names.iter().any(|name| name == restart_volume::NAME);
     let with_any = with_chain
         || with_cluster
         || with_volume
         || with_transactions
         || with_socket
         || with_stale
-        || with_streams;
+        || with_streams
+        || with_restart;
     if benches.is_empty() && !with_any {
         let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
         let known = known.join(" ");
@@ -98,6 +104,7 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
             "no such bench; there are: bare {} {} {} {} {} {} {} {known}",
             chain::NAME,
             cluster::NAME,
+            restart_volume::NAME,
             socket::NAME,
             stale::NAME,
             streams::NAMES.join(" "),
@@ -125,6 +132,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     }
     if with_volume {
         all_met &= volume::run(arguments, &drive)?;
+    }
+    if with_restart {
+        all_met &= restart_volume::run(arguments, &drive)?;
     }
     if !benches.is_empty() {
         all_met &= run_servers(arguments, &benches, bare_only, &drive)?;

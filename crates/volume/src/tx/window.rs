@@ -31,6 +31,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// A commit was handed over: what it has written of each block, and what that is now.
+    #[inline(never)]
     pub(crate) fn add(&mut self, version: u64, writes: impl IntoIterator<Item = (u64, Fragments, Content)>) {
         let mut blocks = Vec::new();
         for (block, fragments, content) in writes {
@@ -48,6 +49,7 @@ impl Window {
     }
 
     /// Nobody reads from a snapshot below this version any more, and it is durable.
+    #[inline(never)]
     pub(crate) fn forget(&mut self, version: u64) {
         while let Some((version, blocks)) = self.commits.pop_front_if(|(first, _)| *first <= version) {
             for block in blocks {
