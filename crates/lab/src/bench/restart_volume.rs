@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
-use ithaca_volume::{Durability, Volume, VolumeOptions};
+use ithaca_volume::{Durability, TxOptions, Version, Volume, VolumeOptions};
 use rustix::fs::FallocateFlags;
 
+use super::volume::{TICKS, cpu_ticks, load};
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{median, thread_cpu_nanos};
@@ -32,8 +33,8 @@ const SEGMENTS_AT: u64 = 64 << 10;
 const KEPT_BYTES: u64 = 2 << 20;
 /// Closed segments that are left whole, the last ones.
 const WHOLE: u64 = 4;
-/// Blocks that are written between two looks at what is closed.
-const STRIDE: u64 = 1 << 15;
+/// Blocks of a commit while the volume is filled.
+const PIECE: u64 = 256;
 /// What is asked: seconds to `ready` in the median; bytes of memory a block, besides what a small volume takes and caches of fixed size.
 const READY_MAX_S: f64 = 2.0;
 const BLOCK_MAX_BYTES: u64 = 8;
@@ -53,6 +54,8 @@ enum Order {
 /// One restart.
 struct Restart {
     ready: Duration,
+    /// Processor time until then.
+    cpu_s: f64,
     resident_bytes: u64,
     peak_bytes: u64,
 }
@@ -61,20 +64,22 @@ struct Restart {
 pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     ithaca::build()?;
     let what = "time from the start of `ithaca volume serve` to `ready` after SIGKILL, and its memory then and at the most; every block of \
-                the volume is written once, alone and in no order, or in order in pieces of 1 MiB; the file system has been given back the data of closed segments";
-    let mut results =
-        Results::new(what, "blocks,order,round,flush_us,ready_s,resident_bytes,peak_bytes,bytes_a_block");
+                the volume is written once, in no order by transactions of 256, or in order in pieces of 1 MiB; the file system has been given back the data of closed segments";
+    let mut results = Results::new(
+        what,
+        "blocks,order,round,load,flush_us,ready_s,cpu_s,resident_bytes,peak_bytes,bytes_a_block",
+    );
     let small = measure(SMALL, Order::Sequential, arguments)?;
     let base = small.iter().map(|restart| restart.resident_bytes).max().unwrap_or(0);
     results.remark(&format!("a volume of {SMALL} blocks takes {base} bytes"));
     let mut all_met = true;
     for order in [Order::Random, Order::Sequential] {
         let restarts = measure(arguments.blocks, order, arguments)?;
-        for (round, Restart { ready, resident_bytes, peak_bytes }) in restarts.iter().enumerate() {
+        for (round, Restart { ready, cpu_s, resident_bytes, peak_bytes }) in restarts.iter().enumerate() {
             let a_block = resident_bytes.saturating_sub(base) as f64 / arguments.blocks as f64;
-            let (flush_us, ready_s) = (flush_probe_us(probe)?, ready.as_secs_f64());
+            let (flush_us, ready_s, load) = (flush_probe_us(probe)?, ready.as_secs_f64(), load());
             let row = format!(
-                "{},{order:?},{round},{flush_us:.0},{ready_s:.3},{resident_bytes},{peak_bytes},{a_block:.2}",
+                "{},{order:?},{round},{load},{flush_us:.0},{ready_s:.3},{cpu_s:.2},{resident_bytes},{peak_bytes},{a_block:.2}",
                 arguments.blocks
             );
             println!("{NAME} {row}");
@@ -91,8 +96,9 @@ fn judge(blocks: u64, order: Order, restarts: &[Restart], base: u64, results: &m
     let resident = restarts.iter().map(|restart| restart.resident_bytes).max().unwrap_or(u64::MAX);
     let most = base + BLOCK_MAX_BYTES * blocks + CACHES_MAX_BYTES;
     let met = ready_s < READY_MAX_S && resident <= most;
+    let cpu_s = median(restarts.iter().map(|restart| restart.cpu_s));
     let remark = format!(
-        "{order:?}: ready after {ready_s:.2} s, below {READY_MAX_S}; {resident} bytes of memory, at most {most}: {}",
+        "{order:?}: ready after {ready_s:.2} s, below {READY_MAX_S}, of which {cpu_s:.2} s of processor time; {resident} bytes of memory, at most {most}: {}",
         if met { "met" } else { "MISSED" }
     );
     println!("{NAME} {remark}");
@@ -129,28 +135,38 @@ async fn fill(env: Env, folder: &Path, blocks: u64, order: Order) -> io::Result<
     let drive = env.open_drive(open).await.map_err(io::Error::other)?;
     let volume = Volume::create(&env, vec![drive], options).await.map_err(io::Error::other)?;
     let file = File::options().write(true).open(&path)?;
-    let piece = if order == Order::Random { 1 } else { 256 };
-    let data = Bytes::from(vec![7; piece as usize * BLOCK_BYTES]);
+    let data = Bytes::from(vec![7; PIECE as usize * BLOCK_BYTES]);
     let mut given_back = 0;
-    for number in (0..blocks.next_power_of_two()).step_by(piece as usize) {
-        let block = match order {
-            Order::Random => number.wrapping_mul(SCATTER) % blocks.next_power_of_two(),
-            Order::Sequential => number,
-        };
-        if block < blocks {
-            let some = data.slice(..(blocks - block).min(piece) as usize * BLOCK_BYTES);
-            volume.write(block, some, Durability::Acknowledged).await.map_err(io::Error::other)?;
-        }
-        if number % STRIDE == 0 {
-            let closed = volume.info().chain.segments_closed;
-            while given_back + WHOLE < closed {
-                give_back(&file, SEGMENTS_AT + given_back * segment_bytes, segment_bytes)?;
-                given_back += 1;
+    for first in (0..blocks.next_power_of_two()).step_by(PIECE as usize) {
+        match order {
+            Order::Random => scattered(&volume, first, blocks, &data.slice(..BLOCK_BYTES)).await,
+            Order::Sequential if first >= blocks => break,
+            Order::Sequential => {
+                let some = data.slice(..(blocks - first).min(PIECE) as usize * BLOCK_BYTES);
+                volume.write(first, some, Durability::Acknowledged).await.map_err(io::Error::other)
             }
+        }?;
+        let closed = volume.info().chain.segments_closed;
+        while given_back + WHOLE < closed {
+            give_back(&file, SEGMENTS_AT + given_back * segment_bytes, segment_bytes)?;
+            given_back += 1;
         }
     }
     volume.flush().await.map_err(io::Error::other)?;
     Ok(())
+}
+
+/// Writes blocks from all over the volume, those with the numbers from `first` on in an order that is none, each a run of its own.
+async fn scattered(volume: &Volume, first: u64, blocks: u64, data: &Bytes) -> io::Result<Version> {
+    let tx = volume.begin(TxOptions { durability: Durability::Acknowledged, ..TxOptions::default() });
+    let tx = tx.map_err(io::Error::other)?;
+    for number in first..first + PIECE {
+        let block = number.wrapping_mul(SCATTER) % blocks.next_power_of_two();
+        if block < blocks {
+            tx.write(block, data.clone()).map_err(io::Error::other)?;
+        }
+    }
+    Ok(tx.commit().await.map_err(io::Error::other)?.unwrap_or_default())
 }
 
 /// Gives the data of a segment back to the file system.
@@ -172,14 +188,14 @@ fn restart(folder: &Path) -> io::Result<Restart> {
         BufReader::new(stdout).read_line(&mut line)?;
     }
     let ready = began.elapsed();
-    let seen = memory(&child);
+    let seen = memory(&child).and_then(|memory| Ok((memory, cpu_ticks(child.id())? / TICKS)));
     child.kill()?;
     child.wait()?;
     if line.is_empty() {
         return Err(io::Error::other(format!("{} does not serve", folder.display())));
     }
-    let [resident_bytes, peak_bytes] = seen?;
-    Ok(Restart { ready, resident_bytes, peak_bytes })
+    let ([resident_bytes, peak_bytes], cpu_s) = seen?;
+    Ok(Restart { ready, cpu_s, resident_bytes, peak_bytes })
 }
 
 /// Resident bytes of a process, now and at the most.

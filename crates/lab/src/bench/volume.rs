@@ -20,7 +20,7 @@ const SIZE_BYTES: u64 = 1 << 30;
 /// What is asked of the volume, against nbdkit.
 const LEAST: f64 = 0.8;
 /// Ticks a second in which the system counts processor time for `/proc`.
-const TICKS: f64 = 100.0;
+pub const TICKS: f64 = 100.0;
 /// Each with how fio is asked for it.
 const WORKLOADS: [(&str, &[&str]); 3] = [
     ("read", &["--rw=randread"]),
@@ -173,14 +173,14 @@ fn slice(server: &NbdServer, options: &[&str], span: Duration) -> io::Result<Sli
 }
 
 /// User and system time of a process so far.
-fn cpu_ticks(pid: u32) -> io::Result<f64> {
+pub fn cpu_ticks(pid: u32) -> io::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     Ok(fields.map(|ticks| ticks.parse::<f64>().unwrap_or(0.0)).sum())
 }
 
 /// Processes that wanted to run of late, as the system counts them.
-fn load() -> String {
+pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
 }

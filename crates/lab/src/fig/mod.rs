@@ -18,6 +18,7 @@ mod dedup;
 mod emulated;
 mod fine_log;
 mod griffin;
+mod isotope;
 mod length;
 mod load;
 mod mix;
@@ -78,6 +79,12 @@ pub enum Name {
     FineLog,
     /// Old versions on the disks that are not being written to (Yogurt, figure 9).
     Yogurt,
+    /// Transactions by the fraction of the address space, conflicts found by block (Isotope, figure 5).
+    #[value(name = "isotope-5")]
+    Isotope5,
+    /// The same with marks of 16 bytes (Isotope, figure 6).
+    #[value(name = "isotope-6")]
+    Isotope6,
     /// Appends while a replica is a hundred times slower.
     SlowReplica,
 }
@@ -209,6 +216,8 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Dedup => dedup::measure(dedup::EXTENT),
             Name::FineLog => fine_log::measure(dedup::EXTENT),
             Name::Yogurt => yogurt::measure(yogurt::EXTENT),
+            Name::Isotope5 => isotope::measure(isotope::Grain::Block, isotope::EXTENT),
+            Name::Isotope6 => isotope::measure(isotope::Grain::Fragment, isotope::EXTENT),
             Name::SlowReplica => slow_replica::measure(),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,

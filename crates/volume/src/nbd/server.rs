@@ -1,11 +1,12 @@
 //! The NBD server: a thin shell around the cores of handshake and transmission.
 //!
-//! One task accepts. Each connection has a task that reads requests, and each request has one that carries it out and
+//! One task accepts. Each connection has a task that reads requests, and each request that has to wait has one that carries it out and
 //! queues its reply; what is queued in one turn of the environment's loop goes out in one system call.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -247,13 +248,18 @@ impl Session {
         Ok(())
     }
 
+    /// Begins a request. What memory answers is done on return; of anything else a task takes care.
     fn begin(&self, request: Request) {
         let session = self.clone();
-        self.shared.env.spawn(async move {
+        let mut answering = Box::pin(async move {
             session.answer(request.cookie, request.command).await;
             session.core.borrow_mut().done(request.cost_bytes);
             session.done.ring();
         });
+        // Nobody is to be woken: a task polls at once what is not done.
+        if answering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.shared.env.spawn(answering);
+        }
     }
 
     /// Carries a request out and queues its reply.

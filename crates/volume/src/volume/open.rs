@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{
-    Chain, ChainId, Damage, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
+    CacheDrive, Chain, ChainId, Damage, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered,
+    Ticket,
 };
 use ithaca_env::Env;
 
@@ -155,6 +156,12 @@ impl Volume {
         volume.inner.settle(SETTLE_SLICE);
         volume.spawn_keeper();
         Ok(volume)
+    }
+
+    /// Lets the volume keep on `cache` what leaves its memory, and what is read from the drive that is written to; with `body_cache` of the
+    /// chain's options what is read from the others too. Nothing that a volume promises depends on a cache, and others may use the same one.
+    pub fn use_cache(&self, cache: &CacheDrive) {
+        self.inner.chain.use_cache(cache);
     }
 
     /// Keeps the index short while nobody commits. Ends with the volume.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Samples a second of each thread.
-const RATE: &str = "997";
+const RATE: &str = "4999";
 /// Fewer samples say nothing.
 const SAMPLES_MIN: usize = 200;
 /// What notes marks, compares with the commits since a snapshot, and keeps those commits. They are not inlined.
