@@ -8,15 +8,24 @@ use crate::limits::VOLUME_BLOCK_BYTES;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fragments([u64; 4]);
 
-/// How long a fragment is.
+/// How long a fragment is: 2 to this power. Marks are noted very often, and a division takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grain(usize);
+pub(crate) struct Grain(u32);
 
 impl Grain {
     /// Fragments of so many bytes: a power of two from 16 to 4096.
     pub(crate) fn new(bytes: u32) -> Self {
         assert!(crate::state::is_fragment(bytes), "fragments of {bytes} bytes");
-        Self(bytes as usize)
+        Self(bytes.trailing_zeros())
+    }
+
+    fn bytes(self) -> usize {
+        1 << self.0
+    }
+
+    /// The fragment that begins at this byte, or the first after it.
+    fn at_or_after(self, byte: usize) -> usize {
+        (byte + self.bytes() - 1) >> self.0
     }
 
     /// The fragments that some bytes of a block lie in.
@@ -25,25 +34,25 @@ impl Grain {
         if bytes.is_empty() {
             return Fragments::default();
         }
-        Fragments::of(bytes.start / self.0..bytes.end.div_ceil(self.0))
+        Fragments::of(bytes.start >> self.0..self.at_or_after(bytes.end))
     }
 
     /// Those of them of which only a part is among the bytes.
     pub(crate) fn in_part(self, bytes: Range<usize>) -> Fragments {
-        let whole = bytes.start.div_ceil(self.0)..bytes.end / self.0;
+        let whole = self.at_or_after(bytes.start)..bytes.end >> self.0;
         let whole = if whole.start < whole.end { Fragments::of(whole) } else { Fragments::default() };
         self.touched(bytes).without(whole)
     }
 
     /// The bytes of the fragments, in stretches.
     pub(crate) fn bytes_of(self, fragments: Fragments) -> impl Iterator<Item = Range<usize>> {
-        let count = VOLUME_BLOCK_BYTES / self.0;
+        let count = VOLUME_BLOCK_BYTES >> self.0;
         let mut next = 0;
         std::iter::from_fn(move || {
             let first = (next..count).find(|&at| fragments.has(at))?;
             let end = (first..count).find(|&at| !fragments.has(at)).unwrap_or(count);
             next = end;
-            Some(first * self.0..end * self.0)
+            Some(first << self.0..end << self.0)
         })
     }
 }
@@ -96,16 +105,15 @@ mod tests {
             let grain = Grain::new(bytes);
             for range in [0..1, 0..4096, 15..17, 16..32, 100..100, 4095..4096, 60..200] {
                 let touched = grain.touched(range.clone());
-                let by_hand = (0..4096 / grain.0)
-                    .filter(|at| range.start < (at + 1) * grain.0 && range.end > at * grain.0);
+                let len = bytes as usize;
+                let by_hand =
+                    (0..4096 / len).filter(|at| range.start < (at + 1) * len && range.end > at * len);
                 let by_hand: Vec<usize> = if range.is_empty() { Vec::new() } else { by_hand.collect() };
-                let found: Vec<usize> = (0..4096 / grain.0).filter(|&at| touched.has(at)).collect();
+                let found: Vec<usize> = (0..4096 / len).filter(|&at| touched.has(at)).collect();
                 assert_eq!(found, by_hand, "{range:?} at {bytes}");
-                let part = by_hand
-                    .iter()
-                    .filter(|&&at| range.start > at * grain.0 || range.end < (at + 1) * grain.0);
+                let part = by_hand.iter().filter(|&&at| range.start > at * len || range.end < (at + 1) * len);
                 let in_part = grain.in_part(range.clone());
-                let found: Vec<usize> = (0..4096 / grain.0).filter(|&at| in_part.has(at)).collect();
+                let found: Vec<usize> = (0..4096 / len).filter(|&at| in_part.has(at)).collect();
                 assert_eq!(found, part.copied().collect::<Vec<_>>(), "{range:?} at {bytes}");
             }
         }

@@ -1,6 +1,7 @@
 //! The commits that a transaction may be in conflict with: those after the oldest snapshot that one reads from, and those that are not
 //! durable, which the next one's snapshot will lack.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
@@ -13,19 +14,33 @@ pub(crate) type Content = Option<Bytes>;
 /// Bytes that a write of a commit takes here, about, without its data.
 const WRITE_BYTES: usize = 64;
 
+/// What a commit has written of a block.
+#[derive(Debug)]
+struct Write {
+    version: u64,
+    block: u64,
+    fragments: Fragments,
+    /// The number of the write of the same block before it, which may be forgotten.
+    before: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Recent {
-    /// Versions and what each has written, oldest first.
-    writes: VecDeque<(u64, Fragments)>,
-    /// By the last of them.
+    /// The number of the last write, which is here.
+    last: u64,
+    /// By that write.
     content: Content,
 }
 
-/// See the module.
+/// See the module. Writes are numbered as they come; those of a block lead from the last one back to the first that is here.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     blocks: BTreeMap<u64, Recent>,
-    commits: VecDeque<(u64, Vec<u64>)>,
+    writes: VecDeque<Write>,
+    /// The number of the first write that is here.
+    first: u64,
+    /// Versions, and the number of the write after the last of each.
+    commits: VecDeque<(u64, u64)>,
     bytes: usize,
 }
 
@@ -33,36 +48,52 @@ impl Window {
     /// A commit was handed over: what it has written of each block, and what that is now.
     #[inline(never)]
     pub(crate) fn add(&mut self, version: u64, writes: impl IntoIterator<Item = (u64, Fragments, Content)>) {
-        let mut blocks = Vec::new();
+        assert!(self.last().is_none_or(|last| last < version), "commits come in their order");
+        let data_bytes = |content: &Content| content.as_ref().map_or(0, Bytes::len);
         for (block, fragments, content) in writes {
-            let data_bytes = |content: &Content| content.as_ref().map_or(0, Bytes::len);
+            let number = self.next_number();
             self.bytes += WRITE_BYTES + data_bytes(&content);
-            let recent =
-                self.blocks.entry(block).or_insert_with(|| Recent { writes: VecDeque::new(), content: None });
-            self.bytes -= data_bytes(&recent.content);
-            recent.writes.push_back((version, fragments));
-            recent.content = content;
-            blocks.push(block);
+            let before = match self.blocks.entry(block) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(Recent { last: number, content });
+                    None
+                }
+                Entry::Occupied(mut known) => {
+                    self.bytes -= data_bytes(&known.get().content);
+                    Some(known.insert(Recent { last: number, content }).last)
+                }
+            };
+            self.writes.push_back(Write { version, block, fragments, before });
         }
-        assert!(self.commits.back().is_none_or(|(last, _)| *last < version), "commits come in their order");
-        self.commits.push_back((version, blocks));
+        self.commits.push_back((version, self.next_number()));
+    }
+
+    fn next_number(&self) -> u64 {
+        self.first + self.writes.len() as u64
     }
 
     /// Nobody reads from a snapshot below this version any more, and it is durable.
     #[inline(never)]
     pub(crate) fn forget(&mut self, version: u64) {
-        while let Some((version, blocks)) = self.commits.pop_front_if(|(first, _)| *first <= version) {
-            for block in blocks {
-                let recent = self.blocks.get_mut(&block).expect("a block of a commit that is here");
-                let first = recent.writes.pop_front();
-                assert_eq!(first.map(|it| it.0), Some(version), "a block is written once by a commit");
+        while let Some((_, end)) = self.commits.pop_front_if(|(first, _)| *first <= version) {
+            while self.first < end {
+                let write = self.writes.pop_front().expect("a write of a commit that is here");
                 self.bytes -= WRITE_BYTES;
-                if recent.writes.is_empty() {
-                    self.bytes -= recent.content.as_ref().map_or(0, Bytes::len);
-                    self.blocks.remove(&block);
+                if let Entry::Occupied(known) = self.blocks.entry(write.block)
+                    && known.get().last == self.first
+                {
+                    self.bytes -= known.remove().content.map_or(0, |data| data.len());
                 }
+                self.first += 1;
             }
         }
+    }
+
+    /// The writes of a block, the last one first.
+    fn writes_of(&self, block: u64) -> impl Iterator<Item = &Write> {
+        let last = self.blocks.get(&block).map(|recent| recent.last);
+        let at = |number: u64| self.writes.get(number.checked_sub(self.first)? as usize);
+        std::iter::successors(last.and_then(at), move |write| write.before.and_then(at))
     }
 
     /// The first commit within `(after, upto]` that has written some of these fragments, and which.
@@ -73,17 +104,17 @@ impl Window {
         after: u64,
         upto: u64,
     ) -> Option<(u64, Fragments)> {
-        let writes = self.blocks.get(&block)?.writes.iter();
-        let within = writes.filter(|(version, _)| *version > after && *version <= upto);
-        within
-            .map(|(version, written)| (*version, written.and(fragments)))
-            .find(|(_, common)| !common.is_empty())
+        let later = self.writes_of(block).take_while(|write| write.version > after);
+        let within = later.filter(|write| write.version <= upto);
+        let common = within.map(|write| (write.version, write.fragments.and(fragments)));
+        common.filter(|(_, common)| !common.is_empty()).last()
     }
 
     /// What a block is by the last commit, if one after `after` has written it.
     pub(crate) fn content(&self, block: u64, after: u64) -> Option<&Content> {
         let recent = self.blocks.get(&block)?;
-        recent.writes.back().filter(|(version, _)| *version > after).map(|_| &recent.content)
+        let last = &self.writes[(recent.last - self.first) as usize];
+        (last.version > after).then_some(&recent.content)
     }
 
     /// The last commit that is here.
