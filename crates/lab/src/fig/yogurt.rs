@@ -28,9 +28,9 @@ const VERSIONS: [u64; 5] = [0, 1, 2, 3, 5];
 /// Writes that are made before what was written is waited for, while the volume is filled.
 const AHEAD: u64 = 1024;
 /// The stream from the primary: as much waits to be written as a block layer lets a device have waiting, in 128 requests of 128 KiB.
-const DEEP: Stream = Stream { writes: 4096, flights: 8 };
+const DEEP: Feed = Feed { writes: 4096, flights: 8 };
 /// One that waits for what it has written before it writes more.
-const SHALLOW: Stream = Stream { writes: 256, flights: 2 };
+const SHALLOW: Feed = Feed { writes: 256, flights: 2 };
 /// 64 bytes of queries, as in the paper.
 const BUDGET: usize = 8;
 /// Memory holds a quarter of the address space: 256 MB of 1 GB.
@@ -51,7 +51,7 @@ pub const EXTENT: Extent = Extent { blocks: 1 << 12, span: Duration::from_millis
 
 /// How aggressively the stream from the primary writes.
 #[derive(Clone, Copy)]
-struct Stream {
+struct Feed {
     /// Writes that are under way.
     writes: u64,
     /// Groups in which they are on their way to a disk at a time.
@@ -136,13 +136,13 @@ struct World {
     store: StaleStore,
     data: Bytes,
     rounds: Vec<Version>,
-    stream: Stream,
+    feed: Feed,
 }
 
 impl World {
-    fn filled(extent: Extent, is_cached: bool, stream: Stream) -> Self {
+    fn filled(extent: Extent, is_cached: bool, feed: Feed) -> Self {
         let bench = Bench::new(SEED, Speed::Disk);
-        let (options, size_bytes) = volume_options(extent, is_cached, stream.flights);
+        let (options, size_bytes) = volume_options(extent, is_cached, feed.flights);
         let disk = || Box::new(Disk::new(DiskOptions { zones: 1, ..DiskOptions::default() }));
         let drives: Vec<Drive> =
             (0..DISKS).map(|at| bench.drive_of(&format!("disk-{at}"), size_bytes, disk()).1).collect();
@@ -157,13 +157,13 @@ impl World {
             }
             (StaleStore::new(&volume, Costs::all(DriveCost::DISK)), rounds)
         });
-        Self { bench, store, data, rounds, stream }
+        Self { bench, store, data, rounds, feed }
     }
 
     /// Starts the stream from the primary, which goes on until a time.
     fn start_stream(&self, mix: &Mix, until: ithaca_env::Time) {
         let next = Rc::new(Cell::new(0));
-        for _ in 0..self.stream.writes {
+        for _ in 0..self.feed.writes {
             let (env, store, next) = (self.bench.env(), self.store.clone(), Rc::clone(&next));
             let (mix, data) = (mix.clone(), self.data.clone());
             self.bench.env().spawn(async move {
@@ -222,9 +222,9 @@ struct Case {
 }
 
 impl Case {
-    fn of(name: &'static str, mix: &Mix, (is_cached, stream): (bool, Stream), extent: Extent) -> Self {
+    fn of(name: &'static str, mix: &Mix, (is_cached, feed): (bool, Feed), extent: Extent) -> Self {
         let read_us =
-            |level, versions| World::filled(extent, is_cached, stream).read_us(extent, mix, level, versions);
+            |level, versions| World::filled(extent, is_cached, feed).read_us(extent, mix, level, versions);
         let line = |level| VERSIONS.map(|versions| read_us(level, versions)).to_vec();
         Self {
             name,
@@ -282,10 +282,10 @@ pub fn measure(extent: Extent) -> Figure {
         ("Zipf cached", true, true, DEEP),
         ("uniform shallow stream", false, false, SHALLOW),
     ];
-    let started = cases.map(|(name, is_skewed, is_cached, stream)| {
+    let started = cases.map(|(name, is_skewed, is_cached, feed)| {
         std::thread::spawn(move || {
             let mix = if is_skewed { Mix::zipf(extent.blocks) } else { Mix::Uniform(extent.blocks) };
-            Case::of(name, &mix, (is_cached, stream), extent)
+            Case::of(name, &mix, (is_cached, feed), extent)
         })
     });
     let ended = started.map(|case| case.join().expect("a world that no fault meets ends"));

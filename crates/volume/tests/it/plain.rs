@@ -1,6 +1,10 @@
 //! Reads, writes, discards, flushes, extents, and what is refused.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use ithaca_chain::CacheDrive;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Random;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
@@ -23,6 +27,25 @@ fn what_was_written_is_read_and_the_rest_is_zeros() {
         let extents: Vec<_> = volume.extents(0..60).expect("inside").collect();
         assert_eq!(extents, [(0..11, false), (11..13, true), (13..60, false)]);
         assert_eq!(volume.info().data_blocks, 2);
+    });
+}
+
+#[test]
+fn a_cache_drive_answers_what_has_left_memory() {
+    within(4, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let open = OpenDrive { path: "cache".into(), create_bytes: Some(64 << 10), read_only: false };
+        let cache = CacheDrive::open(&env, env.open_drive(open).await.expect("a drive"), 4 << 20).await;
+        volume.use_cache(&cache.expect("a blank drive"));
+        // Several times what stays in memory; the cache is written to by the way.
+        for number in 0..BLOCKS {
+            volume.write(number, block(number + 1), Durability::Stable).await.expect("room");
+        }
+        env.sleep(Duration::from_secs(1)).await;
+        let read = volume.read(0, BLOCKS).await.expect("it reads");
+        assert_eq!(numbers(&read), (1..=BLOCKS).collect::<Vec<_>>());
+        let reads = volume.info().chain.reads;
+        assert!(reads.tail.cache_drive > 0, "{reads:?}");
     });
 }
 
