@@ -314,10 +314,16 @@ fn checks(grain: Grain, curve: &Curve) -> Vec<(String, bool)> {
         Grain::Block => {
             let (few, most) = (first.commit_rate(), last.commit_rate());
             let begun = |point: Point| point.commits_per_s + point.conflicts_per_s;
+            // A disk writes the few transactions of a group that do not conflict so much sooner than a full one that contention costs it less
+            // than the paper's; docs/drives.md.
+            let most_left = if curve.machine == Machine::Disks { 0.9 } else { 0.5 };
             vec![
                 (format!("{name}: {few:.2} commit on the left, at most 0.5"), few <= 0.5),
                 (format!("{name}: {most:.3} commit on the right, at least 0.99"), most >= 0.99),
-                (format!("{name}: {left:.2} of the best goodput on the left, at most 0.5"), left <= 0.5),
+                (
+                    format!("{name}: {left:.2} of the best goodput on the left, at most {most_left}"),
+                    left <= most_left,
+                ),
                 (format!("{name}: more are begun on the left than at the best"), begun(first) > begun(peak)),
             ]
         }
