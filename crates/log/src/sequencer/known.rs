@@ -59,9 +59,9 @@ impl KnownStreams {
         self.tails.get(&stream).copied().unwrap_or(unknown)
     }
 
-    /// Whether `stream` may have entries at or above `snapshot` that were not seen.
-    pub(super) fn may_have_unseen(&self, snapshot: LogPos) -> bool {
-        snapshot < self.unseen
+    /// Below this log position any stream may have entries that were not seen.
+    pub(super) fn unseen(&self) -> LogPos {
+        self.unseen
     }
 
     /// `count` positions are granted in a stream, the last of them for `last`. Where it ended before.
@@ -122,7 +122,7 @@ mod tests {
         let known = known.below(LogPos(50));
         assert_eq!(known.tail(A), tail(30, 20));
         assert_eq!(known.tail(B), StreamTail { next: StreamPos(30), last: None });
-        assert!(known.may_have_unseen(LogPos(29)) && !known.may_have_unseen(LogPos(30)));
+        assert_eq!(known.unseen(), LogPos(30));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! What the sequencer knows of streams, and whether a condition holds.
 //!
 //! A part of a stream was written by the appends that name it, and by those that name nothing of that stream. The table of last writes
-//! forgets the oldest; where each stream ends is never forgotten. So a condition on a stream that was not appended to since
-//! its snapshot holds, however old that is; and one below the low-water mark on a stream that was appended to is neither held nor
-//! broken by what is known here.
+//! forgets the oldest; where each stream ends is never forgotten, nor up to where its own writes are. So a condition on a stream that was
+//! not appended to since its snapshot holds, however old that is; and one below the low-water mark of a stream that was appended
+//! to is neither held nor broken by what is known here. The mark is the stream's own: others may be written as much as they like.
+
+use std::collections::BTreeMap;
 
 use super::known::KnownStreams;
-use super::writes::Writes;
+use super::writes::{Write, Writes};
 use crate::entry::StreamPlace;
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
@@ -20,6 +22,11 @@ pub(super) struct Streams {
     /// Every stream that has an entry, or was granted a position for one. Unknown at first.
     known: Option<KnownStreams>,
     writes: Writes,
+    /// Where the epoch begins.
+    start: LogPos,
+    /// Of streams that were granted positions in this epoch: below this one there may be writes that are not remembered. Of one that is
+    /// not in here all are.
+    low_water: BTreeMap<StreamId, LogPos>,
     /// Positions in streams that were granted.
     granted: u64,
     planted: Planted,
@@ -28,12 +35,13 @@ pub(super) struct Streams {
 impl Streams {
     /// Of an epoch that begins at `start`.
     pub(super) fn new(start: LogPos, planted: Planted) -> Self {
-        let writes = Writes::new(start, limits::SEQUENCER_WRITES_MAX_COUNT);
-        Self { known: None, writes, granted: 0, planted }
+        let writes = Writes::new(limits::SEQUENCER_WRITES_MAX_COUNT);
+        Self { known: None, writes, start, low_water: BTreeMap::new(), granted: 0, planted }
     }
 
+    /// To be called before anything is granted.
     pub(super) fn remember_writes(&mut self, count: usize) {
-        self.writes.limit(count);
+        self.writes = Writes::new(count);
     }
 
     pub(super) fn learn(&mut self, known: KnownStreams) {
@@ -85,6 +93,9 @@ impl Streams {
             let known = self.known.as_mut().expect("the group was admitted");
             let used = if self.planted.is(PlantedBug::StreamPositionReused) { 1 } else { count };
             let before = known.grant(stream, used, last);
+            if let Some(end) = before.last.filter(|end| *end < self.start) {
+                self.forget(stream, end);
+            }
             places.push(StreamPlace { stream, position: before.next, previous: before.last });
             self.granted += u64::from(count);
             self.note_writes(stream, group.condition.as_ref(), last);
@@ -97,9 +108,30 @@ impl Streams {
         let named = condition.iter().flat_map(|condition| &condition.writes);
         let mut named = named.filter(|key| key.stream == stream).peekable();
         if named.peek().is_none() {
-            self.writes.note(ConflictKey { stream, key: KeyHash::ALL }, pos);
+            self.note_write(ConflictKey { stream, key: KeyHash::ALL }, pos);
         }
-        named.for_each(|key| self.writes.note(*key, pos));
+        named.for_each(|key| self.note_write(*key, pos));
+    }
+
+    fn note_write(&mut self, key: ConflictKey, pos: LogPos) {
+        if let Some(Write { key, pos }) = self.writes.note(Write { key, pos }) {
+            self.forget(key.stream, pos);
+        }
+    }
+
+    /// A write of a part of `stream` at `pos` is not remembered.
+    fn forget(&mut self, stream: StreamId, pos: LogPos) {
+        let mark = self.low_water.entry(stream).or_default();
+        *mark = LogPos(pos.0 + 1).max(*mark);
+    }
+
+    /// Every write of `stream`, which ends at `last`, at or above this position is remembered.
+    fn low_water(&self, stream: StreamId, last: Option<LogPos>) -> LogPos {
+        match last {
+            // It was granted nothing in this epoch.
+            Some(last) if last < self.start => LogPos(last.0 + 1),
+            _ => self.low_water.get(&stream).copied().unwrap_or_default(),
+        }
     }
 
     /// Why a group with this condition is refused, if it is.
@@ -108,26 +140,28 @@ impl Streams {
             return None;
         }
         let snapshot = condition.snapshot;
-        let is_old = snapshot < self.writes.low_water() && !self.planted.is(PlantedBug::EvictedIsUnwritten);
-        let mut too_old = None;
+        let mut too_old: Option<LogPos> = None;
         for &key in &condition.reads {
             let known = self.known.as_ref().expect("the group was admitted");
-            let last = known.tail(key.stream).last.filter(|&last| last >= snapshot);
-            let Some(last) = last else {
-                if known.may_have_unseen(snapshot) {
-                    too_old = Some(GroupGrant::TooOld { low_water: self.writes.low_water() });
-                }
+            let last = known.tail(key.stream).last;
+            let is_appended_to = last.is_some_and(|last| last >= snapshot);
+            // Below the snapshot it ends, and is known to: what was read holds.
+            if !is_appended_to && snapshot >= known.unseen() {
                 continue;
+            }
+            let written = match key.key {
+                KeyHash::ALL => last,
+                _ => self.last_write(key),
             };
-            // The stream was appended to since: was what was read?
-            let written = if key.key == KeyHash::ALL { Some(last) } else { self.last_write(key) };
-            match written.filter(|&pos| pos >= snapshot) {
-                Some(pos) => return Some(GroupGrant::Conflict { key, pos }),
-                None if is_old => too_old = Some(GroupGrant::TooOld { low_water: self.writes.low_water() }),
-                None => {}
+            if let Some(pos) = written.filter(|&pos| pos >= snapshot) {
+                return Some(GroupGrant::Conflict { key, pos });
+            }
+            let low_water = self.low_water(key.stream, last).max(known.unseen());
+            if snapshot < low_water && !self.planted.is(PlantedBug::EvictedIsUnwritten) {
+                too_old = too_old.max(Some(low_water));
             }
         }
-        too_old
+        too_old.map(|low_water| GroupGrant::TooOld { low_water })
     }
 
     /// The last write that is remembered of a part of a stream.

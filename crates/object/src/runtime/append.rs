@@ -4,7 +4,7 @@
 //! not there; views apply an id once. An id stays open until its outcome is known: every record says below which number nothing of
 //! its client is tried again, and one that may still come must not fall below that.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,31 +23,43 @@ use crate::tx::Transaction;
 /// The wait before a commit of unknown outcome is tried again.
 const RETRY_WAIT: Duration = Duration::from_millis(5);
 
-/// How often a snapshot moves to where the sequencer remembers, which moves on while the log grows.
+/// How often a snapshot moves to the tail because the sequencer does not remember so far back. What it remembers reaches back by many
+/// writes, so that once is enough, unless a new sequencer has come meanwhile.
 const MOVES_MAX: u32 = 16;
 
 /// Ids that this program has given out and that have no outcome yet.
 pub(super) struct OpenRequests {
     client: u64,
-    next: u64,
-    open: BTreeSet<u64>,
+    /// Below this number everything has its outcome.
+    settled: u64,
+    /// Of each number from there on that was given out, whether it has none.
+    open: VecDeque<bool>,
 }
 
 impl OpenRequests {
     pub(super) fn new(client: u64) -> Self {
-        Self { client, next: 0, open: BTreeSet::new() }
+        Self { client, settled: 0, open: VecDeque::new() }
     }
 
     /// A new id, and the number below which everything has its outcome.
     fn open(&mut self) -> Result<(TxId, u64), ObjectError> {
-        let request = self.next;
-        let settled = self.open.first().copied().unwrap_or(request);
-        if request - settled >= limits::REQUESTS_AHEAD_MAX {
-            return Err(ObjectError::TooManyOpen { oldest: TxId { client: self.client, request: settled } });
+        let (client, settled) = (self.client, self.settled);
+        if self.open.len() as u64 >= limits::REQUESTS_AHEAD_MAX {
+            return Err(ObjectError::TooManyOpen { oldest: TxId { client, request: settled } });
         }
-        self.next += 1;
-        self.open.insert(request);
-        Ok((TxId { client: self.client, request }, settled))
+        let request = settled + self.open.len() as u64;
+        self.open.push_back(true);
+        Ok((TxId { client, request }, settled))
+    }
+
+    /// The id has its outcome.
+    fn settle(&mut self, id: TxId) {
+        let nth = id.request.checked_sub(self.settled).expect("an id has one outcome");
+        self.open[nth as usize] = false;
+        while self.open.front() == Some(&false) {
+            self.open.pop_front();
+            self.settled += 1;
+        }
     }
 }
 
@@ -109,16 +121,13 @@ impl Inner {
                 Tried::Stands(pos) => break Ok(pos),
                 Tried::Conflict(key, pos) => break Err(self.aborted(key, pos, tx.as_deref()).await.into()),
                 Tried::TooOld(low_water) => {
-                    if let Some(tx) = tx.as_deref_mut() {
-                        match self.validate(tx, low_water).await {
-                            Ok(()) => tx.move_to(low_water),
-                            Err(error) => break Err(error),
-                        }
-                    }
-                    condition.snapshot = low_water;
                     moves += 1;
                     if moves > MOVES_MAX {
                         break Err(ClientError::TooOld { low_water }.into());
+                    }
+                    match self.moved(tx.as_deref_mut()).await {
+                        Ok(snapshot) => condition.snapshot = snapshot,
+                        Err(error) => break Err(error),
                     }
                     continue;
                 }
@@ -141,7 +150,7 @@ impl Inner {
             }
             self.env.sleep(RETRY_WAIT).await;
         };
-        self.requests.borrow_mut().open.remove(&id.request);
+        self.requests.borrow_mut().settle(id);
         result
     }
 
@@ -187,14 +196,25 @@ impl Inner {
         Aborted { object: self.name_of(key.stream), key: name, pos, by }
     }
 
-    /// Looks at what was written to the objects that a transaction depends on from its snapshot up to `low_water`, below which the
-    /// sequencer does not remember it.
-    async fn validate(&self, tx: &Transaction, low_water: LogPos) -> Result<(), ObjectError> {
+    /// The snapshot to go on at where the sequencer does not remember far enough back: the newest there is. Its low-water mark would be
+    /// too old again by the time it is asked about, because it moves on with every write.
+    async fn moved(self: &Rc<Self>, tx: Option<&mut Transaction>) -> Result<LogPos, ObjectError> {
+        let mut snapshot = self.decided_tail().await?;
+        if let Some(tx) = tx {
+            snapshot = snapshot.max(tx.snapshot());
+            self.validate(tx, snapshot).await?;
+            tx.move_to(snapshot);
+        }
+        Ok(snapshot)
+    }
+
+    /// Looks at what was written to the objects that a transaction depends on from its snapshot up to `upto`, in place of the sequencer.
+    async fn validate(&self, tx: &Transaction, upto: LogPos) -> Result<(), ObjectError> {
         for stream in tx.depends_on() {
             let Some(slot) = self.slot(stream) else { continue };
             let mut next = tx.snapshot();
-            while next < low_water {
-                let part = self.client.read_stream(stream, next..low_water, self.options.read_bytes).await?;
+            while next < upto {
+                let part = self.client.read_stream(stream, next..upto, self.options.read_bytes).await?;
                 for entry in &part.entries {
                     let Ok(record) = Record::decode(&entry.data) else { continue };
                     let conflict = tx.check_against(stream, entry.pos, &record, |call| slot.keys_of(call))?;

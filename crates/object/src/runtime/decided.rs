@@ -2,11 +2,14 @@
 //!
 //! The sequencer's tail is no such position: what it has granted and nobody has written is granted again after a change of epoch. A
 //! snapshot at such a tail would later have entries below it that those who read it have not seen. So whatever reads a
-//! snapshot makes sure first that its last position is decided: the next epoch then begins above it.
+//! snapshot makes sure first that its last position is decided: the next epoch then begins above it. Whoever comes while a tail is
+//! being decided waits for the next one, and that serves all who came meanwhile: what it is asked for after they began.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
+use ithaca_env::sync::oneshot;
 use ithaca_log::client::{ClientError, EntryKind, Phase};
 use ithaca_log::pos::LogPos;
 
@@ -23,23 +26,57 @@ const ATTEMPT_WAIT: Duration = Duration::from_millis(2);
 
 /// Below this position nothing is granted any more: in no later epoch, and in this one all of it is.
 #[derive(Default)]
-pub(super) struct Decided(Cell<LogPos>);
+pub(super) struct Decided {
+    below: Cell<LogPos>,
+    /// Those who wait for a tail that is not asked for yet.
+    waiting: RefCell<Vec<oneshot::Sender<Answer>>>,
+    is_asking: Cell<bool>,
+}
+
+type Answer = Result<LogPos, ClientError>;
 
 impl Decided {
     /// Up to where it is known to be so.
     pub(super) fn below(&self) -> LogPos {
-        self.0.get()
+        self.below.get()
     }
 
     /// An entry stands at `pos`: every later grant lies above it.
     pub(super) fn stands(&self, pos: LogPos) {
-        self.0.set(self.0.get().max(LogPos(pos.0 + 1)));
+        self.below.set(self.below.get().max(LogPos(pos.0 + 1)));
     }
 }
 
 impl Inner {
     /// The log's tail, decided: above everything that was acknowledged before the call.
-    pub(super) async fn decided_tail(&self) -> Result<LogPos, ClientError> {
+    pub(super) async fn decided_tail(self: &Rc<Self>) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        self.decided.waiting.borrow_mut().push(sender);
+        if !self.decided.is_asking.replace(true) {
+            let inner = Rc::clone(self);
+            self.env.spawn(async move {
+                // Whoever is about to ask may join.
+                inner.env.yield_now().await;
+                while inner.decide_tail_for_all().await {}
+                inner.decided.is_asking.set(false);
+            });
+        }
+        answer.await.unwrap_or(Err(ClientError::Closed))
+    }
+
+    /// Decides a tail for all who wait. False if nobody does.
+    async fn decide_tail_for_all(&self) -> bool {
+        let served = self.decided.waiting.take();
+        if served.is_empty() {
+            return false;
+        }
+        let tail = self.decide_tail().await;
+        served.into_iter().for_each(|sender| sender.send(tail.clone()));
+        true
+    }
+
+    /// Asks for the tail until the position below it is decided.
+    async fn decide_tail(&self) -> Answer {
         let mut before = None;
         for _ in 0..ATTEMPTS_MAX {
             let told = self.client.stream_tails(&[]).await?;
@@ -83,7 +120,7 @@ impl Inner {
     }
 
     /// Makes sure that nothing can come to stand below `snapshot` any more; false if the log does not reach it.
-    pub(super) async fn decide(&self, snapshot: LogPos) -> Result<bool, ClientError> {
+    pub(super) async fn decide(self: &Rc<Self>, snapshot: LogPos) -> Result<bool, ClientError> {
         if snapshot <= self.decided.below() || self.look_at_last(snapshot).await? {
             return Ok(true);
         }

@@ -4,7 +4,7 @@ use ithaca_env::task::gather;
 use ithaca_object::collections::{Counter, List, Map};
 use ithaca_object::{Begin, Isolation, ObjectError, Tx, TxOptions};
 
-use crate::worlds::run;
+use crate::worlds::{World, run, run_with};
 
 type Accounts = Map<String, i64>;
 
@@ -171,4 +171,66 @@ fn a_transaction_that_only_reads_sees_one_moment_of_all_objects() {
         assert_eq!(elsewhere[1].within(&tx).get(&"k".into()).await, Ok(None), "as of when it began");
         assert_eq!(tx.commit().await.expect("nothing to check").record, None);
     });
+}
+
+/// How often the sequencer did not remember far enough back.
+async fn too_old_count(world: &World) -> u64 {
+    let program = world.program().await;
+    let answers = program.client().status().await.expect("asked");
+    let counters = answers.into_iter().flat_map(|(_, _, status)| status.expect("it serves").counters);
+    counters.filter(|(name, _)| name == "tokens_too_old").map(|(_, count)| count).sum()
+}
+
+#[test]
+fn a_transaction_on_a_quiet_object_is_never_too_old_however_much_is_written_to_others() {
+    run_with(
+        |options| options.remembered_writes_max = 8,
+        async |world| {
+            let (one, two) = (world.program().await, world.program().await);
+            let quiet = Accounts::open(&one, "quiet").expect("opened");
+            let busy = Accounts::open(&two, "busy").expect("opened");
+            quiet.put("a".into(), 1).await.expect("put");
+            let local = TxOptions { begin: Begin::Local, ..TxOptions::default() };
+            let mut begun = Vec::new();
+            for name in ["a", "b", "c"] {
+                let tx = one.begin(&local).await.expect("begun");
+                quiet.within(&tx).get(&name.into()).await.expect("read");
+                quiet.within(&tx).fast_put(name.into(), 2).await.expect("put");
+                begun.push(tx);
+            }
+            for tx in begun {
+                for nth in 0..20 {
+                    busy.fast_put(nth.to_string(), nth).await.expect("put");
+                }
+                tx.commit().await.expect("nobody has written what it has read");
+            }
+            assert_eq!(too_old_count(&world).await, 0);
+        },
+    );
+}
+
+#[test]
+fn a_transaction_that_is_too_old_for_the_sequencer_is_checked_against_what_was_written_since() {
+    run_with(
+        |options| options.remembered_writes_max = 8,
+        async |world| {
+            let (one, two) = (world.program().await, world.program().await);
+            let accounts = Accounts::open(&one, "accounts").expect("opened");
+            let elsewhere = Accounts::open(&two, "accounts").expect("opened");
+            let mut begun = Vec::new();
+            for name in ["a", "3"] {
+                let tx = one.begin(&TxOptions::default()).await.expect("begun");
+                accounts.within(&tx).get(&name.into()).await.expect("read");
+                accounts.within(&tx).fast_put("sum".into(), 2).await.expect("put");
+                begun.push(tx);
+            }
+            for nth in 0..20 {
+                elsewhere.fast_put(nth.to_string(), nth).await.expect("put");
+            }
+            let [unharmed, overtaken] = &begun[..] else { panic!("two") };
+            assert!(matches!(overtaken.commit().await, Err(ObjectError::Aborted(_))), "a lost update");
+            unharmed.commit().await.expect("nobody has written what it has read");
+            assert_eq!(too_old_count(&world).await, 2);
+        },
+    );
 }

@@ -15,6 +15,14 @@ pub struct World {
 
 /// Runs `test` with a cluster of two units.
 pub fn run<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
+    run_with(|_| {}, test);
+}
+
+/// The same with other options.
+pub fn run_with<F: Future<Output = ()>>(
+    change: impl FnOnce(&mut LocalOptions),
+    test: impl FnOnce(World) -> F,
+) {
     let dir = TempDir::new().expect("a directory");
     real::run(async |env: Env| {
         let mut options = LocalOptions::new(dir.path(), ([127, 0, 0, 1], 0).into());
@@ -23,6 +31,7 @@ pub fn run<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
         options.chain.segment_bytes = 4 << 20;
         options.chain.capacity_bytes = 256 << 20;
         options.chain.grow_bytes = 64 << 20;
+        change(&mut options);
         let cluster = LocalCluster::start(&env, options).await.expect("it starts");
         test(World { env, cluster, _dir: dir }).await;
     });
