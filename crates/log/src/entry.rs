@@ -72,6 +72,20 @@ impl StreamGroup {
     fn encoded_bytes(&self) -> usize {
         GROUP_HEAD_BYTES + self.places.len() * PLACE_BYTES
     }
+
+    /// Adds a group behind the others, as a part of the last one if it goes on in the same streams.
+    pub(crate) fn add_to(self, groups: &mut Vec<Self>) {
+        if let Some(last) = groups.last_mut()
+            && last.places.len() == self.places.len()
+            && last.places.iter().zip(&self.places).all(|(one, other)| {
+                one.stream == other.stream && one.position.0 + u64::from(last.count) == other.position.0
+            })
+        {
+            last.count += self.count;
+            return;
+        }
+        groups.push(self);
+    }
 }
 
 /// The meta of a run: whose entries these are.

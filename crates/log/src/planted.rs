@@ -65,6 +65,8 @@ ithaca_env::planted_bugs! {
     EvictedIsUnwritten,
     /// The sequencer counts a group as one position of its streams.
     StreamPositionReused,
+    /// A forwarder numbers entries behind one that was refused as if that had not been sent.
+    NumbersCloseUp,
     /// A new sequencer takes every stream for empty.
     StreamsForgotten,
     /// An append is answered when the first unit has written its part.

@@ -8,8 +8,8 @@
 //!                 └── an entry whose position certainly went to something else, if the client may try again
 //! ```
 //!
-//! A batch in which any append belongs to a stream goes the way of tokens. A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. What
-//! no answer decides is looked up before anything is appended again (resolve.rs, docs/protocol/append.md).
+//! A grant covers only appends that were queued when it was asked for, and a write carries the epoch of its token. What no answer decides is
+//! looked up before anything is appended again (resolve.rs, docs/protocol/append.md).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ use super::{Inner, View, WriteLimits};
 use crate::entry::StreamPlace;
 use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamId};
 use crate::stream::Condition;
-use crate::wire::{Appended, Grant, Kind, Token};
+use crate::wire::{Appended, Grant, Kind, Token, TokenGroup};
 
 /// Batches that wait for an answer at the most.
 const BATCHES_MAX: usize = 64;
@@ -185,8 +185,10 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
     appender.batches.set(appender.batches.get() + 1);
     let number = appender.next_batch.get();
     appender.next_batch.set(number + 1);
-    let batch =
-        Batch { inner: Rc::clone(inner), number: BatchNo(number), entries: batch, is_late: Cell::default() };
+    let groups = tokens::groups_of(&batch);
+    let (inner, number) = (Rc::clone(inner), BatchNo(number));
+    let batch = Batch { inner, number, entries: batch, groups, is_late: Cell::default() };
+    let inner = &batch.inner;
     // Positions are asked for here and now, so that batches get them in the order of their appends.
     let asked = match inner.view() {
         Some(view) if appender.waiting.get() == 0 => batch.ask(view),
@@ -195,7 +197,8 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
     if asked.is_none() {
         batch.is_late();
     }
-    inner.env.spawn(batch.run(asked));
+    let env = inner.env.clone();
+    env.spawn(batch.run(asked));
     true
 }
 
@@ -227,6 +230,8 @@ pub(super) struct Batch {
     pub(super) inner: Rc<Inner>,
     pub(super) number: BatchNo,
     pub(super) entries: Vec<Queued>,
+    /// What they have to do with streams; none if nothing.
+    pub(super) groups: Vec<TokenGroup>,
     /// Whether it counts as waiting.
     is_late: Cell<bool>,
 }
@@ -249,15 +254,15 @@ impl Batch {
             return Some(Asked::Append(view, after, answer));
         }
         let connection = self.inner.open_connection(view.layout.sequencer)?;
-        let token = tokens::ask_for(&self.entries);
+        let token = self.token();
         let epoch = view.layout.epoch;
         let answer = connection.call::<_, Grant>(&self.inner.env, epoch, &token, self.deadline());
         Some(Asked::Token(view, Box::pin(answer)))
     }
 
-    /// Whether it is sent to the sequencer whole: if that forwards, and no entry is in a stream.
-    pub(super) fn goes_whole(&self, view: &View) -> bool {
-        view.forwards(&self.inner.options) && self.entries.iter().all(|queued| queued.aim.is_none())
+    /// Whether it is sent to the sequencer whole: if that forwards.
+    fn goes_whole(&self, view: &View) -> bool {
+        view.forwards(&self.inner.options)
     }
 
     async fn run(self, asked: Option<Asked>) {
@@ -320,7 +325,7 @@ impl Batch {
     /// Asks for positions once every earlier batch has its own.
     pub(super) async fn ask_in_turn(&self) -> Result<(Grant, Bytes, Epoch), ClientError> {
         self.turn(Phase::Token).await?;
-        self.inner.tokens(&tokens::ask_for(&self.entries), self.deadline()).await
+        self.inner.tokens(&self.token(), self.deadline()).await
     }
 
     /// Waits until every earlier batch has its positions, or will never have any; an error once the time is over.

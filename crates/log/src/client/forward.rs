@@ -6,16 +6,20 @@
 //! stands nowhere is appended again. (docs/protocol/append.md)
 
 use std::ops::Range;
+use std::rc::Rc;
 
-use super::View;
-use super::append::{Batch, Placed, RETRY_WAIT};
+use super::append::{Batch, Placed, Queued, RETRY_WAIT};
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
+use super::read::EntryKind;
 use super::resolve::Search;
+use super::tokens::{self, Sorted};
 use super::write::Earlier;
+use super::{Inner, View};
+use crate::entry::StreamGroup;
 use crate::limits;
 use crate::pos::LogPos;
-use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
+use crate::wire::{self, Appended, BatchHead, GroupGrant, Head, Kind, Refusal};
 
 /// A batch on its way.
 struct Sending {
@@ -50,7 +54,9 @@ impl Batch {
         assert!(consecutive, "a batch is appends in a row");
         let tables = self.entries.iter().map(|queued| queued.table);
         let data = self.entries.iter().map(|queued| queued.entry.clone());
-        let encode = |id, out: &mut _| wire::encode_append_head(out, Head::new(id, epoch), &batch, tables);
+        let encode = |id, out: &mut _| {
+            wire::encode_append_head(out, Head::new(id, epoch), &batch, tables, &self.groups);
+        };
         Some(connection.call_with::<Appended>(&self.inner.env, encode, data, self.deadline()))
     }
 
@@ -98,19 +104,56 @@ impl Batch {
 
 impl Sending {
     fn is_answer(&self, appended: &Appended) -> bool {
-        appended.count as usize == self.batch.entries.len() && appended.first >= self.after
+        let is_whole = match self.batch.groups.is_empty() {
+            true => appended.groups.is_empty() && appended.count as usize == self.batch.entries.len(),
+            false => tokens::are_answers(&self.batch.groups, &appended.groups),
+        };
+        is_whole && appended.first >= self.after
     }
 
     /// The batch has its positions: either it is written, or the client sees to that.
     async fn place(mut self, appended: Appended) {
         let (inner, first) = (self.batch.inner.clone(), appended.first);
         inner.note_granted(self.view.layout.epoch, LogPos(first.0 + u64::from(appended.count)));
-        if !appended.written {
-            return self.batch.write(&self.view, first, Vec::new(), Earlier::MayBe).await;
+        if self.batch.groups.is_empty() {
+            if !appended.written {
+                return self.batch.write(&self.view, first, Vec::new(), Earlier::MayBe).await;
+            }
+            for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
+                inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: Vec::new() }));
+            }
+            return;
         }
-        for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
-            inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: Vec::new() }));
+        let is_all = appended.count as usize == self.batch.entries.len();
+        if is_all && !appended.written {
+            return self.batch.write(&self.view, first, meta_groups(appended.groups), Earlier::MayBe).await;
         }
+        let entries = std::mem::take(&mut self.batch.entries);
+        let Sorted { granted, refused } = tokens::sort(entries, first, &self.batch.groups, appended.groups);
+        for (queued, error) in refused {
+            inner.appender.finish(queued, Err(error));
+        }
+        if appended.written {
+            granted.into_iter().for_each(|(queued, placed)| inner.appender.finish(queued, Ok(placed)));
+        } else {
+            self.resolve_each(granted).await;
+        }
+    }
+
+    /// Finds out what became of entries that have positions, of which some are not written. Their numbers have gaps where others were
+    /// refused, so they are no batch that could be written again.
+    async fn resolve_each(self, granted: Vec<(Queued, Placed)>) {
+        let (inner, epoch) = (self.batch.inner.clone(), self.view.layout.epoch);
+        let mut again = Vec::new();
+        for (queued, placed) in granted {
+            let cause = ClientError::Overtaken { pos: placed.pos };
+            match inner.resolve(epoch, placed.pos, &queued, &cause, true).await {
+                Ok(_) => inner.appender.finish(queued, Ok(placed)),
+                Err(ClientError::Overtaken { .. }) if inner.may_retry(&queued) => again.push(queued),
+                Err(error) => inner.appender.finish(queued, Err(error)),
+            }
+        }
+        inner.appender.put_back(again);
     }
 
     /// What to do after `error`: an error only if nothing more can be done.
@@ -199,9 +242,9 @@ impl Sending {
             return if is_over { Err(cause) } else { Ok(Next::Send) };
         }
         let mut again = Vec::new();
-        for queued in self.batch.entries.drain(..) {
+        for queued in std::mem::take(&mut self.batch.entries) {
             let result = match search.position(queued.request) {
-                Some(pos) => Ok(Placed { pos, places: Vec::new() }),
+                Some(pos) => inner.placed_at(pos, &queued).await,
                 None if search.has_trimmed() => Err(ClientError::OutcomeUnknownAfter {
                     after: positions.start,
                     cause: Box::new(cause.clone()),
@@ -230,5 +273,33 @@ impl Sending {
             false => error,
         };
         self.batch.fail_all(&error);
+    }
+}
+
+/// The groups of a meta of entries that were all granted their positions.
+fn meta_groups(answers: Vec<GroupGrant>) -> Vec<StreamGroup> {
+    let mut groups = Vec::new();
+    for answer in answers {
+        if let GroupGrant::Granted { count, places } = answer {
+            StreamGroup { count, places }.add_to(&mut groups);
+        }
+    }
+    groups
+}
+
+impl Inner {
+    /// Where an entry that stands at `pos` has its places in its streams: the entry says so.
+    async fn placed_at(self: &Rc<Self>, pos: LogPos, queued: &Queued) -> Result<Placed, ClientError> {
+        if queued.aim.is_none() {
+            return Ok(Placed { pos, places: Vec::new() });
+        }
+        match self.read_many(&[pos]).await.map(|mut read| read.pop()) {
+            Ok(Some(entry)) if entry.kind == EntryKind::Data => Ok(Placed { pos, places: entry.streams }),
+            // It was trimmed meanwhile, or cannot be read now.
+            Ok(_) => {
+                Err(ClientError::OutcomeUnknown { pos, cause: Box::new(ClientError::Unwritten { pos }) })
+            }
+            Err(error) => Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error) }),
+        }
     }
 }

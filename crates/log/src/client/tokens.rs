@@ -1,15 +1,18 @@
 //! Groups of a batch: what is asked for, and what came of it.
 //!
-//! Appends in a row to the same streams, without a condition, are one group. Each with a condition is a group of its own, because it
-//! may be refused alone: then it is told, the others keep their order and follow each other, and their request numbers are given
-//! anew, without a gap. Groups that follow each other in the same streams are one again in the meta.
+//! Appends in a row to the same streams, without a condition, are one group; so are those in a row to one stream that read nothing and say
+//! what they write, because none of them can be refused for what it says. Each of the others is a group of its own, because it
+//! may be refused alone: then it is told, and the others keep their order and follow each other. Groups that follow each other in the
+//! same streams are one again in the meta.
 
 use super::View;
-use super::append::{Aim, Batch, Queued};
+use super::append::{Aim, Batch, Placed, Queued};
 use super::error::{ClientError, Phase};
 use super::write::Earlier;
 use super::{CallError, limits};
 use crate::entry::{GROUP_HEAD_BYTES, PLACE_BYTES, StreamGroup};
+use crate::pos::{LogPos, StreamId};
+use crate::stream::Condition;
 use crate::wire::{Grant, GroupGrant, Kind, Token, TokenGroup};
 
 /// What a batch takes of the limits of a request for positions and of a meta.
@@ -18,6 +21,8 @@ pub(super) struct Room {
     meta_bytes: usize,
     groups: usize,
     keys: usize,
+    /// Parts that the last group writes, if it is one that others may join.
+    joined: usize,
 }
 
 impl Room {
@@ -27,74 +32,148 @@ impl Room {
         if !is_same {
             self.meta_bytes += GROUP_HEAD_BYTES + streams(aim).len() * PLACE_BYTES;
         }
-        if !is_same || has_condition(before) || has_condition(aim) {
+        let keys = condition(aim).map_or(0, |condition| condition.reads.len() + condition.writes.len());
+        if is_same && joins(before, aim, self.joined) {
+            self.joined += keys;
+        } else {
             self.groups += 1;
+            self.joined = keys;
         }
-        if let Some(condition) = aim.and_then(|aim| aim.condition.as_ref()) {
-            self.keys += condition.reads.len() + condition.writes.len();
-        }
+        self.keys += keys;
         self.meta_bytes <= limits::META_ROOM_BYTES
             && self.groups <= limits::TOKEN_GROUPS_MAX_COUNT
             && self.keys <= limits::TOKEN_KEYS_MAX_COUNT
     }
 }
 
-fn streams(aim: Option<&Aim>) -> &[crate::pos::StreamId] {
+fn streams(aim: Option<&Aim>) -> &[StreamId] {
     aim.map_or(&[], |aim| &aim.streams)
 }
 
-fn has_condition(aim: Option<&Aim>) -> bool {
-    aim.is_some_and(|aim| aim.condition.is_some())
+fn condition(aim: Option<&Aim>) -> Option<&Condition> {
+    aim.and_then(|aim| aim.condition.as_ref())
 }
 
-/// What is asked for a batch.
-pub(super) fn ask_for(entries: &[Queued]) -> Token {
+/// Whether an append belongs to the group of the one before it, which is to the same streams and writes `written` parts.
+fn joins(before: Option<&Aim>, aim: Option<&Aim>, written: usize) -> bool {
+    match (condition(before), condition(aim)) {
+        (None, None) => true,
+        // In several streams, one that says nothing of one of them writes all of it.
+        (Some(before), Some(condition)) => {
+            let is_blind = |it: &Condition| it.reads.is_empty() && !it.writes.is_empty();
+            let fits = written + condition.writes.len() <= limits::CONDITION_KEYS_MAX_COUNT;
+            streams(aim).len() == 1 && is_blind(before) && is_blind(condition) && fits
+        }
+        _ => false,
+    }
+}
+
+/// The groups of a batch, none if no entry has to do with a stream.
+pub(super) fn groups_of(entries: &[Queued]) -> Vec<TokenGroup> {
+    if entries.iter().all(|queued| queued.aim.is_none()) {
+        return Vec::new();
+    }
     let mut groups: Vec<TokenGroup> = Vec::new();
+    let mut before: Option<&Aim> = None;
     for queued in entries {
         let aim = queued.aim.as_deref();
+        let written = |group: &TokenGroup| group.condition.as_ref().map_or(0, |it| it.writes.len());
         match groups.last_mut() {
-            Some(last) if last.condition.is_none() && !has_condition(aim) && last.streams == streams(aim) => {
+            Some(last) if last.streams == streams(aim) && joins(before, aim, written(last)) => {
                 last.count += 1;
+                if let (Some(all), Some(condition)) = (&mut last.condition, condition(aim)) {
+                    all.writes.extend_from_slice(&condition.writes);
+                }
             }
             _ => {
-                let condition = aim.and_then(|aim| aim.condition.clone());
+                let condition = condition(aim).cloned();
                 groups.push(TokenGroup { count: 1, streams: streams(aim).to_vec(), condition });
             }
         }
+        before = aim;
     }
-    Token { groups }
+    groups
 }
 
 /// Whether a grant answers what was asked.
 pub(super) fn is_answer(token: &Token, grant: &Grant) -> bool {
+    are_answers(&token.groups, &grant.groups)
+}
+
+/// Whether each group got what it may get.
+pub(super) fn are_answers(asked: &[TokenGroup], got: &[GroupGrant]) -> bool {
     let answers = |(asked, got): (&TokenGroup, &GroupGrant)| match got {
         GroupGrant::Granted { count, places } => {
             let streams = places.iter().map(|place| place.stream);
             *count == asked.count && streams.eq(asked.streams.iter().copied())
         }
-        GroupGrant::Conflict { .. } | GroupGrant::TooOld { .. } => asked.condition.is_some(),
+        GroupGrant::Conflict { .. } | GroupGrant::TooOld { .. } => {
+            asked.condition.as_ref().is_some_and(|condition| !condition.reads.is_empty())
+        }
     };
-    token.groups.len() == grant.groups.len() && token.groups.iter().zip(&grant.groups).all(answers)
+    asked.len() == got.len() && asked.iter().zip(got).all(answers)
+}
+
+/// The entries of a batch that were granted positions, each with its places; and the others with why not.
+pub(super) struct Sorted {
+    pub(super) granted: Vec<(Queued, Placed)>,
+    pub(super) refused: Vec<(Queued, ClientError)>,
+}
+
+/// Sorts the entries of a batch by what its groups got, which must be an answer to what was asked.
+pub(super) fn sort(
+    entries: Vec<Queued>,
+    first: LogPos,
+    asked: &[TokenGroup],
+    got: Vec<GroupGrant>,
+) -> Sorted {
+    let mut sorted = Sorted { granted: Vec::with_capacity(entries.len()), refused: Vec::new() };
+    let mut entries = entries.into_iter();
+    let mut next = first.0;
+    for (asked, got) in asked.iter().zip(got) {
+        let of_group = entries.by_ref().take(asked.count as usize);
+        let refusal = match got {
+            GroupGrant::Granted { count, places } => {
+                let group = StreamGroup { count, places };
+                for (nth, queued) in of_group.enumerate() {
+                    let pos = LogPos(next);
+                    next += 1;
+                    sorted.granted.push((queued, Placed { pos, places: group.places_of(nth as u32, pos) }));
+                }
+                continue;
+            }
+            GroupGrant::Conflict { key, pos } => ClientError::Conflict { key, pos },
+            GroupGrant::TooOld { low_water } => ClientError::TooOld { low_water },
+        };
+        sorted.refused.extend(of_group.map(|queued| (queued, refusal.clone())));
+    }
+    sorted
 }
 
 impl Batch {
+    /// What is asked for it.
+    pub(super) fn token(&self) -> Token {
+        match self.groups.is_empty() {
+            true => Token::plain(self.entries.len() as u32),
+            false => Token { groups: self.groups.clone() },
+        }
+    }
+
     /// Writes what was granted positions, in the epoch of `view`, and tells the rest why not.
     pub(super) async fn write_granted(mut self, view: &View, grant: Grant) {
-        if !is_answer(&ask_for(&self.entries), &grant) {
+        if !is_answer(&self.token(), &grant) {
             let error = CallError::Mismatch { asked: Kind::Token, answered: Kind::Grant };
             let error = self.failed(view, Phase::Token, error);
             return self.fail_all(&error);
         }
-        let is_plain = self.entries.iter().all(|queued| queued.aim.is_none());
-        let asked = self.entries.len();
-        let first = grant.first;
+        let (asked, first) = (self.entries.len(), grant.first);
         let mut groups: Vec<StreamGroup> = Vec::new();
         let (mut granted, mut entries) = (Vec::with_capacity(asked), self.entries.drain(..));
         for group in grant.groups {
             let refusal = match group {
                 GroupGrant::Granted { count, places } => {
                     granted.extend(entries.by_ref().take(count as usize));
-                    add_group(&mut groups, StreamGroup { count, places });
+                    StreamGroup { count, places }.add_to(&mut groups);
                     continue;
                 }
                 GroupGrant::Conflict { key, pos } => ClientError::Conflict { key, pos },
@@ -110,22 +189,8 @@ impl Batch {
         }
         self.entries = granted;
         if !self.entries.is_empty() {
-            let groups = if is_plain { Vec::new() } else { groups };
+            let groups = if self.groups.is_empty() { Vec::new() } else { groups };
             self.write(view, first, groups, Earlier::Never).await;
         }
     }
-}
-
-/// Adds a group behind the others, as a part of the last one if it goes on in the same streams.
-fn add_group(groups: &mut Vec<StreamGroup>, group: StreamGroup) {
-    if let Some(last) = groups.last_mut()
-        && last.places.len() == group.places.len()
-        && last.places.iter().zip(&group.places).all(|(one, other)| {
-            one.stream == other.stream && one.position.0 + u64::from(last.count) == other.position.0
-        })
-    {
-        last.count += group.count;
-        return;
-    }
-    groups.push(group);
 }

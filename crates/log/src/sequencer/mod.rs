@@ -234,6 +234,44 @@ impl Sequencer {
         {
             return Ok(Placed::Again(grant));
         }
+        self.check_is_new(batch)?;
+        admitted?;
+        let grant = self.grant(epoch, count)?;
+        assert!(grant.first >= batch.after, "a grant lies where its batch will look for it");
+        self.remember(batch, grant);
+        Ok(Placed::New(grant))
+    }
+
+    /// The same for a batch of groups, each of which is granted its positions or refused as [`grant_groups`](Self::grant_groups) says. What
+    /// each of them got is not remembered: if an earlier copy was granted anything, all copies are refused from then on
+    /// ([`Refusal::Forgotten`]), and whoever has lost the answer looks for the entries below. If it was granted nothing, it is
+    /// refused again: a condition that does not hold once never will in the epoch.
+    pub fn append_groups(
+        &mut self,
+        epoch: Epoch,
+        batch: &BatchHead,
+        groups: &[TokenGroup],
+        admitted: Result<(), Refusal>,
+    ) -> Result<Grant, Refusal> {
+        self.check_grants(epoch)?;
+        if let Some(grant) = self.recall(batch)
+            && !self.planted.is(PlantedBug::BatchGrantedTwice)
+        {
+            return Err(Refusal::Forgotten { from: grant.end() });
+        }
+        self.check_is_new(batch)?;
+        admitted?;
+        let grant = self.grant_groups(epoch, groups)?;
+        let (first, count) = (grant.first, grant.count());
+        assert!(first >= batch.after, "a grant lies where its batch will look for it");
+        if count > 0 {
+            self.remember(batch, Granted { first, count });
+        }
+        Ok(grant)
+    }
+
+    /// Refuses a batch that is not remembered and may be an earlier one.
+    fn check_is_new(&self, batch: &BatchHead) -> Result<(), Refusal> {
         if batch.after < self.forgotten && !self.planted.is(PlantedBug::ForgottenIsNew) {
             return Err(Refusal::Forgotten { from: self.forgotten });
         }
@@ -241,11 +279,7 @@ impl Sequencer {
             // Not of this epoch: what this sequencer forgets later would not be told from what it never saw.
             return Err(Refusal::TooLarge { found: batch.after.0, limit: self.next.0 });
         }
-        admitted?;
-        let grant = self.grant(epoch, count)?;
-        assert!(grant.first >= batch.after, "a grant lies where its batch will look for it");
-        self.remember(batch, grant);
-        Ok(Placed::New(grant))
+        Ok(())
     }
 
     /// What an earlier copy of the batch was granted, if that is remembered. No earlier grant than those at or above

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Epoch, LogPos, StreamId, StreamPos};
+use crate::pos::{BatchNo, ClientId, Epoch, LogPos, RequestNo, StreamId, StreamPos};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
-use crate::wire::{Grant, GroupGrant, Refusal, TokenGroup};
+use crate::wire::{BatchHead, Grant, GroupGrant, Refusal, TokenGroup};
 
 /// A small generator, so that the tests need no dependency and repeat exactly.
 struct Dice(u64);
@@ -29,14 +29,22 @@ struct Model {
     tails: BTreeMap<StreamId, StreamTail>,
     /// The position of every write since the start, and what it is of.
     writes: Vec<(LogPos, ConflictKey)>,
+    /// Where each stream ended before. What was written there nobody says.
+    before: BTreeMap<StreamId, StreamTail>,
 }
 
 impl Model {
     /// What streams were before: 0 to 2 had entries, the others none.
     fn new() -> Self {
-        let tail = |stream: u64| StreamTail { next: StreamPos(stream + 1), last: Some(LogPos(50 + stream)) };
-        let tails = (0..3).map(|stream| (StreamId(stream.into()), tail(stream))).collect();
-        Self { next: START, tails, writes: Vec::new() }
+        let tail =
+            |stream: u64| StreamTail { next: StreamPos(stream + 1), last: Some(LogPos(50 + 20 * stream)) };
+        let tails: BTreeMap<_, _> = (0..3).map(|stream| (StreamId(stream.into()), tail(stream))).collect();
+        Self { next: START, before: tails.clone(), tails, writes: Vec::new() }
+    }
+
+    /// Whether something that nobody knows of may have been written at or above `snapshot` to what `key` is about.
+    fn is_unknown(&self, key: ConflictKey, snapshot: LogPos) -> bool {
+        self.before.get(&key.stream).is_some_and(|tail| tail.last >= Some(snapshot))
     }
 
     /// The latest write at or above `snapshot` of what `key` is about.
@@ -58,6 +66,11 @@ impl Model {
         let conflict = condition.reads.iter().find_map(|&key| self.conflict(key, condition.snapshot));
         match answer {
             GroupGrant::Granted { .. } if conflict.is_some() => return wrong("a false commit"),
+            GroupGrant::Granted { .. }
+                if condition.reads.iter().any(|&key| self.is_unknown(key, condition.snapshot)) =>
+            {
+                return wrong("a commit that may be a false one");
+            }
             GroupGrant::Granted { count, places } => {
                 let (first, count) = (self.next, u64::from(*count));
                 self.next += count;
@@ -115,7 +128,8 @@ fn draw(dice: &mut Dice, next: u64) -> Vec<TokenGroup> {
             let writes = writes.into_iter().map(|stream| key(dice, stream)).collect();
             Condition { snapshot: LogPos((next + 1).saturating_sub(dice.below(30))), reads, writes }
         });
-        let count = if condition.is_some() { 1 } else { 1 + dice.below(3) as u32 };
+        let is_blind = condition.as_ref().is_none_or(|it: &Condition| it.reads.is_empty());
+        let count = if is_blind { 1 + dice.below(3) as u32 } else { 1 };
         TokenGroup { count, streams, condition }
     };
     (0..1 + dice.below(4)).map(|_| group(dice)).collect()
@@ -166,6 +180,37 @@ fn each_planted_fault_of_streams_is_found() {
 }
 
 #[test]
+fn a_quiet_stream_is_remembered_however_much_is_written_to_others() {
+    // Two transactions that have read it at its end would both be refused as too old, until one of them comes alone.
+    let mut sequencer = Sequencer::start(Epoch(1), LogPos(START)).remembering_writes(4);
+    let (quiet, busy) = (StreamId(300), StreamId(301));
+    let tail = StreamTail { next: StreamPos(9), last: Some(LogPos(20)) };
+    sequencer.learn_streams(KnownStreams::of([(quiet, tail)].into()));
+    let key = |part| ConflictKey { stream: quiet, key: KeyHash(part) };
+    let group = |snapshot, part| {
+        let condition =
+            Condition { snapshot: LogPos(snapshot), reads: vec![key(part)], writes: vec![key(part)] };
+        TokenGroup { count: 1, streams: vec![quiet], condition: Some(condition) }
+    };
+    let of_busy = TokenGroup { count: 1, streams: vec![busy], condition: None };
+    let mut grant = |groups: &[TokenGroup]| {
+        let groups = [&vec![of_busy.clone(); 10], groups].concat();
+        let granted = sequencer.grant_groups(Epoch(1), &groups).expect("it knows its streams");
+        granted.groups[10..].to_vec()
+    };
+    let granted = grant(&[group(21, 1), group(21, 2)]);
+    assert_eq!(
+        granted.iter().map(GroupGrant::count).collect::<Vec<_>>(),
+        [1, 1],
+        "nobody has written it since"
+    );
+    // Below its end before the epoch nobody knows; and its own writes since are forgotten as those of others are made.
+    let granted = grant(&[group(112, 3), group(20, 4)]);
+    assert_eq!(granted[0].count(), 1);
+    assert_eq!(granted[1], GroupGrant::TooOld { low_water: LogPos(112) });
+}
+
+#[test]
 fn a_new_sequencer_grants_nothing_in_streams_before_it_knows_them() {
     // A stream position that is granted twice would be in the log for ever.
     let mut sequencer = Sequencer::start(Epoch(2), LogPos(START));
@@ -183,6 +228,39 @@ fn a_new_sequencer_grants_nothing_in_streams_before_it_knows_them() {
     let granted = sequencer.grant_groups(Epoch(2), &[of_stream]).map(|grant| grant.groups);
     let Ok([GroupGrant::Granted { places, .. }]) = granted.as_deref() else { panic!("{granted:?}") };
     assert_eq!((places[0].position, places[0].previous), (tail.next, tail.last));
+}
+
+#[test]
+fn a_batch_of_groups_that_is_sent_again_is_granted_nothing_and_told_where_to_look() {
+    // Granted again, each of its entries would be in the log twice.
+    let run = |planted| {
+        let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(START), planted);
+        sequencer.learn_streams(KnownStreams::default());
+        let key = ConflictKey { stream: StreamId(300), key: KeyHash(1) };
+        let of = |reads: &[ConflictKey], snapshot| TokenGroup {
+            count: 1,
+            streams: vec![StreamId(300)],
+            condition: Some(Condition {
+                snapshot: LogPos(snapshot),
+                reads: reads.to_vec(),
+                writes: vec![key],
+            }),
+        };
+        let mut send = |number, groups: &[TokenGroup]| {
+            let (client, request, after) = (ClientId(7), RequestNo(number), LogPos(START));
+            let batch = BatchHead { client, number: BatchNo(number), request, after };
+            sequencer.append_groups(Epoch(1), &batch, groups, Ok(()))
+        };
+        let mixed = [of(&[], 0), of(&[key], START), of(&[], 0)];
+        let granted = send(0, &mixed).expect("granted");
+        assert_eq!(granted.groups.iter().map(GroupGrant::count).collect::<Vec<_>>(), [1, 0, 1]);
+        let refused = [of(&[key], START)];
+        assert_eq!(send(1, &refused).expect("decided").count(), 0);
+        let again = (send(0, &mixed).err(), send(1, &refused).map(|grant| grant.count()));
+        again == (Some(Refusal::Forgotten { from: LogPos(START + 2) }), Ok(0))
+    };
+    assert!(run(Planted::NONE));
+    assert!(!run(Planted::bug(PlantedBug::BatchGrantedTwice)));
 }
 
 #[test]

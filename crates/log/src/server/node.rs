@@ -396,9 +396,11 @@ impl Session {
             Ok(append) => {
                 let counters = &self.node.counters;
                 add(&counters.appends, 1);
-                add(&counters.tokens, append.table.count() as u64);
-                forwarder.append(sequencer, route, append, frame.data);
-                self.node.streams.granted();
+                let granted = forwarder.append(sequencer, route, append, frame.data);
+                self.node.look_after_streams(&granted);
+                if let Ok(grant) = &granted {
+                    counters.count_grant(grant);
+                }
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }

@@ -4,8 +4,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_chain::{Table, TableEntry};
 use ithaca_env::codec::{DecodeError, Decoder};
 
+use super::token::{GroupGrant, TokenGroup, decode_answers, decode_groups, encode_answers, encode_groups};
 use super::write::{check_data, take_table};
-use super::{Head, Kind, Message, at_most, frame, no_data, zero};
+use super::{Head, Kind, Message, at_most, frame, no_data};
+use crate::entry::{GROUP_HEAD_BYTES, PLACE_BYTES};
 use crate::limits;
 use crate::pos::{BatchNo, ClientId, LogPos, RequestNo};
 
@@ -17,14 +19,17 @@ const FIXED_BYTES: usize = 40;
 /// appends nothing again, however late a copy arrives; `after` is what that rests on once the sequencer has forgotten
 /// the batch (docs/protocol/append.md).
 ///
-/// Body: `client u64`, `batch u64`, `request u64`, `after u64`, `count u32`, `reserved u32`, then the table: for each
-/// entry `len u32`, `crc32c u32`. Data: the entries, one after the other.
+/// Body: `client u64`, `batch u64`, `request u64`, `after u64`, `count u32`, `group count u32`, then the table: for each
+/// entry `len u32`, `crc32c u32`; then the groups, as in a [`Token`](super::Token). Data: the entries, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     /// What to append, but for the entries.
     pub batch: BatchHead,
     /// Length and checksum of each entry.
     pub table: Table,
+    /// Groups of the entries, in their order, which together are all entries; none if no entry has to do with a stream. Each is granted its
+    /// positions or refused for what its condition says.
+    pub groups: Vec<TokenGroup>,
 }
 
 /// What names a batch of appends.
@@ -41,18 +46,22 @@ pub struct BatchHead {
     pub after: LogPos,
 }
 
-/// The answer to an append: the entries have the positions `[first, first + count)`, in the head's epoch only.
+/// The answer to an append: the entries have the positions `[first, first + count)`, in the head's epoch only. Those of groups that were
+/// refused have none, and the others follow each other.
 ///
-/// Body, 16 bytes: `first u64`, `count u32`, `written u32` (1 or 0).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Body: `first u64`, `count u32`, `written u16` (1 or 0), `group count u16`, then what each group got, as in a
+/// [`Grant`](super::Grant).
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// The first entry's position.
     pub first: LogPos,
-    /// How many: as many as the batch has entries.
+    /// How many: as many as the batch has entries, but for those that were refused.
     pub count: u32,
     /// Whether every entry is on stable storage at its position. If not, the client writes them there itself, as the
     /// holder of a token does: some may be there, and some positions may be lost to junk.
     pub written: bool,
+    /// What each group got, if the append has groups.
+    pub groups: Vec<GroupGrant>,
 }
 
 /// Appends the header and the body of an [`Append`] without building one. The caller sends the entries' data, all of
@@ -62,9 +71,10 @@ pub fn encode_append_head(
     head: Head,
     batch: &BatchHead,
     entries: impl ExactSizeIterator<Item = TableEntry>,
+    groups: &[TokenGroup],
 ) {
     let start = frame::begin_frame(out);
-    encode_fixed(out, batch, entries.len());
+    encode_fixed(out, batch, entries.len(), groups.len());
     out.reserve(entries.len() * ithaca_chain::TABLE_ENTRY_BYTES);
     let mut data_len = 0;
     for entry in entries {
@@ -72,10 +82,13 @@ pub fn encode_append_head(
         out.put_u64_le(u64::from(entry.checksum) << 32 | u64::from(entry.len));
     }
     assert!(data_len <= limits::WRITE_MAX_BYTES, "an append of {data_len} bytes");
+    if !groups.is_empty() {
+        encode_groups(groups, out);
+    }
     frame::finish_frame(out, start, Kind::Append, head, data_len);
 }
 
-fn encode_fixed(out: &mut BytesMut, batch: &BatchHead, count: usize) {
+fn encode_fixed(out: &mut BytesMut, batch: &BatchHead, count: usize, group_count: usize) {
     assert!((1..=limits::RUN_MAX_COUNT).contains(&count), "a batch of {count} entries");
     out.reserve(FIXED_BYTES);
     out.put_u64_le(batch.client.0);
@@ -83,15 +96,18 @@ fn encode_fixed(out: &mut BytesMut, batch: &BatchHead, count: usize) {
     out.put_u64_le(batch.request.0);
     out.put_u64_le(batch.after.0);
     out.put_u32_le(count as u32);
-    out.put_u32_le(0);
+    out.put_u32_le(group_count as u32);
 }
 
 impl Message for Append {
     const KIND: Kind = Kind::Append;
 
     fn encode_body(&self, out: &mut BytesMut) {
-        encode_fixed(out, &self.batch, self.table.count());
+        encode_fixed(out, &self.batch, self.table.count(), self.groups.len());
         out.put_slice(self.table.as_bytes());
+        if !self.groups.is_empty() {
+            encode_groups(&self.groups, out);
+        }
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
@@ -103,13 +119,15 @@ impl Message for Append {
             after: LogPos(decoder.u64("after")?),
         };
         let count = decoder.u32("entry count")? as usize;
-        zero("append reserved", decoder.u32("append reserved")?.into())?;
+        let group_count = group_count(decoder.u32("group count")?)?;
         entry_count(count as u64)?;
         at_most("data", data_len, limits::WRITE_MAX_BYTES, "a length within its limit")?;
         let table = take_table(body, &mut decoder, count)?;
+        let groups = decode_groups(&mut decoder, group_count)?;
         decoder.finish()?;
         check_data(table.data_bytes(), data_len)?;
-        Ok(Self { batch, table })
+        check_groups(&groups, count)?;
+        Ok(Self { batch, table, groups })
     }
 }
 
@@ -119,24 +137,68 @@ impl Message for Appended {
     fn encode_body(&self, out: &mut BytesMut) {
         out.put_u64_le(self.first.0);
         out.put_u32_le(self.count);
-        out.put_u32_le(self.written.into());
+        out.put_u16_le(self.written.into());
+        out.put_u16_le(self.groups.len() as u16);
+        encode_answers(&self.groups, out);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
         let first = LogPos(decoder.u64("first position")?);
         let count = decoder.u32("entry count")?;
-        let written = decoder.u32("written")?;
+        let written = decoder.u16("written")?;
+        let group_count = group_count(decoder.u16("group count")?.into())?;
+        let groups = decode_answers(&mut decoder, group_count)?;
         decoder.finish()?;
         no_data(data_len)?;
-        entry_count(count.into())?;
+        match groups.is_empty() {
+            true => entry_count(count.into())?,
+            false => granted_count(&groups, count)?,
+        }
         if first.0.checked_add(count.into()).is_none() {
             let expected = "positions that do not run out";
             return Err(DecodeError::Invalid { field: "first position", found: first.0, expected });
         }
-        at_most("written", written as usize, 1, "0 or 1")?;
-        Ok(Self { first, count, written: written == 1 })
+        at_most("written", written.into(), 1, "0 or 1")?;
+        Ok(Self { first, count, written: written == 1, groups })
     }
+}
+
+fn group_count(found: u32) -> Result<usize, DecodeError> {
+    let found = found as usize;
+    at_most("group count", found, limits::TOKEN_GROUPS_MAX_COUNT, "at most 1024")?;
+    Ok(found)
+}
+
+/// Refuses groups that are not the batch's entries, or of too many streams for its meta.
+fn check_groups(groups: &[TokenGroup], count: usize) -> Result<(), DecodeError> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let found: u64 = groups.iter().map(|group| u64::from(group.count)).sum();
+    if found != count as u64 {
+        let expected = "as many as the batch has";
+        return Err(DecodeError::Invalid { field: "entries of all groups", found, expected });
+    }
+    let mut before = None;
+    let mut meta_bytes = 0;
+    for group in groups {
+        if before != Some(&group.streams) {
+            meta_bytes += GROUP_HEAD_BYTES + group.streams.len() * PLACE_BYTES;
+            before = Some(&group.streams);
+        }
+    }
+    at_most("bytes of the groups", meta_bytes, limits::META_ROOM_BYTES, "what fits into a meta")
+}
+
+/// Refuses another count than that of the groups.
+fn granted_count(groups: &[GroupGrant], count: u32) -> Result<(), DecodeError> {
+    let granted: u64 = groups.iter().map(|group| u64::from(group.count())).sum();
+    if granted == u64::from(count) && granted <= limits::RUN_MAX_COUNT as u64 {
+        return Ok(());
+    }
+    let expected = "as many as its groups were granted";
+    Err(DecodeError::Invalid { field: "entry count", found: count.into(), expected })
 }
 
 /// Refuses a batch that is empty or too long.

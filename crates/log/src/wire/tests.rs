@@ -69,6 +69,7 @@ fn requests() -> Vec<Sample> {
             after: LogPos(38),
         },
         table: write.table.clone(),
+        groups: Vec::new(),
     };
     let range = |start, end| AddrRange::new(Addr(start), Addr(end));
     let read = |committed| {
@@ -183,8 +184,20 @@ fn in_streams() -> Vec<Sample> {
     let token = Token {
         groups: vec![group(2, &[9, 10], None), group(1, &[9], Some(condition)), group(3, &[], None)],
     };
+    let append = Append {
+        batch: BatchHead {
+            client: ClientId(0xC11E_0001),
+            number: BatchNo(3),
+            request: RequestNo(10),
+            after: LogPos(40),
+        },
+        table: Table::of_payloads([&b"first"[..], b"", b"third"]),
+        groups: token.groups[..2].to_vec(),
+    };
     let conflict = GroupGrant::Conflict { key: key(9, part), pos: LogPos(33) };
     let too_old = GroupGrant::TooOld { low_water: LogPos(32) };
+    let answers = vec![granted(2, &[9, 10]), conflict.clone()];
+    let appended = Appended { first: LogPos(40), count: 2, written: true, groups: answers };
     let grant = Grant { first: LogPos(40), groups: vec![granted(2, &[9, 10]), conflict, too_old] };
     let streams = vec![StreamId(9), StreamId(10)];
     let known = StreamTail { next: StreamPos(6), last: Some(LogPos(41)) };
@@ -192,6 +205,8 @@ fn in_streams() -> Vec<Sample> {
         Tail { tail: Some(LogPos(45)), streams: vec![known, StreamTail::default()], ..Tail::default() };
     vec![
         sample("token_in_streams", head(), token, &[]),
+        sample("append_in_streams", head(), append, &[b"first", b"", b"third"]),
+        sample("appended_in_streams", head(), appended, &[]),
         sample("check_streams", head(), Check { streams, ..Check::default() }, &[]),
         sample("grant_in_streams", head(), grant, &[]),
         sample("tail_of_streams", head(), ends, &[]),
@@ -298,7 +313,12 @@ fn replies() -> Vec<Sample> {
         sample("node_status", head(), status, &[]),
         sample("trims", head(), Trims { ranges: vec![(40..42).into(), (50..51).into()] }, &[]),
         sample("beaten", head(), Beaten(account(NodeState::Leaving)), &[]),
-        sample("appended", head(), Appended { first: LogPos(40), count: 3, written: true }, &[]),
+        sample(
+            "appended",
+            head(),
+            Appended { first: LogPos(40), count: 3, written: true, groups: Vec::new() },
+            &[],
+        ),
         sample("refusal_forgotten", head(), Refusal::Forgotten { from: LogPos(90) }, &[]),
         sample("refusal_not_relayed", head(), Refusal::NotRelayed, &[]),
         sample("refusal_no_lease", head(), Refusal::NoLease { epoch: Epoch(3) }, &[]),

@@ -102,21 +102,14 @@ impl Message for Token {
     const KIND: Kind = Kind::Token;
 
     fn encode_body(&self, out: &mut BytesMut) {
-        assert!((1..=limits::TOKEN_GROUPS_MAX_COUNT).contains(&self.groups.len()), "too many groups");
         out.put_u32_le(self.groups.len() as u32);
-        for group in &self.groups {
-            encode_group(group, out);
-        }
+        encode_groups(&self.groups, out);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
         let group_count = group_count(&mut decoder)?;
-        let mut groups = Vec::with_capacity(group_count.min(decoder.left() / 8));
-        let mut keys_left = limits::TOKEN_KEYS_MAX_COUNT;
-        for _ in 0..group_count {
-            groups.push(decode_group(&mut decoder, &mut keys_left)?);
-        }
+        let groups = decode_groups(&mut decoder, group_count)?;
         decoder.finish()?;
         no_data(data_len)?;
         grant_count(groups.iter().map(|group| u64::from(group.count)).sum())?;
@@ -131,9 +124,7 @@ impl Message for Grant {
         out.put_u64_le(self.first.0);
         out.put_u32_le(self.groups.len() as u32);
         out.put_u32_le(0);
-        for group in &self.groups {
-            encode_answer(group, out);
-        }
+        encode_answers(&self.groups, out);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
@@ -141,10 +132,7 @@ impl Message for Grant {
         let first = LogPos(decoder.u64("first position")?);
         let group_count = group_count(&mut decoder)?;
         zero("grant reserved", decoder.u32("grant reserved")?.into())?;
-        let mut groups = Vec::with_capacity(group_count.min(decoder.left() / 12));
-        for _ in 0..group_count {
-            groups.push(decode_answer(&mut decoder)?);
-        }
+        let groups = decode_answers(&mut decoder, group_count)?;
         decoder.finish()?;
         no_data(data_len)?;
         let count: u64 = groups.iter().map(|group| u64::from(group.count())).sum();
@@ -157,6 +145,39 @@ impl Message for Grant {
         }
         Ok(Self { first, groups })
     }
+}
+
+/// Appends groups, of which there is at least one. Panics if they are over a limit.
+pub(super) fn encode_groups(groups: &[TokenGroup], out: &mut BytesMut) {
+    assert!((1..=limits::TOKEN_GROUPS_MAX_COUNT).contains(&groups.len()), "{} groups", groups.len());
+    groups.iter().for_each(|group| encode_group(group, out));
+}
+
+/// Decodes `count` groups, which must be within its limit.
+pub(super) fn decode_groups(decoder: &mut Decoder<'_>, count: usize) -> Result<Vec<TokenGroup>, DecodeError> {
+    let mut groups = Vec::with_capacity(count.min(decoder.left() / 8));
+    let mut keys_left = limits::TOKEN_KEYS_MAX_COUNT;
+    for _ in 0..count {
+        groups.push(decode_group(decoder, &mut keys_left)?);
+    }
+    Ok(groups)
+}
+
+/// Appends what groups got.
+pub(super) fn encode_answers(answers: &[GroupGrant], out: &mut BytesMut) {
+    answers.iter().for_each(|answer| encode_answer(answer, out));
+}
+
+/// Decodes what `count` groups got.
+pub(super) fn decode_answers(
+    decoder: &mut Decoder<'_>,
+    count: usize,
+) -> Result<Vec<GroupGrant>, DecodeError> {
+    let mut answers = Vec::with_capacity(count.min(decoder.left() / 12));
+    for _ in 0..count {
+        answers.push(decode_answer(decoder)?);
+    }
+    Ok(answers)
 }
 
 fn encode_group(group: &TokenGroup, out: &mut BytesMut) {

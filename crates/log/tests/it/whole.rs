@@ -27,7 +27,7 @@ async fn send(env: &Env, cluster: &LocalCluster, number: u64, after: u64) -> Res
     };
     let tables: Vec<_> = table.entries().collect();
     let encode =
-        |id, out: &mut _| encode_append_head(out, Head::new(id, Epoch(1)), &batch, tables.into_iter());
+        |id, out: &mut _| encode_append_head(out, Head::new(id, Epoch(1)), &batch, tables.into_iter(), &[]);
     let answer = connection.call_with::<Appended>(env, encode, entries.into_iter(), deadline);
     answer.await.map(|(appended, _, _)| appended)
 }
@@ -38,10 +38,10 @@ fn a_batch_that_is_sent_twice_is_appended_once() {
         run(|env, dir| async move {
             let (cluster, client) = start(&env, &dir, units).await;
             let first = send(&env, &cluster, 0, 0).await;
-            assert_eq!(first, Ok(Appended { first: LogPos(0), count: 2, written: true }));
+            assert_eq!(first, Ok(Appended { first: LogPos(0), count: 2, written: true, groups: vec![] }));
             append(&client, 2, 3).await;
             let again = send(&env, &cluster, 0, 0).await;
-            assert_eq!(again, Ok(Appended { first: LogPos(0), count: 2, written: false }));
+            assert_eq!(again, Ok(Appended { first: LogPos(0), count: 2, written: false, groups: vec![] }));
             let entries = read_all(&client, 0).await;
             assert_eq!(entries.len(), 5, "{units} units");
             assert!(entries.iter().all(|found| found.data == entry(found.pos.0)));
