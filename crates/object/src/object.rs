@@ -54,11 +54,62 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
 
 /// A digest of some pieces of bytes, one after the other. Not for keeping out those who mean harm.
 pub fn digest_of(pieces: &[&[u8]]) -> u64 {
-    pieces.iter().fold(0x9E37_79B9_7F4A_7C15, |digest, piece| {
-        let word = u64::from(crc32c::crc32c(piece)) | (piece.len() as u64) << 32;
-        let mixed = (digest ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
-        mixed ^ (mixed >> 32)
-    })
+    let mut digest = Digest::default();
+    for piece in pieces {
+        digest.add(Piece { checksum: crc32c::crc32c(piece), len: piece.len() });
+    }
+    digest.0
+}
+
+/// The digest of the MessagePack of some values, each a piece, made without keeping their bytes; `None` if one cannot be encoded.
+pub(crate) fn digest_of_values(first: &impl Serialize, second: &impl Serialize) -> Option<u64> {
+    let mut digest = Digest::default();
+    digest.add(Piece::of(first)?);
+    digest.add(Piece::of(second)?);
+    Some(digest.0)
+}
+
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, piece: Piece) {
+        let word = u64::from(piece.checksum) | (piece.len as u64) << 32;
+        let mixed = (self.0 ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// What a digest takes of a piece. Bytes that are written to it are counted and forgotten.
+#[derive(Default)]
+struct Piece {
+    checksum: u32,
+    len: usize,
+}
+
+impl Piece {
+    fn of(value: &impl Serialize) -> Option<Self> {
+        let mut piece = Self::default();
+        rmp_serde::encode::write_named(&mut piece, value).ok()?;
+        Some(piece)
+    }
+}
+
+impl std::io::Write for Piece {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        self.len += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A method that changes the object. Its fields are its arguments; fields that a reader does not know are ignored, and those
@@ -147,9 +198,13 @@ pub fn keys_of<O: Object>(call: &Call) -> Result<Keys, CallError> {
     Method::<O>::find(&call.method)?.keys(&call.arguments)
 }
 
+/// Bytes of arguments that need no more than one piece of memory to be encoded.
+const ARGUMENTS_USUAL_BYTES: usize = 1024;
+
 /// The call of a mutator on the object of `stream`.
 pub fn call_of<O: Object, M: Mutator<O>>(stream: StreamId, mutator: &M) -> Result<Call, CallError> {
-    let arguments = rmp_serde::to_vec_named(mutator)
+    let mut arguments = Vec::with_capacity(ARGUMENTS_USUAL_BYTES);
+    rmp_serde::encode::write_named(&mut arguments, mutator)
         .map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })?;
     Ok(Call { stream, method: Bytes::from_static(M::NAME.as_bytes()), arguments: arguments.into() })
 }

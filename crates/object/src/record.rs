@@ -16,6 +16,9 @@ pub const MAGIC: [u8; 4] = *b"ITob";
 /// The newest version that is read, and the one that is written.
 pub const VERSION: u16 = 1;
 
+/// Bytes of a record around its streams, checks and calls.
+const HEAD_BYTES: usize = 32;
+
 /// A transaction, by its client and that client's own number for it. The same transaction has the same number each time it
 /// is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +95,9 @@ impl Record {
         let number = |stream: StreamId| streams.iter().position(|known| *known == stream);
         let checks: Vec<(usize, &Check)> =
             self.checks.iter().filter_map(|check| Some((number(check.stream)?, check))).collect();
+        let bytes: usize = self.calls.iter().map(|call| call.method.len() + call.arguments.len() + 8).sum();
         record::encode(MAGIC, VERSION, |out: &mut BytesMut| {
+            out.reserve(HEAD_BYTES + 16 * streams.len() + 17 * checks.len() + bytes);
             out.put_u64_le(self.id.client);
             out.put_u64_le(self.id.request);
             out.put_u64_le(self.settled);

@@ -40,7 +40,9 @@ impl Requests {
         }
         if settled > client.settled {
             client.settled = settled;
-            client.applied = client.applied.split_off(&settled);
+            while client.applied.first().is_some_and(|&request| request < settled) {
+                client.applied.pop_first();
+            }
         }
         self.by_last.remove(&client.last);
         client.last = self.records;

@@ -272,7 +272,12 @@ impl Transaction {
 
 /// Each key once. Of an object with many of them the whole is named instead, which makes more conflicts and never fewer.
 pub(crate) fn condensed(keys: impl Iterator<Item = (StreamId, KeyHash)>) -> Vec<ConflictKey> {
-    let keys: BTreeSet<(StreamId, KeyHash)> = keys.collect();
+    let mut keys = keys.peekable();
+    let first = keys.next();
+    if let (Some((stream, key)), None) = (first, keys.peek()) {
+        return vec![ConflictKey { stream, key }];
+    }
+    let keys: BTreeSet<(StreamId, KeyHash)> = first.into_iter().chain(keys).collect();
     let mut condensed: Vec<ConflictKey> = Vec::new();
     let mut rest = keys.into_iter().peekable();
     while let Some(&(stream, _)) = rest.peek() {

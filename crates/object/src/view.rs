@@ -366,7 +366,11 @@ struct Rewound<'v, O: Object> {
 
 impl<'v, O: Object> Rewound<'v, O> {
     fn new(view: &'v mut View<O>, snapshot: LogPos) -> Self {
-        let first = view.history.partition_point(|(pos, _)| *pos < snapshot);
+        let first = match view.history.back() {
+            Some((last, _)) if *last >= snapshot => view.history.partition_point(|(pos, _)| *pos < snapshot),
+            // Most snapshots are the newest.
+            _ => view.history.len(),
+        };
         for (_, undo) in view.history.range_mut(first..).rev() {
             view.state.exchange(undo);
         }

@@ -42,6 +42,10 @@ pub enum Workload {
     Replay,
     /// A key of a map gets a value; the one that it had is the result.
     Map,
+    /// The value of a key of a map, as of now: the sequencer is asked.
+    Get,
+    /// The value of a key of a map as of a position that the program has read up to: nobody is asked.
+    Snapshot,
     /// A transaction: two keys of a map are read, a third gets a value.
     Tx,
 }
@@ -56,6 +60,8 @@ impl Workload {
             Self::Mixed => "mixed",
             Self::Replay => "replay",
             Self::Map => "map",
+            Self::Get => "get",
+            Self::Snapshot => "snapshot",
             Self::Tx => "tx",
         }
     }
@@ -63,14 +69,26 @@ impl Workload {
     /// Operations in flight for each client where the command line does not say.
     fn default_window(self) -> u32 {
         match self {
-            Self::Token | Self::Map | Self::Tx => 64,
+            Self::Token | Self::Map | Self::Get | Self::Tx => 64,
+            Self::Snapshot => 1,
             Self::Append | Self::Stream | Self::Read | Self::Mixed | Self::Replay => 16,
+        }
+    }
+
+    /// What is done with objects.
+    fn deed(self) -> Option<objects::Deed> {
+        match self {
+            Self::Map => Some(objects::Deed::Put),
+            Self::Get => Some(objects::Deed::Get),
+            Self::Snapshot => Some(objects::Deed::Snapshot),
+            Self::Tx => Some(objects::Deed::Transaction),
+            _ => None,
         }
     }
 
     /// Whether the command line says what each client has in flight, and not what all have together.
     fn is_per_client(self) -> bool {
-        matches!(self, Self::Map | Self::Tx)
+        self.deed().is_some()
     }
 }
 
@@ -140,9 +158,9 @@ async fn measure(
     plan: &Plan,
 ) -> Result<Figures, Failure> {
     let span = match arguments.workload {
-        Workload::Token | Workload::Append | Workload::Stream | Workload::Map | Workload::Tx => 0..0,
         Workload::Read | Workload::Mixed => read::prepare(control, plan.size, arguments.cold).await?,
         Workload::Replay => read::prepare(control, plan.size, true).await?,
+        _ => 0..0,
     };
     let meter = Rc::new(Meter::new(env));
     let mut workers = Vec::new();
@@ -160,10 +178,10 @@ async fn measure(
                 workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size, Vec::new()));
                 workers.extend(read::start(meter, &client, window / 2, &span, arguments.cold));
             }
-            Workload::Map | Workload::Tx => {
-                let is_map = arguments.workload == Workload::Map;
-                let deed = if is_map { objects::Deed::Put } else { objects::Deed::Transaction };
-                workers.extend(objects::start(meter, client, deed, window, plan.size, arguments.shared)?);
+            Workload::Map | Workload::Get | Workload::Snapshot | Workload::Tx => {
+                let deed = arguments.workload.deed().expect("it is done with objects");
+                workers
+                    .extend(objects::start(meter, client, deed, window, plan.size, arguments.shared).await?);
             }
             Workload::Replay => {
                 workers.push(read::replay(meter, client, span.clone(), workers.len(), clients.len()))

@@ -5,8 +5,9 @@
 
 use std::rc::Rc;
 
-use ithaca_env::task::TaskHandle;
+use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::Client;
+use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Blob, Map};
 use ithaca_object::{Begin, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
 
@@ -21,12 +22,19 @@ const KEYS: u64 = 10_000;
 pub enum Deed {
     /// A key gets a value; the one that it had is the result.
     Put,
+    /// The value of a key as of now.
+    Get,
+    /// The value of a key as of a position that was read up to.
+    Snapshot,
     /// Two keys are read and a third gets a value.
     Transaction,
 }
 
-/// Starts the workers of one client, `window` of them, with values of `size` bytes.
-pub fn start(
+/// Reads of a snapshot that are made without a pause. They wait for nobody, and others must have their turn.
+const SNAPSHOT_READS: u64 = 256;
+
+/// Starts the workers of one client, `window` of them, with values of `size` bytes. Before anything is read all keys have values.
+pub async fn start(
     meter: &Rc<Meter>,
     client: Client,
     deed: Deed,
@@ -38,9 +46,17 @@ pub fn start(
     let value = Blob(payload(size, client.id().0));
     let runtime = Runtime::new(meter.env(), client, RuntimeOptions::default());
     let map = Map::<u64, Blob>::open(&runtime, &name)?;
+    let mut snapshot = LogPos(0);
+    if matches!(deed, Deed::Get | Deed::Snapshot) {
+        let puts = (0..KEYS).map(|key| map.fast_put(key, value.clone())).collect();
+        for put in gather(puts, Result::is_err).await.into_iter().flatten() {
+            snapshot = snapshot.max(put?.map_or(snapshot, |pos| LogPos(pos.0 + 1)));
+        }
+        map.len().await?;
+    }
     let worker = |_| {
         let (runtime, map, value) = (runtime.clone(), map.clone(), value.clone());
-        let worker = Worker { meter: Rc::clone(meter), runtime, map, value };
+        let worker = Worker { meter: Rc::clone(meter), runtime, old: map.at(snapshot), map, value };
         meter.env().spawn(async move {
             if let Err(error) = worker.work(deed).await {
                 worker.meter.fail(error);
@@ -54,6 +70,8 @@ struct Worker {
     meter: Rc<Meter>,
     runtime: Runtime,
     map: Map<u64, Blob>,
+    /// The same as of a position.
+    old: Map<u64, Blob>,
     value: Blob,
 }
 
@@ -67,9 +85,19 @@ impl Worker {
                 Deed::Put => {
                     self.map.put(keys[0], self.value.clone()).await?;
                 }
+                Deed::Get => {
+                    self.map.get(&keys[0]).await?;
+                }
+                Deed::Snapshot => {
+                    for _ in 0..SNAPSHOT_READS {
+                        self.old.get(&random.within(&(0..KEYS))).await?;
+                    }
+                    self.meter.env().yield_now().await;
+                }
                 Deed::Transaction => self.transaction(keys).await?,
             }
-            self.meter.completed(started, self.meter.now(), 1);
+            let count = if deed == Deed::Snapshot { SNAPSHOT_READS } else { 1 };
+            self.meter.completed(started, self.meter.now(), count);
         }
         Ok(())
     }

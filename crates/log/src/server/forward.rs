@@ -55,7 +55,7 @@ impl Forwarder {
             return match sequencer.append(epoch, &append.batch, count, admitted) {
                 Ok(Placed::New(grant)) => {
                     let Granted { first, count } = grant;
-                    self.write(route, grant, Vec::new(), &[Stretch::whole(grant)], &append, &data);
+                    self.write(route, grant, Vec::new(), &[Section::whole(grant)], &append, &data);
                     Ok(Grant { first, groups: vec![GroupGrant::Granted { count, places: Vec::new() }] })
                 }
                 Ok(Placed::Again(Granted { first, count })) => {
@@ -83,8 +83,8 @@ impl Forwarder {
 
     fn write_groups(&self, route: ReplyRoute, grant: &Grant, append: &Append, data: &Bytes) {
         let granted = Granted { first: grant.first, count: grant.count() };
-        let stretches = stretches(grant, &append.groups, self.planted);
-        self.write(route, granted, grant.groups.clone(), &stretches, append, data);
+        let sections = sections(grant, &append.groups, self.planted);
+        self.write(route, granted, grant.groups.clone(), &sections, append, data);
     }
 
     fn write(
@@ -92,16 +92,16 @@ impl Forwarder {
         route: ReplyRoute,
         grant: Granted,
         answers: Vec<GroupGrant>,
-        stretches: &[Stretch],
+        sections: &[Section],
         append: &Append,
         data: &Bytes,
     ) {
         let epoch = route.epoch();
-        let parts: Vec<(Piece<'_>, &Stretch)> = stretches
+        let parts: Vec<(Piece<'_>, &Section)> = sections
             .iter()
-            .flat_map(|stretch| {
-                let pieces = self.layout.pieces(stretch.first, stretch.end());
-                pieces.into_iter().map(move |piece| (piece, stretch))
+            .flat_map(|section| {
+                let pieces = self.layout.pieces(section.first, section.end());
+                pieces.into_iter().map(move |piece| (piece, section))
             })
             .collect();
         if parts.is_empty() {
@@ -110,8 +110,8 @@ impl Forwarder {
         }
         let join = RefCell::new(Join::new(parts.len(), self.planted));
         let joining = Rc::new(Joining { join, route, grant, answers: RefCell::new(answers) });
-        for (piece, stretch) in &parts {
-            let run = part(piece, epoch, stretch, append, data);
+        for (piece, section) in &parts {
+            let run = part(piece, epoch, section, append, data);
             self.relay.write(piece.replicas, run, Sender::Part(Rc::clone(&joining)));
         }
     }
@@ -119,7 +119,7 @@ impl Forwarder {
 
 /// Entries in a row of a batch that have positions in a row.
 #[derive(Debug, PartialEq, Eq)]
-struct Stretch {
+struct Section {
     first: LogPos,
     /// Which of the batch's entries.
     entries: Range<usize>,
@@ -129,7 +129,7 @@ struct Stretch {
     groups: Vec<StreamGroup>,
 }
 
-impl Stretch {
+impl Section {
     /// All of a batch that is in no stream.
     fn whole(grant: Granted) -> Self {
         Self { first: grant.first, entries: 0..grant.count as usize, number: 0, groups: Vec::new() }
@@ -141,15 +141,15 @@ impl Stretch {
 }
 
 /// What was granted of a batch of groups, in pieces between what was refused.
-fn stretches(grant: &Grant, asked: &[TokenGroup], planted: Planted) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
+fn sections(grant: &Grant, asked: &[TokenGroup], planted: Planted) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
     let (mut entry, mut next) = (0, grant.first);
     for (group, answer) in asked.iter().zip(&grant.groups) {
         let entries = entry..entry + group.count as usize;
         entry = entries.end;
         let GroupGrant::Granted { count, places } = answer else { continue };
         let group = StreamGroup { count: *count, places: places.clone() };
-        match stretches.last_mut() {
+        match sections.last_mut() {
             Some(last) if last.entries.end == entries.start => {
                 last.entries.end = entries.end;
                 group.add_to(&mut last.groups);
@@ -157,26 +157,26 @@ fn stretches(grant: &Grant, asked: &[TokenGroup], planted: Planted) -> Vec<Stret
             _ => {
                 let closes_up = planted.is(PlantedBug::NumbersCloseUp);
                 let number = if closes_up { next.0 - grant.first.0 } else { entries.start as u64 };
-                stretches.push(Stretch { first: next, entries, number, groups: vec![group] });
+                sections.push(Section { first: next, entries, number, groups: vec![group] });
             }
         }
         next = LogPos(next.0 + u64::from(*count));
     }
-    stretches
+    sections
 }
 
-/// The entries of one piece of a stretch, as a run. The only piece of a batch is the batch as it came, without a copy.
-fn part(piece: &Piece<'_>, epoch: Epoch, stretch: &Stretch, append: &Append, data: &Bytes) -> Run {
-    let skipped = piece.first.0 - stretch.first.0;
-    let number = append.batch.request.after(stretch.number);
+/// The entries of one piece of a section, as a run. The only piece of a batch is the batch as it came, without a copy.
+fn part(piece: &Piece<'_>, epoch: Epoch, section: &Section, append: &Append, data: &Bytes) -> Run {
+    let skipped = piece.first.0 - section.first.0;
+    let number = append.batch.request.after(section.number);
     let meta = EntryMeta {
         stride: piece.stride as u16,
-        groups_from: if stretch.groups.is_empty() { RequestNo(0) } else { number },
-        groups: stretch.groups.clone(),
+        groups_from: if section.groups.is_empty() { RequestNo(0) } else { number },
+        groups: section.groups.clone(),
         ..EntryMeta::new(append.batch.client, piece.addrs.start, number.after(skipped))
     };
     let count = piece.addrs.count() as usize;
-    let first = stretch.entries.start + skipped as usize;
+    let first = section.entries.start + skipped as usize;
     let (table, data) = match piece.stride {
         1 if count == append.table.count() => (append.table.clone(), data.clone()),
         stride => gather(append, data, first, stride as usize, count),
@@ -261,11 +261,11 @@ mod tests {
         let data = Bytes::from(payloads.concat());
         let grant = Grant { first: LogPos(40), groups: answers };
         let mut entries = Vec::new();
-        for stretch in stretches(&grant, asked, planted) {
-            let addrs = (stretch.first.0..stretch.end().0).into();
+        for section in sections(&grant, asked, planted) {
+            let addrs = (section.first.0..section.end().0).into();
             let replicas = [NodeId(1)];
-            let piece = Piece { replicas: &replicas, addrs, first: stretch.first, stride: 1 };
-            let run = part(&piece, Epoch(1), &stretch, &append, &data);
+            let piece = Piece { replicas: &replicas, addrs, first: section.first, stride: 1 };
+            let run = part(&piece, Epoch(1), &section, &append, &data);
             let meta = EntryMeta::decode(&run.meta).expect("it decodes");
             let mut at = 0;
             for (addr, entry) in (run.first_key..).zip(run.table.entries()) {
@@ -296,8 +296,8 @@ mod tests {
     fn a_batch_of_which_nothing_is_refused_is_one_run_and_one_of_which_everything_is_none() {
         let asked = [group(2), group(1)];
         let grant = |answers| Grant { first: LogPos(40), groups: answers };
-        let all = stretches(&grant(vec![granted(2, 4), granted(1, 6)]), &asked, Planted::NONE);
+        let all = sections(&grant(vec![granted(2, 4), granted(1, 6)]), &asked, Planted::NONE);
         assert_eq!((all.len(), all[0].groups.len()), (1, 1), "{all:?}");
-        assert_eq!(stretches(&grant(vec![refused(), refused()]), &asked, Planted::NONE), []);
+        assert_eq!(sections(&grant(vec![refused(), refused()]), &asked, Planted::NONE), []);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_log::client::{ClientError, EntryKind, Placed};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey};
@@ -72,6 +73,14 @@ pub(super) struct Plan {
     pub(super) calls: Vec<Call>,
 }
 
+/// An append that is to be tried again.
+struct Again {
+    streams: Vec<StreamId>,
+    condition: Condition,
+    record: Rc<Record>,
+    entry: Bytes,
+}
+
 /// What came of one attempt.
 enum Tried {
     /// It stands at this position.
@@ -98,16 +107,34 @@ impl Inner {
     pub(super) async fn append(
         self: &Rc<Self>,
         plan: Plan,
-        mut tx: Option<&mut Transaction>,
+        tx: Option<&mut Transaction>,
     ) -> Result<LogPos, ObjectError> {
-        let Plan { id, settled, streams, mut condition, calls } = plan;
+        let Plan { id, settled, streams, condition, calls } = plan;
         let checks = streams.iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
         let record = Rc::new(Record { id, settled, checks, calls });
         let entry = record.encode();
+        let placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
+        if let Ok(placed) = placed {
+            self.stands(&placed, &record);
+            self.requests.borrow_mut().settle(id);
+            return Ok(placed.pos);
+        }
+        // In memory of its own: callers hold and move the future of the usual way only.
+        Box::pin(self.append_again(Again { streams, condition, record, entry }, placed, tx)).await
+    }
+
+    /// Goes on with an append whose first attempt was answered so, until it is known what became of it.
+    async fn append_again(
+        self: &Rc<Self>,
+        again: Again,
+        mut placed: Result<Placed, ClientError>,
+        mut tx: Option<&mut Transaction>,
+    ) -> Result<LogPos, ObjectError> {
+        let Again { streams, mut condition, record, entry } = again;
+        let id = record.id;
         let mut unknown: Option<(LogPos, Box<ClientError>)> = None;
         let (mut attempts, mut moves) = (0, 0);
         let result = loop {
-            let placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
             let tried = self.tried(placed, &record).await;
             // What is refused now may stand since an earlier attempt.
             if let (Tried::Conflict(..) | Tried::TooOld(_), Some((after, cause))) = (&tried, &unknown) {
@@ -129,6 +156,7 @@ impl Inner {
                         Ok(snapshot) => condition.snapshot = snapshot,
                         Err(error) => break Err(error),
                     }
+                    placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
                     continue;
                 }
                 Tried::Failed(error) => match unknown {
@@ -149,21 +177,27 @@ impl Inner {
                 }
             }
             self.env.sleep(RETRY_WAIT).await;
+            placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
         };
         self.requests.borrow_mut().settle(id);
         result
+    }
+
+    /// The record stands there: views take it from memory.
+    fn stands(&self, placed: &Placed, record: &Rc<Record>) {
+        self.decided.stands(placed.pos);
+        for place in &placed.places {
+            if let Some(slot) = self.slot(place.stream) {
+                slot.offer(placed.pos, place.previous, record);
+            }
+        }
     }
 
     /// What an answer of the log means; an entry at a known position is looked at.
     async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, record: &Rc<Record>) -> Tried {
         match placed {
             Ok(placed) => {
-                self.decided.stands(placed.pos);
-                for place in &placed.places {
-                    if let Some(slot) = self.slot(place.stream) {
-                        slot.offer(placed.pos, place.previous, record);
-                    }
-                }
+                self.stands(&placed, record);
                 Tried::Stands(placed.pos)
             }
             Err(ClientError::Conflict { key, pos }) => Tried::Conflict(key, pos),

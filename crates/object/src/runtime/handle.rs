@@ -77,7 +77,12 @@ impl<O: Object> Handle<O> {
         match &self.mode {
             Mode::Latest => self.slot.sync().await?,
             Mode::Within(bound) => self.slot.sync_within(*bound).await?,
-            Mode::At(snapshot) => return self.slot.read_at(*snapshot, &[], |state, _| read(state)).await,
+            Mode::At(snapshot) if self.slot.can_read_at(*snapshot) => {
+                return self.slot.read_here(*snapshot, &[], |state, _| read(state));
+            }
+            Mode::At(snapshot) => {
+                return Box::pin(self.slot.read_at(*snapshot, &[], |state, _| read(state))).await;
+            }
             Mode::In(tx) => return tx.read(&self.slot, keys(), |state, _| read(state)).await,
         }
         let view = self.slot.state()?;
@@ -102,7 +107,7 @@ impl<O: Object> Handle<O> {
         let keys = mutator.keys();
         match &self.mode {
             Mode::In(tx) => {
-                let output = tx.call(&self.slot, call, keys).await?;
+                let output = Box::pin(tx.call(&self.slot, call, keys)).await?;
                 Ok((self.downcast::<M>(output)?, None))
             }
             Mode::At(snapshot) => Err(self.read_only(*snapshot)),
@@ -111,7 +116,10 @@ impl<O: Object> Handle<O> {
                 let wanted = self.slot.want(id.request);
                 let plan = self.plan(id, settled, vec![call], &keys);
                 let pos = self.slot.runtime.append(plan, None).await?;
-                self.slot.read_to(LogPos(pos.0 + 1)).await?;
+                // As a rule it was taken from memory when it came to stand there.
+                if self.slot.upto() <= pos {
+                    Box::pin(self.slot.read_to(LogPos(pos.0 + 1))).await?;
+                }
                 let output = wanted.take().and_then(|mut results| results.pop());
                 // Whoever stopped at it or before it cannot say.
                 self.slot.state()?;

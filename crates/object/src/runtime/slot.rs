@@ -132,8 +132,8 @@ impl<O: Object> Slot<O> {
 
     /// Reads what there is of the stream, of which `tail` says where it ends.
     async fn reach(&self, tail: Tail) -> Result<(), ObjectError> {
-        if let Some(last) = tail.last {
-            self.read_to(LogPos(last.0 + 1)).await?;
+        if let Some(last) = tail.last.filter(|last| self.upto() <= *last) {
+            Box::pin(self.read_to(LogPos(last.0 + 1))).await?;
         }
         self.view.borrow_mut().advance(tail.tail.min(tail.decided));
         self.take_ahead();
@@ -260,11 +260,24 @@ impl<O: Object> Slot<O> {
                 let mut view = past.view.borrow_mut();
                 view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
             }
-            _ => {
-                let mut view = self.view.borrow_mut();
-                view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
-            }
+            _ => self.read_here(snapshot, own, read),
         }
+    }
+
+    /// Whether the view itself can be read as of `snapshot`, as it is now.
+    pub(super) fn can_read_at(&self, snapshot: LogPos) -> bool {
+        self.view.borrow().covers(snapshot).is_ok()
+    }
+
+    /// Reads the view itself as of `snapshot`, with `own` calls on top of it.
+    pub(super) fn read_here<T>(
+        &self,
+        snapshot: LogPos,
+        own: &[Call],
+        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
+    ) -> Result<T, ObjectError> {
+        let mut view = self.view.borrow_mut();
+        view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: SnapshotError) -> ObjectError {
@@ -314,8 +327,13 @@ impl<O: Object> AnySlot for Slot<O> {
     }
 
     fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>) {
+        let upto = self.upto();
+        let is_next = pos >= upto && previous.is_none_or(|previous| previous < upto);
+        if is_next && self.ahead.borrow().is_empty() {
+            return self.take(pos, Some(record), &bytes::Bytes::new());
+        }
         let mut ahead = self.ahead.borrow_mut();
-        if pos < self.upto() || ahead.len() >= AHEAD_MAX_COUNT {
+        if pos < upto || ahead.len() >= AHEAD_MAX_COUNT {
             return;
         }
         ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });

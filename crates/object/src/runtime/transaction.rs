@@ -86,7 +86,7 @@ impl Runtime {
     /// Begins a transaction.
     pub async fn begin(&self, options: &TxOptions) -> Result<Tx, ObjectError> {
         let snapshot = match options.begin {
-            Begin::Newest => Some(self.inner.decided_tail().await?),
+            Begin::Newest => Some(Box::pin(self.inner.decided_tail()).await?),
             Begin::Local => None,
             Begin::At(snapshot) => Some(snapshot),
         };
@@ -197,7 +197,11 @@ impl Tx {
             tx.note_reads(slot.stream, &keys);
             Ok((tx.snapshot(), own_calls(tx, slot.stream)))
         })?;
-        slot.read_at(snapshot, &own, read).await
+        // In memory of its own if the log must be asked.
+        match slot.can_read_at(snapshot) {
+            true => slot.read_here(snapshot, &own, read),
+            false => Box::pin(slot.read_at(snapshot, &own, read)).await,
+        }
     }
 
     /// Makes a call and gives what it gives at the snapshot.
@@ -255,7 +259,7 @@ impl Tx {
     /// A view that nobody has read yet gives no snapshot.
     async fn prepare<O: Object>(&self, slot: &Rc<Slot<O>>) -> Result<(), ObjectError> {
         let is_unset = matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. });
-        if is_unset && slot.is_fresh() { slot.sync().await } else { Ok(()) }
+        if is_unset && slot.is_fresh() { Box::pin(slot.sync()).await } else { Ok(()) }
     }
 }
 

@@ -198,10 +198,10 @@ fn a_transaction_on_a_quiet_object_is_never_too_old_however_much_is_written_to_o
                 quiet.within(&tx).fast_put(name.into(), 2).await.expect("put");
                 begun.push(tx);
             }
+            for nth in 0..20 {
+                busy.fast_put(nth.to_string(), nth).await.expect("put");
+            }
             for tx in begun {
-                for nth in 0..20 {
-                    busy.fast_put(nth.to_string(), nth).await.expect("put");
-                }
                 tx.commit().await.expect("nobody has written what it has read");
             }
             assert_eq!(too_old_count(&world).await, 0);
