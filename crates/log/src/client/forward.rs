@@ -144,6 +144,7 @@ impl Sending {
     /// refused, so they are no batch that could be written again.
     async fn resolve_each(self, granted: Vec<(Queued, Placed)>) {
         let (inner, epoch) = (self.batch.inner.clone(), self.view.layout.epoch);
+        self.batch.is_placed();
         let mut again = Vec::new();
         for (queued, placed) in granted {
             let cause = ClientError::Overtaken { pos: placed.pos };
