@@ -163,7 +163,8 @@ async fn measure(
         _ => 0..0,
     };
     let meter = Rc::new(Meter::new(env));
-    let mut workers = Vec::new();
+    // Those of objects begin when all are prepared: what reads from memory would hold the others up.
+    let (mut workers, mut prepared) = (Vec::new(), Vec::new());
     for (client, &window) in clients.iter().zip(&plan.windows) {
         let (meter, client) = (&meter, client.clone());
         match arguments.workload {
@@ -180,14 +181,15 @@ async fn measure(
             }
             Workload::Map | Workload::Get | Workload::Snapshot | Workload::Tx => {
                 let deed = arguments.workload.deed().expect("it is done with objects");
-                workers
-                    .extend(objects::start(meter, client, deed, window, plan.size, arguments.shared).await?);
+                let (size, is_shared) = (plan.size, arguments.shared);
+                prepared.extend(objects::prepare(meter, client, deed, window, size, is_shared).await?);
             }
             Workload::Replay => {
                 workers.push(read::replay(meter, client, span.clone(), workers.len(), clients.len()))
             }
         }
     }
+    workers.extend(prepared.into_iter().map(objects::Worker::start));
     let seconds = Duration::from_secs(arguments.seconds);
     let figures = meter.run(control, (seconds / 5).min(WARM_UP_MAX), seconds).await;
     meter.stop();

@@ -33,49 +33,73 @@ pub enum Deed {
 /// Reads of a snapshot that are made without a pause. They wait for nobody, and others must have their turn.
 const SNAPSHOT_READS: u64 = 256;
 
-/// Starts the workers of one client, `window` of them, with values of `size` bytes. Before anything is read all keys have values.
-pub async fn start(
+/// Values that are put at once before keys are read.
+const PUTS_AT_ONCE: u64 = 256;
+
+/// The workers of one client, `window` of them, with values of `size` bytes, ready to be started. Before anything is read all keys have
+/// values.
+pub async fn prepare(
     meter: &Rc<Meter>,
     client: Client,
     deed: Deed,
     window: usize,
     size: usize,
     is_shared: bool,
-) -> Result<Vec<TaskHandle<()>>, ObjectError> {
+) -> Result<Vec<Worker>, ObjectError> {
     let name = if is_shared { "bench".to_owned() } else { format!("bench-{:016x}", client.id().0) };
     let value = Blob(payload(size, client.id().0));
     let runtime = Runtime::new(meter.env(), client, RuntimeOptions::default());
     let map = Map::<u64, Blob>::open(&runtime, &name)?;
-    let mut snapshot = LogPos(0);
-    if matches!(deed, Deed::Get | Deed::Snapshot) {
-        let puts = (0..KEYS).map(|key| map.fast_put(key, value.clone())).collect();
-        for put in gather(puts, Result::is_err).await.into_iter().flatten() {
-            snapshot = snapshot.max(put?.map_or(snapshot, |pos| LogPos(pos.0 + 1)));
-        }
-        map.len().await?;
-    }
-    let worker = |_| {
-        let (runtime, map, value) = (runtime.clone(), map.clone(), value.clone());
-        let worker = Worker { meter: Rc::clone(meter), runtime, old: map.at(snapshot), map, value };
-        meter.env().spawn(async move {
-            if let Err(error) = worker.work(deed).await {
-                worker.meter.fail(error);
-            }
-        })
+    let snapshot = match deed {
+        Deed::Get | Deed::Snapshot => fill(&map, &value).await?,
+        Deed::Put | Deed::Transaction => LogPos(0),
+    };
+    let worker = |_| Worker {
+        meter: Rc::clone(meter),
+        runtime: runtime.clone(),
+        old: map.at(snapshot),
+        map: map.clone(),
+        value: value.clone(),
+        deed,
     };
     Ok((0..window).map(worker).collect())
 }
 
-struct Worker {
+/// Gives every key a value and reads the map. The position from which on all are there.
+async fn fill(map: &Map<u64, Blob>, value: &Blob) -> Result<LogPos, ObjectError> {
+    let mut snapshot = LogPos(0);
+    for first in (0..KEYS).step_by(PUTS_AT_ONCE as usize) {
+        let keys = first..KEYS.min(first + PUTS_AT_ONCE);
+        let puts = keys.map(|key| map.fast_put(key, value.clone())).collect();
+        for put in gather(puts, Result::is_err).await.into_iter().flatten() {
+            snapshot = snapshot.max(put?.map_or(snapshot, |pos| LogPos(pos.0 + 1)));
+        }
+    }
+    map.len().await?;
+    Ok(snapshot)
+}
+
+/// One that does the same again and again.
+pub struct Worker {
     meter: Rc<Meter>,
     runtime: Runtime,
     map: Map<u64, Blob>,
     /// The same as of a position.
     old: Map<u64, Blob>,
     value: Blob,
+    deed: Deed,
 }
 
 impl Worker {
+    /// Works until the meter stops.
+    pub fn start(self) -> TaskHandle<()> {
+        self.meter.env().clone().spawn(async move {
+            if let Err(error) = self.work(self.deed).await {
+                self.meter.fail(error);
+            }
+        })
+    }
+
     async fn work(&self, deed: Deed) -> Result<(), ObjectError> {
         let mut random = Random::new(self.meter.env().random_u64());
         while !self.meter.is_stopped() {
