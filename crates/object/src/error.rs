@@ -5,7 +5,10 @@ use ithaca_log::client::{ClientError, ErrorClass};
 use ithaca_log::pos::LogPos;
 use thiserror::Error;
 
+use crate::checkpoint::HoldRefused;
+use crate::checkpoint::part::Unusable;
 use crate::key::Key;
+use crate::limits;
 use crate::object::CallError;
 use crate::record::TxId;
 use crate::tx::TxFull;
@@ -58,6 +61,52 @@ pub enum ObjectError {
         object: String,
         /// Below which position of the log nothing of it is left.
         below: LogPos,
+    },
+    /// A state that was forgotten.
+    #[error("`{object}` up to {snapshot} is forgotten: {earliest} is the earliest that can be read")]
+    Forgotten {
+        /// The object's name.
+        object: String,
+        /// What was asked for: the state that reflects every position below.
+        snapshot: LogPos,
+        /// The earliest that there is.
+        earliest: LogPos,
+    },
+    /// Calls are forgotten, and the checkpoint that takes their place cannot be used.
+    #[error("the checkpoint of `{object}` up to {upto} cannot be used: {reason}")]
+    Unusable {
+        /// The object's name.
+        object: String,
+        /// What the checkpoint reflects: every position below.
+        upto: LogPos,
+        /// What is wrong with it.
+        reason: Unusable,
+    },
+    /// A checkpoint would be larger than any may be.
+    #[error(
+        "a checkpoint of `{object}` has {bytes} bytes: it may have {}, in {} parts",
+        limits::CHECKPOINT_MAX_BYTES,
+        limits::PARTS_MAX_COUNT
+    )]
+    TooLarge {
+        /// The object's name.
+        object: String,
+        /// How large it would be.
+        bytes: u64,
+    },
+    /// The object is a catalog of checkpoints, of which there are none.
+    #[error("there are no checkpoints of `{object}`")]
+    NoCheckpoints {
+        /// The object's name.
+        object: String,
+    },
+    /// A pin or lease that was refused.
+    #[error("`{object}`: {refused}")]
+    Hold {
+        /// The object's name.
+        object: String,
+        /// Why.
+        refused: HoldRefused,
     },
     /// A call that the object cannot do.
     #[error(transparent)]
@@ -115,9 +164,13 @@ impl ObjectError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Log(error) => error.class(),
-            Self::Aborted(_) | Self::NotYet { .. } | Self::Trimmed { .. } => ErrorClass::No,
+            Self::Aborted(_) | Self::NotYet { .. } | Self::Trimmed { .. } | Self::Forgotten { .. } => {
+                ErrorClass::No
+            }
             Self::Unknown { .. } | Self::TooManyOpen { .. } => ErrorClass::Unavailable,
-            Self::Stopped { .. } => ErrorClass::Damaged,
+            Self::Stopped { .. } | Self::Unusable { .. } => ErrorClass::Damaged,
+            Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
+            Self::TooLarge { .. } | Self::NoCheckpoints { .. } | Self::Hold { .. } => ErrorClass::Usage,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
                 ErrorClass::Usage
             }

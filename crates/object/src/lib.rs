@@ -3,8 +3,10 @@
 //! * [`object`]: what an object is; [`collections`]: those that are built in.
 //! * [`record`]: what the log holds of it, one entry for each committed transaction.
 //! * [`Runtime`]: the objects of a program, over a client of the log.
+//! * [`checkpoint`]: states that are stored in the log, and what is forgotten below them.
 //! * [`view`]: an object's state, made of records; [`tx`]: a transaction, [`key`]: what transactions conflict by.
 
+pub mod checkpoint;
 pub mod collections;
 mod error;
 pub mod key;
@@ -44,5 +46,5 @@ pub use ithaca_object_macros::object as object_type;
 pub use serde;
 
 pub use error::{Aborted, ObjectError};
-pub use runtime::{Begin, Committed, Handle, Outcome, Runtime, RuntimeOptions, Tx, TxOptions};
+pub use runtime::{Begin, Committed, Forgotten, Handle, Outcome, Runtime, RuntimeOptions, Tx, TxOptions};
 pub use tx::Isolation;

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::key::Keys;
+use crate::planted::Planted;
 use crate::record::Call;
 
 /// A replicated data structure. Its default is the empty one, which position 0 of the log has; its MessagePack is its
@@ -50,6 +51,10 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
             Err(_) => 0,
         }
     }
+
+    /// Puts a fault in force, in tests of the tests.
+    #[doc(hidden)]
+    fn plant(&mut self, _: Planted) {}
 }
 
 /// A digest of some pieces of bytes, one after the other. Not for keeping out those who mean harm.

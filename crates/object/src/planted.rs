@@ -20,4 +20,14 @@ ithaca_env::planted_bugs! {
     SuffixNotChecked,
     /// A transaction of one snapshot does not name what it writes.
     WritesNotChecked,
+    /// A checkpoint says that it reflects one position more than it does.
+    CheckpointLacksLast,
+    /// A checkpoint that is stored after a newer one is taken, though its parts may be trimmed as those of a torn one.
+    LateCheckpointTaken,
+    /// What is below a checkpoint that was only begun is forgotten.
+    ForgetBeforeComplete,
+    /// What somebody holds is forgotten.
+    ForgetIgnoresPins,
+    /// A view that lies behind what was forgotten goes on without it.
+    GapNotSeen,
 }

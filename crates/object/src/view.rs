@@ -16,17 +16,18 @@
 //! What cannot be applied, or shows that views differ, stops the view for good: it goes on to serve what lies below, and
 //! nothing above.
 
+mod checkpoint;
+
 use std::any::Any;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use ithaca_env::record::RecordError;
 use ithaca_log::pos::{LogPos, StreamId};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::limits;
-use crate::object::{CallError, Method, Object, digest_of};
+use crate::object::{CallError, Method, Object};
 use crate::planted::{Planted, PlantedBug};
 use crate::record::{Call, Check, Record};
 use crate::requests::Requests;
@@ -113,6 +114,8 @@ pub struct View<O: Object> {
     upto: LogPos,
     /// Records that were applied.
     count: u64,
+    /// Bytes of their calls.
+    bytes: u64,
     requests: Requests,
     /// Each change with the position of its record.
     history: VecDeque<(LogPos, O::Undo)>,
@@ -127,24 +130,17 @@ pub struct View<O: Object> {
     planted: Planted,
 }
 
-/// What of a view is not its state.
-#[derive(Serialize, Deserialize)]
-struct Checkpoint {
-    upto: u64,
-    count: u64,
-    requests: Requests,
-    digests: VecDeque<(u64, u64)>,
-    state_digest: u64,
-}
-
 impl<O: Object> View<O> {
     /// The empty object of `stream`, as it is at position 0.
     pub fn new(stream: StreamId, planted: Planted) -> Self {
+        let mut state = O::default();
+        state.plant(planted);
         Self {
             stream,
-            state: O::default(),
+            state,
             upto: LogPos(0),
             count: 0,
+            bytes: 0,
             requests: Requests::default(),
             history: VecDeque::new(),
             covered: VecDeque::new(),
@@ -169,6 +165,11 @@ impl<O: Object> View<O> {
     /// The lowest snapshot that can be read.
     pub fn floor(&self) -> LogPos {
         self.floor
+    }
+
+    /// Records that it reflects, and the bytes of their calls.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.count, self.bytes)
     }
 
     /// Why it stopped, if it did.
@@ -208,6 +209,7 @@ impl<O: Object> View<O> {
         }
         let mut results = Vec::new();
         for call in record.calls.iter().filter(|call| call.stream == self.stream) {
+            self.bytes += (call.method.len() + call.arguments.len()) as u64;
             let applied = Method::<O>::find(&call.method).and_then(|method| {
                 method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted)
             });
@@ -277,47 +279,6 @@ impl<O: Object> View<O> {
             last = method.apply(&call.arguments, &mut view.state, snapshot, &mut view.scratch, true)?;
         }
         Ok(read(&view.state, last))
-    }
-
-    /// The state and all that decides what later records do. A view made of it and the entries from `upto` on is the same
-    /// as one made of all entries.
-    pub fn checkpoint(&self) -> Result<Bytes, Fault> {
-        let state = self.state()?;
-        let forgets = self.planted.is(PlantedBug::CheckpointForgetsRequests);
-        let head = Checkpoint {
-            upto: self.upto.0,
-            count: self.count,
-            requests: if forgets { Requests::default() } else { self.requests.clone() },
-            digests: self.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
-            state_digest: state.digest(),
-        };
-        let encoded = rmp_serde::to_vec_named(&(head, state));
-        Ok(encoded.expect("a state that came of MessagePack goes back to it").into())
-    }
-
-    /// The view that a checkpoint was made of. Its history begins there.
-    pub fn restore(stream: StreamId, checkpoint: &[u8], planted: Planted) -> Result<Self, CallError> {
-        let invalid = |error: String| CallError::Arguments { method: "checkpoint", error };
-        let (head, state): (Checkpoint, O) =
-            rmp_serde::from_slice(checkpoint).map_err(|error| invalid(error.to_string()))?;
-        if state.digest() != head.state_digest {
-            return Err(invalid("the state's digest is not the one that it had".to_owned()));
-        }
-        Ok(Self {
-            state,
-            upto: LogPos(head.upto),
-            floor: LogPos(head.upto),
-            count: head.count,
-            requests: head.requests,
-            digests: head.digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
-            ..Self::new(stream, planted)
-        })
-    }
-
-    /// A digest of all that decides what later records do.
-    pub fn digest(&self) -> u64 {
-        let requests = rmp_serde::to_vec_named(&self.requests).unwrap_or_default();
-        digest_of(&[&self.state.digest().to_le_bytes(), &self.count.to_le_bytes(), &requests])
     }
 
     /// Changes the state as no record does.

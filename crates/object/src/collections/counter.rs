@@ -75,6 +75,11 @@ impl Counter {
         Self { handle: self.handle.at(snapshot) }
     }
 
+    /// The handle of its state, for calls that are not among its methods.
+    pub fn handle(&self) -> &Handle<CounterState> {
+        &self.handle
+    }
+
     /// What it stands at.
     pub async fn get(&self) -> Result<i64, ObjectError> {
         self.handle.read(|| vec![Key::of(&"value")], |counter| counter.value).await

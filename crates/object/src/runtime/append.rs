@@ -141,7 +141,9 @@ impl Inner {
                 match self.find(streams[0], id, *after).await {
                     Ok(Outcome::Committed { pos }) => break Ok(pos),
                     Ok(Outcome::NotFound { .. }) => unknown = None,
-                    Err(_) => return Err(ObjectError::Unknown { id, cause: cause.clone() }),
+                    Ok(Outcome::Forgotten { .. }) | Err(_) => {
+                        return Err(ObjectError::Unknown { id, cause: cause.clone() });
+                    }
                 }
             }
             match tried {
@@ -215,8 +217,11 @@ impl Inner {
 
     /// Whether the record of `id` stands at a position. Decides it: what is not there by now never will be.
     async fn stands_at(&self, pos: LogPos, id: TxId) -> Result<bool, ClientError> {
-        if self.client.fill(pos).await? != EntryKind::Data {
-            return Ok(false);
+        match self.client.fill(pos).await? {
+            EntryKind::Data => {}
+            EntryKind::Junk => return Ok(false),
+            // It was written and is forgotten: what it was is not known.
+            EntryKind::Trimmed => return Err(ClientError::Damaged { pos }),
         }
         let entry = self.client.read(pos).await?;
         Ok(Record::decode(&entry.data).is_ok_and(|record| record.id == id))
@@ -249,6 +254,11 @@ impl Inner {
             let mut next = tx.snapshot();
             while next < upto {
                 let part = self.client.read_stream(stream, next..upto, self.options.read_bytes).await?;
+                // What was forgotten meanwhile may have been in its way.
+                if let Some(pos) = part.trimmed {
+                    let object = slot.name().to_owned();
+                    return Err(Aborted { object, key: Key::all(), pos, by: None }.into());
+                }
                 for entry in &part.entries {
                     let Ok(record) = Record::decode(&entry.data) else { continue };
                     let conflict = tx.check_against(stream, entry.pos, &record, |call| slot.keys_of(call))?;

@@ -31,7 +31,7 @@ enum Mode {
 
 /// An open object. Cheap to clone.
 pub struct Handle<O: Object> {
-    slot: Rc<Slot<O>>,
+    pub(super) slot: Rc<Slot<O>>,
     mode: Mode,
 }
 
@@ -123,6 +123,14 @@ impl<O: Object> Handle<O> {
                 let output = wanted.take().and_then(|mut results| results.pop());
                 // Whoever stopped at it or before it cannot say.
                 self.slot.state()?;
+                let output = match output {
+                    Some(output) => Some(output),
+                    // The view came by it in a checkpoint.
+                    None => {
+                        let call = call_of::<O, M>(self.stream(), &mutator)?;
+                        self.slot.read_at(pos, &[call], |_, last| last).await?
+                    }
+                };
                 Ok((self.downcast::<M>(output)?, Some(pos)))
             }
         }

@@ -14,7 +14,9 @@
 mod append;
 mod decided;
 mod handle;
+mod keep;
 mod outcome;
+mod restore;
 mod slot;
 mod tails;
 mod transaction;
@@ -28,11 +30,13 @@ use ithaca_env::Env;
 use ithaca_log::client::Client;
 use ithaca_log::pos::StreamId;
 
+use crate::checkpoint::Policy;
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::planted::Planted;
 
 pub use handle::Handle;
+pub use keep::Forgotten;
 pub use outcome::Outcome;
 pub use transaction::{Begin, Committed, Tx, TxOptions};
 
@@ -48,13 +52,15 @@ pub struct RuntimeOptions {
     pub read_bytes: usize,
     /// How often a commit of unknown outcome is tried again.
     pub attempts: u32,
+    /// When checkpoints are made of the objects that are read.
+    pub checkpoints: Policy,
     /// A fault of the core to put in force.
     pub planted: Planted,
 }
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
-        Self { read_bytes: 1 << 20, attempts: 4, planted: Planted::NONE }
+        Self { read_bytes: 1 << 20, attempts: 4, checkpoints: Policy::default(), planted: Planted::NONE }
     }
 }
 
@@ -118,7 +124,7 @@ impl Runtime {
             }
             return Ok(Handle::new(slot.as_any().downcast::<Slot<O>>().map_err(|_| other())?));
         }
-        let slot = Rc::new(Slot::<O>::new(Rc::clone(&self.inner), stream, name));
+        let slot = Slot::<O>::new(Rc::clone(&self.inner), stream, name);
         let weak: Weak<dyn AnySlot> = Rc::downgrade(&slot) as Weak<dyn AnySlot>;
         slots.retain(|_, open| open.slot.strong_count() > 0);
         slots.insert(stream, OpenSlot { object: O::TYPE, state: TypeId::of::<O>(), slot: weak });

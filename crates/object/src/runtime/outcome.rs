@@ -16,6 +16,11 @@ pub enum Outcome {
         /// The record's position.
         pos: LogPos,
     },
+    /// It is not among the records that there are; some were trimmed, and it may have been one of them.
+    Forgotten {
+        /// The highest position that was trimmed.
+        upto: LogPos,
+    },
     /// It is not there. If its client has ended, and every call on the log that it had under way, it never will be.
     NotFound {
         /// Every position below was looked at.
@@ -39,7 +44,7 @@ impl Inner {
         since: LogPos,
     ) -> Result<Outcome, ClientError> {
         let tail = self.tail_of(Some(stream)).await?;
-        let mut next = since;
+        let (mut next, mut trimmed) = (since, None);
         while next < tail.tail {
             let part = self.client.read_stream(stream, next..tail.tail, self.options.read_bytes).await?;
             let is_it = |data| Record::decode(data).is_ok_and(|record| record.id == id);
@@ -47,6 +52,10 @@ impl Inner {
                 return Ok(Outcome::Committed { pos: entry.pos });
             }
             next = part.upto;
+            trimmed = part.trimmed.or(trimmed);
+        }
+        if let Some(upto) = trimmed {
+            return Ok(Outcome::Forgotten { upto });
         }
         Ok(Outcome::NotFound { upto: tail.tail })
     }

@@ -6,16 +6,16 @@
 use std::any::Any;
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
-use ithaca_log::client::StreamPart;
-use ithaca_log::pos::{LogPos, StreamId, StreamPos};
+use ithaca_log::pos::{LogPos, StreamId};
 
-use super::Inner;
 use super::tails::Tail;
+use super::{Handle, Inner};
+use crate::checkpoint::Catalog;
 use crate::error::ObjectError;
 use crate::key::Keys;
 use crate::object::{CallError, Object, keys_of};
@@ -56,8 +56,18 @@ struct Ahead {
 pub(super) struct Slot<O: Object> {
     pub(super) runtime: Rc<Inner>,
     pub(super) stream: StreamId,
-    name: String,
-    view: RefCell<View<O>>,
+    /// Itself, for what it does in the background.
+    pub(super) me: Weak<Self>,
+    pub(super) name: String,
+    pub(super) view: RefCell<View<O>>,
+    /// Whether it was looked for a checkpoint to begin with.
+    is_begun: Cell<bool>,
+    /// From where on it is not known whether something that is trimmed was of the stream.
+    gap: Cell<Option<LogPos>>,
+    pub(super) catalog: RefCell<Option<Handle<Catalog>>>,
+    /// Records and bytes when a checkpoint was considered last, and whether one is being made.
+    pub(super) reviewed: Cell<(u64, u64)>,
+    pub(super) is_making: Cell<bool>,
     is_reading: Cell<bool>,
     /// Rings when a read of the stream ended.
     changed: Notify,
@@ -72,13 +82,19 @@ pub(super) struct Slot<O: Object> {
 }
 
 impl<O: Object> Slot<O> {
-    pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str) -> Self {
+    pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str) -> Rc<Self> {
         let view = RefCell::new(View::new(stream, runtime.options.planted));
-        Self {
+        Rc::new_cyclic(|me| Self {
             runtime,
             stream,
+            me: Weak::clone(me),
             name: name.to_owned(),
             view,
+            is_begun: Cell::default(),
+            gap: Cell::default(),
+            catalog: RefCell::default(),
+            reviewed: Cell::default(),
+            is_making: Cell::default(),
             is_reading: Cell::default(),
             changed: Notify::default(),
             ahead: RefCell::default(),
@@ -86,7 +102,7 @@ impl<O: Object> Slot<O> {
             checked_at: Cell::default(),
             told: Cell::default(),
             past: RefCell::default(),
-        }
+        })
     }
 
     /// What the view reflects.
@@ -153,7 +169,17 @@ impl<O: Object> Slot<O> {
                 continue;
             }
             let _reading = Reading(self);
-            let part = self.piece(upto, target).await?;
+            if !self.is_begun.get() {
+                self.begin(LogPos(target.0 - 1), false).await?;
+                continue;
+            }
+            let mut gap = self.gap.get();
+            let part = self.piece(upto, target, &mut gap).await?;
+            self.gap.set(gap);
+            let Some(part) = part else {
+                self.begin(LogPos(u64::MAX), true).await?;
+                continue;
+            };
             if let Some(last) = part.entries.last() {
                 self.runtime.decided.stands(last.pos);
             }
@@ -162,33 +188,24 @@ impl<O: Object> Slot<O> {
             }
             self.view.borrow_mut().advance(part.upto);
             self.take_ahead();
+            self.consider();
         }
     }
 
-    /// A piece of the stream from `from` on. A view that begins needs all of the object: what is left of one that was trimmed is
-    /// another object.
-    async fn piece(&self, from: LogPos, to: LogPos) -> Result<StreamPart, ObjectError> {
-        let client = &self.runtime.client;
-        let part = client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?;
-        if from > LogPos(0) {
-            return Ok(part);
+    /// Takes a checkpoint of at most `limit` for the view, if it goes further or the view has a gap. At first that is one below the
+    /// record that is wanted, as a record's results are those of its call.
+    async fn begin(&self, limit: LogPos, has_gap: bool) -> Result<(), ObjectError> {
+        let begun = match self.begin_view(limit).await {
+            Err(ObjectError::Forgotten { .. }) => self.begin_view(LogPos(u64::MAX)).await?,
+            begun => begun?,
+        };
+        self.is_begun.set(true);
+        let mut view = self.view.borrow_mut();
+        if has_gap || begun.upto() > view.upto() {
+            self.reviewed.set(begun.progress());
+            *view = begun;
         }
-        let mut below = client.released(self.stream).await?.log_below;
-        // Whoever trims the log itself says nothing to its streams. Positions that were granted first and lost are not missed.
-        if part.trimmed.is_some() {
-            let first = client.check().await?.first;
-            let is_cut = match part.entries.first().map(|entry| &entry.streams) {
-                Some(places) => {
-                    places.iter().any(|place| place.stream == self.stream && place.position > StreamPos(0))
-                }
-                None => to <= first,
-            };
-            below = if is_cut { below.max(first) } else { below };
-        }
-        match below {
-            LogPos(0) => Ok(part),
-            below => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
-        }
+        Ok(())
     }
 
     /// Takes an entry, and keeps its results if somebody waits for them.
@@ -299,9 +316,13 @@ impl<O: Object> Slot<O> {
         if let Some(past) = self.past.borrow().iter().find(|past| past.snapshot == snapshot) {
             return Ok(Rc::clone(past));
         }
-        let mut view = View::new(self.stream, self.runtime.options.planted);
+        let mut view = self.begin_view(snapshot).await?;
+        let mut gap = None;
         while view.upto() < snapshot && view.fault().is_none() {
-            let part = self.piece(view.upto(), snapshot).await?;
+            let Some(part) = self.piece(view.upto(), snapshot, &mut gap).await? else {
+                view = self.begin_view(snapshot).await?;
+                continue;
+            };
             for entry in &part.entries {
                 view.take(entry.pos, &entry.data);
             }
@@ -339,6 +360,7 @@ impl<O: Object> AnySlot for Slot<O> {
         ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });
         drop(ahead);
         self.take_ahead();
+        self.consider();
     }
 
     fn check_to_tell(&self) -> Option<Check> {

@@ -40,9 +40,14 @@ pub fn run_with<F: Future<Output = ()>>(
 impl World {
     /// A program of its own: a client, and no object open.
     pub async fn program(&self) -> Runtime {
+        self.program_with(RuntimeOptions::default()).await
+    }
+
+    /// The same with options.
+    pub async fn program_with(&self, objects: RuntimeOptions) -> Runtime {
         let endpoints = vec![self.cluster.addrs()[0]];
         let options = ClientOptions { endpoints, ..ClientOptions::default() };
         let client = Client::connect(&self.env, options).await.expect("it serves");
-        Runtime::new(&self.env, client, RuntimeOptions::default())
+        Runtime::new(&self.env, client, objects)
     }
 }

@@ -1,0 +1,314 @@
+//! Making checkpoints, forgetting, and holding: what is done about an object's past.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::task::gather;
+use ithaca_log::client::{EntryKind, Placed};
+use ithaca_log::pos::{LogPos, StreamPos};
+
+use super::Handle;
+use super::slot::Slot;
+use crate::checkpoint::catalog::{Begin, Begun, Clean, Forget, HoldFrom, LetGo, Store};
+use crate::checkpoint::part::{Directory, Of, Part};
+use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, parts_of};
+use crate::error::ObjectError;
+use crate::limits;
+use crate::object::Object;
+
+/// Directories that are cleaned away in one go.
+const CLEANED_MAX_COUNT: usize = 64;
+
+/// What was forgotten of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// States below this position are gone; this one and all later ones can be read.
+    pub earliest: LogPos,
+    /// The pin or lease that has kept some of what was to be forgotten, if one has.
+    pub held_by: Option<String>,
+}
+
+impl<O: Object> Handle<O> {
+    /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
+    /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave parts that the next one trims.
+    ///
+    /// Errors: `TooLarge`; those of any call.
+    pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
+        self.slot.sync().await?;
+        self.slot.make(None).await
+    }
+
+    /// The positions of the checkpoints that there are, the oldest first: each reflects everything below its position.
+    pub async fn checkpoints(&self) -> Result<Vec<LogPos>, ObjectError> {
+        let uptos = |catalog: &Catalog| catalog.stored().keys().copied().map(LogPos).collect();
+        Slot::<O>::look(&self.kept()?, uptos).await
+    }
+
+    /// Gives up, for ever, the calls below the newest checkpoint that reflects nothing at or above `before`, as far as no pin
+    /// and no lease needs them: the state at `before` and all later ones can still be read. On return that is durable, and what no other
+    /// object needs is trimmed. Without such a checkpoint nothing is forgotten.
+    ///
+    /// Errors: `Unusable` if the checkpoint cannot be read back, and then nothing is trimmed; those of any call. After an error
+    /// what was decided to be forgotten is, and the next call trims it.
+    pub async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
+        let catalog = self.kept()?;
+        let now_ms = self.slot.runtime.env.wall_clock_ms();
+        let Forgot { below, held_by } = Box::pin(catalog.call(Forget { before: before.0, now_ms })).await?;
+        let earliest = LogPos(below);
+        if earliest > LogPos(0) {
+            self.slot.trim_below(&catalog, earliest).await?;
+        }
+        self.slot.clean(&catalog).await?;
+        Ok(Forgotten { earliest, held_by })
+    }
+
+    /// Keeps the state that reflects every position below `pos`, and all later ones, from being forgotten, until
+    /// [`let_go`](Self::let_go). A pin or lease of the same name takes its place.
+    ///
+    /// Errors: `Hold` if it is forgotten already, the name is empty or too long, or too much is held.
+    pub async fn pin(&self, name: &str, pos: LogPos) -> Result<(), ObjectError> {
+        self.hold(name, Hold { pos: pos.0, until_ms: None }).await
+    }
+
+    /// The same for `span` from now on, for a reader that may end without a word. It is renewed by the same name. It ends by the
+    /// wall clock of whoever forgets, which may be 5 seconds ahead.
+    pub async fn lease(&self, name: &str, pos: LogPos, span: Duration) -> Result<(), ObjectError> {
+        let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let until = self.slot.runtime.env.wall_clock_ms().saturating_add(span_ms);
+        self.hold(name, Hold { pos: pos.0, until_ms: Some(until) }).await
+    }
+
+    /// Ends a pin or a lease; gives whether there was one.
+    pub async fn let_go(&self, name: &str) -> Result<bool, ObjectError> {
+        Box::pin(self.kept()?.call(LetGo { name: name.to_owned() })).await
+    }
+
+    async fn hold(&self, name: &str, hold: Hold) -> Result<(), ObjectError> {
+        let held = Box::pin(self.kept()?.call(HoldFrom { name: name.to_owned(), hold })).await?;
+        held.map_err(|refused| ObjectError::Hold { object: self.slot.name.clone(), refused })
+    }
+
+    fn kept(&self) -> Result<Handle<Catalog>, ObjectError> {
+        self.slot.catalog()?.ok_or_else(|| ObjectError::NoCheckpoints { object: self.slot.name.clone() })
+    }
+}
+
+/// Parts of a checkpoint that stand in the log.
+struct Written {
+    parts: Vec<Placed>,
+    directory: Placed,
+}
+
+impl Written {
+    /// Everything that was written, in order.
+    fn positions(&self) -> Vec<LogPos> {
+        self.parts.iter().chain([&self.directory]).map(|placed| placed.pos).collect()
+    }
+
+    /// Whether nobody else's part stands between them.
+    fn is_in_a_row(&self) -> bool {
+        let previous = |placed: &Placed| placed.places.first().and_then(|place| place.previous);
+        let all: Vec<&Placed> = self.parts.iter().chain([&self.directory]).collect();
+        all.windows(2).all(|two| previous(two[1]) == Some(two[0].pos))
+    }
+
+    /// The position that was granted to the stream before the first of them.
+    fn previous(&self) -> Option<LogPos> {
+        self.parts.first()?.places.first()?.previous
+    }
+}
+
+impl<O: Object> Slot<O> {
+    /// Has a checkpoint made if it is time for one, by the counts of this view.
+    pub(super) fn consider(&self) {
+        let policy = self.runtime.options.checkpoints;
+        let (count, bytes) = self.view.borrow().progress();
+        let (count_then, bytes_then) = self.reviewed.get();
+        let is_due = count - count_then >= policy.calls || bytes - bytes_then >= policy.bytes;
+        if policy.calls == 0 || !is_due || self.is_making.get() || self.view.borrow().fault().is_some() {
+            return;
+        }
+        self.reviewed.set((count, bytes));
+        let (Ok(Some(_)), Some(slot)) = (self.catalog(), self.me.upgrade()) else { return };
+        self.is_making.set(true);
+        self.runtime.env.spawn(async move {
+            // It is tried again after as many calls; what was left is trimmed by whoever makes the next one.
+            if let Err(error) = slot.make(Some(policy)).await {
+                tracing::debug!(object = slot.name, %error, "no checkpoint was made");
+            }
+            slot.is_making.set(false);
+        });
+    }
+
+    /// Makes a checkpoint of the view as it is: if nobody else has begun one since the counts of `policy`, where there is one.
+    pub(super) async fn make(self: &Rc<Self>, policy: Option<Policy>) -> Result<LogPos, ObjectError> {
+        let catalog = self.catalog()?;
+        let catalog = catalog.ok_or_else(|| ObjectError::NoCheckpoints { object: self.name.clone() })?;
+        let newest = |catalog: &Catalog| {
+            catalog.newest_upto(LogPos(u64::MAX)).map(|(upto, stored)| (upto, stored.clone()))
+        };
+        let newest = Self::look(&catalog, newest).await?;
+        if let Some((upto, stored)) = &newest {
+            self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
+        }
+        let begun = {
+            let view = self.state()?;
+            let (count, bytes) = view.progress();
+            Begun { upto: view.upto().0, count, bytes }
+        };
+        if let Some((upto, _)) = newest.as_ref().filter(|(_, stored)| begun.count <= stored.count) {
+            return Ok(*upto);
+        }
+        if let Some(Policy { calls, bytes, .. }) = policy
+            && !Box::pin(catalog.call(Begin { begun, calls, bytes })).await?
+        {
+            return Ok(newest.map_or(LogPos(0), |(upto, _)| upto));
+        }
+        self.write(&catalog).await
+    }
+
+    /// Writes the parts, the directory, and tells the catalog.
+    async fn write(self: &Rc<Self>, catalog: &Handle<Catalog>) -> Result<LogPos, ObjectError> {
+        let id = self.runtime.env.random_u64();
+        let (upto, all, mut stored) = {
+            let view = self.state()?;
+            let all = view.checkpoint().map_err(|fault| self.stopped(fault))?;
+            let digest = view.state().map_err(|fault| self.stopped(fault))?.digest();
+            let (count, bytes) = view.progress();
+            (view.reflects(), all, Stored { id, directory: 0, count, bytes, digest })
+        };
+        let part_bytes = self.runtime.options.checkpoints.part_bytes.clamp(1, limits::PART_MAX_BYTES);
+        let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES
+            || all.len().div_ceil(part_bytes) > limits::PARTS_MAX_COUNT;
+        if is_too_large {
+            return Err(ObjectError::TooLarge { object: self.name.clone(), bytes: all.len() as u64 });
+        }
+        let of = Of { object: self.stream, id, upto };
+        let written = self.write_parts(of, &all, part_bytes).await?;
+        stored.directory = written.directory.pos.0;
+        let swept = self.sweep_before(catalog, &written).await?.0;
+        let is_taken = Box::pin(catalog.call(Store { upto: upto.0, stored, swept })).await?;
+        if !is_taken {
+            self.trim_all(&written.positions()).await?;
+        }
+        self.clean(catalog).await?;
+        Ok(upto)
+    }
+
+    async fn write_parts(&self, of: Of, all: &Bytes, part_bytes: usize) -> Result<Written, ObjectError> {
+        let stream = [parts_of(self.stream)];
+        let client = &self.runtime.client;
+        let mut parts: Vec<Placed> = Vec::new();
+        let pieces: Vec<usize> = (0..all.len()).step_by(part_bytes).collect();
+        for some in pieces.chunks(limits::PARTS_AT_ONCE) {
+            let appends = some.iter().map(|start| {
+                let data = all.slice(*start..(start + part_bytes).min(all.len()));
+                let part = Part { of, number: (start / part_bytes) as u32, data };
+                client.append_to(&stream, part.encode())
+            });
+            for placed in gather(appends.collect(), Result::is_err).await.into_iter().flatten() {
+                parts.push(placed?);
+            }
+        }
+        let positions = parts.iter().map(|placed| placed.pos).collect();
+        let directory = Directory { of, len: all.len() as u64, parts: positions };
+        let directory = client.append_to(&stream, directory.encode()).await?;
+        Ok(Written { parts, directory })
+    }
+
+    /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read.
+    async fn trim_below(&self, catalog: &Handle<Catalog>, earliest: LogPos) -> Result<(), ObjectError> {
+        let base = |catalog: &Catalog| (catalog.forgotten(), catalog.stored().get(&earliest.0).cloned());
+        let (forgotten, stored) = Self::look(catalog, base).await?;
+        // Somebody has forgotten more meanwhile, and trims that.
+        if forgotten > earliest {
+            return Ok(());
+        }
+        let unusable = |reason| ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason };
+        match stored {
+            Some(stored) => drop(self.load(earliest, &stored).await?.map_err(unusable)?),
+            None => {
+                let reason = crate::checkpoint::part::Unusable::State("it is not in the catalog".to_owned());
+                return Err(unusable(reason));
+            }
+        }
+        let client = &self.runtime.client;
+        let Some(last) = client.last_before(self.stream, earliest).await? else { return Ok(()) };
+        let Some(place) = last.streams.iter().find(|place| place.stream == self.stream) else {
+            return Ok(());
+        };
+        assert!(last.pos < earliest, "position {} is not forgotten: {earliest} is the earliest", last.pos);
+        Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
+    }
+
+    /// Trims the parts of checkpoints that are in the catalog no more.
+    async fn clean(&self, catalog: &Handle<Catalog>) -> Result<(), ObjectError> {
+        let dropped = |catalog: &Catalog| catalog.dropped().iter().copied().take(CLEANED_MAX_COUNT).collect();
+        let dropped: Vec<u64> = Self::look(catalog, dropped).await?;
+        for &directory in &dropped {
+            // What has no directory any more was trimmed by somebody who did not come to say so.
+            if let Ok(found) = self.directory(LogPos(directory)).await? {
+                self.trim_all(&found.parts).await?;
+                self.trim_all(&[LogPos(directory)]).await?;
+            }
+        }
+        if !dropped.is_empty() {
+            Box::pin(catalog.send(Clean { dropped })).await?;
+        }
+        Ok(())
+    }
+
+    /// Trims torn checkpoints before one that was just written, as far as nobody has; gives the position below which there is none.
+    async fn sweep_before(
+        &self,
+        catalog: &Handle<Catalog>,
+        written: &Written,
+    ) -> Result<LogPos, ObjectError> {
+        let swept = Self::look(catalog, Catalog::swept).await?;
+        let first = written.parts.first().map_or(written.directory.pos, |placed| placed.pos);
+        let lowest = match written.previous().is_some_and(|previous| previous >= swept) {
+            true => self.sweep(catalog, swept, first).await?,
+            false => first,
+        };
+        let is_all = lowest == first && written.is_in_a_row();
+        Ok(if is_all { LogPos(written.directory.pos.0 + 1) } else { lowest })
+    }
+
+    /// Trims what is left of torn checkpoints between two positions of the log; gives the lowest position of one that may still become
+    /// whole, or `to`.
+    async fn sweep(
+        &self,
+        catalog: &Handle<Catalog>,
+        from: LogPos,
+        to: LogPos,
+    ) -> Result<LogPos, ObjectError> {
+        let (mut next, mut lowest) = (from, to);
+        while next < to {
+            let client = &self.runtime.client;
+            let found =
+                client.read_stream(parts_of(self.stream), next..to, self.runtime.options.read_bytes).await?;
+            let of = |data: &Bytes| {
+                let part = Part::decode(data).map(|part| part.of);
+                part.or_else(|_| Directory::decode(data).map(|directory| directory.of)).ok()
+            };
+            let all: Vec<(LogPos, Of)> = found
+                .entries
+                .iter()
+                .filter(|entry| entry.kind == EntryKind::Data)
+                .filter_map(|entry| Some((entry.pos, of(&entry.data)?)))
+                .collect();
+            let (torn, open) = Self::look(catalog, |catalog| {
+                let torn = all.iter().filter(|(_, of)| catalog.is_torn(of.id, of.upto));
+                let newest = catalog.newest_upto(LogPos(u64::MAX)).map_or(LogPos(0), |(upto, _)| upto);
+                let open = all.iter().filter(|(_, of)| of.upto > newest).map(|(pos, _)| *pos).min();
+                (torn.map(|(pos, _)| *pos).collect::<Vec<_>>(), open)
+            })
+            .await?;
+            self.trim_all(&torn).await?;
+            lowest = open.map_or(lowest, |open| open.min(lowest));
+            next = found.upto;
+        }
+        Ok(lowest)
+    }
+}

@@ -1,0 +1,220 @@
+//! Where a view begins: at a checkpoint, or where its stream does; and what it does about entries that are gone.
+//!
+//! A piece of the stream in which nothing was trimmed is whole. Where something was, entries tell by their places whether one
+//! of this stream is missing: each names the position that was granted to the stream before it.
+
+use std::any::TypeId;
+
+use bytes::BytesMut;
+use ithaca_env::task::gather;
+use ithaca_log::client::{Entry, EntryKind, StreamPart};
+use ithaca_log::pos::{LogPos, StreamPos};
+
+use super::slot::Slot;
+use super::{Handle, Runtime};
+use crate::checkpoint::part::{Directory, Of, Part, Unusable};
+use crate::checkpoint::{Catalog, Stored, catalog_of};
+use crate::error::ObjectError;
+use crate::key::Key;
+use crate::limits;
+use crate::object::Object;
+use crate::planted::PlantedBug;
+use crate::view::View;
+
+impl<O: Object> Slot<O> {
+    /// The catalog of the object's checkpoints; `None` for a catalog itself, which has none.
+    pub(super) fn catalog(&self) -> Result<Option<Handle<Catalog>>, ObjectError> {
+        if TypeId::of::<O>() == TypeId::of::<Catalog>() {
+            return Ok(None);
+        }
+        let mut known = self.catalog.borrow_mut();
+        if known.is_none() {
+            let runtime = Runtime { inner: self.runtime.clone() };
+            let name = format!("checkpoints of {}", self.name);
+            *known = Some(runtime.open_stream(catalog_of(self.stream), &name)?);
+        }
+        Ok(known.clone())
+    }
+
+    /// What the catalog says now.
+    pub(super) async fn look<T>(
+        catalog: &Handle<Catalog>,
+        look: impl FnOnce(&Catalog) -> T,
+    ) -> Result<T, ObjectError> {
+        // The catalog is an object, whose views begin by the same code; so one is in a box of its own.
+        Box::pin(catalog.read(|| vec![Key::all()], look)).await
+    }
+
+    /// A view that reflects nothing at or above `limit`, as far as the newest usable checkpoint goes; an empty one if there is none.
+    ///
+    /// Errors: `Forgotten`; `Unusable` if calls are forgotten below a checkpoint that cannot be read.
+    pub(super) async fn begin_view(&self, limit: LogPos) -> Result<View<O>, ObjectError> {
+        let empty = || View::new(self.stream, self.runtime.options.planted);
+        let Some(catalog) = self.catalog()? else { return Ok(empty()) };
+        let mut seen = None;
+        loop {
+            let (forgotten, candidates) = Self::look(&catalog, |catalog| {
+                let candidates: Vec<(LogPos, Stored)> = catalog
+                    .stored()
+                    .range(..=limit.0)
+                    .rev()
+                    .map(|(upto, stored)| (LogPos(*upto), stored.clone()))
+                    .collect();
+                (catalog.forgotten(), candidates)
+            })
+            .await?;
+            if limit < forgotten {
+                return Err(self.forgotten(limit, forgotten));
+            }
+            let mut unusable = None;
+            for (upto, stored) in candidates {
+                match self.load(upto, &stored).await? {
+                    Ok(view) => return Ok(view),
+                    Err(reason) => unusable = Some((upto, reason)),
+                }
+            }
+            match unusable {
+                _ if forgotten == LogPos(0) => return Ok(empty()),
+                // Somebody has forgotten more while they were looked at.
+                _ if seen != Some(forgotten) => seen = Some(forgotten),
+                unusable => {
+                    let missing = || (forgotten, Unusable::State("it is not in the catalog".to_owned()));
+                    let (upto, reason) = unusable.unwrap_or_else(missing);
+                    return Err(ObjectError::Unusable { object: self.name.clone(), upto, reason });
+                }
+            }
+        }
+    }
+
+    pub(super) fn forgotten(&self, snapshot: LogPos, earliest: LogPos) -> ObjectError {
+        ObjectError::Forgotten { object: self.name.clone(), snapshot, earliest }
+    }
+
+    /// The view that a checkpoint is.
+    pub(super) async fn load(
+        &self,
+        upto: LogPos,
+        stored: &Stored,
+    ) -> Result<Result<View<O>, Unusable>, ObjectError> {
+        let of = Of { object: self.stream, id: stored.id, upto };
+        let directory = match self.directory(LogPos(stored.directory)).await? {
+            Ok(directory) if directory.of == of => directory,
+            Ok(_) => return Ok(Err(Unusable::Other { pos: LogPos(stored.directory) })),
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut bytes = BytesMut::new();
+        let mut number = 0;
+        for some in directory.parts.chunks(limits::PARTS_AT_ONCE) {
+            for entry in self.runtime.client.read_many(some).await? {
+                match part_of(&entry, of, number) {
+                    Ok(part) => bytes.extend_from_slice(&part.data),
+                    Err(reason) => return Ok(Err(reason)),
+                }
+                number += 1;
+            }
+            if bytes.len() as u64 > directory.len {
+                return Ok(Err(Unusable::State("its parts are longer than it is".to_owned())));
+            }
+        }
+        let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
+        let view = view.map_err(|error| Unusable::State(error.to_string()));
+        Ok(view.and_then(|view| match view.state().map(Object::digest) {
+            Ok(digest) if digest == stored.digest && view.upto() == upto => Ok(view),
+            _ => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
+        }))
+    }
+
+    /// The directory that stands at a position.
+    pub(super) async fn directory(&self, pos: LogPos) -> Result<Result<Directory, Unusable>, ObjectError> {
+        let entry = self.runtime.client.read(pos).await?;
+        if entry.kind != EntryKind::Data {
+            return Ok(Err(Unusable::Missing { pos }));
+        }
+        Ok(Directory::decode(&entry.data).map_err(|error| Unusable::Record { pos, error }))
+    }
+
+    /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
+    /// `gap` is what it could not tell about the piece before.
+    ///
+    /// Errors: `Trimmed` if some of it is gone and no checkpoint has it.
+    pub(super) async fn piece(
+        &self,
+        from: LogPos,
+        to: LogPos,
+        gap: &mut Option<LogPos>,
+    ) -> Result<Option<StreamPart>, ObjectError> {
+        let client = &self.runtime.client;
+        let part = client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?;
+        let since = gap.unwrap_or(from);
+        let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
+        if (part.trimmed.is_none() && gap.is_none()) || self.is_whole(&part, since) || is_off {
+            *gap = None;
+            return Ok(Some(part));
+        }
+        if let Some(catalog) = self.catalog()?
+            && Self::look(&catalog, Catalog::forgotten).await? > since
+        {
+            *gap = None;
+            return Ok(None);
+        }
+        let mut below = client.released(self.stream).await?.log_below;
+        // Whoever trims the log itself says nothing to its streams. Positions that were granted first and lost are not missed.
+        let first = client.check().await?.first;
+        let place = part.entries.first().and_then(|entry| self.place(entry));
+        let is_cut = match place {
+            Some(place) if since == LogPos(0) => place.position > StreamPos(0),
+            Some(place) => place.previous.is_some_and(|previous| since <= previous && previous < first),
+            None => to <= first && from < to,
+        };
+        below = if is_cut { below.max(first) } else { below };
+        *gap = (place.is_none() && since < first).then_some(since);
+        match below > since {
+            false => Ok(Some(part)),
+            true => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
+        }
+    }
+
+    fn place(&self, entry: &Entry) -> Option<ithaca_log::entry::StreamPlace> {
+        entry.streams.iter().copied().find(|place| place.stream == self.stream)
+    }
+
+    /// Whether its entries follow each other from `since` on, and nothing was trimmed behind them.
+    fn is_whole(&self, part: &StreamPart, since: LogPos) -> bool {
+        let mut before = None;
+        for entry in &part.entries {
+            let Some(place) = self.place(entry) else { return false };
+            let follows = match before {
+                None => place.previous.is_none_or(|previous| previous < since),
+                Some(_) => place.previous == before,
+            };
+            if !follows {
+                return false;
+            }
+            before = Some(entry.pos);
+        }
+        before.is_some_and(|last| part.trimmed.is_none_or(|trimmed| trimmed < last))
+    }
+
+    /// Trims positions of the log that belong to the object's checkpoints alone.
+    pub(super) async fn trim_all(&self, positions: &[LogPos]) -> Result<(), ObjectError> {
+        for some in positions.chunks(limits::PARTS_AT_ONCE) {
+            let trims = some.iter().map(|pos| self.runtime.client.trim(*pos)).collect();
+            let trimmed = gather(trims, Result::is_err).await;
+            trimmed.into_iter().flatten().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+}
+
+/// The part that an entry should be.
+fn part_of(entry: &Entry, of: Of, number: u32) -> Result<Part, Unusable> {
+    let pos = entry.pos;
+    if entry.kind != EntryKind::Data {
+        return Err(Unusable::Missing { pos });
+    }
+    match Part::decode(&entry.data) {
+        Ok(part) if part.of == of && part.number == number => Ok(part),
+        Ok(_) => Err(Unusable::Other { pos }),
+        Err(error) => Err(Unusable::Record { pos, error }),
+    }
+}
