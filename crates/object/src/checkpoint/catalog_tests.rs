@@ -1,1 +1,280 @@
+//! The catalog against a model of the log's parts and calls: makers that crash, forgetters and holders in any order.
 
+use std::collections::BTreeMap;
+
+use ithaca_log::pos::LogPos;
+
+use super::Hold;
+use super::catalog::{Begin, Begun, Catalog, Clean, Forget, HoldFrom, LetGo, Store, Stored};
+use crate::limits;
+use crate::object::{Mutator, Object};
+use crate::planted::{Planted, PlantedBug};
+
+const MAKERS: u64 = 3;
+const STEPS: u64 = 600;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+/// A checkpoint that is being made.
+#[derive(Clone, Debug)]
+struct Making {
+    id: u64,
+    begun: Begun,
+    parts: Vec<u64>,
+}
+
+/// A part, or a directory, that stands in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    id: u64,
+    upto: u64,
+}
+
+struct World {
+    random: Random,
+    catalog: Catalog,
+    tail: u64,
+    calls: u64,
+    now_ms: u64,
+    pieces: BTreeMap<u64, Piece>,
+    parts_of: BTreeMap<u64, Vec<u64>>,
+    makers: Vec<Option<Making>>,
+    /// The object's calls below are trimmed.
+    trimmed: u64,
+    stored: u64,
+    late: u64,
+    held: u64,
+}
+
+impl World {
+    fn new(seed: u64, planted: Planted) -> Self {
+        let mut catalog = Catalog::default();
+        catalog.plant(planted);
+        Self {
+            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            catalog,
+            tail: 1,
+            calls: 0,
+            now_ms: 1_000_000,
+            pieces: BTreeMap::new(),
+            parts_of: BTreeMap::new(),
+            makers: vec![None; MAKERS as usize],
+            trimmed: 0,
+            stored: 0,
+            late: 0,
+            held: 0,
+        }
+    }
+
+    /// A call of the catalog, at the next position; taken back and made again, which must change nothing.
+    fn call<M: Mutator<Catalog>>(&mut self, call: M) -> Result<M::Output, String> {
+        let before = self.catalog.digest();
+        let mut undo = Vec::new();
+        let output = call.apply(&mut self.catalog, LogPos(self.tail), &mut undo);
+        self.tail += 1;
+        let after = self.catalog.digest();
+        undo.iter_mut().rev().for_each(|undo| self.catalog.exchange(undo));
+        if self.catalog.digest() != before {
+            return Err("a call is not taken back".to_owned());
+        }
+        undo.iter_mut().for_each(|undo| self.catalog.exchange(undo));
+        if self.catalog.digest() != after { Err("nor made again".to_owned()) } else { Ok(output) }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..STEPS {
+            self.now_ms += self.random.below(2_000);
+            match self.random.below(12) {
+                0..4 => {
+                    self.tail += 1;
+                    self.calls += 1;
+                }
+                4..8 => self.make()?,
+                8 => self.forget()?,
+                9 => self.hold()?,
+                10 => {
+                    let name = self.random.below(3).to_string();
+                    self.call(LetGo { name })?;
+                }
+                _ => self.clean()?,
+            }
+            self.judge()?;
+        }
+        Ok(())
+    }
+
+    /// The next step of some maker, or its end.
+    fn make(&mut self) -> Result<(), String> {
+        let maker = self.random.below(MAKERS) as usize;
+        let Some(mut making) = self.makers[maker].take() else {
+            let begun = Begun { upto: self.tail, count: self.calls, bytes: self.calls };
+            // Some ask whether it is time, and some are told by their users.
+            let is_asked = self.random.below(2) == 0;
+            if is_asked && !self.call(Begin { begun, calls: 4, bytes: 4 })? {
+                return Ok(());
+            }
+            let id = self.tail * 10 + maker as u64;
+            self.makers[maker] = Some(Making { id, begun, parts: Vec::new() });
+            return Ok(());
+        };
+        match self.random.below(8) {
+            // It crashes; what it wrote stays.
+            0 => {}
+            1 if making.parts.len() >= 2 => self.store(making)?,
+            _ => {
+                self.pieces.insert(self.tail, Piece { id: making.id, upto: making.begun.upto });
+                making.parts.push(self.tail);
+                self.tail += 1;
+                self.makers[maker] = Some(making);
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory, a look for torn ones before it, and the word to the catalog.
+    fn store(&mut self, making: Making) -> Result<(), String> {
+        let directory = self.tail;
+        self.pieces.insert(directory, Piece { id: making.id, upto: making.begun.upto });
+        self.parts_of.insert(directory, making.parts.clone());
+        self.tail += 1;
+        let swept = self.sweep(self.catalog.swept().0, making.parts[0]);
+        let stored = Stored {
+            id: making.id,
+            directory,
+            count: making.begun.count,
+            bytes: making.begun.bytes,
+            digest: 0,
+        };
+        if self.random.below(8) == 0 {
+            return Ok(());
+        }
+        if self.call(Store { upto: making.begun.upto, stored, swept })? {
+            self.stored += 1;
+        } else {
+            self.late += 1;
+            self.trim(directory);
+        }
+        Ok(())
+    }
+
+    fn sweep(&mut self, from: u64, to: u64) -> u64 {
+        let newest = self.catalog.newest_upto(LogPos(u64::MAX)).map_or(0, |(upto, _)| upto.0);
+        let mut lowest = to;
+        let range: Vec<(u64, Piece)> =
+            self.pieces.range(from.min(to)..to).map(|(pos, piece)| (*pos, *piece)).collect();
+        for (pos, piece) in range {
+            if self.catalog.is_torn(piece.id, LogPos(piece.upto)) {
+                self.pieces.remove(&pos);
+            } else if piece.upto > newest {
+                lowest = lowest.min(pos);
+            }
+        }
+        lowest
+    }
+
+    fn trim(&mut self, directory: u64) {
+        for part in self.parts_of.remove(&directory).unwrap_or_default() {
+            self.pieces.remove(&part);
+        }
+        self.pieces.remove(&directory);
+    }
+
+    fn clean(&mut self) -> Result<(), String> {
+        let dropped: Vec<u64> = self.catalog.dropped().iter().copied().collect();
+        dropped.iter().for_each(|directory| self.trim(*directory));
+        // Some do not come to say so.
+        if self.random.below(2) == 0 { Ok(()) } else { self.call(Clean { dropped }) }
+    }
+
+    fn forget(&mut self) -> Result<(), String> {
+        let before = self.random.below(self.tail + 2);
+        let known = self.catalog.forgotten().0;
+        let forgot = self.call(Forget { before, now_ms: self.now_ms })?;
+        self.held += u64::from(forgot.held_by.is_some());
+        if forgot.below > before && forgot.below > known {
+            return Err(format!("{} forgotten, {before} was asked for", forgot.below));
+        }
+        if self.random.below(3) > 0 {
+            self.trimmed = self.trimmed.max(forgot.below);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self) -> Result<(), String> {
+        let name = self.random.below(3).to_string();
+        let pos = self.random.below(self.tail + 1);
+        let until_ms = (self.random.below(2) == 0).then(|| self.now_ms + self.random.below(10_000));
+        let held = self.call(HoldFrom { name, hold: Hold { pos, until_ms } })?;
+        if held.is_err() && pos >= self.catalog.forgotten().0 {
+            return Err(format!("{pos} is not held: {held:?}"));
+        }
+        Ok(())
+    }
+
+    /// Everything that is said to be there can be read.
+    fn judge(&self) -> Result<(), String> {
+        for (upto, stored) in self.catalog.stored() {
+            let parts = self.parts_of.get(&stored.directory);
+            let is_whole = parts.is_some_and(|parts| parts.iter().all(|part| self.pieces.contains_key(part)));
+            if !is_whole {
+                return Err(format!("the checkpoint up to {upto} lacks parts"));
+            }
+        }
+        if self.trimmed > 0
+            && !self.catalog.stored().contains_key(&self.trimmed.max(self.catalog.forgotten().0))
+        {
+            return Err(format!("trimmed below {} and there is no checkpoint", self.trimmed));
+        }
+        for (name, hold) in self.catalog.holds() {
+            if hold.until_ms.is_none_or(|until| self.now_ms <= until) && hold.pos < self.trimmed {
+                return Err(format!("{name} holds {}, trimmed below {}", hold.pos, self.trimmed));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn whatever_crashes_and_forgets_checkpoints_are_whole_and_what_is_held_is_there() {
+    let (mut stored, mut late, mut held) = (0, 0, 0);
+    for seed in 1..=400 {
+        let mut world = World::new(seed, Planted::NONE);
+        assert_eq!(world.run(), Ok(()), "seed {seed}");
+        (stored, late, held) = (stored + world.stored, late + world.late, held + world.held);
+    }
+    assert!(stored > 400 && late > 100 && held > 100, "{stored} stored, {late} late, {held} held");
+}
+
+#[test]
+fn planted_faults_of_the_catalog_are_found() {
+    for bug in
+        [PlantedBug::LateCheckpointTaken, PlantedBug::ForgetBeforeComplete, PlantedBug::ForgetIgnoresPins]
+    {
+        let found = (1..=400).find_map(|seed| World::new(seed, Planted::bug(bug)).run().err());
+        assert!(found.is_some(), "{bug:?} goes unnoticed");
+    }
+}
+
+#[test]
+fn of_too_many_checkpoints_the_one_in_the_closest_company_goes() {
+    let mut catalog = Catalog::default();
+    for nth in 0..=limits::CHECKPOINTS_MAX_COUNT as u64 {
+        // The 40th stands next to the 39th.
+        let count = if nth == 40 { 391 } else { 10 * nth };
+        let stored = Stored { id: nth, directory: 1000 + nth, count, bytes: 0, digest: 0 };
+        let call = Store { upto: 10 * nth + 1, stored, swept: 0 };
+        assert!(call.apply(&mut catalog, LogPos(0), &mut Vec::new()));
+    }
+    assert_eq!(catalog.stored().len(), limits::CHECKPOINTS_MAX_COUNT);
+    assert!(!catalog.stored().contains_key(&391) || !catalog.stored().contains_key(&401));
+    assert_eq!(catalog.dropped().len(), 1);
+}

@@ -172,11 +172,11 @@ impl<O: Object> Slot<O> {
     async fn write(self: &Rc<Self>, catalog: &Handle<Catalog>) -> Result<LogPos, ObjectError> {
         let id = self.runtime.env.random_u64();
         let (upto, all, mut stored) = {
-            let view = self.state()?;
+            let mut view = self.view.borrow_mut();
             let all = view.checkpoint().map_err(|fault| self.stopped(fault))?;
             let digest = view.state().map_err(|fault| self.stopped(fault))?.digest();
             let (count, bytes) = view.progress();
-            (view.reflects(), all, Stored { id, directory: 0, count, bytes, digest })
+            (view.upto(), all, Stored { id, directory: 0, count, bytes, digest })
         };
         let part_bytes = self.runtime.options.checkpoints.part_bytes.clamp(1, limits::PART_MAX_BYTES);
         let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, FaultKind, View};
+use super::{Fault, FaultKind, Rewound, View};
 use crate::object::{CallError, Object, digest_of};
 use crate::planted::{Planted, PlantedBug};
 use crate::requests::Requests;
@@ -25,24 +25,25 @@ struct Head {
 impl<O: Object> View<O> {
     /// The state and all that decides what later records do. A view made of it and the entries from `upto` on is the same
     /// as one made of all entries.
-    pub fn checkpoint(&self) -> Result<Bytes, Fault> {
-        let state = self.state()?;
-        let forgets = self.planted.is(PlantedBug::CheckpointForgetsRequests);
+    pub fn checkpoint(&mut self) -> Result<Bytes, Fault> {
+        self.state()?;
+        let at = match self.covered.back() {
+            Some(last) if self.planted.is(PlantedBug::CheckpointLacksLast) => *last,
+            _ => self.upto,
+        };
+        let rewound = Rewound::new(self, at);
+        let (view, state) = (&*rewound.view, &rewound.view.state);
+        let forgets = view.planted.is(PlantedBug::CheckpointForgetsRequests);
         let head = Head {
-            upto: self.reflects().0,
-            count: self.count,
-            bytes: self.bytes,
-            requests: if forgets { Requests::default() } else { self.requests.clone() },
-            digests: self.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
+            upto: view.upto.0,
+            count: view.count,
+            bytes: view.bytes,
+            requests: if forgets { Requests::default() } else { view.requests.clone() },
+            digests: view.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
             state_digest: state.digest(),
         };
         let encoded = rmp_serde::to_vec_named(&(head, state));
         Ok(encoded.expect("a state that came of MessagePack goes back to it").into())
-    }
-
-    /// The position that its checkpoint says: every lower one is reflected.
-    pub fn reflects(&self) -> LogPos {
-        LogPos(self.upto.0 + u64::from(self.planted.is(PlantedBug::CheckpointLacksLast)))
     }
 
     /// The view that a checkpoint was made of. Its history begins there.
