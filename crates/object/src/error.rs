@@ -100,6 +100,12 @@ pub enum ObjectError {
         /// The object's name.
         object: String,
     },
+    /// A tree map that is higher than one can be: its nodes lead to each other.
+    #[error("`{object}` is a tree of more than {} nodes above each other", limits::TREE_HEIGHT_MAX)]
+    TooHigh {
+        /// The map's name.
+        object: String,
+    },
     /// A pin or lease that was refused.
     #[error("`{object}`: {refused}")]
     Hold {
@@ -168,7 +174,7 @@ impl ObjectError {
                 ErrorClass::No
             }
             Self::Unknown { .. } | Self::TooManyOpen { .. } => ErrorClass::Unavailable,
-            Self::Stopped { .. } | Self::Unusable { .. } => ErrorClass::Damaged,
+            Self::Stopped { .. } | Self::Unusable { .. } | Self::TooHigh { .. } => ErrorClass::Damaged,
             Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
             Self::TooLarge { .. } | Self::NoCheckpoints { .. } | Self::Hold { .. } => ErrorClass::Usage,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {

@@ -1,6 +1,7 @@
 //! Replicated data structures and transactions over the log.
 //!
 //! * [`object`]: what an object is; [`collections`]: those that are built in.
+//! * [`composed`]: large maps, of many objects each.
 //! * [`record`]: what the log holds of it, one entry for each committed transaction.
 //! * [`Runtime`]: the objects of a program, over a client of the log.
 //! * [`checkpoint`]: states that are stored in the log, and what is forgotten below them.
@@ -8,6 +9,7 @@
 
 pub mod checkpoint;
 pub mod collections;
+pub mod composed;
 mod error;
 pub mod key;
 pub mod limits;

@@ -63,6 +63,22 @@ pub const HOLD_NAME_MAX_BYTES: usize = 255;
 /// A lease holds for so much longer by the clock of whoever forgets, because clocks differ.
 pub const CLOCKS_APART_MS: u64 = 5_000;
 
+/// Buckets of a hashed map.
+pub const BUCKETS_MAX_COUNT: u64 = 65_536;
+
+/// A bucket that has more keys makes its map split one.
+pub const BUCKET_SPLIT_COUNT: usize = 256;
+
+/// A node of a tree map that has more keys, or more children, is split.
+pub const NODE_SPLIT_COUNT: usize = 128;
+
+/// Nodes above a leaf: a split changes each of them, and as many are new, in one record.
+pub const TREE_HEIGHT_MAX: usize = 7;
+
+/// Children of a composed map that a handle keeps open.
+pub const CHILDREN_OPEN_MAX_COUNT: usize = 1024;
+
+const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
 const _: () = assert!(PARTS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () = assert!(OBJECTS_MAX_COUNT <= u8::MAX as usize, "a call names its object by one byte");
 const _: () = assert!(CALLS_MAX_COUNT <= u16::MAX as usize, "calls are counted in two bytes");

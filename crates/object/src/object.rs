@@ -16,6 +16,7 @@
 //! snapshot. Whatever it returns belongs to the caller.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
@@ -152,6 +153,14 @@ pub enum CallError {
         /// What is wrong with them.
         error: String,
     },
+    /// The mutator panicked. Whoever applies the same call to the same state panics as well.
+    #[error("`{method}` panicked: {message}")]
+    Panicked {
+        /// The mutator's name.
+        method: &'static str,
+        /// What it said.
+        message: String,
+    },
 }
 
 /// What a call gave back; `None` if nobody wanted it.
@@ -180,7 +189,8 @@ impl<O: Object> Method<O> {
         })
     }
 
-    /// Applies a call, and gives its result if it is `wanted`. On an error nothing was changed.
+    /// Applies a call, and gives its result if it is `wanted`. On an error nothing was changed, but for `Panicked`: the object is then
+    /// not to be used any more, as nobody knows what it is.
     pub(crate) fn apply(
         &self,
         arguments: &[u8],
@@ -189,7 +199,13 @@ impl<O: Object> Method<O> {
         undo: &mut Vec<O::Undo>,
         wanted: bool,
     ) -> Result<Output, CallError> {
-        (self.apply)(arguments, object, pos, undo, wanted)
+        let apply = || (self.apply)(arguments, object, pos, undo, wanted);
+        // What panics was called by the log, for everybody; it must not take those with it who have other objects.
+        catch_unwind(AssertUnwindSafe(apply)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(CallError::Panicked { method: self.name, message })
+        })
     }
 
     /// The keys of a call with these arguments.

@@ -125,6 +125,8 @@ pub struct View<O: Object> {
     /// Position and digest, whenever so many records were applied.
     digests: VecDeque<(LogPos, u64)>,
     fault: Option<Fault>,
+    /// A mutator panicked in the middle of a change: the state is none. What lies below is read in views of their own.
+    is_broken: bool,
     /// Where new changes are gathered.
     scratch: Vec<O::Undo>,
     planted: Planted,
@@ -147,6 +149,7 @@ impl<O: Object> View<O> {
             floor: LogPos(0),
             digests: VecDeque::new(),
             fault: None,
+            is_broken: false,
             scratch: Vec::new(),
             planted,
         }
@@ -155,6 +158,11 @@ impl<O: Object> View<O> {
     /// The stream that it is made of.
     pub fn stream(&self) -> StreamId {
         self.stream
+    }
+
+    /// Whether a mutator panicked in the middle of a change, so that there is no state.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Every entry of the stream below this position is reflected.
@@ -216,6 +224,7 @@ impl<O: Object> View<O> {
             match applied {
                 Ok(output) => results.extend(output),
                 Err(error) => {
+                    self.is_broken |= matches!(error, CallError::Panicked { .. });
                     self.take_back_scratch();
                     return self.stop(pos, FaultKind::Call(error));
                 }
@@ -253,6 +262,7 @@ impl<O: Object> View<O> {
         match &self.fault {
             _ if snapshot < floor => Err(SnapshotError::BelowFloor { snapshot, floor }),
             Some(fault) if snapshot > fault.pos => Err(fault.clone().into()),
+            _ if self.is_broken => Err(SnapshotError::BelowFloor { snapshot, floor: upto }),
             None if snapshot > upto => Err(SnapshotError::AboveView { snapshot, upto }),
             _ => Ok(()),
         }
@@ -276,7 +286,9 @@ impl<O: Object> View<O> {
                 break;
             }
             let method = Method::<O>::find(&call.method)?;
-            last = method.apply(&call.arguments, &mut view.state, snapshot, &mut view.scratch, true)?;
+            let applied = method.apply(&call.arguments, &mut view.state, snapshot, &mut view.scratch, true);
+            view.is_broken |= matches!(applied, Err(CallError::Panicked { .. }));
+            last = applied?;
         }
         Ok(read(&view.state, last))
     }
@@ -312,6 +324,9 @@ impl<O: Object> View<O> {
     }
 
     fn take_back_scratch(&mut self) {
+        if self.is_broken {
+            self.scratch.clear();
+        }
         for mut undo in self.scratch.drain(..).rev() {
             self.state.exchange(&mut undo);
         }
@@ -345,6 +360,9 @@ impl<O: Object> Drop for Rewound<'_, O> {
             self.view.scratch.clear();
         }
         self.view.take_back_scratch();
+        if self.view.is_broken {
+            return;
+        }
         for (_, undo) in self.view.history.range_mut(self.first..) {
             self.view.state.exchange(undo);
         }

@@ -8,8 +8,8 @@ use ithaca_env::task::gather;
 use ithaca_log::client::{EntryKind, Placed};
 use ithaca_log::pos::{LogPos, StreamPos};
 
-use super::Handle;
 use super::slot::Slot;
+use super::{Handle, Runtime};
 use crate::checkpoint::catalog::{Begin, Begun, Clean, Forget, HoldFrom, LetGo, Store};
 use crate::checkpoint::part::{Directory, Of, Part};
 use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, parts_of};
@@ -84,6 +84,12 @@ impl<O: Object> Handle<O> {
         Box::pin(self.kept()?.call(LetGo { name: name.to_owned() })).await
     }
 
+    /// Looks at the state as far as it is in memory; asks nobody.
+    pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&O) -> T) -> Result<T, ObjectError> {
+        let view = self.slot.state()?;
+        view.state().map(look).map_err(|fault| self.slot.stopped(fault))
+    }
+
     async fn hold(&self, name: &str, hold: Hold) -> Result<(), ObjectError> {
         let held = Box::pin(self.kept()?.call(HoldFrom { name: name.to_owned(), hold })).await?;
         held.map_err(|refused| ObjectError::Hold { object: self.slot.name.clone(), refused })
@@ -91,6 +97,13 @@ impl<O: Object> Handle<O> {
 
     fn kept(&self) -> Result<Handle<Catalog>, ObjectError> {
         self.slot.catalog()?.ok_or_else(|| ObjectError::NoCheckpoints { object: self.slot.name.clone() })
+    }
+}
+
+impl Runtime {
+    /// A random number.
+    pub(crate) fn draw(&self) -> u64 {
+        self.inner.env.random_u64()
     }
 }
 

@@ -88,7 +88,8 @@ struct Inner {
 }
 
 impl Runtime {
-    /// A runtime over a client of the log, with no object open.
+    /// A runtime over a client of the log, with no object open. Transactions have the client's id and a number of the runtime's, so a
+    /// client MUST NOT serve two runtimes that write.
     pub fn new(env: &Env, client: Client, options: RuntimeOptions) -> Self {
         let requests = RefCell::new(OpenRequests::new(client.id().0));
         let inner = Inner {

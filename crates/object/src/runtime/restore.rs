@@ -157,20 +157,29 @@ impl<O: Object> Slot<O> {
             *gap = None;
             return Ok(None);
         }
-        let mut below = client.released(self.stream).await?.log_below;
-        // Whoever trims the log itself says nothing to its streams. Positions that were granted first and lost are not missed.
+        let below = client.released(self.stream).await?.log_below;
+        if below > since {
+            return Err(ObjectError::Trimmed { object: self.name.clone(), below });
+        }
+        // Whoever trims the log itself says nothing to its streams; what comes next tells what was granted before it.
         let first = client.check().await?.first;
-        let place = part.entries.first().and_then(|entry| self.place(entry));
-        let is_cut = match place {
-            Some(place) if since == LogPos(0) => place.position > StreamPos(0),
-            Some(place) => place.previous.is_some_and(|previous| since <= previous && previous < first),
-            None => to <= first && from < to,
+        let next = match part.entries.first().and_then(|entry| self.place(entry)) {
+            Some(place) => Some((place.position, place.previous)),
+            None if part.upto < to => None,
+            None => {
+                let tails = client.stream_tails(&[self.stream]).await?;
+                tails.streams.first().map(|tail| (tail.next, tail.last))
+            }
         };
-        below = if is_cut { below.max(first) } else { below };
-        *gap = (place.is_none() && since < first).then_some(since);
-        match below > since {
+        *gap = next.is_none().then_some(since);
+        // A new sequencer that finds trimmed what it knows nothing of gives every stream so many positions, and that one for its last: no
+        // stream has had more entries than the log had positions.
+        let is_cut = |(position, previous): (StreamPos, Option<LogPos>)| {
+            previous.is_some_and(|previous| since <= previous && previous < first && previous.0 >= position.0)
+        };
+        match next.is_some_and(is_cut) {
             false => Ok(Some(part)),
-            true => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
+            true => Err(ObjectError::Trimmed { object: self.name.clone(), below: first }),
         }
     }
 

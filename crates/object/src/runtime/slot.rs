@@ -45,6 +45,12 @@ struct Past<O: Object> {
     view: RefCell<View<O>>,
 }
 
+impl<O: Object> Past<O> {
+    fn is(&self, snapshot: LogPos) -> bool {
+        self.snapshot == snapshot && !self.view.borrow().is_broken()
+    }
+}
+
 /// A record of this program that is not taken yet.
 struct Ahead {
     /// The position that was granted for the stream before it.
@@ -180,6 +186,10 @@ impl<O: Object> Slot<O> {
                 self.begin(LogPos(u64::MAX), true).await?;
                 continue;
             };
+            // The view was made anew meanwhile, and lacks what comes before.
+            if self.upto() < upto {
+                continue;
+            }
             if let Some(last) = part.entries.last() {
                 self.runtime.decided.stands(last.pos);
             }
@@ -271,6 +281,7 @@ impl<O: Object> Slot<O> {
             self.reach(Tail { tail: snapshot, last, decided: snapshot }).await?;
         }
         let covers = self.view.borrow().covers(snapshot);
+        let _whole = Whole(self);
         match covers {
             Err(SnapshotError::BelowFloor { .. }) => {
                 let past = self.past(snapshot).await?;
@@ -313,7 +324,7 @@ impl<O: Object> Slot<O> {
 
     /// A view as of a position that the view itself does not go back to: made by replay, and kept for a while.
     async fn past(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
-        if let Some(past) = self.past.borrow().iter().find(|past| past.snapshot == snapshot) {
+        if let Some(past) = self.past.borrow().iter().find(|past| past.is(snapshot)) {
             return Ok(Rc::clone(past));
         }
         let mut view = self.begin_view(snapshot).await?;
@@ -374,6 +385,21 @@ impl<O: Object> AnySlot for Slot<O> {
 
     fn as_any(self: Rc<Self>) -> Rc<dyn Any> {
         self
+    }
+}
+
+/// Sees to it that a view in which a call of a transaction has panicked is made again: that call is in no log.
+struct Whole<'s, O: Object>(&'s Slot<O>);
+
+impl<O: Object> Drop for Whole<'_, O> {
+    fn drop(&mut self) {
+        let mut view = self.0.view.borrow_mut();
+        if view.is_broken() && view.fault().is_none() {
+            *view = View::new(self.0.stream, self.0.runtime.options.planted);
+            self.0.is_begun.set(false);
+            self.0.gap.set(None);
+            self.0.reviewed.set((0, 0));
+        }
     }
 }
 

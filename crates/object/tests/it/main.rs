@@ -2,13 +2,17 @@
 //!
 //! * [`objects`]: views, linearizable and old reads, results, time travel.
 //! * [`transactions`]: conflicts, snapshots, nesting, retries.
+//! * [`composed`]: large maps, of many objects.
+//! * [`panics`]: methods that panic.
 //! * [`macros`]: objects of one's own.
 //! * [`checkpoints`]: states in the log, what is forgotten below them, what is held.
 //! * [`collections`]: each of them does what its counterpart in memory does.
 
 mod checkpoints;
 mod collections;
+mod composed;
 mod macros;
 mod objects;
+mod panics;
 mod transactions;
 mod worlds;

@@ -1,0 +1,135 @@
+//! Composed maps: one map of many objects, each with a stream of its own.
+//!
+//! ```text
+//!   HashedMap "users"                       TreeMap "events"
+//!     shape: generation 0, 5 buckets          root ── inner: [k7 | k19]
+//!       │  permutation of the key's hash              │    │     │
+//!       ▼                                             ▼    ▼     ▼
+//!     bucket 0  bucket 1  …  bucket 4               leaf  leaf  leaf
+//! ```
+//!
+//! Whoever asks for one key reads the objects on the way to it and no others, and transactions on different keys meet nowhere.
+//! Every call is a transaction over the objects that it touches, so a map can be part of a larger transaction, and be read as of a
+//! position, as a whole: pointers from object to object are names, and what they lead to is the state at the snapshot.
+//! (Wei 5.4)
+
+mod hashed;
+mod node;
+mod permutation;
+mod shape;
+mod tree;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ithaca_log::pos::{LogPos, StreamId};
+
+pub use hashed::HashedMap;
+pub use tree::TreeMap;
+
+use crate::error::ObjectError;
+use crate::limits;
+use crate::object::Object;
+use crate::{Handle, Runtime, Tx, TxOptions};
+
+/// What reads are of and where calls go.
+#[derive(Clone)]
+enum Moment {
+    /// A transaction.
+    In(Tx),
+    /// A position, below which everything is reflected.
+    At(LogPos),
+}
+
+impl Moment {
+    /// A child as it is there.
+    fn of<O: Object>(&self, child: &Handle<O>) -> Handle<O> {
+        match self {
+            Self::In(tx) => child.within(tx),
+            Self::At(snapshot) => child.at(*snapshot),
+        }
+    }
+}
+
+/// What every composed map has: its name, children that are open, and what its reads are of.
+struct Composed<O: Object> {
+    runtime: Runtime,
+    name: String,
+    children: Rc<Children<O>>,
+    moment: Option<Moment>,
+}
+
+impl<O: Object> Clone for Composed<O> {
+    fn clone(&self) -> Self {
+        let (runtime, name) = (self.runtime.clone(), self.name.clone());
+        Self { runtime, name, children: Rc::clone(&self.children), moment: self.moment.clone() }
+    }
+}
+
+/// Children that are kept open, so that their views need not be made again. Of too many the one that was opened first is closed.
+struct Children<O: Object> {
+    open: RefCell<BTreeMap<StreamId, Handle<O>>>,
+    order: RefCell<VecDeque<StreamId>>,
+}
+
+impl<O: Object> Composed<O> {
+    fn new(runtime: &Runtime, name: &str) -> Self {
+        let children = Children { open: RefCell::default(), order: RefCell::default() };
+        Self { runtime: runtime.clone(), name: name.to_owned(), children: Rc::new(children), moment: None }
+    }
+
+    fn when(&self, moment: Moment) -> Self {
+        Self { moment: Some(moment), ..self.clone() }
+    }
+
+    /// The child of this name within the map.
+    fn child(&self, child: &str) -> Result<Handle<O>, ObjectError> {
+        // No name that can be typed leads to it.
+        let stream = StreamId::of_name(&format!("\0{child} of {}", self.name));
+        if let Some(open) = self.children.open.borrow().get(&stream) {
+            return Ok(open.clone());
+        }
+        let handle = self.runtime.open_stream::<O>(stream, &format!("{}: {child}", self.name))?;
+        let (mut open, mut order) = (self.children.open.borrow_mut(), self.children.order.borrow_mut());
+        open.insert(stream, handle.clone());
+        order.push_back(stream);
+        if order.len() > limits::CHILDREN_OPEN_MAX_COUNT
+            && let Some(first) = order.pop_front()
+        {
+            open.remove(&first);
+        }
+        Ok(handle)
+    }
+
+    /// Reads, all of one snapshot.
+    async fn read<T>(&self, body: impl AsyncFn(&Moment) -> Result<T, ObjectError>) -> Result<T, ObjectError> {
+        match &self.moment {
+            Some(moment) => body(moment).await,
+            None => self.transact(body).await,
+        }
+    }
+
+    /// Reads and changes, all of one transaction.
+    async fn change<T>(
+        &self,
+        body: impl AsyncFn(&Moment) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        match &self.moment {
+            Some(Moment::In(tx)) => tx.nested(async |tx| body(&Moment::In(tx.clone())).await).await,
+            Some(Moment::At(snapshot)) => {
+                Err(ObjectError::ReadOnly { object: self.name.clone(), snapshot: *snapshot })
+            }
+            None => self.transact(body).await,
+        }
+    }
+
+    async fn transact<T>(
+        &self,
+        body: impl AsyncFn(&Moment) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        let body = async |tx: &Tx| body(&Moment::In(tx.clone())).await;
+        let (value, _) = self.runtime.transact(&TxOptions::default(), body).await?;
+        Ok(value)
+    }
+}

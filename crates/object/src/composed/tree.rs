@@ -1,0 +1,261 @@
+//! A map in the order of its keys, as a B-tree whose nodes are objects.
+//!
+//! A pointer from node to node is the name of an object, and what it leads to is that object as of the snapshot. So a change of a leaf
+//! changes no other node, and every old state of the tree can be read (Wei 5.4, dynamic pointers). A node is split when it has grown too
+//! large; none is joined with another, so that a leaf of which everything was removed stays.
+
+use std::ops::{Bound, RangeBounds};
+
+use ithaca_log::pos::LogPos;
+
+use super::node::{Node, PutEntry, RemoveEntry, SetNode};
+use super::{Composed, Moment};
+use crate::collections::{Name, Value};
+use crate::error::ObjectError;
+use crate::key::Key;
+use crate::limits;
+use crate::{Handle, Runtime, Tx};
+
+/// The number of the root. The others are random.
+const ROOT: u64 = 0;
+
+/// A large map with an order. A key is looked up in as many nodes as the tree is high. A transaction that reads a range conflicts with changes
+/// in the leaves that the range lies in, and with no others.
+pub struct TreeMap<K: Name, V: Value> {
+    nodes: Composed<Node<K, V>>,
+}
+
+impl<K: Name, V: Value> Clone for TreeMap<K, V> {
+    fn clone(&self) -> Self {
+        Self { nodes: self.nodes.clone() }
+    }
+}
+
+/// Where a key is: the leaf and the inner nodes above it, the root first, each with which of its children leads on.
+struct Path {
+    above: Vec<(u64, usize)>,
+    leaf: u64,
+}
+
+/// What one node says of a key.
+enum Step<T> {
+    Down(usize, u64),
+    Here(T),
+}
+
+impl<K: Name, V: Value> TreeMap<K, V> {
+    /// Opens the one of this name; it is empty if nobody has changed it. Nothing is read yet.
+    pub fn open(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
+        Ok(Self { nodes: Composed::new(runtime, name) })
+    }
+
+    /// The same map in a transaction.
+    pub fn within(&self, tx: &Tx) -> Self {
+        Self { nodes: self.nodes.when(Moment::In(tx.clone())) }
+    }
+
+    /// The same map as it was when it reflected every position of the log below `snapshot`; it can be read only.
+    pub fn at(&self, snapshot: LogPos) -> Self {
+        Self { nodes: self.nodes.when(Moment::At(snapshot)) }
+    }
+
+    /// The value of `key`.
+    pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
+        let get = async |moment: &Moment| {
+            let look = |node: &Node<K, V>| node.entries.get(key).cloned();
+            self.find(moment, key, look).await.map(|(_, value)| value)
+        };
+        self.nodes.read(get).await
+    }
+
+    /// Gives `key` a value and returns the one that it had.
+    pub async fn put(&self, key: K, value: V) -> Result<Option<V>, ObjectError> {
+        let put = async |moment: &Moment| {
+            let (path, _) = self.find(moment, &key, |_| ()).await?;
+            let call = PutEntry { key: key.clone(), value: value.clone() };
+            Ok((path.leaf, self.node(moment, path.leaf)?.call(call).await?))
+        };
+        let (leaf, before) = self.nodes.change(put).await?;
+        self.split_if_large(leaf, &key).await;
+        Ok(before)
+    }
+
+    /// Removes `key` and returns the value that it had.
+    pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
+        let remove = async |moment: &Moment| {
+            let (path, _) = self.find(moment, &key, |_| ()).await?;
+            self.node(moment, path.leaf)?.call(RemoveEntry { key: key.clone() }).await
+        };
+        self.nodes.change(remove).await
+    }
+
+    /// Removes every key, at one position: the root becomes an empty leaf.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        let clear = async |moment: &Moment| {
+            let root = self.node(moment, ROOT)?;
+            root.send(SetNode { node: Node::default() }).await.map(|_| ())
+        };
+        self.nodes.change(clear).await
+    }
+
+    /// The keys of a range and their values, in order, at most `limit` of them, as of one snapshot. A range whose start lies after its end
+    /// is empty.
+    pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
+        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
+        let read = async |moment: &Moment| {
+            let mut found = Vec::new();
+            let mut todo = vec![ROOT];
+            while let Some(number) = todo.pop() {
+                if found.len() >= limit {
+                    break;
+                }
+                let (children, entries) = self
+                    .node(moment, number)?
+                    .read(|| vec![Key::all()], |node| within(node, &bounds, limit - found.len()))
+                    .await?;
+                // The first child is looked at first.
+                todo.extend(children.into_iter().rev());
+                found.extend(entries);
+            }
+            Ok(found)
+        };
+        self.nodes.read(read).await
+    }
+
+    /// Every key and its value, in order, as of one snapshot.
+    pub async fn entries(&self) -> Result<Vec<(K, V)>, ObjectError> {
+        self.range(.., usize::MAX).await
+    }
+
+    /// How many keys there are, as of one snapshot.
+    pub async fn len(&self) -> Result<usize, ObjectError> {
+        let count = async |moment: &Moment| {
+            let (mut count, mut todo) = (0, vec![ROOT]);
+            while let Some(number) = todo.pop() {
+                let look = |node: &Node<K, V>| (node.children.clone(), node.entries.len());
+                let (children, entries) = self.node(moment, number)?.read(|| vec![Key::all()], look).await?;
+                todo.extend(children);
+                count += entries;
+            }
+            Ok(count)
+        };
+        self.nodes.read(count).await
+    }
+
+    /// Whether there is no key.
+    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
+        Ok(self.range(.., 1).await?.is_empty())
+    }
+
+    /// How many nodes lead to a key, the leaf included.
+    pub async fn height_at(&self, key: &K) -> Result<usize, ObjectError> {
+        let height = async |moment: &Moment| {
+            let (path, ()) = self.find(moment, key, |_| ()).await?;
+            Ok(path.above.len() + 1)
+        };
+        self.nodes.read(height).await
+    }
+
+    fn node(&self, moment: &Moment, number: u64) -> Result<Handle<Node<K, V>>, ObjectError> {
+        Ok(moment.of(&self.nodes.child(&format!("node {number:x}"))?))
+    }
+
+    /// Goes down to the leaf of a key and looks at it. What is read conflicts with other changes of the same key, and with what changes
+    /// a node on the way.
+    async fn find<T>(
+        &self,
+        moment: &Moment,
+        key: &K,
+        look: impl Fn(&Node<K, V>) -> T,
+    ) -> Result<(Path, T), ObjectError> {
+        let mut path = Path { above: Vec::new(), leaf: ROOT };
+        loop {
+            let step = |node: &Node<K, V>| match node.child_of(key) {
+                Some((at, child)) => Step::Down(at, child),
+                None => Step::Here(look(node)),
+            };
+            match self.node(moment, path.leaf)?.read(|| vec![Key::of(key)], step).await? {
+                Step::Here(found) => return Ok((path, found)),
+                Step::Down(..) if path.above.len() == limits::TREE_HEIGHT_MAX => {
+                    return Err(ObjectError::TooHigh { object: self.nodes.name.clone() });
+                }
+                Step::Down(at, child) => {
+                    path.above.push((path.leaf, at));
+                    path.leaf = child;
+                }
+            }
+        }
+    }
+
+    /// Splits the leaf of a key if it is large by what is in memory. A split that does not come about is for the next one who puts
+    /// something; nothing depends on it.
+    async fn split_if_large(&self, leaf: u64, key: &K) {
+        if self.nodes.moment.is_some() {
+            return;
+        }
+        let Ok(node) = self.nodes.child(&format!("node {leaf:x}")) else { return };
+        if node.in_memory(Node::size).is_ok_and(|size| size > limits::NODE_SPLIT_COUNT) {
+            let split = async |moment: &Moment| self.split(moment, key).await;
+            // It conflicts with whoever changes the leaf meanwhile.
+            self.nodes.change(split).await.ok();
+        }
+    }
+
+    /// Splits the leaf of a key, and what gets too large by that above it, in one transaction.
+    async fn split(&self, moment: &Moment, key: &K) -> Result<(), ObjectError> {
+        let (mut path, ()) = self.find(moment, key, |_| ()).await?;
+        let mut number = path.leaf;
+        let mut node = self.whole(moment, number).await?;
+        while node.size() > limits::NODE_SPLIT_COUNT {
+            let Some((lower, middle, upper)) = node.halves() else { return Ok(()) };
+            let second = self.added(moment, upper).await?;
+            let Some((above, at)) = path.above.pop() else {
+                // The root stays where it is, and its halves are new nodes.
+                let first = self.added(moment, lower).await?;
+                let root = Node { children: vec![first, second], between: vec![middle], ..Node::default() };
+                return self.node(moment, ROOT)?.send(SetNode { node: root }).await.map(|_| ());
+            };
+            self.node(moment, number)?.send(SetNode { node: lower }).await?;
+            node = self.whole(moment, above).await?.with_child(at, middle, second);
+            self.node(moment, above)?.send(SetNode { node: node.clone() }).await?;
+            number = above;
+        }
+        Ok(())
+    }
+
+    async fn whole(&self, moment: &Moment, number: u64) -> Result<Node<K, V>, ObjectError> {
+        self.node(moment, number)?.read(|| vec![Key::all()], Node::clone).await
+    }
+
+    /// A new node.
+    async fn added(&self, moment: &Moment, node: Node<K, V>) -> Result<u64, ObjectError> {
+        let number = self.nodes.runtime.draw().max(ROOT + 1);
+        self.node(moment, number)?.send(SetNode { node }).await?;
+        Ok(number)
+    }
+}
+
+/// A node's children that a range may lie in, and its entries that do.
+fn within<K: Name, V: Value>(
+    node: &Node<K, V>,
+    bounds: &(Bound<K>, Bound<K>),
+    limit: usize,
+) -> (Vec<u64>, Vec<(K, V)>) {
+    let is_before_end = |first: &K| match &bounds.1 {
+        Bound::Included(end) => first <= end,
+        Bound::Excluded(end) => first < end,
+        Bound::Unbounded => true,
+    };
+    let is_after_start = |end: &K| match &bounds.0 {
+        Bound::Included(start) | Bound::Excluded(start) => start < end,
+        Bound::Unbounded => true,
+    };
+    let child = |(at, child): (usize, &u64)| {
+        let begins = at.checked_sub(1).and_then(|at| node.between.get(at));
+        let is_in = begins.is_none_or(is_before_end) && node.between.get(at).is_none_or(is_after_start);
+        is_in.then_some(*child)
+    };
+    let children = node.children.iter().enumerate().filter_map(child).collect();
+    let entries = node.entries.iter().filter(|(key, _)| bounds.contains(*key)).take(limit);
+    (children, entries.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
