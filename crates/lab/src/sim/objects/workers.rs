@@ -8,6 +8,7 @@ use std::time::Duration;
 use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientError};
 use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::checkpoint::Policy;
 use ithaca_object::collections::{Map, Put};
 use ithaca_object::planted::Planted;
 use ithaca_object::record::{Record, TxId};
@@ -32,8 +33,20 @@ pub struct Shared {
     pub unknown: StdCell<u64>,
     /// The highest position that was acknowledged.
     pub known: StdCell<Option<LogPos>>,
+    /// What was read of each object before anything of it was forgotten.
+    pub copied: RefCell<BTreeMap<usize, BTreeMap<LogPos, Record>>>,
+    /// How often somebody wanted to forget something, and how often something was forgotten.
+    pub forgets: StdCell<u64>,
+    pub forgotten: StdCell<u64>,
     pub wrong: RefCell<Option<String>>,
     serial: StdCell<u64>,
+}
+
+/// Often, and in several parts.
+const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, part_bytes: 96 };
+
+fn opened(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
+    (0..OBJECTS).map(|object| Map::open(runtime, &name(object))).collect()
 }
 
 fn name(object: usize) -> String {
@@ -47,16 +60,26 @@ type Reads = Vec<(Cell, Option<u64>)>;
 pub struct Worker {
     pub env: Env,
     pub shared: Rc<Shared>,
+    options: RuntimeOptions,
     pub runtime: Runtime,
     pub maps: Vec<Map<u64, u64>>,
 }
 
 impl Worker {
     pub fn new(env: &Env, client: Client, shared: Rc<Shared>, planted: Planted) -> Result<Self, ObjectError> {
-        let runtime = Runtime::new(env, client, RuntimeOptions { planted, ..RuntimeOptions::default() });
-        let open = |object| Map::open(&runtime, &name(object));
-        let maps = (0..OBJECTS).map(open).collect::<Result<_, _>>()?;
-        Ok(Self { env: env.clone(), shared, runtime, maps })
+        let options = RuntimeOptions { planted, checkpoints: CHECKPOINTS, ..RuntimeOptions::default() };
+        let runtime = Runtime::new(env, client, options.clone());
+        let maps = opened(&runtime)?;
+        Ok(Self { env: env.clone(), shared, options, runtime, maps })
+    }
+
+    /// Begins anew with nothing in memory, as a program would that was started again.
+    async fn start_again(&mut self) -> Result<(), ObjectError> {
+        // A program of its own has a client of its own: ids of transactions are the client's.
+        let client = super::connect(&self.env).await;
+        self.runtime = Runtime::new(&self.env, client, self.options.clone());
+        self.maps = opened(&self.runtime)?;
+        Ok(())
     }
 
     fn below(&self, limit: u64) -> u64 {
@@ -74,18 +97,22 @@ impl Worker {
     }
 
     /// Works until nothing is left.
-    pub async fn work(self) {
+    pub async fn work(mut self) {
         while self.shared.left.get() > 0 {
             self.shared.left.set(self.shared.left.get() - 1);
-            let worked = match self.below(6) {
-                0 => self.put().await,
-                1 => self.look_back().await,
+            let worked = match self.below(16) {
+                0..3 => self.put().await,
+                3..5 => self.look_back().await,
+                5 => self.forget().await,
+                6 => self.pin().await,
+                7 => self.start_again().await,
                 _ => self.transaction().await,
             };
             match worked {
                 Ok(()) => self.env.sleep(Duration::from_micros(self.below(500))).await,
                 // The cluster is away, or did not answer.
                 Err(ObjectError::Log(_) | ObjectError::Unknown { .. }) => self.env.sleep(WAIT).await,
+                Err(ObjectError::Forgotten { .. }) if self.shared.forgets.get() > 0 => {}
                 Err(error) => {
                     self.shared.wrong.borrow_mut().get_or_insert(error.to_string());
                 }
@@ -116,6 +143,76 @@ impl Worker {
         let deed = Deed { fate, snapshot: None, known: None, is_strict: true, reads, writes };
         self.shared.deeds.borrow_mut().push(deed);
         put.map(|_| ())
+    }
+
+    /// Copies what there is of an object, and has some of it forgotten.
+    async fn forget(&self) -> Result<(), ObjectError> {
+        let object = self.below(OBJECTS as u64) as usize;
+        let before =
+            LogPos(self.shared.known.get().map_or(0, |known| known.0 + 1 - self.below(known.0 + 1) / 2));
+        self.copy(object, before).await?;
+        if self.below(4) == 0 {
+            self.maps[object].handle().checkpoint().await?;
+        }
+        // Whatever comes of it, something may be gone.
+        self.shared.forgets.set(self.shared.forgets.get() + 1);
+        let forgotten = self.maps[object].handle().forget(before).await?;
+        if forgotten.earliest > LogPos(0) {
+            self.shared.forgotten.set(self.shared.forgotten.get() + 1);
+        }
+        Ok(())
+    }
+
+    /// Reads an object's records up to a position, for those who judge later.
+    pub async fn copy(&self, object: usize, upto: LogPos) -> Result<(), ObjectError> {
+        let (stream, mut next) = (StreamId::of_name(&name(object)), LogPos(0));
+        while next < upto {
+            let part = self.runtime.client().read_stream(stream, next..upto, 1 << 20).await?;
+            let mut copied = self.shared.copied.borrow_mut();
+            for entry in &part.entries {
+                match Record::decode(&entry.data) {
+                    Ok(record) => drop(copied.entry(object).or_default().insert(entry.pos, record)),
+                    Err(error) => *self.shared.wrong.borrow_mut() = Some(error.to_string()),
+                }
+            }
+            if part.upto == next {
+                break;
+            }
+            next = part.upto;
+        }
+        Ok(())
+    }
+
+    /// Holds an old state, and reads it while others forget.
+    async fn pin(&self) -> Result<(), ObjectError> {
+        let Some(known) = self.shared.known.get() else { return Ok(()) };
+        let (object, snapshot) =
+            (self.below(OBJECTS as u64) as usize, LogPos(known.0 + 1 - self.below(known.0 + 1) / 2));
+        let (handle, pin) = (self.maps[object].handle(), format!("{:x}", self.env.random_u64()));
+        match handle.pin(&pin, snapshot).await {
+            Err(ObjectError::Hold { .. }) => return Ok(()),
+            held => held?,
+        }
+        for _ in 0..2 {
+            self.env.sleep(Duration::from_micros(self.below(20_000))).await;
+            // As one who has nothing in memory.
+            let options = RuntimeOptions { checkpoints: Policy::NEVER, ..self.options.clone() };
+            let runtime = Runtime::new(&self.env, self.runtime.client().clone(), options);
+            let map = Map::<u64, u64>::open(&runtime, &name(object))?.at(snapshot);
+            let mut reads = Vec::new();
+            for key in 0..KEYS {
+                match map.get(&key).await {
+                    Err(error @ (ObjectError::Forgotten { .. } | ObjectError::Unusable { .. })) => {
+                        let wrong = format!("it is pinned as {pin}: {error}");
+                        self.shared.wrong.borrow_mut().get_or_insert(wrong);
+                        return Ok(());
+                    }
+                    found => reads.push(((object, key), found?)),
+                }
+            }
+            self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
+        }
+        handle.let_go(&pin).await.map(|_| ())
     }
 
     async fn id_at(&self, pos: LogPos) -> Result<Option<TxId>, ObjectError> {
@@ -242,17 +339,9 @@ impl Worker {
         let tail = self.runtime.client().check().await.map_err(told)?.tail;
         let mut streams = Vec::new();
         for object in 0..OBJECTS {
-            let (stream, mut next, mut records) = (StreamId::of_name(&name(object)), LogPos(0), Vec::new());
-            while next < tail {
-                let part =
-                    self.runtime.client().read_stream(stream, next..tail, 1 << 20).await.map_err(told)?;
-                for entry in part.entries {
-                    let record = Record::decode(&entry.data).map_err(|error| error.to_string())?;
-                    records.push((entry.pos, record));
-                }
-                next = part.upto;
-            }
-            streams.push((stream, records));
+            self.copy(object, tail).await.map_err(|error| format!("the audit failed: {error}"))?;
+            let copied = self.shared.copied.borrow_mut().remove(&object).unwrap_or_default();
+            streams.push((StreamId::of_name(&name(object)), copied.into_iter().collect()));
         }
         let truth = Truth::of(&streams)?;
         truth.judge(&self.shared.deeds.borrow())?;
