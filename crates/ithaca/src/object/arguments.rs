@@ -46,6 +46,22 @@ pub enum MapCommand {
         #[arg(long, value_name = "POS")]
         as_of: Option<u64>,
     },
+    /// Store the map's state in the log, so that whoever opens it reads only what comes after
+    #[command(after_help = "Example:\n  ithaca map checkpoint users")]
+    Checkpoint {
+        /// The map's name
+        name: String,
+    },
+    /// Give up, for ever, the changes below a checkpoint
+    #[command(after_help = "Example:\n  ithaca map checkpoint users\n  ithaca map forget users\n\n\
+                      Without --before POS everything below the newest checkpoint is given up.")]
+    Forget {
+        /// The map's name
+        name: String,
+        /// The state as of this log position, which is included, and all later ones are kept
+        #[arg(long, value_name = "POS")]
+        before: Option<u64>,
+    },
     /// Print how many keys there are
     #[command(after_help = "Example:\n  ithaca map size users")]
     Size {

@@ -2,6 +2,7 @@
 
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
+use ithaca_object::checkpoint::Policy;
 use ithaca_object::collections::{Map, Placed, Put, Remove};
 use ithaca_object::{Runtime, RuntimeOptions};
 
@@ -22,6 +23,8 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
         MapCommand::Del { name, key } => del(global, name, key, out),
         MapCommand::Get { name, key, as_of } => get(global, name, key, *as_of, out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
+        MapCommand::Checkpoint { name } => checkpoint(global, name, out),
+        MapCommand::Forget { name, before } => forget(global, name, *before, out),
         MapCommand::Size { name, as_of } => size(global, name, *as_of, out),
     }
 }
@@ -35,7 +38,9 @@ fn with_map<T>(
     work: impl AsyncFnOnce(Strings) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     with_client(global, verb, async |env, client: Client| {
-        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        // A command does not last long enough to make a checkpoint that nobody asked for.
+        let options = RuntimeOptions { checkpoints: Policy::NEVER, ..RuntimeOptions::default() };
+        let runtime = Runtime::new(&env, client, options);
         let map = Strings::open(&runtime, name)?;
         let Some(pos) = as_of else { return work(map).await };
         let snapshot = pos.checked_add(1).ok_or_else(|| Failure::usage(format!("no position is {pos}")))?;
@@ -46,7 +51,12 @@ fn with_map<T>(
 fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) -> Result<(), Failure> {
     let put = Put { key: key.to_owned(), value: value.to_owned() };
     let verb = format!("map put {name} {key}");
-    let pos = with_map(global, &verb, name, None, async |map| Ok(map.handle().send(put).await?))?;
+    let pos = with_client(global, &verb, async |env, client: Client| {
+        // It is listed among the streams from now on.
+        client.stream(name).await?;
+        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        Ok(Strings::open(&runtime, name)?.handle().send(put).await?)
+    })?;
     told(pos, out)
 }
 
@@ -59,6 +69,34 @@ fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), F
         Some(_) => told(pos, out),
         None => Err(not_there(&verb, name, key)),
     }
+}
+
+fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map checkpoint {name}");
+    let upto = with_map(global, &verb, name, None, async |map| Ok(map.handle().checkpoint().await?))?;
+    out.either(
+        || format!("everything below log position {upto} is reflected"),
+        || Object::new().number("upto", upto.0),
+    )?;
+    out.flush()
+}
+
+fn forget(global: &Global, name: &str, before: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map forget {name}");
+    let before = LogPos(before.map_or(u64::MAX, |pos| pos.saturating_add(1)));
+    let forgotten = with_map(global, &verb, name, None, async |map| Ok(map.handle().forget(before).await?))?;
+    let held = forgotten.held_by.as_ref().map(|name| format!(", held by {name:?}")).unwrap_or_default();
+    out.either(
+        || format!("the earliest state is that below log position {}{held}", forgotten.earliest),
+        || {
+            let told = Object::new().number("earliest", forgotten.earliest.0);
+            match &forgotten.held_by {
+                Some(name) => told.string("held_by", name),
+                None => told.raw("held_by", "null"),
+            }
+        },
+    )?;
+    out.flush()
 }
 
 /// Where a change stands.

@@ -36,6 +36,16 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The object that it gives something to.
+    pub fn written(&self) -> Option<&str> {
+        match self {
+            Self::Put { map, .. } => Some(map),
+            Self::Add { counter, .. } => Some(counter),
+            Self::Push { list, .. } => Some(list),
+            _ => None,
+        }
+    }
+
     /// Its first word.
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
 //! `ithaca tx`: a script over maps, counters and lists, as one transaction.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -73,6 +74,10 @@ async fn transact(
     };
     let begin = script.as_of.map_or(Begin::Newest, |pos| Begin::At(LogPos(pos.saturating_add(1))));
     let options = TxOptions { isolation, begin, retries: arguments.retries };
+    // What is written to is listed among the streams from now on, whatever comes of the transaction.
+    for name in script.operations.iter().filter_map(Operation::written).collect::<BTreeSet<&str>>() {
+        runtime.client().stream(name).await?;
+    }
     let told = RefCell::new(Vec::new());
     let body = async |tx: &Tx| -> Result<(), Failure> {
         told.borrow_mut().clear();

@@ -24,6 +24,26 @@ fn a_map_keeps_what_is_put_and_says_where() {
     dev.run("map del users ann").expect(1);
     assert_eq!(dev.run(&format!("map get users ann --as-of {second}")).expect(0).text(), "42\n");
     dev.run("map get users ann --as-of 100000").expect(1);
+    let text = dev.feed("tx -", b"push log started\nput users carl 1\n").expect(0).text();
+    assert!(text.contains("committed"), "{text}");
+    assert_eq!(dev.run("stream ls").expect(0).text(), "log\nusers\n", "what was written to has a name");
+}
+
+#[test]
+fn a_map_is_what_it_was_after_its_past_was_forgotten() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let old = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
+    let text = dev.run("map forget users --json").expect(0).text();
+    assert_eq!(number_field(&text, "earliest"), 0, "without a checkpoint nothing is: {text}");
+    dev.run("map put users ann 42").expect(0);
+    let upto = number_field(&dev.run("map checkpoint users --json").expect(0).text(), "upto");
+    assert_eq!(number_field(&dev.run("map forget users --json").expect(0).text(), "earliest"), upto);
+    assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t42\n");
+    let told = dev.run(&format!("map get users ann --as-of {old}")).expect(1).stderr;
+    assert!(told.contains(&format!("{upto} is the earliest")), "{told}");
+    dev.run("map put users bob 7").expect(0);
+    assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t42\nbob\t7\n");
 }
 
 #[test]
