@@ -11,7 +11,7 @@ use ithaca_log::pos::{LogPos, StreamPos};
 use super::slot::Slot;
 use super::{Handle, Runtime};
 use crate::checkpoint::catalog::{Begin, Begun, Clean, Forget, HoldFrom, LetGo, Store};
-use crate::checkpoint::part::{Directory, Of, Part};
+use crate::checkpoint::part::{Directory, Of, Part, Unusable};
 use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, parts_of};
 use crate::error::ObjectError;
 use crate::limits;
@@ -232,19 +232,17 @@ impl<O: Object> Slot<O> {
 
     /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read.
     async fn trim_below(&self, catalog: &Handle<Catalog>, earliest: LogPos) -> Result<(), ObjectError> {
-        let base = |catalog: &Catalog| (catalog.forgotten(), catalog.stored().get(&earliest.0).cloned());
-        let (forgotten, stored) = Self::look(catalog, base).await?;
-        // Somebody has forgotten more meanwhile, and trims that.
-        if forgotten > earliest {
-            return Ok(());
-        }
-        let unusable = |reason| ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason };
-        match stored {
-            Some(stored) => drop(self.load(earliest, &stored).await?.map_err(unusable)?),
-            None => {
-                let reason = crate::checkpoint::part::Unusable::State("it is not in the catalog".to_owned());
-                return Err(unusable(reason));
+        let stored = Self::look(catalog, |catalog| catalog.stored().get(&earliest.0).cloned()).await?;
+        let loaded = match stored {
+            Some(stored) => self.load(earliest, &stored).await?.map(drop),
+            None => Err(Unusable::State("it is not in the catalog".to_owned())),
+        };
+        if let Err(reason) = loaded {
+            // Somebody has forgotten more meanwhile, and trims that.
+            if Self::look(catalog, Catalog::forgotten).await? > earliest {
+                return Ok(());
             }
+            return Err(ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason });
         }
         let client = &self.runtime.client;
         let Some(last) = client.last_before(self.stream, earliest).await? else { return Ok(()) };
