@@ -78,6 +78,9 @@ pub const TREE_HEIGHT_MAX: usize = 7;
 /// Children of a composed map that a handle keeps open.
 pub const CHILDREN_OPEN_MAX_COUNT: usize = 1024;
 
+/// Children that are read at the same time.
+pub const CHILDREN_AT_ONCE: usize = 64;
+
 const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
 const _: () = assert!(PARTS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () = assert!(OBJECTS_MAX_COUNT <= u8::MAX as usize, "a call names its object by one byte");

@@ -124,13 +124,9 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     /// How many keys there are, in all buckets as of one snapshot.
     pub async fn len(&self) -> Result<usize, ObjectError> {
         let count = async |moment: &Moment| {
-            let shape = self.shape(moment).await?;
-            let mut count = 0;
-            for nth in 0..shape.buckets {
-                let bucket = moment.of(&self.buckets.child(&shape.name_of(nth))?);
-                count += bucket.read(|| vec![Key::all()], |map| map.entries().len()).await?;
-            }
-            Ok(count)
+            let names = self.shape(moment).await?.names();
+            let counts = self.buckets.look_at(moment, &names, |map| map.entries().len()).await?;
+            Ok(counts.into_iter().sum())
         };
         self.buckets.read(count).await
     }
@@ -143,13 +139,8 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     /// Every key and its value, in the order of the keys, as of one snapshot.
     pub async fn entries(&self) -> Result<Vec<(K, V)>, ObjectError> {
         let all = async |moment: &Moment| {
-            let shape = self.shape(moment).await?;
-            let mut entries = Vec::new();
-            for nth in 0..shape.buckets {
-                let bucket = moment.of(&self.buckets.child(&shape.name_of(nth))?);
-                entries.extend(bucket.read(|| vec![Key::all()], owned).await?);
-            }
-            Ok(entries)
+            let names = self.shape(moment).await?.names();
+            Ok(self.buckets.look_at(moment, &names, owned).await?.concat())
         };
         let mut entries = self.buckets.read(all).await?;
         entries.sort_by(|one, other| one.0.cmp(&other.0));

@@ -23,12 +23,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use ithaca_env::task::gather;
 use ithaca_log::pos::{LogPos, StreamId};
 
 pub use hashed::HashedMap;
 pub use tree::TreeMap;
 
 use crate::error::ObjectError;
+use crate::key::Key;
 use crate::limits;
 use crate::object::Object;
 use crate::{Handle, Runtime, Tx, TxOptions};
@@ -100,6 +102,26 @@ impl<O: Object> Composed<O> {
             open.remove(&first);
         }
         Ok(handle)
+    }
+
+    /// Looks at children of these names as a whole, at many of them at the same time.
+    async fn look_at<T>(
+        &self,
+        moment: &Moment,
+        names: &[String],
+        look: impl Fn(&O) -> T,
+    ) -> Result<Vec<T>, ObjectError> {
+        let mut seen = Vec::new();
+        for some in names.chunks(limits::CHILDREN_AT_ONCE) {
+            let reads = some.iter().map(async |name| {
+                let child = moment.of(&self.child(name)?);
+                child.read(|| vec![Key::all()], &look).await
+            });
+            for read in gather(reads.collect(), Result::is_err).await.into_iter().flatten() {
+                seen.push(read?);
+            }
+        }
+        Ok(seen)
     }
 
     /// Reads, all of one snapshot.

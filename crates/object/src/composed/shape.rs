@@ -36,6 +36,11 @@ impl Shape {
         (grown, self.buckets - whole)
     }
 
+    /// The names of all buckets.
+    pub(super) fn names(&self) -> Vec<String> {
+        (0..self.buckets).map(|bucket| self.name_of(bucket)).collect()
+    }
+
     /// The name of a bucket within the map.
     pub(super) fn name_of(&self, bucket: u64) -> String {
         format!("bucket {bucket} of generation {}", self.generation)
