@@ -86,7 +86,7 @@ fn programs_that_fill_a_map_at_the_same_time_lose_nothing_while_it_is_split() {
     run(async |world| {
         let (one, two) = (world.program().await, world.program().await);
         let fill = async |nth: u64| {
-            let program = if nth % 2 == 0 { &one } else { &two };
+            let program = if nth.is_multiple_of(2) { &one } else { &two };
             let hashed = Hashed::open_with(program, "hashed", 1).expect("opened");
             let tree = Tree::open(program, "tree").expect("opened");
             for key in 0..120 {

@@ -25,7 +25,7 @@ impl Even {
     #[mutator]
     pub fn add(&mut self, number: u64) {
         self.half_done = true;
-        assert!(number % 2 == 0, "{number} is odd");
+        assert!(number.is_multiple_of(2), "{number} is odd");
         self.sum += number;
         self.half_done = false;
     }
