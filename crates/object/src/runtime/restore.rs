@@ -10,7 +10,7 @@ use ithaca_env::task::gather;
 use ithaca_log::client::{Entry, EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamPos};
 
-use super::slot::Slot;
+use super::slot::{Later, Slot};
 use super::{Handle, Runtime};
 use crate::checkpoint::part::{Directory, Of, Part, Unusable};
 use crate::checkpoint::{Catalog, Stored, catalog_of};
@@ -37,12 +37,12 @@ impl<O: Object> Slot<O> {
     }
 
     /// What the catalog says now.
-    pub(super) async fn look<T>(
-        catalog: &Handle<Catalog>,
-        look: impl FnOnce(&Catalog) -> T,
-    ) -> Result<T, ObjectError> {
+    pub(super) fn look<'c, T: 'c>(
+        catalog: &'c Handle<Catalog>,
+        look: impl FnOnce(&Catalog) -> T + 'c,
+    ) -> Later<'c, Result<T, ObjectError>> {
         // The catalog is an object, whose views begin by the same code; so one is in a box of its own.
-        Box::pin(catalog.read(|| vec![Key::all()], look)).await
+        Box::pin(catalog.read(|| vec![Key::all()], look))
     }
 
     /// A view that reflects nothing at or above `limit`, as far as the newest usable checkpoint goes; an empty one if there is none.
@@ -137,7 +137,16 @@ impl<O: Object> Slot<O> {
     /// `gap` is what it could not tell about the piece before.
     ///
     /// Errors: `Trimmed` if some of it is gone and no checkpoint has it.
-    pub(super) async fn piece(
+    pub(super) fn piece<'p>(
+        &'p self,
+        from: LogPos,
+        to: LogPos,
+        gap: &'p mut Option<LogPos>,
+    ) -> Later<'p, Result<Option<StreamPart>, ObjectError>> {
+        Box::pin(self.piece_of(from, to, gap))
+    }
+
+    async fn piece_of(
         &self,
         from: LogPos,
         to: LogPos,

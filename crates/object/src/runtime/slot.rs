@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ use crate::view::{Applied, Fault, Results, SnapshotError, View};
 const AHEAD_MAX_COUNT: usize = 1024;
 /// Views as of old positions that are kept.
 const PAST_MAX_COUNT: usize = 2;
+
+/// A future that is not a part of those who wait for it: what is done seldom makes the usual ones neither larger nor deeper.
+pub(super) type Later<'l, T> = Pin<Box<dyn Future<Output = T> + 'l>>;
 
 /// What the runtime does with an object whatever it is.
 pub(super) trait AnySlot {
@@ -204,7 +208,11 @@ impl<O: Object> Slot<O> {
 
     /// Takes a checkpoint of at most `limit` for the view, if it goes further or the view has a gap. At first that is one below the
     /// record that is wanted, as a record's results are those of its call.
-    async fn begin(&self, limit: LogPos, has_gap: bool) -> Result<(), ObjectError> {
+    fn begin(&self, limit: LogPos, has_gap: bool) -> Later<'_, Result<(), ObjectError>> {
+        Box::pin(self.begin_at(limit, has_gap))
+    }
+
+    async fn begin_at(&self, limit: LogPos, has_gap: bool) -> Result<(), ObjectError> {
         let begun = match self.begin_view(limit).await {
             Err(ObjectError::Forgotten { .. }) => self.begin_view(LogPos(u64::MAX)).await?,
             begun => begun?,
@@ -323,7 +331,11 @@ impl<O: Object> Slot<O> {
     }
 
     /// A view as of a position that the view itself does not go back to: made by replay, and kept for a while.
-    async fn past(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
+    fn past(&self, snapshot: LogPos) -> Later<'_, Result<Rc<Past<O>>, ObjectError>> {
+        Box::pin(self.replayed(snapshot))
+    }
+
+    async fn replayed(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
         if let Some(past) = self.past.borrow().iter().find(|past| past.is(snapshot)) {
             return Ok(Rc::clone(past));
         }
