@@ -374,15 +374,16 @@ impl<O: Object> AnySlot for Slot<O> {
         let upto = self.upto();
         let is_next = pos >= upto && previous.is_none_or(|previous| previous < upto);
         if is_next && self.ahead.borrow().is_empty() {
-            return self.take(pos, Some(record), &bytes::Bytes::new());
+            self.take(pos, Some(record), &bytes::Bytes::new());
+        } else {
+            let mut ahead = self.ahead.borrow_mut();
+            if pos < upto || ahead.len() >= AHEAD_MAX_COUNT {
+                return;
+            }
+            ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });
+            drop(ahead);
+            self.take_ahead();
         }
-        let mut ahead = self.ahead.borrow_mut();
-        if pos < upto || ahead.len() >= AHEAD_MAX_COUNT {
-            return;
-        }
-        ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });
-        drop(ahead);
-        self.take_ahead();
         self.consider();
     }
 
