@@ -38,6 +38,7 @@ use crate::bare::{DriveFile, ServerProcess, flush_probe_us};
 use plan::{BENCHES, Bench};
 use report::{Report, Row};
 use side::Side;
+use streams::{open, read, takeover};
 
 /// What to measure and for how long.
 #[derive(Args)]
@@ -67,74 +68,49 @@ pub struct BenchArguments {
     streams: Vec<u64>,
 }
 
+/// Benches that have a program of their own.
+struct Suite {
+    names: &'static [&'static str],
+    /// Whether they are run where nothing is named; not those that take long, or need programs that others do not.
+    by_default: bool,
+    run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
+}
+
+const SUITES: [Suite; 10] = [
+    Suite { names: &chain::NAMES, by_default: true, run: chain::run },
+    Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
+    Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
+    Suite { names: &[stale::NAME], by_default: true, run: |arguments, _| stale::run(arguments) },
+    Suite { names: &[takeover::NAME], by_default: true, run: takeover::run },
+    Suite { names: &[open::NAME], by_default: true, run: |arguments, _| open::run(arguments) },
+    Suite { names: &[read::NAME], by_default: true, run: |arguments, _| read::run(arguments) },
+    Suite { names: &[socket::NAME], by_default: false, run: socket::run },
+    Suite { names: &[volume::NAME], by_default: false, run: volume::run },
+    Suite { names: &[restart_volume::NAME], by_default: false, run: restart_volume::run },
+];
+
 /// Runs the benches that `arguments` names. Returns whether every target that was measured is met.
 pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
-    let bare_only = arguments.names.iter().any(|name| name == "bare");
-    let with_chain = !bare_only
-        && (arguments.names.is_empty() || arguments.names.iter().any(|name| chain::is_named(name)));
-    let with_cluster = !bare_only
-        && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == cluster::NAME));
-    // Only by name: it needs programs that others do not.
-    let with_volume = arguments.names.iter().any(|name| name == volume::NAME);
-    let with_socket = arguments.names.iter().any(|name| name == socket::NAME);
-    let with_transactions = !bare_only
-        && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == transactions::NAME));
-    let with_stale =
-        !bare_only && (arguments.names.is_empty() || arguments.names.iter().any(|name| name == stale::NAME));
-    let with_streams = !bare_only
-        && (arguments.names.is_empty() || arguments.names.iter().any(|name| streams::is_named(name)));
-    let wanted = |bench: &&Bench| {
-        bare_only || arguments.names.is_empty() || arguments.names.iter().any(|name| name == bench.name)
+    let is_named = |name: &str| arguments.names.iter().any(|named| named == name);
+    let (bare_only, is_all) = (is_named("bare"), arguments.names.is_empty());
+    let is_wanted = |suite: &&Suite| match is_all {
+        true => suite.by_default,
+        false => !bare_only && suite.names.iter().any(|name| is_named(name)),
     };
+    let suites: Vec<&Suite> = SUITES.iter().filter(is_wanted).collect();
+    let wanted = |bench: &&Bench| bare_only || is_all || is_named(bench.name);
     let measurable = |bench: &&Bench| bench.sides(bare_only).next().is_some();
     let benches: Vec<&'static Bench> = BENCHES.iter().filter(wanted).filter(measurable).collect();
-    let with_restart = arguments.names.iter().any(|name| name == restart_volume::NAME);
-    let with_any = with_chain
-        || with_cluster
-        || with_volume
-        || with_transactions
-        || with_socket
-        || with_stale
-        || with_streams
-        || with_restart;
-    if benches.is_empty() && !with_any {
-        let known: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
-        let known = known.join(" ");
-        return Err(io::Error::other(format!(
-            "no such bench; there are: bare {} {} {} {} {} {} {} {known}",
-            chain::NAME,
-            cluster::NAME,
-            restart_volume::NAME,
-            socket::NAME,
-            stale::NAME,
-            streams::NAMES.join(" "),
-            transactions::NAME,
-            volume::NAME
-        )));
+    if benches.is_empty() && suites.is_empty() {
+        let known = SUITES.iter().flat_map(|suite| suite.names).copied();
+        let known: Vec<&str> = known.chain(BENCHES.iter().map(|bench| bench.name)).collect();
+        return Err(io::Error::other(format!("no such bench; there are: bare {}", known.join(" "))));
     }
     std::fs::create_dir_all(&arguments.data)?;
     let drive = DriveFile::create(&arguments.data.join("drive"))?;
-    let mut all_met = if with_chain { chain::run(arguments, &drive)? } else { true };
-    if with_cluster {
-        all_met &= cluster::run(arguments, &drive)?;
-    }
-    if with_transactions {
-        all_met &= transactions::run(arguments, &drive)?;
-    }
-    if with_socket {
-        all_met &= socket::run(arguments, &drive)?;
-    }
-    if with_stale {
-        all_met &= stale::run(arguments)?;
-    }
-    if with_streams {
-        all_met &= streams::run(arguments, &drive)?;
-    }
-    if with_volume {
-        all_met &= volume::run(arguments, &drive)?;
-    }
-    if with_restart {
-        all_met &= restart_volume::run(arguments, &drive)?;
+    let mut all_met = true;
+    for suite in suites {
+        all_met &= (suite.run)(arguments, &drive)?;
     }
     if !benches.is_empty() {
         all_met &= run_servers(arguments, &benches, bare_only, &drive)?;

@@ -48,31 +48,22 @@ struct Case {
 }
 
 const CASES: [Case; 3] = [
-    Case { name: "random-50", used_percent: 50, pattern: Pattern::Random },
-    Case { name: "random-80", used_percent: 80, pattern: Pattern::Random },
-    Case { name: "in-order-80", used_percent: 80, pattern: Pattern::InOrder },
+    Case { name: "chain-random-50", used_percent: 50, pattern: Pattern::Random },
+    Case { name: "chain-random-80", used_percent: 80, pattern: Pattern::Random },
+    Case { name: "chain-in-order-80", used_percent: 80, pattern: Pattern::InOrder },
 ];
 
-/// The bench's name on the command line; its cases by themselves are `chain-CASE`.
-pub const NAME: &str = "chain";
-
-/// Whether a name on the command line is for this bench.
-pub fn is_named(name: &str) -> bool {
-    name == NAME || CASES.iter().any(|case| is_case(case, name))
-}
-
-fn is_case(case: &Case, name: &str) -> bool {
-    name.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('-')) == Some(case.name)
-}
+/// Every case's name on the command line.
+const NAME: &str = "chain";
+/// Names on the command line.
+pub const NAMES: [&str; 4] = [NAME, CASES[0].name, CASES[1].name, CASES[2].name];
 
 /// Measures every case. Returns whether every target is met.
 pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     let bare = MixFile::create(&arguments.data.join("chain-bare"), FILE_BYTES)?;
     let mut report = Report::default();
-    let names = &arguments.names;
     let is_wanted = |case: &&Case| {
-        names.iter().all(|name| !is_named(name))
-            || names.iter().any(|name| name == NAME || is_case(case, name))
+        arguments.names.is_empty() || arguments.names.iter().any(|name| name == NAME || name == case.name)
     };
     for case in CASES.iter().filter(is_wanted) {
         // On a thread that runs as soon as it can, as the bare writer's do: else neighbours would decide.

@@ -1,8 +1,8 @@
 //! Benches of streams: how soon a new sequencer knows where they end, how soon a rare one is opened, and how fast one is read in bulk.
 
-mod open;
-mod read;
-mod takeover;
+pub mod open;
+pub mod read;
+pub mod takeover;
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,34 +10,6 @@ use std::io;
 use bytes::Bytes;
 use ithaca_log::client::{AppendTo, Client};
 use ithaca_log::pos::StreamId;
-
-use super::BenchArguments;
-use crate::bare::DriveFile;
-
-/// The names on the command line.
-pub const NAMES: [&str; 3] = [takeover::NAME, open::NAME, read::NAME];
-
-/// Whether there is a bench of streams with this name.
-pub fn is_named(name: &str) -> bool {
-    NAMES.contains(&name)
-}
-
-/// Runs those that are named, or all if nothing is. Returns whether what is asked is met.
-pub fn run(arguments: &BenchArguments, drive: &DriveFile) -> io::Result<bool> {
-    let is_wanted =
-        |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|wanted| wanted == name);
-    let mut all_met = true;
-    if is_wanted(takeover::NAME) {
-        all_met &= takeover::run(arguments, drive)?;
-    }
-    if is_wanted(open::NAME) {
-        all_met &= open::run(arguments)?;
-    }
-    if is_wanted(read::NAME) {
-        all_met &= read::run(arguments)?;
-    }
-    Ok(all_met)
-}
 
 /// Appends under way while a log is filled.
 const WINDOW: usize = 4096;

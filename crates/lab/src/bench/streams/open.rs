@@ -13,7 +13,7 @@ use crate::measure::median;
 use crate::soak::results::Results;
 
 /// The bench's name on the command line.
-pub(super) const NAME: &str = "open-stream";
+pub const NAME: &str = "open-stream";
 /// Streams, of one entry each,
 const STREAMS: u64 = 500_000;
 /// and the entries of the one that is opened, spread evenly among them.
@@ -33,7 +33,7 @@ struct Opened {
 }
 
 /// Measures as many rounds as asked. Returns whether what is asked is met.
-pub(super) fn run(arguments: &BenchArguments) -> io::Result<bool> {
+pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     ithaca::build()?;
     let what = format!(
         "`ithaca dev` with {STREAMS} streams of one entry of {ENTRY_BYTES} bytes each, and one of {ENTRIES} entries spread among them: from the call until all of \

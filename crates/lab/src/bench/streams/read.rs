@@ -14,7 +14,7 @@ use crate::measure::median;
 use crate::soak::results::Results;
 
 /// The bench's name on the command line.
-pub(super) const NAME: &str = "stream-read";
+pub const NAME: &str = "stream-read";
 /// Bytes of the stream that is read, of each size of entries: they stay in memory.
 const STREAM_BYTES: u64 = 16 << 20;
 /// Connections of the bare client, and reads in flight on each.
@@ -37,7 +37,7 @@ const CASES: [Case; 4] = [
 ];
 
 /// Measures as many rounds as asked.
-pub(super) fn run(arguments: &BenchArguments) -> io::Result<bool> {
+pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
     ithaca::build()?;
     let span = Duration::from_secs_f64(arguments.seconds / 4.0);
     let what = format!(

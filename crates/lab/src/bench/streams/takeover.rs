@@ -26,7 +26,7 @@ use crate::operator::Operator;
 use crate::soak::results::Results;
 
 /// The bench's name on the command line.
-pub(super) const NAME: &str = "takeover";
+pub const NAME: &str = "takeover";
 /// What is asked: of so many streams so many milliseconds at the most.
 const ASKED: [(u64, f64); 2] = [(10_000, 10.0), (1_000_000, 100.0)];
 /// Between two takeovers so many are appended: a checkpoint is made after some multiple of it.
@@ -48,7 +48,7 @@ struct Taken {
 }
 
 /// Measures takeovers, as many as `--rounds`, for each count of streams. Returns whether what is asked is met.
-pub(super) fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
+pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     let what = format!(
         "{} nodes in one process on one drive; streams with an entry of {ENTRY_BYTES} bytes each, and {STEP} entries in streams at random before each takeover; \
          since: positions of the log since the latest checkpoint was begun; learn: from when every node knows the new layout until its sequencer grants a \
