@@ -6,7 +6,7 @@ use ithaca_log::pos::LogPos;
 use thiserror::Error;
 
 use crate::checkpoint::HoldRefused;
-use crate::checkpoint::part::Unusable;
+use crate::checkpoint::chunk::Unusable;
 use crate::key::Key;
 use crate::limits;
 use crate::object::CallError;
@@ -84,9 +84,9 @@ pub enum ObjectError {
     },
     /// A checkpoint would be larger than any may be.
     #[error(
-        "a checkpoint of `{object}` has {bytes} bytes: it may have {}, in {} parts",
+        "a checkpoint of `{object}` has {bytes} bytes: it may have {}, in {} chunks",
         limits::CHECKPOINT_MAX_BYTES,
-        limits::PARTS_MAX_COUNT
+        limits::CHUNKS_MAX_COUNT
     )]
     TooLarge {
         /// The object's name.

@@ -39,17 +39,17 @@ pub const TX_MAX_BYTES: usize = RECORD_MAX_BYTES - 4096;
 /// Transactions inside each other.
 pub const NESTING_MAX: usize = 64;
 
-/// Bytes of a part of a checkpoint.
-pub const PART_MAX_BYTES: usize = limits::ENTRY_MAX_BYTES - 4096;
+/// Bytes of a chunk of a checkpoint.
+pub const CHUNK_MAX_BYTES: usize = limits::ENTRY_MAX_BYTES - 4096;
 
-/// Parts of a checkpoint.
-pub const PARTS_MAX_COUNT: usize = 65_536;
+/// Chunks of a checkpoint.
+pub const CHUNKS_MAX_COUNT: usize = 65_536;
 
 /// Bytes of a checkpoint: what a program that opens the object has in memory beside its state.
 pub const CHECKPOINT_MAX_BYTES: u64 = 1 << 30;
 
-/// Parts that are written or read at the same time.
-pub const PARTS_AT_ONCE: usize = 8;
+/// Chunks that are written or read at the same time.
+pub const CHUNKS_AT_ONCE: usize = 8;
 
 /// Checkpoints of an object that are kept; of more, the one is given up that lies closest between two others.
 pub const CHECKPOINTS_MAX_COUNT: usize = 64;
@@ -82,7 +82,7 @@ pub const CHILDREN_OPEN_MAX_COUNT: usize = 1024;
 pub const CHILDREN_AT_ONCE: usize = 64;
 
 const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
-const _: () = assert!(PARTS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
+const _: () = assert!(CHUNKS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () = assert!(OBJECTS_MAX_COUNT <= u8::MAX as usize, "a call names its object by one byte");
 const _: () = assert!(CALLS_MAX_COUNT <= u16::MAX as usize, "calls are counted in two bytes");
 const _: () = assert!(METHOD_MAX_BYTES <= u8::MAX as usize, "a name's length is one byte");

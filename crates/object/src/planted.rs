@@ -22,7 +22,7 @@ ithaca_env::planted_bugs! {
     WritesNotChecked,
     /// A checkpoint says that it reflects one position more than it does.
     CheckpointLacksLast,
-    /// A checkpoint that is stored after a newer one is taken, though its parts may be trimmed as those of a torn one.
+    /// A checkpoint that is stored after a newer one is taken, though its chunks may be trimmed as those of a torn one.
     LateCheckpointTaken,
     /// What is below a checkpoint that was only begun is forgotten.
     ForgetBeforeComplete,

@@ -109,6 +109,15 @@ fn add(counter: &Cell<u64>, count: u64) {
 }
 
 impl Node {
+    /// The sequencer has answered so to somebody who asked for positions: it is counted, and whoever waits for a stream is told.
+    fn note_granted(&self, answer: &Result<Grant, Refusal>) {
+        self.look_after_streams(answer);
+        if let Ok(grant) = answer {
+            self.counters.count_grant(grant);
+            self.streams.watchers().granted(grant);
+        }
+    }
+
     /// What the node does.
     pub(super) fn roles(&self) -> Roles {
         let mut roles = Roles::default();
@@ -394,13 +403,9 @@ impl Session {
         };
         match wire::Append::decode_body(&frame.body, frame.data.len()) {
             Ok(append) => {
-                let counters = &self.node.counters;
-                add(&counters.appends, 1);
+                add(&self.node.counters.appends, 1);
                 let granted = forwarder.append(sequencer, route, append, frame.data);
-                self.node.look_after_streams(&granted);
-                if let Ok(grant) = &granted {
-                    counters.count_grant(grant);
-                }
+                self.node.note_granted(&granted);
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }
@@ -495,13 +500,9 @@ impl Session {
             None => route.refuse(Refusal::NotServing { roles: Roles::SEQUENCER }),
             Some(sequencer) => {
                 let granted = sequencer.grant_groups(head.epoch, &token.groups);
-                self.node.look_after_streams(&granted);
+                self.node.note_granted(&granted);
                 match granted {
-                    Ok(grant) => {
-                        self.node.counters.count_grant(&grant);
-                        route.send(&grant);
-                        self.node.streams.watchers().granted(&token.groups);
-                    }
+                    Ok(grant) => route.send(&grant),
                     Err(refusal) => route.refuse(refusal),
                 }
             }

@@ -26,7 +26,7 @@ use super::tasks::Tasks;
 use super::unit_shell::UnitShell;
 use crate::limits;
 use crate::pos::{Epoch, StreamId};
-use crate::wire::{ReadStream, Refusal, Roles, Tail, TokenGroup, WatchStream};
+use crate::wire::{Grant, GroupGrant, ReadStream, Refusal, Roles, Tail, WatchStream};
 
 /// Streams that somebody waits for.
 #[derive(Default)]
@@ -45,14 +45,14 @@ impl Watchers {
         })
     }
 
-    /// These groups were granted positions, or refused.
-    pub(super) fn granted(&self, groups: &[TokenGroup]) {
+    /// Groups were granted positions, or refused.
+    pub(super) fn granted(&self, grant: &Grant) {
         let streams = self.streams.borrow();
         if streams.is_empty() {
             return;
         }
-        for stream in groups.iter().flat_map(|group| &group.streams) {
-            if let Some(granted) = streams.get(stream) {
+        for place in grant.groups.iter().flat_map(GroupGrant::places) {
+            if let Some(granted) = streams.get(&place.stream) {
                 granted.ring();
             }
         }

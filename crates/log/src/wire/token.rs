@@ -96,6 +96,11 @@ impl GroupGrant {
     pub fn count(&self) -> u32 {
         if let Self::Granted { count, .. } = self { *count } else { 0 }
     }
+
+    /// The places in streams that were granted.
+    pub fn places(&self) -> &[StreamPlace] {
+        if let Self::Granted { places, .. } = self { places } else { &[] }
+    }
 }
 
 impl Message for Token {

@@ -3,7 +3,7 @@
 //! Every decision is that of a call at its own position, so that two programs that make checkpoints, forget and pin at the same
 //! time are put in order by the log:
 //!
-//! * *Checkpoints come in ascending order.* One that is stored after a newer one is refused; so what the stream of parts holds
+//! * *Checkpoints come in ascending order.* One that is stored after a newer one is refused; so what the stream of chunks holds
 //!   of a state that is not newer than the newest, and that no checkpoint in here is made of, will never be needed.
 //! * *What is forgotten lies below a checkpoint that is there*, and below every position that is held.
 
@@ -52,9 +52,9 @@ pub struct Catalog {
     begun: Begun,
     forgotten: u64,
     holds: BTreeMap<String, Hold>,
-    /// Directories of checkpoints that are here no more and whose parts may not be trimmed yet.
+    /// Directories of checkpoints that are here no more and whose chunks may not be trimmed yet.
     dropped: BTreeSet<u64>,
-    /// Below this position of the log there is no part but those of checkpoints that are or were here.
+    /// Below this position of the log there is no chunk but those of checkpoints that are or were here.
     swept: u64,
     #[serde(skip)]
     planted: Planted,
@@ -102,7 +102,7 @@ impl Catalog {
         &self.holds
     }
 
-    /// Directories whose parts are to be trimmed, and they themselves after that.
+    /// Directories whose chunks are to be trimmed, and they themselves after that.
     pub fn dropped(&self) -> &BTreeSet<u64> {
         &self.dropped
     }
@@ -112,7 +112,7 @@ impl Catalog {
         LogPos(self.swept)
     }
 
-    /// Whether a part is of a checkpoint that is not here and never will be.
+    /// Whether a chunk is of a checkpoint that is not here and never will be.
     pub fn is_torn(&self, id: u64, upto: LogPos) -> bool {
         let newest = self.stored.last_key_value().map_or(self.forgotten, |(upto, _)| *upto);
         upto.0 <= newest && self.stored.values().all(|stored| stored.id != id)
@@ -123,7 +123,7 @@ impl Catalog {
         undo.push(change);
     }
 
-    /// Takes a checkpoint out; its parts are to be trimmed.
+    /// Takes a checkpoint out; its chunks are to be trimmed.
     fn drop_stored(&mut self, upto: u64, undo: &mut Vec<Change>) {
         if let Some(directory) = self.stored.get(&upto).map(|stored| stored.directory) {
             self.change(Change::Stored(upto, None), undo);
@@ -215,7 +215,7 @@ impl Mutator<Catalog> for Begin {
     }
 }
 
-/// A checkpoint is whole: every part of it and its directory are durable. Gives whether it is taken; it is not if there is one
+/// A checkpoint is whole: every chunk of it and its directory are durable. Gives whether it is taken; it is not if there is one
 /// that is as new.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Store {
@@ -366,7 +366,7 @@ impl Mutator<Catalog> for LetGo {
 /// What was to be trimmed is trimmed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Clean {
-    /// Directories, with their parts.
+    /// Directories, with their chunks.
     pub dropped: Vec<u64>,
 }
 

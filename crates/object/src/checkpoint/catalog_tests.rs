@@ -1,4 +1,4 @@
-//! The catalog against a model of the log's parts and calls: makers that crash, forgetters and holders in any order.
+//! The catalog against a model of the log's chunks and calls: makers that crash, forgetters and holders in any order.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ impl Random {
 struct Making {
     id: u64,
     begun: Begun,
-    parts: Vec<u64>,
+    chunks: Vec<u64>,
 }
 
-/// A part, or a directory, that stands in the log.
+/// A chunk, or a directory, that stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     id: u64,
@@ -46,7 +46,7 @@ struct World {
     calls: u64,
     now_ms: u64,
     pieces: BTreeMap<u64, Piece>,
-    parts_of: BTreeMap<u64, Vec<u64>>,
+    chunks_of: BTreeMap<u64, Vec<u64>>,
     makers: Vec<Option<Making>>,
     /// The object's calls below are trimmed.
     trimmed: u64,
@@ -66,7 +66,7 @@ impl World {
             calls: 0,
             now_ms: 1_000_000,
             pieces: BTreeMap::new(),
-            parts_of: BTreeMap::new(),
+            chunks_of: BTreeMap::new(),
             makers: vec![None; MAKERS as usize],
             trimmed: 0,
             stored: 0,
@@ -123,16 +123,16 @@ impl World {
                 return Ok(());
             }
             let id = self.tail * 10 + maker as u64;
-            self.makers[maker] = Some(Making { id, begun, parts: Vec::new() });
+            self.makers[maker] = Some(Making { id, begun, chunks: Vec::new() });
             return Ok(());
         };
         match self.random.below(8) {
             // It crashes; what it wrote stays.
             0 => {}
-            1 if making.parts.len() >= 2 => self.store(making)?,
+            1 if making.chunks.len() >= 2 => self.store(making)?,
             _ => {
                 self.pieces.insert(self.tail, Piece { id: making.id, upto: making.begun.upto });
-                making.parts.push(self.tail);
+                making.chunks.push(self.tail);
                 self.tail += 1;
                 self.makers[maker] = Some(making);
             }
@@ -144,9 +144,9 @@ impl World {
     fn store(&mut self, making: Making) -> Result<(), String> {
         let directory = self.tail;
         self.pieces.insert(directory, Piece { id: making.id, upto: making.begun.upto });
-        self.parts_of.insert(directory, making.parts.clone());
+        self.chunks_of.insert(directory, making.chunks.clone());
         self.tail += 1;
-        let swept = self.sweep(self.catalog.swept().0, making.parts[0]);
+        let swept = self.sweep(self.catalog.swept().0, making.chunks[0]);
         let stored = Stored {
             id: making.id,
             directory,
@@ -182,8 +182,8 @@ impl World {
     }
 
     fn trim(&mut self, directory: u64) {
-        for part in self.parts_of.remove(&directory).unwrap_or_default() {
-            self.pieces.remove(&part);
+        for chunk in self.chunks_of.remove(&directory).unwrap_or_default() {
+            self.pieces.remove(&chunk);
         }
         self.pieces.remove(&directory);
     }
@@ -223,10 +223,11 @@ impl World {
     /// Everything that is said to be there can be read.
     fn judge(&self) -> Result<(), String> {
         for (upto, stored) in self.catalog.stored() {
-            let parts = self.parts_of.get(&stored.directory);
-            let is_whole = parts.is_some_and(|parts| parts.iter().all(|part| self.pieces.contains_key(part)));
+            let chunks = self.chunks_of.get(&stored.directory);
+            let is_whole =
+                chunks.is_some_and(|chunks| chunks.iter().all(|chunk| self.pieces.contains_key(chunk)));
             if !is_whole {
-                return Err(format!("the checkpoint up to {upto} lacks parts"));
+                return Err(format!("the checkpoint up to {upto} lacks chunks"));
             }
         }
         if self.trimmed > 0

@@ -136,12 +136,14 @@ impl Inner {
         let (mut attempts, mut moves) = (0, 0);
         let result = loop {
             let tried = self.tried(placed, &record).await;
-            // What is refused now may stand since an earlier attempt.
-            if let (Tried::Conflict(..) | Tried::TooOld(_), Some((after, cause))) = (&tried, &unknown) {
+            // What is refused now may stand since an earlier attempt; and where it stands now that may be for the second time.
+            if let (Tried::Conflict(..) | Tried::TooOld(_) | Tried::Stands(_), Some((after, cause))) =
+                (&tried, &unknown)
+            {
                 match self.find(streams[0], id, *after).await {
-                    Ok(Outcome::Committed { pos }) => break Ok(pos),
+                    Ok(Outcome::Committed { pos, is_first: true }) => break Ok(pos),
                     Ok(Outcome::NotFound { .. }) => unknown = None,
-                    Ok(Outcome::Forgotten { .. }) | Err(_) => {
+                    Ok(Outcome::Forgotten { .. } | Outcome::Committed { .. }) | Err(_) => {
                         return Err(ObjectError::Unknown { id, cause: cause.clone() });
                     }
                 }

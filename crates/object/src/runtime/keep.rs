@@ -11,8 +11,8 @@ use ithaca_log::pos::{LogPos, StreamPos};
 use super::slot::Slot;
 use super::{Handle, Runtime};
 use crate::checkpoint::catalog::{Begin, Begun, Clean, Forget, HoldFrom, LetGo, Store};
-use crate::checkpoint::part::{Directory, Of, Part, Unusable};
-use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, parts_of};
+use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
+use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
@@ -31,7 +31,7 @@ pub struct Forgotten {
 
 impl<O: Object> Handle<O> {
     /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
-    /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave parts that the next one trims.
+    /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next one trims.
     ///
     /// Errors: `TooLarge`; those of any call.
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
@@ -107,28 +107,28 @@ impl Runtime {
     }
 }
 
-/// Parts of a checkpoint that stand in the log.
+/// Chunks of a checkpoint that stand in the log.
 struct Written {
-    parts: Vec<Placed>,
+    chunks: Vec<Placed>,
     directory: Placed,
 }
 
 impl Written {
     /// Everything that was written, in order.
     fn positions(&self) -> Vec<LogPos> {
-        self.parts.iter().chain([&self.directory]).map(|placed| placed.pos).collect()
+        self.chunks.iter().chain([&self.directory]).map(|placed| placed.pos).collect()
     }
 
-    /// Whether nobody else's part stands between them.
+    /// Whether nobody else's chunk stands between them.
     fn is_in_a_row(&self) -> bool {
         let previous = |placed: &Placed| placed.places.first().and_then(|place| place.previous);
-        let all: Vec<&Placed> = self.parts.iter().chain([&self.directory]).collect();
+        let all: Vec<&Placed> = self.chunks.iter().chain([&self.directory]).collect();
         all.windows(2).all(|two| previous(two[1]) == Some(two[0].pos))
     }
 
     /// The position that was granted to the stream before the first of them.
     fn previous(&self) -> Option<LogPos> {
-        self.parts.first()?.places.first()?.previous
+        self.chunks.first()?.places.first()?.previous
     }
 }
 
@@ -181,7 +181,7 @@ impl<O: Object> Slot<O> {
         self.write(&catalog).await
     }
 
-    /// Writes the parts, the directory, and tells the catalog.
+    /// Writes the chunks, the directory, and tells the catalog.
     async fn write(self: &Rc<Self>, catalog: &Handle<Catalog>) -> Result<LogPos, ObjectError> {
         let id = self.runtime.env.random_u64();
         let (upto, all, mut stored) = {
@@ -191,14 +191,14 @@ impl<O: Object> Slot<O> {
             let (count, bytes) = view.progress();
             (view.upto(), all, Stored { id, directory: 0, count, bytes, digest })
         };
-        let part_bytes = self.runtime.options.checkpoints.part_bytes.clamp(1, limits::PART_MAX_BYTES);
+        let chunk_bytes = self.runtime.options.checkpoints.chunk_bytes.clamp(1, limits::CHUNK_MAX_BYTES);
         let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES
-            || all.len().div_ceil(part_bytes) > limits::PARTS_MAX_COUNT;
+            || all.len().div_ceil(chunk_bytes) > limits::CHUNKS_MAX_COUNT;
         if is_too_large {
             return Err(ObjectError::TooLarge { object: self.name.clone(), bytes: all.len() as u64 });
         }
         let of = Of { object: self.stream, id, upto };
-        let written = self.write_parts(of, &all, part_bytes).await?;
+        let written = self.write_chunks(of, &all, chunk_bytes).await?;
         stored.directory = written.directory.pos.0;
         let swept = self.sweep_before(catalog, &written).await?.0;
         let is_taken = Box::pin(catalog.call(Store { upto: upto.0, stored, swept })).await?;
@@ -209,25 +209,25 @@ impl<O: Object> Slot<O> {
         Ok(upto)
     }
 
-    async fn write_parts(&self, of: Of, all: &Bytes, part_bytes: usize) -> Result<Written, ObjectError> {
-        let stream = [parts_of(self.stream)];
+    async fn write_chunks(&self, of: Of, all: &Bytes, chunk_bytes: usize) -> Result<Written, ObjectError> {
+        let stream = [chunks_of(self.stream)];
         let client = &self.runtime.client;
-        let mut parts: Vec<Placed> = Vec::new();
-        let pieces: Vec<usize> = (0..all.len()).step_by(part_bytes).collect();
-        for some in pieces.chunks(limits::PARTS_AT_ONCE) {
+        let mut chunks: Vec<Placed> = Vec::new();
+        let pieces: Vec<usize> = (0..all.len()).step_by(chunk_bytes).collect();
+        for some in pieces.chunks(limits::CHUNKS_AT_ONCE) {
             let appends = some.iter().map(|start| {
-                let data = all.slice(*start..(start + part_bytes).min(all.len()));
-                let part = Part { of, number: (start / part_bytes) as u32, data };
-                client.append_to(&stream, part.encode())
+                let data = all.slice(*start..(start + chunk_bytes).min(all.len()));
+                let chunk = Chunk { of, number: (start / chunk_bytes) as u32, data };
+                client.append_to(&stream, chunk.encode())
             });
             for placed in gather(appends.collect(), Result::is_err).await.into_iter().flatten() {
-                parts.push(placed?);
+                chunks.push(placed?);
             }
         }
-        let positions = parts.iter().map(|placed| placed.pos).collect();
-        let directory = Directory { of, len: all.len() as u64, parts: positions };
+        let positions = chunks.iter().map(|placed| placed.pos).collect();
+        let directory = Directory { of, len: all.len() as u64, chunks: positions };
         let directory = client.append_to(&stream, directory.encode()).await?;
-        Ok(Written { parts, directory })
+        Ok(Written { chunks, directory })
     }
 
     /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read.
@@ -253,14 +253,14 @@ impl<O: Object> Slot<O> {
         Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
     }
 
-    /// Trims the parts of checkpoints that are in the catalog no more.
+    /// Trims the chunks of checkpoints that are in the catalog no more.
     async fn clean(&self, catalog: &Handle<Catalog>) -> Result<(), ObjectError> {
         let dropped = |catalog: &Catalog| catalog.dropped().iter().copied().take(CLEANED_MAX_COUNT).collect();
         let dropped: Vec<u64> = Self::look(catalog, dropped).await?;
         for &directory in &dropped {
             // What has no directory any more was trimmed by somebody who did not come to say so.
             if let Ok(found) = self.directory(LogPos(directory)).await? {
-                self.trim_all(&found.parts).await?;
+                self.trim_all(&found.chunks).await?;
                 self.trim_all(&[LogPos(directory)]).await?;
             }
         }
@@ -277,7 +277,7 @@ impl<O: Object> Slot<O> {
         written: &Written,
     ) -> Result<LogPos, ObjectError> {
         let swept = Self::look(catalog, Catalog::swept).await?;
-        let first = written.parts.first().map_or(written.directory.pos, |placed| placed.pos);
+        let first = written.chunks.first().map_or(written.directory.pos, |placed| placed.pos);
         let lowest = match written.previous().is_some_and(|previous| previous >= swept) {
             true => self.sweep(catalog, swept, first).await?,
             false => first,
@@ -298,10 +298,10 @@ impl<O: Object> Slot<O> {
         while next < to {
             let client = &self.runtime.client;
             let found =
-                client.read_stream(parts_of(self.stream), next..to, self.runtime.options.read_bytes).await?;
+                client.read_stream(chunks_of(self.stream), next..to, self.runtime.options.read_bytes).await?;
             let of = |data: &Bytes| {
-                let part = Part::decode(data).map(|part| part.of);
-                part.or_else(|_| Directory::decode(data).map(|directory| directory.of)).ok()
+                let chunk = Chunk::decode(data).map(|chunk| chunk.of);
+                chunk.or_else(|_| Directory::decode(data).map(|directory| directory.of)).ok()
             };
             let all: Vec<(LogPos, Of)> = found
                 .entries

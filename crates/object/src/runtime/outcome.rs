@@ -11,10 +11,12 @@ use crate::record::{Record, TxId};
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was committed: its first record stands here.
+    /// It was committed.
     Committed {
-        /// The record's position.
+        /// Where its first record stands of those that there are.
         pos: LogPos,
+        /// Whether none that was trimmed can have been an earlier one: then this is where it took effect.
+        is_first: bool,
     },
     /// It is not among the records that there are; some were trimmed, and it may have been one of them.
     Forgotten {
@@ -47,12 +49,12 @@ impl Inner {
         let (mut next, mut trimmed) = (since, None);
         while next < tail.tail {
             let part = self.client.read_stream(stream, next..tail.tail, self.options.read_bytes).await?;
+            trimmed = part.trimmed.or(trimmed);
             let is_it = |data| Record::decode(data).is_ok_and(|record| record.id == id);
             if let Some(entry) = part.entries.iter().find(|entry| is_it(&entry.data)) {
-                return Ok(Outcome::Committed { pos: entry.pos });
+                return Ok(Outcome::Committed { pos: entry.pos, is_first: trimmed.is_none() });
             }
             next = part.upto;
-            trimmed = part.trimmed.or(trimmed);
         }
         if let Some(upto) = trimmed {
             return Ok(Outcome::Forgotten { upto });

@@ -12,7 +12,7 @@ use ithaca_log::pos::{LogPos, StreamPos};
 
 use super::slot::{Later, Slot};
 use super::{Handle, Runtime};
-use crate::checkpoint::part::{Directory, Of, Part, Unusable};
+use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
 use crate::checkpoint::{Catalog, Stored, catalog_of};
 use crate::error::ObjectError;
 use crate::key::Key;
@@ -104,16 +104,16 @@ impl<O: Object> Slot<O> {
         };
         let mut bytes = BytesMut::new();
         let mut number = 0;
-        for some in directory.parts.chunks(limits::PARTS_AT_ONCE) {
+        for some in directory.chunks.chunks(limits::CHUNKS_AT_ONCE) {
             for entry in self.runtime.client.read_many(some).await? {
-                match part_of(&entry, of, number) {
-                    Ok(part) => bytes.extend_from_slice(&part.data),
+                match chunk_of(&entry, of, number) {
+                    Ok(chunk) => bytes.extend_from_slice(&chunk.data),
                     Err(reason) => return Ok(Err(reason)),
                 }
                 number += 1;
             }
             if bytes.len() as u64 > directory.len {
-                return Ok(Err(Unusable::State("its parts are longer than it is".to_owned())));
+                return Ok(Err(Unusable::State("its chunks are longer than it is".to_owned())));
             }
         }
         let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
@@ -215,7 +215,7 @@ impl<O: Object> Slot<O> {
 
     /// Trims positions of the log that belong to the object's checkpoints alone.
     pub(super) async fn trim_all(&self, positions: &[LogPos]) -> Result<(), ObjectError> {
-        for some in positions.chunks(limits::PARTS_AT_ONCE) {
+        for some in positions.chunks(limits::CHUNKS_AT_ONCE) {
             let trims = some.iter().map(|pos| self.runtime.client.trim(*pos)).collect();
             let trimmed = gather(trims, Result::is_err).await;
             trimmed.into_iter().flatten().collect::<Result<(), _>>()?;
@@ -224,14 +224,14 @@ impl<O: Object> Slot<O> {
     }
 }
 
-/// The part that an entry should be.
-fn part_of(entry: &Entry, of: Of, number: u32) -> Result<Part, Unusable> {
+/// The chunk that an entry should be.
+fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
     let pos = entry.pos;
     if entry.kind != EntryKind::Data {
         return Err(Unusable::Missing { pos });
     }
-    match Part::decode(&entry.data) {
-        Ok(part) if part.of == of && part.number == number => Ok(part),
+    match Chunk::decode(&entry.data) {
+        Ok(chunk) if chunk.of == of && chunk.number == number => Ok(chunk),
         Ok(_) => Err(Unusable::Other { pos }),
         Err(error) => Err(Unusable::Record { pos, error }),
     }

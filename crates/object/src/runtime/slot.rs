@@ -289,7 +289,6 @@ impl<O: Object> Slot<O> {
             self.reach(Tail { tail: snapshot, last, decided: snapshot }).await?;
         }
         let covers = self.view.borrow().covers(snapshot);
-        let _whole = Whole(self);
         match covers {
             Err(SnapshotError::BelowFloor { .. }) => {
                 let past = self.past(snapshot).await?;
@@ -312,6 +311,7 @@ impl<O: Object> Slot<O> {
         own: &[Call],
         read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
     ) -> Result<T, ObjectError> {
+        let _whole = Whole(self);
         let mut view = self.view.borrow_mut();
         view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
     }

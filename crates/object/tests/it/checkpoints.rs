@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_log::client::EntryKind;
 use ithaca_log::pos::{LogPos, StreamId};
-use ithaca_object::checkpoint::part::Part;
-use ithaca_object::checkpoint::{Policy, parts_of};
+use ithaca_object::checkpoint::chunk::Chunk;
+use ithaca_object::checkpoint::{Policy, chunks_of};
 use ithaca_object::collections::{Counter, List, Map, MapState, MultiMap, Register};
 use ithaca_object::object::Object;
 use ithaca_object::{Handle, ObjectError, Runtime, RuntimeOptions, Tx};
@@ -15,9 +15,9 @@ use crate::worlds::{World, run};
 
 type Numbers = Map<String, u64>;
 
-/// Small parts, so that a checkpoint has several.
+/// Small chunks, so that a checkpoint has several.
 fn options(calls: u64) -> RuntimeOptions {
-    let checkpoints = Policy { calls, bytes: 1 << 40, part_bytes: 100 };
+    let checkpoints = Policy { calls, bytes: 1 << 40, chunk_bytes: 100 };
     RuntimeOptions { checkpoints, ..RuntimeOptions::default() }
 }
 
@@ -148,13 +148,13 @@ fn a_torn_checkpoint_is_not_read_and_the_next_one_trims_it() {
         put(&map, 0..100).await;
         let whole = map.handle().checkpoint().await.expect("made");
         let program = world.program().await;
-        let (client, parts) = (program.client(), [parts_of(StreamId::of_name("m"))]);
-        let before = entries(&program, parts[0]).await.len();
-        // A maker that crashed has left parts of a state in between, and one that is still at work parts of a later one.
-        let of = |upto| ithaca_object::checkpoint::part::Of { object: StreamId::of_name("m"), id: 7, upto };
-        let part = |upto| Part { of: of(upto), number: 0, data: Bytes::from_static(b"torn") }.encode();
-        client.append_to(&parts, part(LogPos(whole.0 + 1))).await.expect("appended");
-        let open = client.append_to(&parts, part(LogPos(1 << 40))).await.expect("appended").pos;
+        let (client, chunks) = (program.client(), [chunks_of(StreamId::of_name("m"))]);
+        let before = entries(&program, chunks[0]).await.len();
+        // A maker that crashed has left chunks of a state in between, and one that is still at work chunks of a later one.
+        let of = |upto| ithaca_object::checkpoint::chunk::Of { object: StreamId::of_name("m"), id: 7, upto };
+        let chunk = |upto| Chunk { of: of(upto), number: 0, data: Bytes::from_static(b"torn") }.encode();
+        client.append_to(&chunks, chunk(LogPos(whole.0 + 1))).await.expect("appended");
+        let open = client.append_to(&chunks, chunk(LogPos(1 << 40))).await.expect("appended").pos;
         let fresh = Numbers::open(&program, "m").expect("opened");
         assert_eq!(fresh.len().await, Ok(50));
         for round in 1..=3 {
@@ -162,7 +162,7 @@ fn a_torn_checkpoint_is_not_read_and_the_next_one_trims_it() {
             map.handle().checkpoint().await.expect("made");
         }
         map.handle().forget(LogPos(u64::MAX)).await.expect("forgotten");
-        let left = entries(&program, parts[0]).await;
+        let left = entries(&program, chunks[0]).await;
         assert!(left.contains(&open), "it may become whole: {left:?}");
         assert!(left.len() < 2 * before, "one checkpoint, and what is at work: {} of {before}", left.len());
         assert_eq!(Numbers::open(&world.program().await, "m").expect("opened").len().await, Ok(50));

@@ -193,7 +193,7 @@ fn the_outcome_of_a_transaction_is_told_by_its_id() {
         let (id, pos) = tx.commit().await.expect("committed").record.expect("it wrote");
         let other = world.program().await;
         let outcome = other.outcome(StreamId::of_name("m"), id, LogPos(0)).await;
-        assert_eq!(outcome, Ok(Outcome::Committed { pos }));
+        assert_eq!(outcome, Ok(Outcome::Committed { pos, is_first: true }));
         let never = TxId { client: id.client, request: id.request + 1 };
         let outcome = other.outcome(StreamId::of_name("m"), never, LogPos(0)).await;
         assert!(matches!(outcome, Ok(Outcome::NotFound { .. })), "{outcome:?}");

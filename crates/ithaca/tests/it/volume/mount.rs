@@ -91,7 +91,10 @@ fn threads_of_a_c_program_have_transactions_of_their_own() {
     BufReader::new(dying.stdout.take().expect("piped")).read_line(&mut said).expect("it speaks");
     assert_eq!(said, "begun\n");
     let live = || volume(&["info", text(&disk), "--json"]).expect(0).text();
-    assert!(live().contains("\"transactions\":1"), "{}", live());
+    // Those of threads that have ended go within a tenth of a second.
+    while !live().contains("\"transactions\":1") {
+        std::thread::yield_now();
+    }
     dying.kill().expect("it lives");
     dying.wait().expect("it ends");
     while !live().contains("\"transactions\":0") {

@@ -42,8 +42,8 @@ pub struct Shared {
     serial: StdCell<u64>,
 }
 
-/// Often, and in several parts.
-const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, part_bytes: 96 };
+/// Often, and in several chunks.
+const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, chunk_bytes: 96 };
 
 fn opened(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
     (0..OBJECTS).map(|object| Map::open(runtime, &name(object))).collect()

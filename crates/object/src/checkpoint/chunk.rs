@@ -1,6 +1,6 @@
-//! What a checkpoint is in the log: parts, each an entry, and a directory of where they stand.
+//! What a checkpoint is in the log: chunks, each an entry, and a directory of where they stand.
 //!
-//! Both are records with a head that says of which checkpoint they are, so that no part is taken for one of another. Bytes:
+//! Both are records with a head that says of which checkpoint they are, so that no chunk is taken for one of another. Bytes:
 //! docs/format/object.md.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use crate::limits;
 
-/// The first bytes of a part.
-pub const PART_MAGIC: [u8; 4] = *b"ITvp";
+/// The first bytes of a chunk.
+pub const CHUNK_MAGIC: [u8; 4] = *b"ITvc";
 /// The first bytes of a directory.
 pub const DIRECTORY_MAGIC: [u8; 4] = *b"ITvd";
 /// The newest version that is read, and the one that is written.
@@ -31,7 +31,7 @@ pub struct Of {
 
 /// A piece of a checkpoint's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Chunk {
     /// Of which one.
     pub of: Of,
     /// Which piece, from 0 on.
@@ -40,22 +40,22 @@ pub struct Part {
     pub data: Bytes,
 }
 
-/// Where a checkpoint's parts stand.
+/// Where a checkpoint's chunks stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     /// Of which one.
     pub of: Of,
-    /// Bytes of all parts together.
+    /// Bytes of all chunks together.
     pub len: u64,
-    /// The positions of the parts in the log, in their order.
-    pub parts: Vec<LogPos>,
+    /// The positions of the chunks in the log, in their order.
+    pub chunks: Vec<LogPos>,
 }
 
 /// Why a checkpoint that is in the catalog cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unusable {
     /// An entry of it is no record of its kind.
-    #[error("the entry at position {pos} is no part of it ({error})")]
+    #[error("the entry at position {pos} is no chunk of it ({error})")]
     Record {
         /// The entry's position.
         pos: LogPos,
@@ -63,7 +63,7 @@ pub enum Unusable {
         error: RecordError,
     },
     /// An entry is of another checkpoint, or another piece.
-    #[error("the entry at position {pos} is another part than was looked for")]
+    #[error("the entry at position {pos} is another chunk than was looked for")]
     Other {
         /// The entry's position.
         pos: LogPos,
@@ -95,38 +95,38 @@ impl Of {
     }
 }
 
-impl Part {
-    /// Its entry. Panics if there are more bytes than a part may have.
+impl Chunk {
+    /// Its entry. Panics if there are more bytes than a chunk may have.
     pub fn encode(&self) -> Bytes {
-        assert!(self.data.len() <= limits::PART_MAX_BYTES, "a part of {} bytes", self.data.len());
-        record::encode(PART_MAGIC, VERSION, |out| {
+        assert!(self.data.len() <= limits::CHUNK_MAX_BYTES, "a chunk of {} bytes", self.data.len());
+        record::encode(CHUNK_MAGIC, VERSION, |out| {
             self.of.encode(out);
             out.put_u32_le(self.number);
             out.counted(&self.data);
         })
     }
 
-    /// The part that an entry is; its bytes share the entry's memory.
+    /// The chunk that an entry is; its bytes share the entry's memory.
     pub fn decode(entry: &Bytes) -> Result<Self, RecordError> {
-        let (_, body) = record::decode(PART_MAGIC, VERSION, entry)?;
+        let (_, body) = record::decode(CHUNK_MAGIC, VERSION, entry)?;
         let mut decoder = Decoder::new(body);
         let of = Of::decode(&mut decoder)?;
-        let number = decoder.u32("part")?;
-        let data = entry.slice_ref(decoder.counted("bytes of the part", limits::PART_MAX_BYTES)?);
+        let number = decoder.u32("chunk")?;
+        let data = entry.slice_ref(decoder.counted("bytes of the chunk", limits::CHUNK_MAX_BYTES)?);
         decoder.finish()?;
         Ok(Self { of, number, data })
     }
 }
 
 impl Directory {
-    /// Its entry. Panics if there are more parts than a checkpoint may have.
+    /// Its entry. Panics if there are more chunks than a checkpoint may have.
     pub fn encode(&self) -> Bytes {
-        assert!(self.parts.len() <= limits::PARTS_MAX_COUNT, "{} parts", self.parts.len());
+        assert!(self.chunks.len() <= limits::CHUNKS_MAX_COUNT, "{} chunks", self.chunks.len());
         record::encode(DIRECTORY_MAGIC, VERSION, |out| {
             self.of.encode(out);
             out.put_u64_le(self.len);
-            out.put_u32_le(self.parts.len() as u32);
-            self.parts.iter().for_each(|pos| out.put_u64_le(pos.0));
+            out.put_u32_le(self.chunks.len() as u32);
+            self.chunks.iter().for_each(|pos| out.put_u64_le(pos.0));
         })
     }
 
@@ -136,20 +136,20 @@ impl Directory {
         let mut decoder = Decoder::new(body);
         let of = Of::decode(&mut decoder)?;
         let len = decoder.u64("bytes of the checkpoint")?;
-        let count = decoder.u32("part count")? as usize;
+        let count = decoder.u32("chunk count")? as usize;
         let invalid = |field, found, expected| DecodeError::Invalid { field, found, expected };
         if len > limits::CHECKPOINT_MAX_BYTES {
             return Err(invalid("bytes of the checkpoint", len, "1 GiB at the most").into());
         }
-        if count == 0 || count > limits::PARTS_MAX_COUNT {
-            return Err(invalid("part count", count as u64, "1 to 65,536 parts").into());
+        if count == 0 || count > limits::CHUNKS_MAX_COUNT {
+            return Err(invalid("chunk count", count as u64, "1 to 65,536 chunks").into());
         }
-        let mut parts = Vec::with_capacity(count.min(decoder.left() / 8));
+        let mut chunks = Vec::with_capacity(count.min(decoder.left() / 8));
         for _ in 0..count {
-            parts.push(LogPos(decoder.u64("position of a part")?));
+            chunks.push(LogPos(decoder.u64("position of a chunk")?));
         }
         decoder.finish()?;
-        Ok(Self { of, len, parts })
+        Ok(Self { of, len, chunks })
     }
 }
 
@@ -159,12 +159,12 @@ mod tests {
 
     const OF: Of = Of { object: StreamId(0xA11CE), id: 0xC0FF_EE00_1111_2222, upto: LogPos(40) };
 
-    fn part() -> Part {
-        Part { of: OF, number: 1, data: Bytes::from_static(b"state") }
+    fn chunk() -> Chunk {
+        Chunk { of: OF, number: 1, data: Bytes::from_static(b"state") }
     }
 
     fn directory() -> Directory {
-        Directory { of: OF, len: 13, parts: vec![LogPos(44), LogPos(47)] }
+        Directory { of: OF, len: 13, chunks: vec![LogPos(44), LogPos(47)] }
     }
 
     fn lines(bytes: &[u8]) -> String {
@@ -175,33 +175,33 @@ mod tests {
 
     #[test]
     fn parts_and_directories_have_the_bytes_that_they_have_always_had() {
-        let (part, directory) = (part(), directory());
-        assert_eq!(Part::decode(&part.encode()), Ok(part.clone()));
+        let (chunk, directory) = (chunk(), directory());
+        assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk.clone()));
         assert_eq!(Directory::decode(&directory.encode()), Ok(directory.clone()));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/checkpoints.txt");
         let head = "What a checkpoint is in the log, in hexadecimal. docs/format/object.md explains it.\n";
         let text =
-            format!("{head}\npart\n{}\ndirectory\n{}", lines(&part.encode()), lines(&directory.encode()));
+            format!("{head}\npart\n{}\ndirectory\n{}", lines(&chunk.encode()), lines(&directory.encode()));
         ithaca_env::real::golden::check(path, &text);
     }
 
     #[test]
     fn no_cut_and_no_change_of_a_byte_makes_a_decoder_panic() {
-        let (part, directory) = (part().encode(), directory().encode());
-        for (magic, bytes) in [(PART_MAGIC, part), (DIRECTORY_MAGIC, directory)] {
+        let (chunk, directory) = (chunk().encode(), directory().encode());
+        for (magic, bytes) in [(CHUNK_MAGIC, chunk), (DIRECTORY_MAGIC, directory)] {
             let body = bytes.slice(12..bytes.len() - 4);
             let wrapped = |body: &[u8]| record::encode(magic, VERSION, |out| out.put_slice(body));
             for len in 0..body.len() {
                 let cut = wrapped(&body[..len]);
-                assert!(Part::decode(&cut).is_err() && Directory::decode(&cut).is_err(), "{len} bytes");
+                assert!(Chunk::decode(&cut).is_err() && Directory::decode(&cut).is_err(), "{len} bytes");
             }
             for at in 0..body.len() {
                 for value in [0, 1, 0x7F, 0xFF] {
                     let mut damaged = body.to_vec();
                     damaged[at] = value;
                     let damaged = wrapped(&damaged);
-                    if let Ok(part) = Part::decode(&damaged) {
-                        assert_eq!(part.encode(), damaged);
+                    if let Ok(chunk) = Chunk::decode(&damaged) {
+                        assert_eq!(chunk.encode(), damaged);
                     }
                     if let Ok(directory) = Directory::decode(&damaged) {
                         assert_eq!(directory.encode(), damaged);
