@@ -43,11 +43,12 @@ impl KnownStreams {
         self.unseen = self.unseen.max(end);
     }
 
-    /// The same, cut to what can be below a decided `tail`: a checkpoint of an epoch that is over may count tokens past it.
+    /// The same, cut to what can be below a decided `tail`: a checkpoint of an epoch that is over may count tokens past it. Any stream
+    /// may end in what was trimmed unseen: whoever has not read that far must not take what comes next for all that was missing.
     pub fn below(mut self, tail: LogPos) -> Self {
-        let highest = tail.0.checked_sub(1).map(LogPos);
+        let (highest, unseen) = (tail.0.checked_sub(1).map(LogPos), self.unseen.0.checked_sub(1).map(LogPos));
         for known in self.tails.values_mut() {
-            known.last = known.last.min(highest);
+            known.last = known.last.max(unseen).min(highest);
             known.next = known.next.max(StreamPos(self.unseen.0));
         }
         self
@@ -55,7 +56,8 @@ impl KnownStreams {
 
     /// Where a stream ends.
     pub fn tail(&self, stream: StreamId) -> StreamTail {
-        let unknown = StreamTail { next: StreamPos(self.unseen.0), last: None };
+        let last = self.unseen.0.checked_sub(1).map(LogPos);
+        let unknown = StreamTail { next: StreamPos(self.unseen.0), last };
         self.tails.get(&stream).copied().unwrap_or(unknown)
     }
 
@@ -120,8 +122,8 @@ mod tests {
         let mut known = KnownStreams::noted(vec![(A, tail(4, 20))]);
         known.note_unseen(LogPos(30));
         let known = known.below(LogPos(50));
-        assert_eq!(known.tail(A), tail(30, 20));
-        assert_eq!(known.tail(B), StreamTail { next: StreamPos(30), last: None });
+        assert_eq!(known.tail(A), tail(30, 29));
+        assert_eq!(known.tail(B), tail(30, 29));
         assert_eq!(known.unseen(), LogPos(30));
     }
 

@@ -160,13 +160,14 @@ impl<O: Object> Slot<O> {
             *gap = None;
             return Ok(Some(part));
         }
+        // Asked before the catalog, which is told of what is forgotten before that is released.
+        let below = client.released(self.stream).await?.log_below;
         if let Some(catalog) = self.catalog()?
             && Self::look(&catalog, Catalog::forgotten).await? > since
         {
             *gap = None;
             return Ok(None);
         }
-        let below = client.released(self.stream).await?.log_below;
         if below > since {
             return Err(ObjectError::Trimmed { object: self.name.clone(), below });
         }
