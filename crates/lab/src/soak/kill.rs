@@ -219,7 +219,7 @@ impl Soak<'_> {
                 } else {
                     server.kill()?;
                 }
-                power.restore()?;
+                power.restore(env).await?;
             }
         }
         if round.lived_on {

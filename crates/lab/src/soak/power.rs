@@ -4,14 +4,18 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use ithaca_env::Env;
 use ithaca_env::real::files;
 
 use super::process::complete;
 
 /// Bytes of the file system: XFS asks for 300 MB at least.
 const IMAGE_BYTES: u64 = 3 << 30;
+/// A process that was killed may have its files open for a little longer.
+const LET_GO: Duration = Duration::from_secs(5);
 
 /// Which file system loses its power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,9 +68,15 @@ impl Powered {
         files::cut_power(&self.mount)
     }
 
-    /// Brings it back as the cut left it. Nobody may have a file open on it.
-    pub fn restore(&self) -> io::Result<()> {
-        self.unmount()?;
+    /// Brings it back as the cut left it. Who had files open on it must have ended.
+    pub async fn restore(&self, env: &Env) -> io::Result<()> {
+        let begun = Instant::now();
+        while let Err(error) = self.unmount() {
+            if begun.elapsed() > LET_GO {
+                return Err(error);
+            }
+            env.sleep(Duration::from_millis(50)).await;
+        }
         self.mount()
     }
 

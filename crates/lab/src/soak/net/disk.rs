@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ithaca_env::Env;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -14,8 +14,6 @@ use super::super::power::{FileSystem, Powered};
 
 /// A slow drive takes no writes for so many seconds, and then for a short while.
 const STUTTER: (f64, f64) = (0.15, 0.03);
-/// A process that was killed may have its files open for a little longer.
-const LET_GO: Duration = Duration::from_secs(5);
 
 /// A node's file system.
 pub struct Disk {
@@ -88,13 +86,7 @@ impl Disk {
 
     /// Brings it back as the cut left it; its node must have ended.
     pub async fn restore(&self, env: &Env) -> io::Result<()> {
-        let begun = Instant::now();
-        loop {
-            match self.powered.restore() {
-                Err(_) if begun.elapsed() < LET_GO => env.sleep(Duration::from_millis(50)).await,
-                restored => return restored,
-            }
-        }
+        self.powered.restore(env).await
     }
 
     fn ballast(&self) -> PathBuf {
