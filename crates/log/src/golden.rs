@@ -42,7 +42,8 @@ fn every_stored_record_has_golden_bytes() {
     assert_eq!(again.as_ref(), Ok(&acceptor));
     let tail = crate::stream::StreamTail { next: StreamPos(4), last: Some(LogPos(41)) };
     let streams = vec![(StreamId(300), tail), (StreamId(1 << 100), Default::default())];
-    let chunk = crate::sequencer::checkpoint::Chunk { from: LogPos(40), number: 2, is_last: true, streams };
+    let (from, unseen) = (LogPos(40), LogPos(30));
+    let chunk = crate::sequencer::checkpoint::Chunk { from, unseen, number: 2, is_last: true, streams };
     let release = Release { below: StreamPos(3), log_below: LogPos(45) };
     let mut releases = Releases::of(StreamId(0x1111_2222_3333_4444_5555_6666_7777_8888), release);
     releases.add(&Releases::of(StreamId(300), release));

@@ -15,7 +15,7 @@ use crate::stream::StreamTail;
 const MAGIC: [u8; 4] = *b"ITsc";
 const VERSION: u16 = 1;
 /// Bytes of a chunk without streams.
-const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 24;
+const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 32;
 /// Bytes of a stream's id in a chunk; two numbers follow, each of as many bytes as the largest of the chunk needs.
 const ID_BYTES: usize = 16;
 /// Bytes of a number at the most.
@@ -29,6 +29,9 @@ pub struct Chunk {
     /// The log position at which the checkpoint was begun: with the entries from there on it is whole. It also tells one
     /// checkpoint from another.
     pub from: LogPos,
+    /// Below this log position there may be entries of any stream that were trimmed without having been seen: a stream that is in no
+    /// chunk goes on there.
+    pub unseen: LogPos,
     /// Its number in the checkpoint, from 0 on.
     pub number: u32,
     /// Whether it is the last one.
@@ -58,7 +61,8 @@ impl Checkpointing {
         let mut streams = known.some_after(self.after, self.streams_max + 1);
         let is_last = streams.len() <= self.streams_max;
         streams.truncate(self.streams_max);
-        let chunk = Chunk { from: self.from, number: self.number, is_last, streams };
+        let (from, unseen) = (self.from, known.unseen());
+        let chunk = Chunk { from, unseen, number: self.number, is_last, streams };
         self.number += 1;
         self.after = chunk.streams.last().map(|(stream, _)| *stream).or(self.after);
         chunk
@@ -72,6 +76,7 @@ impl Chunk {
         let last_bytes = bytes_of(self.streams.iter().map(|(_, tail)| last_number(tail.last)));
         record::encode(MAGIC, VERSION, |out| {
             out.put_u64_le(self.from.0);
+            out.put_u64_le(self.unseen.0);
             out.put_u32_le(self.number);
             out.put_u32_le(self.is_last.into());
             out.put_u32_le(self.streams.len() as u32);
@@ -92,6 +97,7 @@ impl Chunk {
         let (_, body) = record::decode(MAGIC, VERSION, entry)?;
         let mut decoder = Decoder::new(body);
         let from = LogPos(decoder.u64("first position after a checkpoint")?);
+        let unseen = LogPos(decoder.u64("end of what was trimmed unseen")?);
         let number = decoder.u32("chunk")?;
         let is_last = match decoder.u32("last chunk")? {
             0 => false,
@@ -116,7 +122,7 @@ impl Chunk {
             (id, StreamTail { next: StreamPos(number_of(next)), last })
         };
         let streams = encoded.chunks_exact(stream_bytes).map(stream).collect();
-        Ok(Self { from, number, is_last, streams })
+        Ok(Self { from, unseen, number, is_last, streams })
     }
 }
 
@@ -147,19 +153,28 @@ fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeErr
     DecodeError::Invalid { field, found, expected }
 }
 
-/// Where streams end by the checkpoint that was begun at `from`, if every chunk of it is among these; they come in the order of the log,
-/// perhaps with others. In the order of the streams' ids, for [`KnownStreams::noted`].
-pub fn complete(chunks: Vec<Chunk>, from: LogPos) -> Option<Vec<(StreamId, StreamTail)>> {
+/// What a whole checkpoint says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Complete {
+    /// Where streams end, in the order of their ids, for [`KnownStreams::noted`].
+    pub tails: Vec<(StreamId, StreamTail)>,
+    /// For [`KnownStreams::note_unseen`].
+    pub unseen: LogPos,
+}
+
+/// The checkpoint that was begun at `from`, if every chunk of it is among these; they come in the order of the log, perhaps with others.
+pub fn complete(chunks: Vec<Chunk>, from: LogPos) -> Option<Complete> {
     let mut tails = Vec::with_capacity(chunks.iter().map(|chunk| chunk.streams.len()).sum());
-    let mut wanted = 0;
+    let (mut wanted, mut unseen) = (0, LogPos(0));
     for chunk in chunks.into_iter().filter(|chunk| chunk.from == from) {
         if chunk.number != wanted {
             continue;
         }
         tails.extend(chunk.streams);
+        unseen = unseen.max(chunk.unseen);
         wanted += 1;
         if chunk.is_last {
-            return Some(tails);
+            return Some(Complete { tails, unseen });
         }
     }
     None
@@ -174,7 +189,17 @@ mod tests {
             next: StreamPos(stream % 5),
             last: (!stream.is_multiple_of(5)).then_some(LogPos(stream)),
         };
-        KnownStreams::of((0..count).map(|stream| (StreamId(stream.into()), tail(stream))).collect())
+        let mut known =
+            KnownStreams::of((0..count).map(|stream| (StreamId(stream.into()), tail(stream))).collect());
+        known.note_unseen(LogPos(7));
+        known
+    }
+
+    /// What a checkpoint stands for.
+    fn restored(complete: Complete) -> KnownStreams {
+        let mut known = KnownStreams::noted(complete.tails);
+        known.note_unseen(complete.unseen);
+        known
     }
 
     fn chunks(known: &KnownStreams, streams_max: usize) -> Vec<Chunk> {
@@ -195,7 +220,7 @@ mod tests {
             let read: Result<Vec<Chunk>, _> =
                 made.iter().map(|chunk| Chunk::decode(&chunk.encode())).collect();
             assert_eq!(read.as_ref(), Ok(&made));
-            assert_eq!(complete(made, LogPos(70)).map(KnownStreams::noted), Some(known));
+            assert_eq!(complete(made, LogPos(70)).map(restored), Some(known));
         }
     }
 
@@ -216,7 +241,7 @@ mod tests {
         for number in [0, 1, 255, 256, 65_535, 1 << 24, u64::MAX - 2] {
             let tail = StreamTail { next: StreamPos(number), last: number.checked_sub(1).map(LogPos) };
             let streams = vec![(StreamId(7), tail), (StreamId(u128::MAX), StreamTail::default())];
-            let chunk = Chunk { from: LogPos(number), number: 3, is_last: true, streams };
+            let chunk = Chunk { from: LogPos(number), unseen: LogPos(number), number: 3, is_last: true, streams };
             assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
         }
     }

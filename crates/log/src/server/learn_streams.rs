@@ -18,7 +18,7 @@ use crate::client::{Client, ClientError, Entry, StreamEnd};
 use crate::limits;
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::sequencer::KnownStreams;
-use crate::sequencer::checkpoint::{self, Chunk};
+use crate::sequencer::checkpoint::{self, Chunk, Complete};
 use crate::stream::StreamTail;
 
 /// Positions of the first window. Each further one is twice as long.
@@ -46,7 +46,7 @@ pub(super) async fn learn(client: &Client, positions: Range<LogPos>) -> Result<L
     loop {
         let Some(&last) = heads.chunks.range(..below).next_back() else {
             if heads.low <= start {
-                return Ok(heads.learnt(Vec::new(), LogPos(0), start));
+                return Ok(heads.learnt(Complete::default(), LogPos(0), start));
             }
             heads.look_down_to(start.max(LogPos(heads.low.0.saturating_sub(window)))).await?;
             window *= 2;
@@ -58,8 +58,8 @@ pub(super) async fn learn(client: &Client, positions: Range<LogPos>) -> Result<L
         let Some(chunk) = chunk.filter(|chunk| chunk.is_last) else { continue };
         heads.look_down_to(start.max(chunk.from)).await?;
         let positions: Vec<LogPos> = heads.chunks.range(chunk.from..=last).copied().collect();
-        if let Some(tails) = checkpoint::complete(read_chunks(client, &positions).await?, chunk.from) {
-            return Ok(heads.learnt(tails, chunk.from, start));
+        if let Some(complete) = checkpoint::complete(read_chunks(client, &positions).await?, chunk.from) {
+            return Ok(heads.learnt(complete, chunk.from, start));
         }
         below = below.min(chunk.from);
     }
@@ -93,7 +93,8 @@ impl Heads<'_> {
     }
 
     /// What follows from these heads and a checkpoint that was begun at `from`; no position below `start` has a place any more.
-    fn learnt(self, mut tails: Vec<(StreamId, StreamTail)>, from: LogPos, start: LogPos) -> Learnt {
+    fn learnt(self, checkpoint: Complete, from: LogPos, start: LogPos) -> Learnt {
+        let Complete { mut tails, unseen } = checkpoint;
         let since = self.ends.iter().filter(|end| end.pos >= from);
         let before = tails.len();
         tails.extend(since.map(|end| {
@@ -102,6 +103,7 @@ impl Heads<'_> {
         }));
         let entries = (tails.len() - before) as u64;
         let mut known = KnownStreams::noted(tails);
+        known.note_unseen(unseen);
         if from < start {
             known.note_unseen(start);
         }

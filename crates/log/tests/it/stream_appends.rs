@@ -195,6 +195,7 @@ fn chunks_that_a_crash_left_go_when_the_next_checkpoint_is_whole() {
             for number in [0, 1, 0] {
                 let chunk = Chunk {
                     from: client.check().await.expect("it serves").tail,
+                    unseen: LogPos(0),
                     number,
                     is_last: false,
                     streams: Vec::new(),
@@ -231,6 +232,27 @@ fn streams_whose_entries_are_trimmed_go_on_above_what_they_were() {
         let other = Condition { snapshot: LogPos(4), reads: vec![key(B, 1)], writes: vec![] };
         assert!(matches!(client.append_if(&[A], old, entry(8)).await, Err(ClientError::Conflict { .. })));
         assert!(matches!(client.append_if(&[B], other, entry(8)).await, Err(ClientError::TooOld { .. })));
+    });
+}
+
+#[test]
+fn streams_whose_entries_are_trimmed_go_on_above_what_they_were_after_a_checkpoint_too() {
+    // The checkpoint has no such stream, and the next sequencer does not look below it.
+    run(async |env, dir| {
+        let options = LocalOptions { checkpoint_every: 3, ..options(dir.path(), 1) };
+        let (cluster, client) = start(&env, &LocalOptions { checkpoint_every: 100, ..options.clone() }).await;
+        let appends = (0..6).map(|number| client.append_to(&[A], entry(number))).collect();
+        let before = placed(&all(appends).await, 0);
+        client.trim_range(LogPos(0)..LogPos(6)).await.expect("trimmed");
+        drop((cluster, client));
+        let (cluster, client) = start(&env, &options).await;
+        let appends = (0..6).map(|number| client.append_to(&[B], entry(number))).collect();
+        all(appends).await;
+        until_trimmed(&env, &client, LogPos(0)).await;
+        drop((cluster, client));
+        let (_cluster, client) = start(&env, &options).await;
+        let after = client.append_to(&[A], entry(7)).await.expect("appended");
+        assert!(after.places[0].position.0 > before[5].0, "{after:?}");
     });
 }
 
