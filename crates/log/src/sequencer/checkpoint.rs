@@ -241,7 +241,8 @@ mod tests {
         for number in [0, 1, 255, 256, 65_535, 1 << 24, u64::MAX - 2] {
             let tail = StreamTail { next: StreamPos(number), last: number.checked_sub(1).map(LogPos) };
             let streams = vec![(StreamId(7), tail), (StreamId(u128::MAX), StreamTail::default())];
-            let chunk = Chunk { from: LogPos(number), unseen: LogPos(number), number: 3, is_last: true, streams };
+            let chunk =
+                Chunk { from: LogPos(number), unseen: LogPos(number), number: 3, is_last: true, streams };
             assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
         }
     }
