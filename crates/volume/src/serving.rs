@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ithaca_env::Env;
 use ithaca_env::net::{Conn, Listener, Writer};
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Count, Notify};
 use ithaca_env::task::{Ended, TaskHandle, race};
 
 /// How long a connection that ends waits for its client to take the last replies.
@@ -30,9 +30,8 @@ pub(crate) struct Front {
 pub(crate) struct Gate {
     pub(crate) env: Env,
     stopping: Cell<bool>,
-    connections: Cell<usize>,
-    /// Rings when one of the two above has changed.
-    changed: Notify,
+    stopped: Notify,
+    connections: Count,
 }
 
 impl Gate {
@@ -42,8 +41,8 @@ impl Gate {
         Rc::new(Self {
             env,
             stopping: Cell::new(false),
-            connections: Cell::new(0),
-            changed: Notify::default(),
+            stopped: Notify::default(),
+            connections: Count::default(),
         })
     }
 
@@ -53,7 +52,7 @@ impl Gate {
 
     /// Waits until the server stops.
     pub(crate) async fn stopping(&self) {
-        self.changed.until(|| self.stopping.get().then_some(())).await;
+        self.stopped.until(|| self.stopping.get().then_some(())).await;
     }
 
     /// Waits until what is under way of a connection that has ended is done; if the server stops meanwhile, not for long for a client
@@ -74,7 +73,7 @@ impl Gate {
 
     fn stop(&self) {
         self.stopping.set(true);
-        self.changed.ring();
+        self.stopped.ring();
     }
 }
 
@@ -105,7 +104,7 @@ impl Serving {
     pub(crate) async fn stop(self) {
         self.accepting.abort();
         self.gate.stop();
-        self.gate.changed.until(|| (self.gate.connections.get() == 0).then_some(())).await;
+        self.gate.connections.below(1).await;
     }
 }
 
@@ -130,7 +129,7 @@ async fn accept<F: Future<Output = ()> + 'static>(
                 tracing::warn!(%peer, limit = connections_max, "{name}: too many connections, one more is closed");
             }
             Ok(conn) => {
-                let open = Open::new(&gate);
+                let open = gate.connections.one_more();
                 let served = serve(conn);
                 gate.env.spawn(async move {
                     served.await;
@@ -142,24 +141,5 @@ async fn accept<F: Future<Output = ()> + 'static>(
                 gate.env.sleep(ACCEPT_AGAIN).await;
             }
         }
-    }
-}
-
-/// A connection that counts, until it is dropped.
-struct Open {
-    gate: Rc<Gate>,
-}
-
-impl Open {
-    fn new(gate: &Rc<Gate>) -> Self {
-        gate.connections.set(gate.connections.get() + 1);
-        Self { gate: Rc::clone(gate) }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.gate.connections.set(self.gate.connections.get() - 1);
-        self.gate.changed.ring();
     }
 }

@@ -1,7 +1,9 @@
 //! Ways for the tasks of one thread to wait for each other. Nothing here is `Send`.
 
+mod count;
 mod notify;
 pub mod oneshot;
 pub mod queue;
 
+pub use count::{Count, Counted};
 pub use notify::Notify;

@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::BytesMut;
 use ithaca_env::net::{Conn, Listener, Reader, Writer};
+use ithaca_env::sync::Count;
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
@@ -18,7 +19,7 @@ use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::relay::Relay;
-use super::reply::{ReplyRoute, UnderWay};
+use super::reply::ReplyRoute;
 use super::streams::{CheckpointOptions, StreamKeeper};
 use super::tasks::Tasks;
 use super::unit_shell::{Route, UnitShell};
@@ -261,7 +262,7 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
     let mut session = Session {
         node: Rc::clone(node),
         writer,
-        under_way: Rc::default(),
+        under_way: Count::default(),
         following: BTreeMap::new(),
         waits: Rc::default(),
         greeted: false,
@@ -275,7 +276,8 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
 struct Session {
     node: Rc<Node>,
     writer: Writer,
-    under_way: Rc<UnderWay>,
+    /// Requests that have no reply yet.
+    under_way: Count,
     following: BTreeMap<RequestId, Following>,
     /// Requests that wait for something to come.
     waits: Rc<Tasks>,

@@ -1,10 +1,7 @@
 //! Where a reply goes.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use ithaca_env::net::Writer;
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Count, Counted};
 
 use crate::pos::{Epoch, RequestId};
 use crate::unit::Found;
@@ -13,36 +10,21 @@ use crate::wire::{self, FLAG_PUSH, Head, Message, Refusal};
 /// Pieces of data up to this size are copied behind their head; larger ones are sent from where they lie.
 const GATHERED_MAX_BYTES: usize = 2048;
 
-/// Requests of one connection that have no reply yet.
-#[derive(Default)]
-pub(super) struct UnderWay {
-    count: Cell<usize>,
-    ended: Notify,
-}
-
-impl UnderWay {
-    /// Waits until fewer than `limit` are under way.
-    pub(super) async fn below(&self, limit: usize) {
-        self.ended.until(|| (self.count.get() < limit).then_some(())).await;
-    }
-}
-
 /// One request's way back. It is under way until this is dropped.
 pub(super) struct ReplyRoute {
     writer: Writer,
     request: RequestId,
     epoch: Epoch,
-    under_way: Rc<UnderWay>,
+    _under_way: Counted,
 }
 
 impl ReplyRoute {
-    pub(super) fn new(writer: &Writer, head: Head, under_way: &Rc<UnderWay>) -> Self {
-        under_way.count.set(under_way.count.get() + 1);
+    pub(super) fn new(writer: &Writer, head: Head, under_way: &Count) -> Self {
         Self {
             writer: writer.clone(),
             request: head.request,
             epoch: head.epoch,
-            under_way: Rc::clone(under_way),
+            _under_way: under_way.one_more(),
         }
     }
 
@@ -77,13 +59,6 @@ impl ReplyRoute {
         let head = Head::new(self.request, self.epoch);
         self.writer.push(|out| found.encode_stream_head(out, head, heads_only));
         send_data(&self.writer, found);
-    }
-}
-
-impl Drop for ReplyRoute {
-    fn drop(&mut self) {
-        self.under_way.count.set(self.under_way.count.get() - 1);
-        self.under_way.ended.ring();
     }
 }
 

@@ -1,13 +1,13 @@
 //! The server: a thin shell. One task takes requests from the kernel, each request has one that carries it out, and one looks whether
 //! threads with transactions live.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::fuse::{Channel, FuseError};
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Count, Notify};
 use ithaca_env::task::TaskHandle;
 
 use super::limits::{LOOK_EVERY, REQUESTS_MAX, WRITE_MAX_BYTES};
@@ -51,10 +51,10 @@ pub(super) struct Shared {
     tree: Tree,
     planted: Planted,
     pub(super) threads: RefCell<Threads<Rc<Tx>>>,
-    under_way: Cell<usize>,
+    under_way: Count,
     /// How it has ended, if it has.
     ended: RefCell<Option<Result<(), FuseError>>>,
-    /// Rings when one of the two above has changed, and when a thread has a transaction.
+    /// Rings when it has ended, and when a thread has a transaction.
     pub(super) changed: Notify,
 }
 
@@ -73,7 +73,7 @@ impl Server {
             channel,
             planted,
             threads: RefCell::default(),
-            under_way: Cell::new(0),
+            under_way: Count::default(),
             ended: RefCell::default(),
             changed: Notify::default(),
         });
@@ -91,7 +91,7 @@ impl Server {
     /// nobody uses the volume; nothing was flushed for that.
     pub async fn stop(self) {
         self.tasks.iter().for_each(TaskHandle::abort);
-        self.shared.changed.until(|| (self.shared.under_way.get() == 0).then_some(())).await;
+        self.shared.under_way.below(1).await;
         *self.shared.threads.borrow_mut() = Threads::default();
     }
 }
@@ -99,25 +99,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.tasks.iter().for_each(TaskHandle::abort);
-    }
-}
-
-/// A request that counts, until it is dropped.
-struct UnderWay {
-    shared: Rc<Shared>,
-}
-
-impl UnderWay {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.under_way.set(shared.under_way.get() + 1);
-        Self { shared: Rc::clone(shared) }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.shared.under_way.set(self.shared.under_way.get() - 1);
-        self.shared.changed.ring();
     }
 }
 
@@ -131,7 +112,7 @@ impl Shared {
     /// Errors: the channel is of no use any more.
     async fn take_until_unmounted(self: &Rc<Self>) -> Result<(), FuseError> {
         loop {
-            self.changed.until(|| (self.under_way.get() < REQUESTS_MAX).then_some(())).await;
+            self.under_way.below(REQUESTS_MAX).await;
             let Some(message) = self.channel.receive().await? else { return Ok(()) };
             let Some((head, operation)) = wire::decode(&message) else {
                 tracing::warn!(bytes = message.len(), "fuse: a request that is none is left out");
@@ -140,9 +121,8 @@ impl Shared {
             if operation == Operation::Told {
                 continue;
             }
-            let under_way = UnderWay::new(self);
+            let (shared, under_way) = (Rc::clone(self), self.under_way.one_more());
             self.env.spawn(async move {
-                let shared = &under_way.shared;
                 let answer = shared.carry_out(&head, operation).await;
                 let bytes = reply::head(head.unique, &answer);
                 let mut pieces: Vec<&[u8]> = vec![&bytes];
@@ -150,6 +130,7 @@ impl Shared {
                 if let Err(error) = shared.channel.send(&pieces) {
                     tracing::warn!("fuse: {error}");
                 }
+                drop(under_way);
             });
         }
     }
