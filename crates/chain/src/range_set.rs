@@ -157,24 +157,20 @@ impl FromIterator<Range<u64>> for RangeSet {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
+    use ithaca_env::sim::Random;
 
-    /// A small generator, so that the model test needs no dependency.
-    fn next(state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *state >> 33
-    }
+    use super::*;
 
     #[test]
     fn it_agrees_with_a_plain_set_of_numbers() {
-        let mut state = 7;
+        let mut random = Random::new(7);
         for _ in 0..200 {
             let (mut ranges, mut plain) = (RangeSet::new(), BTreeSet::new());
             for _ in 0..40 {
-                let start = next(&mut state) % 60;
-                let range = start..start + next(&mut state) % 8;
+                let start = random.below(60);
+                let range = start..start + random.below(8);
                 let before = plain.len() as u64;
-                if next(&mut state).is_multiple_of(4) {
+                if random.below(4) == 0 {
                     plain.retain(|member| !range.contains(member));
                     assert_eq!(ranges.remove(range), before - plain.len() as u64);
                 } else {

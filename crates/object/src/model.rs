@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use ithaca_env::sim::Random;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
@@ -24,17 +25,6 @@ const OBJECTS: u64 = 2;
 const KEYS: u64 = 3;
 const CLIENTS: u64 = 3;
 const STEPS: u64 = 400;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
 
 fn stream(object: u64) -> StreamId {
     StreamId(u128::from(300 + object))
@@ -171,7 +161,7 @@ impl World {
             unknown: None,
         };
         Self {
-            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            random: Random::new(seed),
             log: Log::default(),
             clients: (0..CLIENTS).map(client).collect(),
             planted,

@@ -179,6 +179,8 @@ fn stream_of(streams: &[StreamId], number: u8) -> Result<StreamId, DecodeError> 
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::sim::Random;
+
     use super::*;
 
     fn sample() -> Record {
@@ -244,12 +246,9 @@ mod tests {
 
     #[test]
     fn bytes_that_nobody_has_made_do_not_panic_either() {
-        let mut state = 1u64;
+        let mut random = Random::new(1);
         for _ in 0..20_000 {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 56) as u8
-            };
+            let mut next = || random.next_u64() as u8;
             let len = usize::from(next());
             let body: Vec<u8> =
                 (0..len).map(|at| if at < 8 || next() > 128 { next() } else { at as u8 % 3 }).collect();

@@ -179,6 +179,8 @@ fn head_at(blob: &[u8], at: u32) -> HeadView<'_> {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::sim::Random;
+
     use super::*;
     use crate::format::encode_run_head;
     use crate::run::{Run, RunKind, Table};
@@ -203,22 +205,21 @@ mod tests {
     fn runs_are_found_in_whatever_order_they_came() {
         let mut index = SegmentIndex::default();
         let mut keys = std::collections::BTreeMap::new();
-        let mut random = 1_u64;
+        let mut random = Random::new(1);
         for step in 0..3000_u64 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // The log's own, those of a cleaner, and keys of no order; now and then one that was overtaken.
             let first = match step % 4 {
                 0 => 1_000_000 + step * 10,
                 1 => step * 10 - if step % 12 == 1 && step > 40 { 35 } else { 0 },
-                _ => 2_000_000 + random % 50_000 * 10,
+                _ => 2_000_000 + random.below(50_000) * 10,
             };
             if keys.contains_key(&first) {
                 continue;
             }
-            let count = 1 + random % 5;
+            let count = 1 + random.below(5);
             add(&mut index, first, count as usize);
             keys.insert(first, first + count);
-            for from in [first, first + count - 1, first + count, random % 2_600_000] {
+            for from in [first, first + count - 1, first + count, random.below(2_600_000)] {
                 check(&index, &keys, from);
             }
         }

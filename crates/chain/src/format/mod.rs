@@ -129,19 +129,18 @@ pub(crate) mod testing {
 
     /// Gives `decode` noise with a valid-looking beginning; it must only not panic.
     pub(crate) fn noise_does_not_panic<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Option<T>) {
-        let mut state = 1_u64;
+        let mut random = ithaca_env::sim::Random::new(1);
         for round in 0..2000 {
             let mut noise = bytes.to_vec();
             for byte in noise.iter_mut().skip(round % 128) {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                *byte = (state >> 56) as u8;
+                *byte = random.next_u64() as u8;
             }
             // With a good checksum, so that the checks behind it are reached.
             if noise.len() > 8 {
                 super::seal_record(&mut noise);
             }
             let _ = decode(&noise);
-            noise.truncate((state >> 40) as usize % (bytes.len() + 1));
+            noise.truncate(random.below(bytes.len() as u64 + 1) as usize);
             let _ = decode(&noise);
         }
     }

@@ -2,22 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use ithaca_env::sim::Random;
+
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{BatchNo, ClientId, Epoch, LogPos, RequestNo, StreamId, StreamPos};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
 use crate::wire::{BatchHead, Grant, GroupGrant, Refusal, TokenGroup};
-
-/// A small generator, so that the tests need no dependency and repeat exactly.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// Where the sequencer under test begins.
 const START: u64 = 100;
@@ -109,30 +101,30 @@ impl Model {
 }
 
 /// A few groups, drawn at random.
-fn draw(dice: &mut Dice, next: u64) -> Vec<TokenGroup> {
-    let key = |dice: &mut Dice, stream: StreamId| {
-        let part = dice.below(5);
+fn draw(random: &mut Random, next: u64) -> Vec<TokenGroup> {
+    let key = |random: &mut Random, stream: StreamId| {
+        let part = random.below(5);
         ConflictKey { stream, key: if part == 0 { KeyHash::ALL } else { KeyHash(part) } }
     };
-    let group = |dice: &mut Dice| {
-        let first = dice.below(5);
+    let group = |random: &mut Random| {
+        let first = random.below(5);
         let streams: Vec<StreamId> =
-            (0..dice.below(3)).map(|nth| StreamId(((first + nth) % 5).into())).collect();
-        let condition = (dice.below(3) > 0).then(|| {
-            let reads = (0..dice.below(3)).map(|_| {
-                let stream = StreamId(dice.below(6).into());
-                key(dice, stream)
+            (0..random.below(3)).map(|nth| StreamId(((first + nth) % 5).into())).collect();
+        let condition = (random.below(3) > 0).then(|| {
+            let reads = (0..random.below(3)).map(|_| {
+                let stream = StreamId(random.below(6).into());
+                key(random, stream)
             });
             let reads = reads.collect();
-            let writes = streams.iter().filter(|_| dice.below(4) > 0).copied().collect::<Vec<_>>();
-            let writes = writes.into_iter().map(|stream| key(dice, stream)).collect();
-            Condition { snapshot: LogPos((next + 1).saturating_sub(dice.below(30))), reads, writes }
+            let writes = streams.iter().filter(|_| random.below(4) > 0).copied().collect::<Vec<_>>();
+            let writes = writes.into_iter().map(|stream| key(random, stream)).collect();
+            Condition { snapshot: LogPos((next + 1).saturating_sub(random.below(30))), reads, writes }
         });
         let is_blind = condition.as_ref().is_none_or(|it: &Condition| it.reads.is_empty());
-        let count = if is_blind { 1 + dice.below(3) as u32 } else { 1 };
+        let count = if is_blind { 1 + random.below(3) as u32 } else { 1 };
         TokenGroup { count, streams, condition }
     };
-    (0..1 + dice.below(4)).map(|_| group(dice)).collect()
+    (0..1 + random.below(4)).map(|_| group(random)).collect()
 }
 
 /// Asks a sequencer that remembers `writes` writes for groups, and the model whether the answers are right. How many
@@ -141,9 +133,9 @@ fn run(planted: Planted, seed: u64, writes: usize) -> Result<usize, String> {
     let mut model = Model::new();
     let mut sequencer = Sequencer::start_planted(Epoch(1), LogPos(START), planted).remembering_writes(writes);
     sequencer.learn_streams(KnownStreams::of(model.tails.clone()));
-    let (mut dice, mut too_old) = (Dice(seed), 0);
+    let (mut random, mut too_old) = (Random::new(seed), 0);
     for _ in 0..60 {
-        let groups = draw(&mut dice, model.next);
+        let groups = draw(&mut random, model.next);
         let first = LogPos(model.next);
         let grant = sequencer.grant_groups(Epoch(1), &groups).map_err(|refusal| refusal.to_string())?;
         if grant.first != first || grant.groups.len() != groups.len() {

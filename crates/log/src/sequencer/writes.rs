@@ -139,6 +139,8 @@ impl Writes {
 mod tests {
     use std::collections::{BTreeMap, VecDeque};
 
+    use ithaca_env::sim::Random;
+
     use super::*;
     use crate::pos::StreamId;
     use crate::stream::KeyHash;
@@ -149,10 +151,9 @@ mod tests {
         for max in [1, 2, 7, 100, 1000] {
             let mut writes = Writes::new(max);
             let (mut last, mut noted) = (BTreeMap::new(), VecDeque::new());
-            let mut state = 1u64;
+            let mut random = Random::new(1);
             for pos in 0..5000 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let (part, stream) = ((state >> 33) % 300, u128::from((state >> 50) % 3));
+                let (part, stream) = (random.below(300), u128::from(random.below(3)));
                 let key = ConflictKey { stream: StreamId(stream), key: KeyHash(part) };
                 let write = Write { key, pos: LogPos(pos) };
                 let oldest = if noted.len() == max { noted.pop_front() } else { None };

@@ -2,49 +2,42 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ithaca_env::sim::Random;
+
 use super::*;
 use crate::entry::{StreamGroup, StreamPlace};
 use crate::pos::{Addr, ClientId, LogPos, RequestNo, StreamPos};
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// A run's meta with groups that begin before it, end behind it, or leave some of it out; spread over `stride` stripes.
-fn meta(dice: &mut Dice, addrs: &AddrRange) -> EntryMeta {
-    let place = |dice: &mut Dice| {
-        let stream = StreamId(300 + u128::from(dice.below(3)) + (u128::from(dice.below(2)) << 64));
+fn meta(random: &mut Random, addrs: &AddrRange) -> EntryMeta {
+    let place = |random: &mut Random| {
+        let stream = StreamId(300 + u128::from(random.below(3)) + (u128::from(random.below(2)) << 64));
         StreamPlace { stream, position: StreamPos(0), previous: None }
     };
-    let group = |dice: &mut Dice| {
-        let mut places: Vec<StreamPlace> = (0..dice.below(3)).map(|_| place(dice)).collect();
+    let group = |random: &mut Random| {
+        let mut places: Vec<StreamPlace> = (0..random.below(3)).map(|_| place(random)).collect();
         places.sort_by_key(|place| place.stream);
         places.dedup_by_key(|place| place.stream);
-        StreamGroup { count: 1 + dice.below(60) as u32, places }
+        StreamGroup { count: 1 + random.below(60) as u32, places }
     };
-    let groups: Vec<StreamGroup> = (0..1 + dice.below(4)).map(|_| group(dice)).collect();
-    let stride = 1 + dice.below(3) as u16;
-    let (anchor, request) = (Addr(addrs.start.0 + dice.below(20)), RequestNo(1000 + dice.below(50)));
-    let groups_from = RequestNo(990 + dice.below(40));
+    let groups: Vec<StreamGroup> = (0..1 + random.below(4)).map(|_| group(random)).collect();
+    let stride = 1 + random.below(3) as u16;
+    let (anchor, request) = (Addr(addrs.start.0 + random.below(20)), RequestNo(1000 + random.below(50)));
+    let groups_from = RequestNo(990 + random.below(40));
     EntryMeta { stride, groups_from, groups, ..EntryMeta::new(ClientId(1), anchor, request) }
 }
 
 #[test]
 fn a_block_finds_what_every_record_says_whatever_the_order_it_was_looked_at_in() {
-    let mut dice = Dice(1);
+    let mut random = Random::new(1);
     for _ in 0..40 {
         let mut index = StreamIndex::new(1 << 20);
         let mut model: BTreeMap<u64, BTreeSet<StreamId>> = BTreeMap::new();
         let (mut runs, mut next) = (Vec::new(), 0);
         while next < 3 * limits::STREAM_BLOCK_COUNT {
-            let addrs = AddrRange::from(next..next + 1 + dice.below(200));
-            next = addrs.end.0 + dice.below(2) * dice.below(100);
-            let meta = (dice.below(5) > 0).then(|| meta(&mut dice, &addrs));
+            let addrs = AddrRange::from(next..next + 1 + random.below(200));
+            next = addrs.end.0 + random.below(2) * random.below(100);
+            let meta = (random.below(5) > 0).then(|| meta(&mut random, &addrs));
             for addr in addrs.numbers() {
                 let places = meta.as_ref().map_or(Vec::new(), |it| it.places_at(Addr(addr), LogPos(addr)));
                 model.insert(addr, places.iter().map(|place| place.stream).collect());
@@ -53,20 +46,20 @@ fn a_block_finds_what_every_record_says_whatever_the_order_it_was_looked_at_in()
         }
         let mut noted = BTreeSet::new();
         for _ in 0..3 * runs.len() {
-            let (addrs, meta) = &runs[dice.below(runs.len() as u64) as usize];
+            let (addrs, meta) = &runs[random.below(runs.len() as u64) as usize];
             // Now and then a part of it only, and parts of it again.
-            let start = addrs.start.0 + dice.below(addrs.count());
-            let part = AddrRange::from(start..start + 1 + dice.below(addrs.end.0 - start));
+            let start = addrs.start.0 + random.below(addrs.count());
+            let part = AddrRange::from(start..start + 1 + random.below(addrs.end.0 - start));
             for addr in [part.start.0, part.end.0 - 1] {
                 index.block(addr).borrow_mut().note(part, meta.as_ref());
                 index.settle(addr);
             }
             noted.extend(part.numbers());
-            if dice.below(20) == 0 {
-                check(&mut index, &model, &noted, &mut dice);
+            if random.below(20) == 0 {
+                check(&mut index, &model, &noted, &mut random);
             }
         }
-        check(&mut index, &model, &noted, &mut dice);
+        check(&mut index, &model, &noted, &mut random);
     }
 }
 
@@ -74,16 +67,16 @@ fn check(
     index: &mut StreamIndex,
     model: &BTreeMap<u64, BTreeSet<StreamId>>,
     noted: &BTreeSet<u64>,
-    dice: &mut Dice,
+    random: &mut Random,
 ) {
-    let start = dice.below(3 * limits::STREAM_BLOCK_COUNT);
+    let start = random.below(3 * limits::STREAM_BLOCK_COUNT);
     let block = index.block(start);
-    let end = (start + 1 + dice.below(900)).min(block.borrow().range().end.0);
+    let end = (start + 1 + random.below(900)).min(block.borrow().range().end.0);
     let addrs = AddrRange::from(start..end);
     let unknown: BTreeSet<u64> =
         block.borrow().unknown(addrs).iter().flat_map(|range| range.numbers()).collect();
     assert!(addrs.numbers().all(|addr| unknown.contains(&addr) != noted.contains(&addr)), "{addrs}");
-    let stream = StreamId(300 + u128::from(dice.below(3)) + (u128::from(dice.below(2)) << 64));
+    let stream = StreamId(300 + u128::from(random.below(3)) + (u128::from(random.below(2)) << 64));
     for stream in [Some(stream), None] {
         let found = block.borrow_mut().find(stream, addrs);
         assert!(found.windows(2).all(|two| two[0].end < two[1].start), "{found:?}");

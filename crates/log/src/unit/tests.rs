@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use super::*;
 use crate::wire::Refusal;
 use ithaca_chain::{RunKind, Table};
+use ithaca_env::sim::Random;
 
 /// The extent that a seal asks about and that is shown, where the script names none.
 const EXTENT: &str = "0..1000";
@@ -296,26 +297,20 @@ fn planted_faults_of_what_is_committed_show() {
     check(PlantedBug::TrimShownEarly, trimmed, "complete: 0..1\n");
 }
 
-/// A small generator, so that the test needs no dependency and repeats exactly.
-fn next(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
-}
-
 #[test]
 fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
     // What a model of single addresses says must be what ranges say, whatever overlaps, is turned down or restarts.
-    let mut dice = 3;
+    let mut random = Random::new(3);
     for _ in 0..300 {
         let mut bench = Bench::new(UnitOptions::default());
         let (mut model, mut last): (Vec<u8>, u64) = (vec![0; 64], 0);
         for _ in 0..60 {
-            let start = next(&mut dice, 50);
-            let end = start + 1 + next(&mut dice, 8);
+            let start = random.below(50);
+            let end = start + 1 + random.below(8);
             let range = start as usize..end as usize;
             let epoch = bench.unit.floor().0 + 1;
             let letters = vec!["x"; range.len()].join(",");
-            let (line, mark) = match next(&mut dice, 6) {
+            let (line, mark) = match random.below(6) {
                 0 | 1 => (format!("write q1 e{epoch} @{start} {letters}"), 1),
                 2 => (format!("fill q1 e{epoch} {start}..{end}"), 1),
                 3 => (format!("trim q1 e{epoch} {start}..{end}"), 2),
@@ -323,7 +318,7 @@ fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
                 _ => ("restart".to_owned(), 0),
             };
             let out = bench.run(&line);
-            if out.contains("persist") && next(&mut dice, 10) == 0 {
+            if out.contains("persist") && random.below(10) == 0 {
                 bench.run("not-taken");
                 continue;
             }

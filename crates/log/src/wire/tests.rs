@@ -2,22 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::{Run, RunKind, Table};
+use ithaca_env::sim::Random;
 
 use super::*;
 use crate::entry::{EntryMeta, StreamGroup, StreamPlace};
 use crate::limits;
 use crate::pos::*;
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
-
-/// A small generator, so that the tests need no dependency and repeat exactly.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-}
 
 /// A frame of a test: its name in the golden file, its head, its message as it is encoded, its data.
 struct Sample {
@@ -443,20 +434,20 @@ fn a_flipped_bit_in_header_or_body_never_passes() {
 
 #[test]
 fn a_body_that_is_cut_or_damaged_under_a_right_checksum_is_refused_or_decoded_never_a_panic() {
-    let mut dice = Dice(1);
+    let mut random = Random::new(1);
     let samples: Vec<Sample> = samples();
     for round in 0..20_000 {
         let sample = &samples[round % samples.len()];
         let mut buf = sample.bytes.clone();
         let mut frame = next_frame(&mut buf).expect("a frame").expect("whole");
         let mut body = frame.body.to_vec();
-        match dice.next() % 3 {
-            0 => body.truncate(dice.next() as usize % (body.len() + 1)),
-            1 => body.extend_from_slice(&dice.next().to_le_bytes()),
+        match random.next_u64() % 3 {
+            0 => body.truncate(random.next_u64() as usize % (body.len() + 1)),
+            1 => body.extend_from_slice(&random.next_u64().to_le_bytes()),
             _ if body.is_empty() => {}
             _ => {
-                let at = dice.next() as usize % body.len();
-                body[at] = dice.next() as u8;
+                let at = random.next_u64() as usize % body.len();
+                body[at] = random.next_u64() as u8;
             }
         }
         let same = body == frame.body;
@@ -470,12 +461,12 @@ fn a_body_that_is_cut_or_damaged_under_a_right_checksum_is_refused_or_decoded_ne
 
 #[test]
 fn random_bytes_never_panic_and_are_never_kept_without_bound() {
-    let mut dice = Dice(2);
+    let mut random = Random::new(2);
     for _ in 0..20_000 {
-        let len = dice.next() as usize % 96;
-        let mut bytes: BytesMut = (0..len).map(|_| dice.next() as u8).collect();
+        let len = random.next_u64() as usize % 96;
+        let mut bytes: BytesMut = (0..len).map(|_| random.next_u64() as u8).collect();
         // Small lengths, so that some frames are whole.
-        if len >= 16 && dice.next().is_multiple_of(2) {
+        if len >= 16 && random.next_u64().is_multiple_of(2) {
             bytes[0..4].copy_from_slice(&((len - 16) as u32 / 2).to_le_bytes());
             bytes[12..16].copy_from_slice(&((len - 16) as u32 / 4).to_le_bytes());
         }

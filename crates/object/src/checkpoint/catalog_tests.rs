@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ithaca_env::sim::Random;
 use ithaca_log::pos::LogPos;
 
 use super::Hold;
@@ -12,17 +13,6 @@ use crate::planted::{Planted, PlantedBug};
 
 const MAKERS: u64 = 3;
 const STEPS: u64 = 600;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
 
 /// A checkpoint that is being made.
 #[derive(Clone, Debug)]
@@ -60,7 +50,7 @@ impl World {
         let mut catalog = Catalog::default();
         catalog.plant(planted);
         Self {
-            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            random: Random::new(seed),
             catalog,
             tail: 1,
             calls: 0,

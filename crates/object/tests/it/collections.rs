@@ -2,16 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ithaca_env::sim::Random;
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Counter, List, Map, MultiMap, Queue, Register, Set, SortedMap, Stack};
 
 use crate::worlds::run;
-
-/// Numbers that look random and are the same each time.
-fn random(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
-}
 
 #[test]
 fn maps_sets_and_multimaps_are_what_those_in_memory_are_now_and_before() {
@@ -22,10 +17,10 @@ fn maps_sets_and_multimaps_are_what_those_in_memory_are_now_and_before() {
         let multi = MultiMap::<u64, u64>::open(&program, "multi").expect("opened");
         let (mut in_map, mut in_set) = (BTreeMap::new(), BTreeSet::new());
         let mut in_multi: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-        let (mut seed, mut moments) = (7, Vec::new());
+        let (mut random, mut moments) = (Random::new(7), Vec::new());
         for step in 0..150 {
-            let (key, value) = (random(&mut seed, 5), random(&mut seed, 9));
-            if random(&mut seed, 3) > 0 {
+            let (key, value) = (random.below(5), random.below(9));
+            if random.below(3) > 0 {
                 assert_eq!(map.put(key, value).await, Ok(in_map.insert(key, value)));
                 assert_eq!(set.insert(value).await, Ok(in_set.insert(value)));
                 assert_eq!(
@@ -82,10 +77,10 @@ fn lists_queues_and_stacks_are_what_those_in_memory_are_now_and_before() {
         let queue = Queue::<u64>::open(&program, "list").expect("opened");
         let stack = Stack::<u64>::open(&program, "list").expect("opened");
         let mut model: VecDeque<u64> = VecDeque::new();
-        let (mut seed, mut moments) = (11, Vec::new());
+        let (mut random, mut moments) = (Random::new(11), Vec::new());
         for step in 0..150 {
-            let at = random(&mut seed, 6) as usize;
-            match random(&mut seed, 7) {
+            let at = random.below(6) as usize;
+            match random.below(7) {
                 0 | 1 => {
                     list.push(step).await.expect("pushed");
                     model.push_back(step);

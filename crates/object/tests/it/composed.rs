@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use ithaca_env::sim::Random;
 use ithaca_env::task::gather;
 use ithaca_log::pos::StreamId;
 use ithaca_object::composed::{HashedMap, TreeMap};
@@ -13,12 +14,6 @@ use crate::worlds::run;
 
 type Hashed = HashedMap<u64, String>;
 type Tree = TreeMap<u64, String>;
-
-/// Numbers that look random and are the same each time.
-fn random(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
-}
 
 fn pairs(model: &BTreeMap<u64, String>) -> Vec<(u64, String)> {
     model.iter().map(|(key, value)| (*key, value.clone())).collect()
@@ -31,11 +26,11 @@ fn composed_maps_are_what_one_in_memory_is_now_and_before() {
         let program = world.program().await;
         let hashed = Hashed::open_with(&program, "hashed", 2).expect("opened");
         let tree = Tree::open(&program, "tree").expect("opened");
-        let (mut model, mut moments, mut seed) = (BTreeMap::new(), Vec::new(), 5);
+        let (mut model, mut moments, mut random) = (BTreeMap::new(), Vec::new(), Random::new(5));
         assert_eq!((hashed.len().await, tree.len().await), (Ok(0), Ok(0)));
         for step in 0..1400u64 {
-            let (key, value) = (random(&mut seed, 1500), step.to_string());
-            if random(&mut seed, 8) == 0 {
+            let (key, value) = (random.below(1500), step.to_string());
+            if random.below(8) == 0 {
                 let before = model.remove(&key);
                 assert_eq!(hashed.remove(key).await, Ok(before.clone()));
                 assert_eq!(tree.remove(key).await, Ok(before));
