@@ -87,7 +87,7 @@ async fn open(
 }
 
 fn position(entry: &Entry, stream: StreamId) -> Option<StreamPos> {
-    entry.streams.iter().find(|place| place.stream == stream).map(|place| place.position)
+    entry.place_in(stream).map(|place| place.position)
 }
 
 fn print(name: &str, stream: StreamId, entry: &Entry, line: bool, out: &mut Output) -> Result<(), Failure> {

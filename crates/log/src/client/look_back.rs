@@ -48,8 +48,10 @@ impl Client {
             };
             let Some(entry) = entry else { break };
             positions.push(entry.pos);
-            let place = entry.streams.iter().find(|place| place.stream == stream);
-            at = place.and_then(|place| place.previous).filter(|&previous| previous < entry.pos);
+            at = entry
+                .place_in(stream)
+                .and_then(|place| place.previous)
+                .filter(|&previous| previous < entry.pos);
         }
         Ok(positions)
     }

@@ -13,7 +13,7 @@ use super::view::View;
 use super::{CallError, Inner};
 use crate::entry::{EntryMeta, StreamPlace};
 use crate::limits;
-use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId, StreamId};
 use crate::wire::{Kind, MessageError, Read, ReceivedRuns, RunRef, StateRef, table_entries};
 
 /// Bytes that one piece of a range asks each unit for.
@@ -50,6 +50,11 @@ impl Entry {
     /// What a position holds that was trimmed.
     pub(super) fn trimmed(pos: LogPos) -> Self {
         Self { pos, kind: EntryKind::Trimmed, streams: Vec::new(), data: Bytes::new() }
+    }
+
+    /// Its place in `stream`, if it belongs to it.
+    pub fn place_in(&self, stream: StreamId) -> Option<StreamPlace> {
+        self.streams.iter().copied().find(|place| place.stream == stream)
     }
 }
 

@@ -87,7 +87,7 @@ impl Client {
         let last = tails.streams.first().filter(|tail| position < tail.next).and_then(|tail| tail.last);
         let Some(last) = last else { return Ok(None) };
         let found = self.search_stream(stream, last, |at| at <= position).await?;
-        let is_it = |entry: &Entry| place_in(entry, stream).is_some_and(|place| place.position == position);
+        let is_it = |entry: &Entry| data_place(entry, stream).is_some_and(|place| place.position == position);
         Ok(found.filter(is_it))
     }
 
@@ -119,7 +119,7 @@ impl Client {
         let mut look_at = below;
         while low < below {
             match self.last_before(stream, look_at).await? {
-                Some(entry) if place_in(&entry, stream).is_some_and(|place| is_in(place.position)) => {
+                Some(entry) if data_place(&entry, stream).is_some_and(|place| is_in(place.position)) => {
                     found = Some(entry);
                     low = look_at;
                 }
@@ -211,7 +211,7 @@ impl StreamReader {
         self.next = positions.last().map_or(self.next, |last| LogPos(last.0 + 1));
         // One that was trimmed since is none any more.
         let stream = self.stream;
-        self.ready.extend(entries.into_iter().filter(|entry| place_in(entry, stream).is_some()));
+        self.ready.extend(entries.into_iter().filter(|entry| data_place(entry, stream).is_some()));
         Ok(())
     }
 
@@ -272,7 +272,8 @@ impl StreamReader {
                 None => self.inner.last_before(self.stream, self.synced..pos).await?,
             };
             let Some(entry) = entry.filter(|entry| entry.pos >= self.synced) else { break };
-            at = place_in(&entry, self.stream).and_then(|place| place.previous).filter(|at| *at < entry.pos);
+            at =
+                data_place(&entry, self.stream).and_then(|place| place.previous).filter(|at| *at < entry.pos);
             // What is kept follows each other up to the end.
             room = room.saturating_sub(entry.data.len());
             walked.push(if room > 0 { Found::Kept(entry) } else { Found::At(entry.pos) });
@@ -282,8 +283,7 @@ impl StreamReader {
     }
 }
 
-/// The place of an entry in a stream, if it has one there.
-fn place_in(entry: &Entry, stream: StreamId) -> Option<crate::entry::StreamPlace> {
-    let is_data = entry.kind == EntryKind::Data;
-    entry.streams.iter().copied().find(|place| is_data && place.stream == stream)
+/// The place of an entry in a stream, if it is data and has one there.
+fn data_place(entry: &Entry, stream: StreamId) -> Option<crate::entry::StreamPlace> {
+    entry.place_in(stream).filter(|_| entry.kind == EntryKind::Data)
 }

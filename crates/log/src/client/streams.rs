@@ -59,7 +59,7 @@ impl Asked {
     /// Whether an entry is one of those.
     fn is_met(self, entry: &Entry) -> bool {
         match self.wanted {
-            Wanted::Stream(stream) => entry.streams.iter().any(|place| place.stream == stream),
+            Wanted::Stream(stream) => entry.place_in(stream).is_some(),
             Wanted::EveryStream => !entry.streams.is_empty(),
         }
     }

@@ -82,9 +82,14 @@ impl Catalog {
         &self.stored
     }
 
-    /// The newest checkpoint that reflects nothing at or above `limit`.
-    pub fn newest_upto(&self, limit: LogPos) -> Option<(LogPos, &Stored)> {
-        self.stored.range(..=limit.0).next_back().map(|(upto, stored)| (LogPos(*upto), stored))
+    /// The newest checkpoint, and the position that every lower one of the log is reflected of.
+    pub fn newest(&self) -> Option<(LogPos, &Stored)> {
+        self.stored.last_key_value().map(|(upto, stored)| (LogPos(*upto), stored))
+    }
+
+    /// Nothing below this position needs to be read for the newest state.
+    fn covered(&self) -> LogPos {
+        self.newest().map_or(self.forgotten(), |(upto, _)| upto)
     }
 
     /// What was begun last.
@@ -114,8 +119,7 @@ impl Catalog {
 
     /// Whether a chunk is of a checkpoint that is not here and never will be.
     pub fn is_torn(&self, id: u64, upto: LogPos) -> bool {
-        let newest = self.stored.last_key_value().map_or(self.forgotten, |(upto, _)| *upto);
-        upto.0 <= newest && self.stored.values().all(|stored| stored.id != id)
+        upto <= self.covered() && self.stored.values().all(|stored| stored.id != id)
     }
 
     fn change(&mut self, mut change: Change, undo: &mut Vec<Change>) {
@@ -203,7 +207,7 @@ impl Mutator<Catalog> for Begin {
     }
 
     fn apply(self, catalog: &mut Catalog, _: LogPos, undo: &mut Vec<Change>) -> bool {
-        let newest = catalog.stored.last_key_value().map(|(_, stored)| (stored.count, stored.bytes));
+        let newest = catalog.newest().map(|(_, stored)| (stored.count, stored.bytes));
         let (count, bytes) = newest.unwrap_or_default();
         let (count, bytes) = (count.max(catalog.begun.count), bytes.max(catalog.begun.bytes));
         let is_due = self.begun.count >= count.saturating_add(self.calls)
@@ -236,8 +240,7 @@ impl Mutator<Catalog> for Store {
     }
 
     fn apply(self, catalog: &mut Catalog, _: LogPos, undo: &mut Vec<Change>) -> bool {
-        let newest = catalog.stored.last_key_value().map_or(catalog.forgotten, |(upto, _)| *upto);
-        if self.upto <= newest && !catalog.planted.is(PlantedBug::LateCheckpointTaken) {
+        if self.upto <= catalog.covered().0 && !catalog.planted.is(PlantedBug::LateCheckpointTaken) {
             return false;
         }
         catalog.change(Change::Stored(self.upto, Some(self.stored)), undo);

@@ -157,7 +157,7 @@ impl World {
     }
 
     fn sweep(&mut self, from: u64, to: u64) -> u64 {
-        let newest = self.catalog.newest_upto(LogPos(u64::MAX)).map_or(0, |(upto, _)| upto.0);
+        let newest = self.catalog.newest().map_or(0, |(upto, _)| upto.0);
         let mut lowest = to;
         let range: Vec<(u64, Piece)> =
             self.pieces.range(from.min(to)..to).map(|(pos, piece)| (*pos, *piece)).collect();

@@ -3,7 +3,7 @@
 //! ```text
 //!   object's stream     ●──●──●──●──●──●──●──●──●──●──►      what is below a checkpoint can be forgotten
 //!                                   ▲ upto
-//!   stream of chunks        p0 p1 p2 directory                the state, in pieces of bounded length
+//!   stream of chunks        c0 c1 c2 directory                the state, in pieces of bounded length
 //!   stream of the catalog  begin          store   forget     a small object: which checkpoints there are
 //! ```
 //!

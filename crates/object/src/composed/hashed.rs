@@ -94,7 +94,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         let shape = self.buckets.change(change).await?;
         // Whoever only writes does not read the bucket, but for this, now and then.
         if self.buckets.moment.is_none()
-            && let Ok(bucket) = self.buckets.child(&shape.name_of(shape.bucket_of(&Key::of(&key))))
+            && let Ok(bucket) = self.child(&shape, &key)
         {
             bucket.stale(LOOK_EVERY).read(Vec::new, |_| ()).await.ok();
         }
@@ -166,11 +166,16 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         if shape.buckets == 0 {
             return Ok(None);
         }
-        let bucket = self.buckets.child(&shape.name_of(shape.bucket_of(&Key::of(key))))?;
+        let bucket = self.child(&shape, key)?;
         Ok(Some((shape, moment.of(&bucket))))
     }
 
-    /// The same; the map gets its shape with its first change.
+    /// The bucket of a key of a map of that shape, as of now.
+    fn child(&self, shape: &Shape, key: &K) -> Result<Handle<MapState<K, V>>, ObjectError> {
+        self.buckets.child(&shape.name_of(shape.bucket_of(&Key::of(key))))
+    }
+
+    /// The bucket of a key to change it; the map gets its shape with its first change.
     async fn bucket_to_change(
         &self,
         moment: &Moment,
@@ -183,7 +188,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         let known = self.shape(moment).await?;
         let shape = Shape { seed: stream as u64, first: self.first, buckets: self.first, ..known };
         moment.of(&self.shape).send(SetShape { shape }).await?;
-        let bucket = self.buckets.child(&shape.name_of(shape.bucket_of(&Key::of(key))))?;
+        let bucket = self.child(&shape, key)?;
         Ok((shape, moment.of(&bucket)))
     }
 
@@ -193,7 +198,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         if self.buckets.moment.is_some() || shape.buckets >= limits::BUCKETS_MAX_COUNT {
             return;
         }
-        let Ok(bucket) = self.buckets.child(&shape.name_of(shape.bucket_of(&Key::of(key)))) else { return };
+        let Ok(bucket) = self.child(shape, key) else { return };
         let Ok(len) = bucket.in_memory(|map| map.entries().len()) else { return };
         if len <= self.split_at.get() {
             return;

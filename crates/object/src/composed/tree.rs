@@ -157,7 +157,12 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     }
 
     fn node(&self, moment: &Moment, number: u64) -> Result<Handle<Node<K, V>>, ObjectError> {
-        Ok(moment.of(&self.nodes.child(&format!("node {number:x}"))?))
+        Ok(moment.of(&self.child(number)?))
+    }
+
+    /// The node of a number, as of now.
+    fn child(&self, number: u64) -> Result<Handle<Node<K, V>>, ObjectError> {
+        self.nodes.child(&format!("node {number:x}"))
     }
 
     /// Goes down to the leaf of a key and looks at it. What is read conflicts with other changes of the same key, and with what changes
@@ -193,7 +198,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         if self.nodes.moment.is_some() {
             return;
         }
-        let Ok(node) = self.nodes.child(&format!("node {leaf:x}")) else { return };
+        let Ok(node) = self.child(leaf) else { return };
         if node.in_memory(Node::size).is_ok_and(|size| size > limits::NODE_SPLIT_COUNT) {
             let split = async |moment: &Moment| self.split(moment, key).await;
             // It conflicts with whoever changes the leaf meanwhile.

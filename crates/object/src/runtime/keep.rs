@@ -158,9 +158,7 @@ impl<O: Object> Slot<O> {
     pub(super) async fn make(self: &Rc<Self>, policy: Option<Policy>) -> Result<LogPos, ObjectError> {
         let catalog = self.catalog()?;
         let catalog = catalog.ok_or_else(|| ObjectError::NoCheckpoints { object: self.name.clone() })?;
-        let newest = |catalog: &Catalog| {
-            catalog.newest_upto(LogPos(u64::MAX)).map(|(upto, stored)| (upto, stored.clone()))
-        };
+        let newest = |catalog: &Catalog| catalog.newest().map(|(upto, stored)| (upto, stored.clone()));
         let newest = Self::look(&catalog, newest).await?;
         if let Some((upto, stored)) = &newest {
             self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
@@ -246,9 +244,7 @@ impl<O: Object> Slot<O> {
         }
         let client = &self.runtime.client;
         let Some(last) = client.last_before(self.stream, earliest).await? else { return Ok(()) };
-        let Some(place) = last.streams.iter().find(|place| place.stream == self.stream) else {
-            return Ok(());
-        };
+        let Some(place) = last.place_in(self.stream) else { return Ok(()) };
         assert!(last.pos < earliest, "position {} is not forgotten: {earliest} is the earliest", last.pos);
         Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
     }
@@ -311,7 +307,7 @@ impl<O: Object> Slot<O> {
                 .collect();
             let (torn, open) = Self::look(catalog, |catalog| {
                 let torn = all.iter().filter(|(_, of)| catalog.is_torn(of.id, of.upto));
-                let newest = catalog.newest_upto(LogPos(u64::MAX)).map_or(LogPos(0), |(upto, _)| upto);
+                let newest = catalog.newest().map_or(LogPos(0), |(upto, _)| upto);
                 let open = all.iter().filter(|(_, of)| of.upto > newest).map(|(pos, _)| *pos).min();
                 (torn.map(|(pos, _)| *pos).collect::<Vec<_>>(), open)
             })

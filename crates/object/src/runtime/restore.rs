@@ -173,7 +173,7 @@ impl<O: Object> Slot<O> {
         }
         // Whoever trims the log itself says nothing to its streams; what comes next tells what was granted before it.
         let first = client.check().await?.first;
-        let next = match part.entries.first().and_then(|entry| self.place(entry)) {
+        let next = match part.entries.first().and_then(|entry| entry.place_in(self.stream)) {
             Some(place) => Some((place.position, place.previous)),
             None if part.upto < to => None,
             None => {
@@ -193,15 +193,11 @@ impl<O: Object> Slot<O> {
         }
     }
 
-    fn place(&self, entry: &Entry) -> Option<ithaca_log::entry::StreamPlace> {
-        entry.streams.iter().copied().find(|place| place.stream == self.stream)
-    }
-
     /// Whether its entries follow each other from `since` on, and nothing was trimmed behind them.
     fn is_whole(&self, part: &StreamPart, since: LogPos) -> bool {
         let mut before = None;
         for entry in &part.entries {
-            let Some(place) = self.place(entry) else { return false };
+            let Some(place) = entry.place_in(self.stream) else { return false };
             let follows = match before {
                 None => place.previous.is_none_or(|previous| previous < since),
                 Some(_) => place.previous == before,
