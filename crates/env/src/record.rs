@@ -37,7 +37,17 @@ pub enum RecordError {
 
 /// A record with this magic and version, its body appended by `encode_body`.
 pub fn encode(magic: [u8; 4], version: u16, encode_body: impl FnOnce(&mut BytesMut)) -> Bytes {
-    let mut out = BytesMut::new();
+    encode_sized(magic, version, 0, encode_body)
+}
+
+/// The same in memory that has room for a body of `body_bytes` from the beginning.
+pub fn encode_sized(
+    magic: [u8; 4],
+    version: u16,
+    body_bytes: usize,
+    encode_body: impl FnOnce(&mut BytesMut),
+) -> Bytes {
+    let mut out = BytesMut::with_capacity(ENVELOPE_BYTES + body_bytes);
     out.put_slice(&magic);
     out.put_u16_le(version);
     out.put_u16_le(0);

@@ -73,9 +73,9 @@ impl Future for AppendTo {
     }
 }
 
-/// The streams that an entry is appended to, and on what that depends.
+/// The streams that an entry is appended to, and on what that depends. It keeps to the limits.
 #[derive(Debug, Default)]
-pub(super) struct Aim {
+pub struct Aim {
     pub(super) streams: Vec<StreamId>,
     pub(super) condition: Option<Condition>,
 }
@@ -85,7 +85,7 @@ pub(super) struct Queued {
     pub(super) entry: Bytes,
     pub(super) table: TableEntry,
     /// `None` if it is appended to no stream.
-    pub(super) aim: Option<Box<Aim>>,
+    pub(super) aim: Option<Rc<Aim>>,
     /// Its place in the order of the calls.
     order: u64,
     /// Given to it with the batch that it is in. One that is to take another position gets another number: under the old one it
@@ -131,7 +131,7 @@ pub(super) fn append(inner: &Rc<Inner>, entry: Bytes) -> Append {
 }
 
 /// The same, to streams. What is wrong with them must have been told before.
-pub(super) fn append_to(inner: &Rc<Inner>, aim: Option<Box<Aim>>, entry: Bytes) -> AppendTo {
+pub(super) fn append_to(inner: &Rc<Inner>, aim: Option<Rc<Aim>>, entry: Bytes) -> AppendTo {
     let (sender, result) = oneshot::channel();
     let limit = inner.write_limits.get().entry_bytes;
     if entry.len() > limit {

@@ -1,6 +1,7 @@
 //! Appending to streams, and where they end.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use bytes::Bytes;
 
@@ -29,7 +30,7 @@ impl Client {
     ///
     /// Errors: those of [`Client::append`], and `Streams`.
     pub fn append_to(&self, streams: &[StreamId], entry: Bytes) -> AppendTo {
-        self.append_aimed(Aim { streams: streams.to_vec(), condition: None }, entry)
+        self.append_where(Aim::new(streams.to_vec(), None), entry)
     }
 
     /// The same, if nothing that `condition` reads was written at or above its snapshot, up to the position that the entry
@@ -38,16 +39,23 @@ impl Client {
     ///
     /// Errors: those of [`Client::append_to`]; `Conflict`; `TooOld`.
     pub fn append_if(&self, streams: &[StreamId], condition: Condition, entry: Bytes) -> AppendTo {
-        self.append_aimed(Aim { streams: streams.to_vec(), condition: Some(condition) }, entry)
+        self.append_where(Aim::new(streams.to_vec(), Some(condition)), entry)
     }
 
-    fn append_aimed(&self, aim: Aim, entry: Bytes) -> AppendTo {
-        match check(&aim) {
+    /// The same by an aim that the caller keeps, to try again by: nothing of it is copied.
+    ///
+    /// Errors: those of [`Client::append_if`] but for `Streams`.
+    pub fn append_aimed(&self, aim: &Rc<Aim>, entry: Bytes) -> AppendTo {
+        append::append_to(&self.inner, Some(Rc::clone(aim)), entry)
+    }
+
+    fn append_where(&self, aim: Result<Aim, StreamsError>, entry: Bytes) -> AppendTo {
+        match aim {
             Err(error) => append::refused(error.into()),
-            Ok(()) if aim.streams.is_empty() && aim.condition.is_none() => {
+            Ok(aim) if aim.streams.is_empty() && aim.condition.is_none() => {
                 append::append_to(&self.inner, None, entry)
             }
-            Ok(()) => append::append_to(&self.inner, Some(Box::new(aim)), entry),
+            Ok(aim) => append::append_to(&self.inner, Some(Rc::new(aim)), entry),
         }
     }
 
@@ -92,6 +100,30 @@ impl Client {
             next = part.upto;
         }
         Ok(names.into_iter().collect())
+    }
+}
+
+impl Aim {
+    /// These streams (at most [`limits::STREAMS_MAX_COUNT`](crate::limits::STREAMS_MAX_COUNT), all different), on this condition.
+    pub fn new(streams: Vec<StreamId>, condition: Option<Condition>) -> Result<Self, StreamsError> {
+        let aim = Self { streams, condition };
+        check(&aim).map(|()| aim)
+    }
+
+    /// The streams.
+    pub fn streams(&self) -> &[StreamId] {
+        &self.streams
+    }
+
+    /// The snapshot of the condition; 0 if there is none.
+    pub fn snapshot(&self) -> LogPos {
+        self.condition.as_ref().map_or(LogPos(0), |condition| condition.snapshot)
+    }
+
+    /// The same streams and the same condition at another snapshot.
+    pub fn at(&self, snapshot: LogPos) -> Self {
+        let condition = self.condition.clone().map(|condition| Condition { snapshot, ..condition });
+        Self { streams: self.streams.clone(), condition }
     }
 }
 

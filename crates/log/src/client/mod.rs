@@ -41,7 +41,7 @@ use ithaca_env::sync::Notify;
 use ithaca_env::task::gather;
 use ithaca_env::{Env, Time};
 
-pub use append::{Append, AppendTo, Placed};
+pub use append::{Aim, Append, AppendTo, Placed};
 pub use append_to::StreamTails;
 pub use connection::{CallError, Connection, Identity};
 pub use error::{ClientError, ErrorClass, Phase, StreamsError};
