@@ -10,12 +10,32 @@ use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object, digest_of, digest_of_values};
 
 /// A value and the log position of the record that put it there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placed<V> {
     /// The value.
     pub value: V,
     /// Where in the log it was put.
     pub pos: u64,
+    /// The digest of the key and the value, 0 until somebody asks for it: what goes is not looked at again.
+    #[serde(skip)]
+    digest: u64,
+}
+
+impl<V: PartialEq> PartialEq for Placed<V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value && self.pos == other.pos
+    }
+}
+
+impl<V: Eq> Eq for Placed<V> {}
+
+impl<V: Value> Placed<V> {
+    fn digest<K: Name>(&mut self, key: &K) -> u64 {
+        if self.digest == 0 {
+            self.digest = digest_of_entry(key, &self.value);
+        }
+        self.digest
+    }
 }
 
 /// The state of a map.
@@ -45,16 +65,16 @@ impl<K: Name, V: Value> MapState<K, V> {
     }
 
     /// Gives `key` another value, or none, and returns the one that it had.
-    fn set(&mut self, key: &K, value: Option<Placed<V>>) -> Option<Placed<V>> {
-        if let Some(value) = &value {
-            self.digest ^= digest_of_entry(key, &value.value);
+    fn set(&mut self, key: &K, mut value: Option<Placed<V>>) -> Option<Placed<V>> {
+        if let Some(value) = &mut value {
+            self.digest ^= value.digest(key);
         }
-        let before = match value {
+        let mut before = match value {
             Some(value) => self.entries.insert(key.clone(), value),
             None => self.entries.remove(key),
         };
-        if let Some(before) = &before {
-            self.digest ^= digest_of_entry(key, &before.value);
+        if let Some(before) = &mut before {
+            self.digest ^= before.digest(key);
         }
         before
     }
@@ -107,7 +127,7 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Put<K, V> {
     }
 
     fn apply(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
-        map.change(self.key, Some(Placed { value: self.value, pos: pos.0 }), undo)
+        map.change(self.key, Some(Placed { value: self.value, pos: pos.0, digest: 0 }), undo)
     }
 }
 
@@ -154,6 +174,26 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Clear {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_map_has_the_digest_of_what_it_holds_wherever_that_came_from() {
+        // A value of a checkpoint was never asked for its digest when it goes.
+        let put = |map: &mut MapState<u64, u64>, key, value, pos| {
+            Put { key, value }.apply(map, LogPos(pos), &mut Vec::new());
+        };
+        let mut map = MapState::default();
+        (0..9).for_each(|key| put(&mut map, key, 10 * key, key));
+        let bytes = rmp_serde::to_vec_named(&map).expect("it encodes");
+        let mut restored: MapState<u64, u64> = rmp_serde::from_slice(&bytes).expect("it decodes");
+        for map in [&mut map, &mut restored] {
+            (0..5).for_each(|key| put(map, key, 7, 20 + key));
+            Remove { key: 8 }.apply(map, LogPos(30), &mut Vec::<Slot<u64, u64>>::new());
+        }
+        let mut fresh = MapState::default();
+        (0..8).for_each(|key| put(&mut fresh, key, if key < 5 { 7 } else { 10 * key }, 40));
+        assert_eq!((map.digest(), restored.digest()), (fresh.digest(), fresh.digest()));
+        assert_eq!(map.entries(), restored.entries());
+    }
 
     #[test]
     fn an_entry_has_the_digest_of_its_bytes() {
