@@ -3,7 +3,7 @@
 //! A client that does not know what became of a transaction tries it again under the same id. Whether a record is the first
 //! of its id is decided by the records before it in the stream and by nothing else, so every view decides alike.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,26 @@ use crate::record::TxId;
 struct Client {
     /// It tries nothing below this again.
     settled: u64,
-    /// What was applied from there on.
-    applied: BTreeSet<u64>,
-    /// The number of its last record among all.
+    /// What was applied from there on, in ascending order.
+    applied: VecDeque<u64>,
+    /// The number, among all records, of the first of its latest ones in a row.
     last: u64,
+}
+
+impl Client {
+    /// Notes a request. False if it was noted before.
+    fn note(&mut self, request: u64) -> bool {
+        let at = match self.applied.back() {
+            Some(&last) if last >= request => self.applied.partition_point(|&noted| noted < request),
+            // Most come in their order.
+            _ => self.applied.len(),
+        };
+        let is_new = self.applied.get(at) != Some(&request);
+        if is_new {
+            self.applied.insert(at, request);
+        }
+        is_new
+    }
 }
 
 /// The requests that were applied, of as many clients as are remembered.
@@ -35,14 +51,18 @@ impl Requests {
     pub(crate) fn note(&mut self, id: TxId, settled: u64) -> bool {
         self.records += 1;
         let client = self.clients.entry(id.client).or_default();
-        if id.request < client.settled || !client.applied.insert(id.request) {
+        if id.request < client.settled || !client.note(id.request) {
             return false;
         }
         if settled > client.settled {
             client.settled = settled;
-            while client.applied.first().is_some_and(|&request| request < settled) {
-                client.applied.pop_first();
+            while client.applied.front().is_some_and(|&request| request < settled) {
+                client.applied.pop_front();
             }
+        }
+        // The order stays as it is while the latest one goes on.
+        if self.by_last.last_key_value() == Some((&client.last, &id.client)) {
+            return true;
         }
         self.by_last.remove(&client.last);
         client.last = self.records;
