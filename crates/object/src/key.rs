@@ -1,6 +1,7 @@
 //! Conflict keys: which part of an object a call reads or writes.
 
 use std::cmp::Ordering;
+use std::ops::Deref;
 
 use bytes::Bytes;
 use ithaca_log::stream::KeyHash;
@@ -105,13 +106,49 @@ impl std::fmt::Display for Key {
     }
 }
 
+/// Some parts of an object. One, as most calls have, takes no memory of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Parts {
+    /// None.
+    #[default]
+    None,
+    /// One.
+    One(Key),
+    /// Any number.
+    Many(Vec<Key>),
+}
+
+impl Deref for Parts {
+    type Target = [Key];
+
+    fn deref(&self) -> &[Key] {
+        match self {
+            Self::None => &[],
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Many(keys) => keys,
+        }
+    }
+}
+
+impl From<Key> for Parts {
+    fn from(key: Key) -> Self {
+        Self::One(key)
+    }
+}
+
+impl From<Vec<Key>> for Parts {
+    fn from(keys: Vec<Key>) -> Self {
+        Self::Many(keys)
+    }
+}
+
 /// What a call of a mutator depends on and what it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// What its result depends on, or what it does. Nothing, if it does the same whatever the state is and gives no result.
-    pub reads: Vec<Key>,
+    pub reads: Parts,
     /// What it changes. Nothing means: anything.
-    pub writes: Vec<Key>,
+    pub writes: Parts,
     /// Whether it may come before or after another such change of the same parts with the same state in the end: an
     /// addition, say. Transactions of one snapshot each do not conflict by such changes alone.
     pub commutes: bool,
@@ -120,12 +157,12 @@ pub struct Keys {
 impl Keys {
     /// Of a call that reads and writes one part.
     pub fn updates(key: Key) -> Self {
-        Self { reads: vec![key.clone()], writes: vec![key], commutes: false }
+        Self { reads: key.clone().into(), writes: key.into(), commutes: false }
     }
 
     /// Of a call that writes one part without a look at it.
     pub fn writes(key: Key) -> Self {
-        Self { reads: Vec::new(), writes: vec![key], commutes: false }
+        Self { reads: Parts::None, writes: key.into(), commutes: false }
     }
 
     /// Of a call that reads and changes the whole.

@@ -12,7 +12,7 @@ use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
 use crate::collections::{MapState, Put, Remove};
-use crate::key::{Key, Keys};
+use crate::key::{Key, Keys, Parts};
 use crate::object::{call_of, keys_of};
 use crate::planted::{Planted, PlantedBug};
 use crate::record::{Call, Record, TxId};
@@ -315,7 +315,7 @@ impl World {
         let (call, keys) = put_call(object, key, value);
         let running = self.clients[client].running.as_mut().expect("it runs");
         running.own.insert((object, key), value);
-        running.tx.add(call, Keys { reads: Vec::new(), ..keys }).map_err(|error| error.to_string())
+        running.tx.add(call, Keys { reads: Parts::None, ..keys }).map_err(|error| error.to_string())
     }
 
     fn commit(&mut self, client: usize) -> Result<(), String> {

@@ -16,6 +16,7 @@
 //! snapshot. Whatever it returns belongs to the caller.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
@@ -219,15 +220,40 @@ pub fn keys_of<O: Object>(call: &Call) -> Result<Keys, CallError> {
     Method::<O>::find(&call.method)?.keys(&call.arguments)
 }
 
-/// Bytes of arguments that need no more than one piece of memory to be encoded.
-const ARGUMENTS_USUAL_BYTES: usize = 1024;
+/// Bytes of memory that are kept for the next arguments to be encoded.
+const SCRATCH_MAX_BYTES: usize = 64 << 10;
+
+thread_local! {
+    /// Where arguments are encoded before it is known how many bytes they have.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// The call of a mutator on the object of `stream`.
 pub fn call_of<O: Object, M: Mutator<O>>(stream: StreamId, mutator: &M) -> Result<Call, CallError> {
-    let mut arguments = Vec::with_capacity(ARGUMENTS_USUAL_BYTES);
-    rmp_serde::encode::write_named(&mut arguments, mutator)
-        .map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })?;
-    Ok(Call { stream, method: Bytes::from_static(M::NAME.as_bytes()), arguments: arguments.into() })
+    encoded::<O, M, _>(mutator, |arguments| Call {
+        arguments: Bytes::copy_from_slice(arguments),
+        ..empty_call::<O, M>(stream)
+    })
+}
+
+/// The call of a mutator of `M` without its arguments.
+pub(crate) fn empty_call<O: Object, M: Mutator<O>>(stream: StreamId) -> Call {
+    Call { stream, method: Bytes::from_static(M::NAME.as_bytes()), arguments: Bytes::new() }
+}
+
+/// What `take` makes of the encoded arguments.
+pub(crate) fn encoded<O: Object, M: Mutator<O>, T>(
+    mutator: &M,
+    take: impl FnOnce(&[u8]) -> T,
+) -> Result<T, CallError> {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let written = rmp_serde::encode::write_named(&mut scratch, mutator);
+    let taken = written.map(|()| take(&scratch));
+    if scratch.capacity() <= SCRATCH_MAX_BYTES {
+        SCRATCH.set(scratch);
+    }
+    taken.map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })
 }
 
 fn decode<O: Object, M: Mutator<O>>(arguments: &[u8]) -> Result<M, CallError> {

@@ -16,8 +16,14 @@ pub const MAGIC: [u8; 4] = *b"ITob";
 /// The newest version that is read, and the one that is written.
 pub const VERSION: u16 = 1;
 
-/// Bytes of a record around its streams, checks and calls.
-const HEAD_BYTES: usize = 32;
+/// Bytes of a record's body before its streams.
+const HEAD_BYTES: usize = 28;
+/// Bytes of a stream, of a check, and of a call around its name and arguments.
+const STREAM_BYTES: usize = 16;
+const CHECK_BYTES: usize = 17;
+const CALL_BYTES: usize = 6;
+/// Bytes of the checksum, the last of a record.
+const CHECKSUM_BYTES: usize = 4;
 
 /// A transaction, by its client and that client's own number for it. The same transaction has the same number each time it
 /// is tried.
@@ -89,15 +95,48 @@ impl Record {
 
     /// Its bytes. Panics if it is over a limit; whoever gathers calls keeps to them.
     pub fn encode(&self) -> Bytes {
+        self.encode_with(|nth| &self.calls[nth].arguments)
+    }
+
+    /// Its bytes, whose memory names and arguments go on to share. Panics as [`Record::encode`].
+    pub(crate) fn into_encoded(mut self) -> (Self, Bytes) {
+        let entry = self.encode();
+        let mut end = entry.len() - CHECKSUM_BYTES;
+        for call in self.calls.iter_mut().rev() {
+            let start = end - call.arguments.len();
+            call.arguments = entry.slice(start..end);
+            end = start - call.method.len() - CALL_BYTES;
+        }
+        (self, entry)
+    }
+
+    /// A record of one call, of arguments that lie somewhere else: they are copied once, to where they stay.
+    pub(crate) fn of_call(
+        id: TxId,
+        settled: u64,
+        check: Option<Check>,
+        call: Call,
+        arguments: &[u8],
+    ) -> (Self, Bytes) {
+        let mut record = Self { id, settled, checks: check.into_iter().collect(), calls: vec![call] };
+        let entry = record.encode_with(|_| arguments);
+        let end = entry.len() - CHECKSUM_BYTES;
+        record.calls[0].arguments = entry.slice(end - arguments.len()..end);
+        (record, entry)
+    }
+
+    /// Its bytes, with the arguments of each call taken from `arguments`.
+    fn encode_with<'a>(&self, arguments: impl Fn(usize) -> &'a [u8]) -> Bytes {
         let streams = self.streams();
         assert!(streams.len() <= limits::OBJECTS_MAX_COUNT, "{} objects", streams.len());
         assert!(self.calls.len() <= limits::CALLS_MAX_COUNT, "{} calls", self.calls.len());
         let number = |stream: StreamId| streams.iter().position(|known| *known == stream);
         let checks: Vec<(usize, &Check)> =
             self.checks.iter().filter_map(|check| Some((number(check.stream)?, check))).collect();
-        let bytes: usize = self.calls.iter().map(|call| call.method.len() + call.arguments.len() + 8).sum();
-        record::encode(MAGIC, VERSION, |out: &mut BytesMut| {
-            out.reserve(HEAD_BYTES + 16 * streams.len() + 17 * checks.len() + bytes);
+        let of_call = |(nth, call): (usize, &Call)| CALL_BYTES + call.method.len() + arguments(nth).len();
+        let bytes: usize = self.calls.iter().enumerate().map(of_call).sum();
+        let body_bytes = HEAD_BYTES + STREAM_BYTES * streams.len() + CHECK_BYTES * checks.len() + bytes;
+        record::encode_sized(MAGIC, VERSION, body_bytes, |out: &mut BytesMut| {
             out.put_u64_le(self.id.client);
             out.put_u64_le(self.id.request);
             out.put_u64_le(self.settled);
@@ -110,12 +149,12 @@ impl Record {
                 out.put_u64_le(check.pos.0);
                 out.put_u64_le(check.digest);
             }
-            for call in &self.calls {
+            for (nth, call) in self.calls.iter().enumerate() {
                 assert!(call.method.len() <= limits::METHOD_MAX_BYTES, "a name of {}", call.method.len());
                 out.put_u8(number(call.stream).unwrap_or_default() as u8);
                 out.put_u8(call.method.len() as u8);
                 out.put_slice(&call.method);
-                out.counted(&call.arguments);
+                out.counted(arguments(nth));
             }
         })
     }
@@ -222,6 +261,21 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt");
         let head = "A record of an object, in hexadecimal. docs/format/object.md explains it.\n\nrecord\n";
         ithaca_env::real::golden::check(path, &format!("{head}{lines}"));
+    }
+
+    #[test]
+    fn calls_of_an_encoded_record_are_the_same_in_its_own_memory() {
+        // Views take a record from memory that others read from the log.
+        let (record, entry) = sample().into_encoded();
+        assert_eq!((&record, Record::decode(&entry)), (&sample(), Ok(sample())));
+        let lies_in = |call: &Call| entry.as_ptr_range().contains(&call.arguments.as_ptr());
+        assert!(record.calls.iter().all(lies_in));
+        let Record { id, settled, checks, calls } = sample();
+        let call = calls[1].clone();
+        let one = Record { id, settled, checks: checks.clone(), calls: vec![call.clone()] };
+        let empty = Call { arguments: Bytes::new(), ..call.clone() };
+        let (record, entry) = Record::of_call(id, settled, checks.first().copied(), empty, &call.arguments);
+        assert_eq!((&record, &entry), (&one, &one.encode()));
     }
 
     #[test]

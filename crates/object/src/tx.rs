@@ -7,6 +7,7 @@
 //!
 //! Pure: it does no input or output. (Wei 5.3.3; keys instead of whole objects are ours: docs/papers.md)
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ithaca_log::pos::{LogPos, StreamId};
@@ -73,6 +74,9 @@ pub struct Conflict {
     pub by: Option<TxId>,
 }
 
+/// With fewer reads there is nothing to gain by putting them in order.
+const READS_ORDERED_COUNT: usize = 64;
+
 /// A key of an object.
 type Named = (StreamId, Key);
 
@@ -81,10 +85,11 @@ type Named = (StreamId, Key);
 pub struct Transaction {
     snapshot: LogPos,
     isolation: Isolation,
-    reads: BTreeSet<Named>,
+    /// Each once, as far as they were put in order.
+    reads: Vec<Named>,
     calls: Vec<Call>,
-    /// The keys of each call.
-    keys: Vec<Keys>,
+    /// The object and the keys of each call.
+    keys: Vec<(StreamId, Keys)>,
     bytes: usize,
     /// The objects that it changes, in the order of their first calls.
     streams: Vec<StreamId>,
@@ -99,7 +104,7 @@ impl Transaction {
         Self {
             snapshot,
             isolation,
-            reads: BTreeSet::new(),
+            reads: Vec::new(),
             calls: Vec::new(),
             keys: Vec::new(),
             bytes: 0,
@@ -126,6 +131,11 @@ impl Transaction {
 
     /// Notes that it has read these parts of an object.
     pub fn note_reads(&mut self, stream: StreamId, keys: &[Key]) {
+        if self.reads.len() >= READS_ORDERED_COUNT && self.reads.len() == self.reads.capacity() {
+            // What is read again and again takes no more memory.
+            self.reads.sort_unstable();
+            self.reads.dedup();
+        }
         self.reads.extend(keys.iter().map(|key| (stream, key.clone())));
     }
 
@@ -146,8 +156,8 @@ impl Transaction {
         }
         self.bytes = bytes;
         self.note_reads(call.stream, &keys.reads);
+        self.keys.push((call.stream, keys));
         self.calls.push(call);
-        self.keys.push(keys);
         Ok(())
     }
 
@@ -180,16 +190,29 @@ impl Transaction {
     /// What to ask of the log: the entry's streams, its calls, and its condition. Panics if it wrote nothing or a nested
     /// transaction is open.
     pub fn commit(&self) -> Commit {
+        let (streams, calls) = (self.streams.clone(), self.calls.clone());
+        Commit { streams, condition: self.condition(), calls }
+    }
+
+    /// The same of one that takes no further call.
+    pub(crate) fn end(&mut self) -> Commit {
+        let condition = self.condition();
+        Commit {
+            streams: std::mem::take(&mut self.streams),
+            condition,
+            calls: std::mem::take(&mut self.calls),
+        }
+    }
+
+    fn condition(&self) -> Condition {
         assert!(!self.calls.is_empty(), "a transaction that wrote nothing needs no entry");
         assert!(self.nested.is_empty(), "a transaction inside is open");
-        let streams = self.streams.clone();
-        let checked = self.checked();
-        let condition = Condition {
+        let hashed = |(stream, key): &Named| ConflictKey { stream: *stream, key: key.hash() };
+        Condition {
             snapshot: self.snapshot,
-            reads: condensed(checked.into_iter().map(|(stream, key)| (stream, key.hash()))),
-            writes: condensed(self.writes().map(|(stream, key)| (stream, key.hash()))),
-        };
-        Commit { streams, condition, calls: self.calls.clone() }
+            reads: condensed(self.checked().iter().map(hashed)),
+            writes: condensed(self.writes(|_| true).map(|named| hashed(&named))),
+        }
     }
 
     /// Looks at a record at or above the snapshot, in place of the sequencer, which remembers only so much: whether one of its calls
@@ -222,19 +245,20 @@ impl Transaction {
                     .iter()
                     .any(|other| other.hash() == KeyHash::ALL || other.hash() == key.hash())
         };
-        self.checked().into_iter().find(|(of, key)| *of == stream && is_written(key)).map(|(_, key)| key)
+        let checked = self.checked();
+        checked.iter().find(|(of, key)| *of == stream && is_written(key)).map(|(_, key)| key.clone())
     }
 
     /// Objects that the commit depends on.
     pub fn depends_on(&self) -> Vec<StreamId> {
-        let streams: BTreeSet<StreamId> = self.checked().into_iter().map(|(stream, _)| stream).collect();
+        let streams: BTreeSet<StreamId> = self.checked().iter().map(|(stream, _)| *stream).collect();
         streams.into_iter().collect()
     }
 
     /// The name of a key that the sequencer named.
     pub fn name_of(&self, key: ConflictKey) -> Key {
         let named = |(stream, known): &Named| *stream == key.stream && known.hash() == key.key;
-        self.checked().into_iter().find(named).map_or_else(Key::all, |(_, key)| key)
+        self.checked().iter().find(|known| named(known)).map_or_else(Key::all, |(_, key)| key.clone())
     }
 
     /// Goes on at a newer snapshot, at which everything that it has read is still the same.
@@ -243,49 +267,78 @@ impl Transaction {
         self.snapshot = snapshot;
     }
 
-    fn writes(&self) -> impl Iterator<Item = Named> {
-        self.calls.iter().zip(&self.keys).flat_map(|(call, keys)| {
+    /// What those of its calls write that `is_meant`.
+    fn writes(&self, is_meant: impl Fn(&Keys) -> bool) -> impl Iterator<Item = Named> {
+        self.keys.iter().filter(move |(_, keys)| is_meant(keys)).flat_map(|(stream, keys)| {
             let all = if keys.writes.is_empty() { Some(Key::all()) } else { None };
-            keys.writes.iter().cloned().chain(all).map(|key| (call.stream, key))
+            keys.writes.iter().cloned().chain(all).map(|key| (*stream, key))
         })
     }
 
     /// What must not have been written since the snapshot.
-    fn checked(&self) -> BTreeSet<Named> {
+    fn checked(&self) -> Cow<'_, [Named]> {
         let is_off = |bug| self.planted.is(bug);
         match self.isolation {
-            Isolation::Strict if is_off(PlantedBug::ReadsNotChecked) => BTreeSet::new(),
-            Isolation::Strict => self.reads.clone(),
-            Isolation::Snapshot if is_off(PlantedBug::WritesNotChecked) => BTreeSet::new(),
-            Isolation::Snapshot => {
-                let calls = self.calls.iter().zip(&self.keys).filter(|(_, keys)| !keys.commutes);
-                calls
-                    .flat_map(|(call, keys)| {
-                        let all = if keys.writes.is_empty() { Some(Key::all()) } else { None };
-                        keys.writes.iter().cloned().chain(all).map(|key| (call.stream, key))
-                    })
-                    .collect()
-            }
+            Isolation::Strict if is_off(PlantedBug::ReadsNotChecked) => Cow::default(),
+            Isolation::Strict => Cow::Borrowed(&self.reads),
+            Isolation::Snapshot if is_off(PlantedBug::WritesNotChecked) => Cow::default(),
+            Isolation::Snapshot => self.writes(|keys| !keys.commutes).collect(),
         }
     }
 }
 
 /// Each key once. Of an object with many of them the whole is named instead, which makes more conflicts and never fewer.
-pub(crate) fn condensed(keys: impl Iterator<Item = (StreamId, KeyHash)>) -> Vec<ConflictKey> {
-    let mut keys = keys.peekable();
-    let first = keys.next();
-    if let (Some((stream, key)), None) = (first, keys.peek()) {
-        return vec![ConflictKey { stream, key }];
+pub(crate) fn condensed(keys: impl Iterator<Item = ConflictKey>) -> Vec<ConflictKey> {
+    let mut keys: Vec<ConflictKey> = keys.collect();
+    if keys.len() < 2 {
+        return keys;
     }
-    let keys: BTreeSet<(StreamId, KeyHash)> = first.into_iter().chain(keys).collect();
-    let mut condensed: Vec<ConflictKey> = Vec::new();
-    let mut rest = keys.into_iter().peekable();
-    while let Some(&(stream, _)) = rest.peek() {
-        let of_one: Vec<KeyHash> =
-            std::iter::from_fn(|| rest.next_if(|(of, _)| *of == stream)).map(|(_, key)| key).collect();
-        let is_whole = of_one.len() > limits::KEYS_MAX_COUNT || of_one.contains(&KeyHash::ALL);
-        let named = if is_whole { vec![KeyHash::ALL] } else { of_one };
-        condensed.extend(named.into_iter().map(|key| ConflictKey { stream, key }));
+    keys.sort_unstable();
+    keys.dedup();
+    let is_whole = |keys: &[ConflictKey]| {
+        keys.len() > limits::KEYS_MAX_COUNT || keys.last().is_some_and(|last| last.key == KeyHash::ALL)
+    };
+    let of_one = |one: &ConflictKey, other: &ConflictKey| one.stream == other.stream;
+    if !keys.chunk_by(of_one).any(is_whole) {
+        return keys;
     }
-    condensed
+    let named = |keys: &[ConflictKey]| match is_whole(keys) {
+        true => vec![ConflictKey { key: KeyHash::ALL, ..keys[0] }],
+        false => keys.to_vec(),
+    };
+    keys.chunk_by(of_one).flat_map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_object_with_many_keys_the_whole_is_named_and_of_others_each_key() {
+        // A key that is left out is a conflict that nobody sees.
+        let key = |stream, key| ConflictKey { stream: StreamId(stream), key: KeyHash(key) };
+        let most = limits::KEYS_MAX_COUNT as u64;
+        let asked = (0..most).map(|nth| key(2, nth)).chain((0..=most).map(|nth| key(1, nth)));
+        let asked = asked.chain([key(3, 9), key(3, 9), key(4, 5), key(4, KeyHash::ALL.0)]);
+        let mut expected = vec![key(1, KeyHash::ALL.0)];
+        expected.extend((0..most).map(|nth| key(2, nth)).chain([key(3, 9), key(4, KeyHash::ALL.0)]));
+        assert_eq!(condensed(asked), expected);
+        assert_eq!(condensed([key(3, 9), key(3, 9)].into_iter()), [key(3, 9)]);
+    }
+
+    #[test]
+    fn what_is_read_again_and_again_is_named_once() {
+        let mut tx = Transaction::new(LogPos(7), Isolation::Strict, Planted::NONE);
+        for nth in 0..100_000u64 {
+            tx.note_reads(StreamId(1), &[Key::of(&(nth % 40))]);
+        }
+        assert!(tx.reads.capacity() <= 2 * READS_ORDERED_COUNT, "{}", tx.reads.capacity());
+        assert_eq!(
+            condensed(
+                tx.checked().iter().map(|(stream, key)| ConflictKey { stream: *stream, key: key.hash() })
+            )
+            .len(),
+            40
+        );
+    }
 }

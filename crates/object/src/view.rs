@@ -26,6 +26,7 @@ use ithaca_env::record::RecordError;
 use ithaca_log::pos::{LogPos, StreamId};
 use thiserror::Error;
 
+use crate::collections::Sharing;
 use crate::limits;
 use crate::object::{CallError, Method, Object};
 use crate::planted::{Planted, PlantedBug};
@@ -93,8 +94,8 @@ pub enum SnapshotError {
     Call(#[from] CallError),
 }
 
-/// What a record's calls of one object gave back, in their order.
-pub type Results = Vec<Box<dyn Any>>;
+/// What the last of a record's calls of one object gave back, if it was wanted.
+pub type Results = Option<Box<dyn Any>>;
 
 /// What became of a record.
 #[derive(Debug)]
@@ -203,6 +204,15 @@ impl<O: Object> View<O> {
 
     /// The same of a record that is decoded already. Results are given if they are `wanted`.
     pub fn apply(&mut self, pos: LogPos, record: &Record, wanted: bool) -> Applied {
+        self.apply_in(pos, record, wanted, false)
+    }
+
+    /// The same of a record that this program has made: the memory of its calls is its own, so that values may share it.
+    pub(crate) fn apply_own(&mut self, pos: LogPos, record: &Record, wanted: bool) -> Applied {
+        self.apply_in(pos, record, wanted, record.calls.len() == 1)
+    }
+
+    fn apply_in(&mut self, pos: LogPos, record: &Record, wanted: bool, shares: bool) -> Applied {
         if pos < self.upto || self.fault.is_some() {
             return Applied::Passed;
         }
@@ -215,14 +225,15 @@ impl<O: Object> View<O> {
             self.advance(LogPos(pos.0 + 1));
             return Applied::Before;
         }
-        let mut results = Vec::new();
+        let mut results = None;
         for call in record.calls.iter().filter(|call| call.stream == self.stream) {
             self.bytes += (call.method.len() + call.arguments.len()) as u64;
+            let _sharing = if shares { Sharing::of(&call.arguments) } else { None };
             let applied = Method::<O>::find(&call.method).and_then(|method| {
                 method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted)
             });
             match applied {
-                Ok(output) => results.extend(output),
+                Ok(output) => results = output,
                 Err(error) => {
                     self.is_broken |= matches!(error, CallError::Panicked { .. });
                     self.take_back_scratch();

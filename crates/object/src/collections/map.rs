@@ -20,23 +20,23 @@ impl<K: Name, V: Value> Map<K, V> {
 
     /// The value of `key`, and the log position of the record that put it there.
     pub async fn get_placed(&self, key: &K) -> Result<Option<Placed<V>>, ObjectError> {
-        self.handle.read(|| vec![Key::of(key)], |map| map.entries().get(key).cloned()).await
+        self.handle.read(|| Key::of(key), |map| map.entries().get(key).cloned()).await
     }
 
     /// Whether there is a value for `key`.
-    pub async fn contains_key(&self, key: &K) -> Result<bool, ObjectError> {
-        self.handle.read(|| vec![Key::of(key)], |map| map.entries().contains_key(key)).await
+    pub fn contains_key(&self, key: &K) -> impl Future<Output = Result<bool, ObjectError>> {
+        self.handle.read(|| Key::of(key), |map| map.entries().contains_key(key))
     }
 
     /// Gives `key` a value and returns the one that it had. In a transaction that counts as a read of the key.
-    pub async fn put(&self, key: K, value: V) -> Result<Option<V>, ObjectError> {
-        self.handle.call(Put { key, value }).await
+    pub fn put(&self, key: K, value: V) -> impl Future<Output = Result<Option<V>, ObjectError>> {
+        self.handle.call(Put { key, value })
     }
 
     /// Gives `key` a value without a look at the one that it had, so that nothing of the map is read. Returns the log position; `None`
     /// in a transaction.
-    pub async fn fast_put(&self, key: K, value: V) -> Result<Option<LogPos>, ObjectError> {
-        self.handle.send(Put { key, value }).await
+    pub fn fast_put(&self, key: K, value: V) -> impl Future<Output = Result<Option<LogPos>, ObjectError>> {
+        self.handle.send(Put { key, value })
     }
 
     /// Removes `key` and returns the value that it had.
@@ -51,7 +51,7 @@ impl<K: Name, V: Value> Map<K, V> {
 
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |map| map.entries().len()).await
+        self.handle.read(Key::all, |map| map.entries().len()).await
     }
 
     /// Whether there is no key.
@@ -64,6 +64,6 @@ impl<K: Name, V: Value> Map<K, V> {
         let all = |map: &MapState<K, V>| {
             map.entries().iter().map(|(key, placed)| (key.clone(), placed.value.clone())).collect()
         };
-        self.handle.read(|| vec![Key::all()], all).await
+        self.handle.read(Key::all, all).await
     }
 }

@@ -28,6 +28,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use blob::Blob;
+pub(crate) use blob::Sharing;
 pub use counter::{Add, Counter, CounterState};
 pub use list::{List, Queue, Stack};
 pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};

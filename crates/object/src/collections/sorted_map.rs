@@ -16,7 +16,7 @@ impl<K: Name, V: Value> SortedMap<K, V> {
     /// The value of `key`.
     pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
         let value = |map: &MapState<K, V>| map.entries().get(key).map(|placed| placed.value.clone());
-        self.handle.read(|| vec![Key::of(key)], value).await
+        self.handle.read(|| Key::of(key), value).await
     }
 
     /// Gives `key` a value and returns the one that it had.
@@ -46,22 +46,22 @@ impl<K: Name, V: Value> SortedMap<K, V> {
                 .map(owned)
                 .collect()
         };
-        self.handle.read(|| vec![Key::all()], within).await
+        self.handle.read(Key::all, within).await
     }
 
     /// The first key and its value.
     pub async fn first(&self) -> Result<Option<(K, V)>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |map| map.entries().first_key_value().map(owned)).await
+        self.handle.read(Key::all, |map| map.entries().first_key_value().map(owned)).await
     }
 
     /// The last key and its value.
     pub async fn last(&self) -> Result<Option<(K, V)>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |map| map.entries().last_key_value().map(owned)).await
+        self.handle.read(Key::all, |map| map.entries().last_key_value().map(owned)).await
     }
 
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |map| map.entries().len()).await
+        self.handle.read(Key::all, |map| map.entries().len()).await
     }
 
     /// Whether there is no key.

@@ -9,12 +9,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_log::client::{ClientError, EntryKind, Placed};
+use ithaca_log::client::{Aim, AppendTo, ClientError, EntryKind, Placed};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey};
 
 use super::Inner;
 use super::outcome::Outcome;
+use super::slot::Later;
 use crate::error::{Aborted, ObjectError};
 use crate::key::Key;
 use crate::limits;
@@ -54,7 +55,7 @@ impl OpenRequests {
     }
 
     /// The id has its outcome.
-    fn settle(&mut self, id: TxId) {
+    pub(super) fn settle(&mut self, id: TxId) {
         let nth = id.request.checked_sub(self.settled).expect("an id has one outcome");
         self.open[nth as usize] = false;
         while self.open.front() == Some(&false) {
@@ -64,21 +65,27 @@ impl OpenRequests {
     }
 }
 
-/// What is to be appended.
+/// What is to be appended: the record, its bytes, and where to.
 pub(super) struct Plan {
-    pub(super) id: TxId,
-    pub(super) settled: u64,
-    pub(super) streams: Vec<StreamId>,
-    pub(super) condition: Condition,
-    pub(super) calls: Vec<Call>,
+    pub(super) record: Rc<Record>,
+    pub(super) entry: Bytes,
+    pub(super) aim: Rc<Aim>,
 }
 
-/// An append that is to be tried again.
-struct Again {
-    streams: Vec<StreamId>,
-    condition: Condition,
-    record: Rc<Record>,
-    entry: Bytes,
+/// Where a record stands, now or when that is found out.
+pub(super) enum Appended<'a> {
+    Now(LogPos),
+    Later(Later<'a, Result<LogPos, ObjectError>>),
+}
+
+impl Appended<'_> {
+    /// Waits for it.
+    pub(super) async fn pos(self) -> Result<LogPos, ObjectError> {
+        match self {
+            Self::Now(pos) => Ok(pos),
+            Self::Later(pos) => pos.await,
+        }
+    }
 }
 
 /// What came of one attempt.
@@ -103,44 +110,62 @@ impl Inner {
         self.requests.borrow_mut().open()
     }
 
-    /// Appends the record. `tx` is the transaction whose snapshot may have to move.
-    pub(super) async fn append(
-        self: &Rc<Self>,
-        plan: Plan,
-        tx: Option<&mut Transaction>,
-    ) -> Result<LogPos, ObjectError> {
-        let Plan { id, settled, streams, condition, calls } = plan;
-        let checks = streams.iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
-        let record = Rc::new(Record { id, settled, checks, calls });
-        let entry = record.encode();
-        let placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
-        if let Ok(placed) = placed {
-            self.stands(&placed, &record);
-            self.requests.borrow_mut().settle(id);
-            return Ok(placed.pos);
+    /// What to append for some calls: they change `streams`, on a condition.
+    pub(super) fn plan(
+        &self,
+        calls: Vec<Call>,
+        streams: Vec<StreamId>,
+        condition: Condition,
+    ) -> Result<Plan, ObjectError> {
+        let aim = Rc::new(Aim::new(streams, Some(condition)).map_err(ClientError::from)?);
+        let (id, settled) = self.open_request()?;
+        let checks = aim.streams().iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
+        let (record, entry) = Record { id, settled, checks, calls }.into_encoded();
+        Ok(Plan { record: Rc::new(record), entry, aim })
+    }
+
+    /// Begins to append the record. What comes of it is for [`Inner::appended`].
+    pub(super) fn append(&self, plan: &Plan) -> AppendTo {
+        self.client.append_aimed(&plan.aim, plan.entry.clone())
+    }
+
+    /// Where the record stands, by the answer to the first attempt; if that does not say, by others. `tx` is the transaction whose
+    /// snapshot may have to move.
+    pub(super) fn appended<'a>(
+        self: &'a Rc<Self>,
+        plan: &'a Plan,
+        placed: Result<Placed, ClientError>,
+        tx: Option<&'a mut Transaction>,
+    ) -> Appended<'a> {
+        match placed {
+            Ok(placed) => {
+                self.stands(&placed, &plan.record);
+                self.requests.borrow_mut().settle(plan.record.id);
+                Appended::Now(placed.pos)
+            }
+            // In memory of its own: callers hold and move what the usual way takes only.
+            placed => Appended::Later(Box::pin(self.append_again(plan, placed, tx))),
         }
-        // In memory of its own: callers hold and move the future of the usual way only.
-        Box::pin(self.append_again(Again { streams, condition, record, entry }, placed, tx)).await
     }
 
     /// Goes on with an append whose first attempt was answered so, until it is known what became of it.
     async fn append_again(
         self: &Rc<Self>,
-        again: Again,
+        plan: &Plan,
         mut placed: Result<Placed, ClientError>,
         mut tx: Option<&mut Transaction>,
     ) -> Result<LogPos, ObjectError> {
-        let Again { streams, mut condition, record, entry } = again;
+        let (record, entry, mut aim) = (&plan.record, &plan.entry, Rc::clone(&plan.aim));
         let id = record.id;
         let mut unknown: Option<(LogPos, Box<ClientError>)> = None;
         let (mut attempts, mut moves) = (0, 0);
         let result = loop {
-            let tried = self.tried(placed, &record).await;
+            let tried = self.tried(placed, record).await;
             // What is refused now may stand since an earlier attempt; and where it stands now that may be for the second time.
             if let (Tried::Conflict(..) | Tried::TooOld(_) | Tried::Stands(_), Some((after, cause))) =
                 (&tried, &unknown)
             {
-                match self.find(streams[0], id, *after).await {
+                match self.find(aim.streams()[0], id, *after).await {
                     Ok(Outcome::Committed { pos, is_first: true }) => break Ok(pos),
                     Ok(Outcome::NotFound { .. }) => unknown = None,
                     Ok(Outcome::Forgotten { .. } | Outcome::Committed { .. }) | Err(_) => {
@@ -157,10 +182,10 @@ impl Inner {
                         break Err(ClientError::TooOld { low_water }.into());
                     }
                     match self.moved(tx.as_deref_mut()).await {
-                        Ok(snapshot) => condition.snapshot = snapshot,
+                        Ok(snapshot) => aim = Rc::new(aim.at(snapshot)),
                         Err(error) => break Err(error),
                     }
-                    placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
+                    placed = self.client.append_aimed(&aim, entry.clone()).await;
                     continue;
                 }
                 Tried::Failed(error) => match unknown {
@@ -177,11 +202,11 @@ impl Inner {
             if attempts >= self.options.attempts {
                 match unknown {
                     Some((_, cause)) => return Err(ObjectError::Unknown { id, cause }),
-                    None => break Err(ClientError::Overtaken { pos: condition.snapshot }.into()),
+                    None => break Err(ClientError::Overtaken { pos: aim.snapshot() }.into()),
                 }
             }
             self.env.sleep(RETRY_WAIT).await;
-            placed = self.client.append_if(&streams, condition.clone(), entry.clone()).await;
+            placed = self.client.append_aimed(&aim, entry.clone()).await;
         };
         self.requests.borrow_mut().settle(id);
         result

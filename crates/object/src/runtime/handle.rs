@@ -4,16 +4,18 @@ use std::any::Any;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ithaca_log::client::{Aim, ClientError};
 use ithaca_log::pos::{LogPos, StreamId};
-use ithaca_log::stream::Condition;
+use ithaca_log::stream::{Condition, ConflictKey};
 
 use super::Runtime;
 use super::append::Plan;
-use super::slot::Slot;
+use super::slot::{AnySlot, Slot};
 use super::transaction::{Tx, TxOptions};
 use crate::error::ObjectError;
-use crate::key::{Key, Keys};
-use crate::object::{Mutator, Object, call_of};
+use crate::key::{Keys, Parts};
+use crate::object::{Mutator, Object, call_of, empty_call, encoded};
+use crate::record::Record;
 use crate::tx::condensed;
 
 /// What reads are of, and where calls go.
@@ -69,9 +71,9 @@ impl<O: Object> Handle<O> {
     /// Reads the object. `keys` says what part of it, for transactions: what `read` returns MUST depend on nothing else.
     ///
     /// Outside of a transaction it is linearizable: it reflects everything that was acknowledged before the call.
-    pub async fn read<T>(
+    pub async fn read<T, P: Into<Parts>>(
         &self,
-        keys: impl FnOnce() -> Vec<Key>,
+        keys: impl FnOnce() -> P,
         read: impl FnOnce(&O) -> T,
     ) -> Result<T, ObjectError> {
         match &self.mode {
@@ -83,7 +85,7 @@ impl<O: Object> Handle<O> {
             Mode::At(snapshot) => {
                 return Box::pin(self.slot.read_at(*snapshot, &[], |state, _| read(state))).await;
             }
-            Mode::In(tx) => return tx.read(&self.slot, keys(), |state, _| read(state)).await,
+            Mode::In(tx) => return tx.read(&self.slot, &keys().into(), |state, _| read(state)).await,
         }
         let view = self.slot.state()?;
         let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
@@ -94,44 +96,51 @@ impl<O: Object> Handle<O> {
     /// effect when that commits, and the result is what it is at the snapshot, which the commit checks.
     ///
     /// Errors: `Unknown` (it may have happened); after any other one it did not.
-    pub async fn call<M: Mutator<O>>(&self, mutator: M) -> Result<M::Output, ObjectError> {
-        self.call_placed(mutator).await.map(|(output, _)| output)
+    pub fn call<M: Mutator<O>>(&self, mutator: M) -> impl Future<Output = Result<M::Output, ObjectError>> {
+        self.call_for(mutator, |output, _| output)
     }
 
     /// The same, with the log position of the call; `None` in a transaction.
-    pub async fn call_placed<M: Mutator<O>>(
+    pub fn call_placed<M: Mutator<O>>(
         &self,
         mutator: M,
-    ) -> Result<(M::Output, Option<LogPos>), ObjectError> {
-        let call = call_of::<O, M>(self.stream(), &mutator)?;
-        let keys = mutator.keys();
+    ) -> impl Future<Output = Result<(M::Output, Option<LogPos>), ObjectError>> {
+        self.call_for(mutator, |output, pos| (output, pos))
+    }
+
+    /// The same, with what `give` makes of the result and the position. One future: each that is around another is moved with it.
+    async fn call_for<M: Mutator<O>, T>(
+        &self,
+        mutator: M,
+        give: impl FnOnce(M::Output, Option<LogPos>) -> T,
+    ) -> Result<T, ObjectError> {
         match &self.mode {
             Mode::In(tx) => {
+                let call = call_of::<O, M>(self.stream(), &mutator)?;
+                let keys = mutator.keys();
                 let output = Box::pin(tx.call(&self.slot, call, keys)).await?;
-                Ok((self.downcast::<M>(output)?, None))
+                Ok(give(self.downcast::<M>(output)?, None))
             }
             Mode::At(snapshot) => Err(self.read_only(*snapshot)),
             Mode::Latest | Mode::Within(_) => {
-                let (id, settled) = self.slot.runtime.open_request()?;
-                let wanted = self.slot.want(id.request);
-                let plan = self.plan(id, settled, vec![call], &keys);
-                let pos = self.slot.runtime.append(plan, None).await?;
+                let plan = self.plan(&mutator)?;
+                drop(mutator);
+                let wanted = self.slot.want(plan.record.id.request);
+                let placed = self.slot.runtime.append(&plan).await;
+                let pos = self.slot.runtime.appended(&plan, placed, None).pos().await?;
                 // As a rule it was taken from memory when it came to stand there.
                 if self.slot.upto() <= pos {
                     Box::pin(self.slot.read_to(LogPos(pos.0 + 1))).await?;
                 }
-                let output = wanted.take().and_then(|mut results| results.pop());
+                let output = wanted.take();
                 // Whoever stopped at it or before it cannot say.
                 self.slot.state()?;
                 let output = match output {
                     Some(output) => Some(output),
                     // The view came by it in a checkpoint.
-                    None => {
-                        let call = call_of::<O, M>(self.stream(), &mutator)?;
-                        self.slot.read_at(pos, &[call], |_, last| last).await?
-                    }
+                    None => Box::pin(self.slot.read_at(pos, &plan.record.calls, |_, last| last)).await?,
                 };
-                Ok((self.downcast::<M>(output)?, Some(pos)))
+                Ok(give(self.downcast::<M>(output)?, Some(pos)))
             }
         }
     }
@@ -139,16 +148,19 @@ impl<O: Object> Handle<O> {
     /// Calls a mutator without its result, so that nothing needs to be read. Gives its log position, `None` in a transaction.
     /// Errors as of [`Handle::call`].
     pub async fn send<M: Mutator<O>>(&self, mutator: M) -> Result<Option<LogPos>, ObjectError> {
-        let call = call_of::<O, M>(self.stream(), &mutator)?;
-        // Nobody sees what it found, so it may find whatever is there when it is applied.
-        let keys = Keys { reads: Vec::new(), ..mutator.keys() };
         match &self.mode {
-            Mode::In(tx) => tx.add(&self.slot, call, keys).map(|()| None),
+            Mode::In(tx) => {
+                let call = call_of::<O, M>(self.stream(), &mutator)?;
+                // Nobody sees what it found, so it may find whatever is there when it is applied.
+                let keys = Keys { reads: Parts::None, ..mutator.keys() };
+                tx.add(&self.slot, call, keys).map(|()| None)
+            }
             Mode::At(snapshot) => Err(self.read_only(*snapshot)),
             Mode::Latest | Mode::Within(_) => {
-                let (id, settled) = self.slot.runtime.open_request()?;
-                let plan = self.plan(id, settled, vec![call], &keys);
-                self.slot.runtime.append(plan, None).await.map(Some)
+                let plan = self.plan(&mutator)?;
+                drop(mutator);
+                let placed = self.slot.runtime.append(&plan).await;
+                self.slot.runtime.appended(&plan, placed, None).pos().await.map(Some)
             }
         }
     }
@@ -169,21 +181,22 @@ impl<O: Object> Handle<O> {
         }
     }
 
-    fn plan(
-        &self,
-        id: crate::record::TxId,
-        settled: u64,
-        calls: Vec<crate::record::Call>,
-        keys: &Keys,
-    ) -> Plan {
-        let stream = self.stream();
-        let writes = condensed(keys.writes.iter().map(|key| (stream, key.hash())));
+    /// What to append for one call that depends on nothing.
+    fn plan<M: Mutator<O>>(&self, mutator: &M) -> Result<Plan, ObjectError> {
+        let (stream, runtime) = (self.stream(), &self.slot.runtime);
+        let writes =
+            condensed(mutator.keys().writes.iter().map(|key| ConflictKey { stream, key: key.hash() }));
         let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
-        Plan { id, settled, streams: vec![stream], condition, calls }
+        let aim = Aim::new(vec![stream], Some(condition)).map_err(ClientError::from)?;
+        let planned = encoded::<O, M, _>(mutator, |arguments| {
+            let (id, settled) = runtime.open_request()?;
+            let (check, call) = (self.slot.check_to_tell(), empty_call::<O, M>(stream));
+            Ok(Record::of_call(id, settled, check, call, arguments))
+        })?;
+        planned.map(|(record, entry)| Plan { record: Rc::new(record), entry, aim: Rc::new(aim) })
     }
 
     fn read_only(&self, snapshot: LogPos) -> ObjectError {
-        use super::slot::AnySlot;
         ObjectError::ReadOnly { object: self.slot.name().to_owned(), snapshot }
     }
 

@@ -83,7 +83,7 @@ pub(super) struct Slot<O: Object> {
     changed: Notify,
     ahead: RefCell<BTreeMap<LogPos, Ahead>>,
     /// Results that are waited for, by their requests.
-    wanted: RefCell<BTreeMap<u64, Option<Results>>>,
+    wanted: RefCell<BTreeMap<u64, Results>>,
     /// When the question was asked that the view reflects the answer of.
     checked_at: Cell<Option<Time>>,
     /// Up to where records have carried digests.
@@ -198,7 +198,7 @@ impl<O: Object> Slot<O> {
                 self.runtime.decided.stands(last.pos);
             }
             for entry in &part.entries {
-                self.take(entry.pos, Record::decode(&entry.data).ok().as_ref(), &entry.data);
+                self.take(entry.pos, &entry.data);
             }
             self.view.borrow_mut().advance(part.upto);
             self.take_ahead();
@@ -227,19 +227,27 @@ impl<O: Object> Slot<O> {
     }
 
     /// Takes an entry, and keeps its results if somebody waits for them.
-    fn take(&self, pos: LogPos, record: Option<&Record>, entry: &bytes::Bytes) {
-        let mut view = self.view.borrow_mut();
-        let Some(record) = record else {
-            view.take(pos, entry);
-            return;
-        };
+    fn take(&self, pos: LogPos, entry: &bytes::Bytes) {
+        match Record::decode(entry) {
+            Ok(record) => self.apply(pos, &record, View::apply),
+            Err(_) => drop(self.view.borrow_mut().take(pos, entry)),
+        }
+    }
+
+    /// Applies a record by `apply`, and keeps its results if somebody waits for them.
+    fn apply(
+        &self,
+        pos: LogPos,
+        record: &Record,
+        apply: impl FnOnce(&mut View<O>, LogPos, &Record, bool) -> Applied,
+    ) {
         let mut wanted = self.wanted.borrow_mut();
         let is_own = record.id.client == self.runtime.client.id().0;
         let waiting = if is_own { wanted.get_mut(&record.id.request) } else { None };
-        if let Applied::Now(results) = view.apply(pos, record, waiting.is_some())
+        if let Applied::Now(results) = apply(&mut self.view.borrow_mut(), pos, record, waiting.is_some())
             && let Some(waiting) = waiting
         {
-            *waiting = Some(results);
+            *waiting = results;
         }
     }
 
@@ -259,7 +267,7 @@ impl<O: Object> Slot<O> {
             first.remove();
             drop(ahead);
             if pos >= upto {
-                self.take(pos, Some(&record), &bytes::Bytes::new());
+                self.apply(pos, &record, View::apply_own);
             }
         }
     }
@@ -374,7 +382,7 @@ impl<O: Object> AnySlot for Slot<O> {
         let upto = self.upto();
         let is_next = pos >= upto && previous.is_none_or(|previous| previous < upto);
         if is_next && self.ahead.borrow().is_empty() {
-            self.take(pos, Some(record), &bytes::Bytes::new());
+            self.apply(pos, record, View::apply_own);
         } else {
             let mut ahead = self.ahead.borrow_mut();
             if pos < upto || ahead.len() >= AHEAD_MAX_COUNT {
@@ -433,8 +441,8 @@ pub(super) struct Wanted<O: Object> {
 }
 
 impl<O: Object> Wanted<O> {
-    /// The results, if the record was applied.
-    pub(super) fn take(&self) -> Option<Results> {
+    /// The result, if the record was applied.
+    pub(super) fn take(&self) -> Results {
         self.slot.wanted.borrow_mut().get_mut(&self.request)?.take()
     }
 }

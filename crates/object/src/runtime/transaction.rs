@@ -2,17 +2,15 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_log::pos::{LogPos, StreamId};
 
-use super::append::Plan;
 use super::slot::{AnySlot, Slot};
 use super::{Inner, Runtime};
 use crate::error::ObjectError;
-use crate::key::{Key, Keys};
+use crate::key::{Keys, Parts};
 use crate::object::Object;
 use crate::record::{Call, TxId};
 use crate::tx::{Isolation, Transaction};
@@ -72,8 +70,8 @@ enum State {
 struct TxInner {
     runtime: Rc<Inner>,
     state: RefCell<State>,
-    /// Objects that it has touched stay open until it ends.
-    slots: RefCell<BTreeMap<StreamId, Rc<dyn AnySlot>>>,
+    /// Objects that it has touched stay open until it ends; in the order of their streams.
+    slots: RefCell<Vec<(StreamId, Rc<dyn AnySlot>)>>,
 }
 
 /// A transaction. Clones are the same one. One that is dropped without a commit aborts: nothing of it is in the log.
@@ -90,12 +88,17 @@ impl Runtime {
             Begin::Local => None,
             Begin::At(snapshot) => Some(snapshot),
         };
+        Ok(self.begin_at(options, snapshot))
+    }
+
+    /// Begins a transaction at a snapshot, or at that of its first read.
+    fn begin_at(&self, options: &TxOptions, snapshot: Option<LogPos>) -> Tx {
         let planted = self.inner.options.planted;
         let tx = Transaction::new(snapshot.unwrap_or_default(), options.isolation, planted);
         let state = State::Running { tx, is_unset: snapshot.is_none() };
         let runtime = Rc::clone(&self.inner);
         let inner = TxInner { runtime, state: RefCell::new(state), slots: RefCell::default() };
-        Ok(Tx { inner: Rc::new(inner) })
+        Tx { inner: Rc::new(inner) }
     }
 
     /// Runs `body` in a transaction and commits it; again, after a while, if it aborts because of a conflict. An error of `body`
@@ -110,7 +113,11 @@ impl Runtime {
         let mut options = options.clone();
         let mut wait = BACK_OFF;
         for runs_left in (0..=options.retries).rev() {
-            let tx = self.begin(&options).await?;
+            let tx = match options.begin {
+                Begin::Newest => Box::pin(self.begin(&options)).await?,
+                Begin::Local => self.begin_at(&options, None),
+                Begin::At(snapshot) => self.begin_at(&options, Some(snapshot)),
+            };
             let value = body(&tx).await?;
             match tx.commit().await {
                 Ok(committed) => return Ok((value, committed)),
@@ -151,12 +158,11 @@ impl Tx {
         if tx.is_read_only() {
             return Ok(Committed { snapshot, record: None });
         }
-        let commit = tx.commit();
-        let (id, settled) = self.inner.runtime.open_request()?;
-        let (streams, condition, calls) = (commit.streams, commit.condition, commit.calls);
-        let plan = Plan { id, settled, streams, condition, calls };
-        let pos = self.inner.runtime.append(plan, Some(&mut tx)).await?;
-        Ok(Committed { snapshot, record: Some((id, pos)) })
+        let commit = tx.end();
+        let plan = self.inner.runtime.plan(commit.calls, commit.streams, commit.condition)?;
+        let placed = self.inner.runtime.append(&plan).await;
+        let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
+        Ok(Committed { snapshot, record: Some((plan.record.id, pos)) })
     }
 
     /// Aborts it.
@@ -189,12 +195,14 @@ impl Tx {
     pub(super) async fn read<O: Object, T>(
         &self,
         slot: &Rc<Slot<O>>,
-        keys: Vec<Key>,
+        keys: &Parts,
         read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
     ) -> Result<T, ObjectError> {
-        self.prepare(slot).await?;
+        if self.is_unset() && slot.is_fresh() {
+            Box::pin(slot.sync()).await?;
+        }
         let (snapshot, own) = self.touch(slot, |tx| {
-            tx.note_reads(slot.stream, &keys);
+            tx.note_reads(slot.stream, keys);
             Ok((tx.snapshot(), own_calls(tx, slot.stream)))
         })?;
         // In memory of its own if the log must be asked.
@@ -211,7 +219,9 @@ impl Tx {
         call: Call,
         keys: Keys,
     ) -> Result<Option<Box<dyn Any>>, ObjectError> {
-        self.prepare(slot).await?;
+        if self.is_unset() && slot.is_fresh() {
+            Box::pin(slot.sync()).await?;
+        }
         let (snapshot, own) = self.touch(slot, |tx| {
             tx.add(call, keys)?;
             Ok((tx.snapshot(), own_calls(tx, slot.stream)))
@@ -252,14 +262,15 @@ impl Tx {
         }
         let value = change(tx)?;
         let mut slots = self.inner.slots.borrow_mut();
-        slots.entry(slot.stream).or_insert_with(|| Rc::clone(slot) as Rc<dyn AnySlot>);
+        if let Err(at) = slots.binary_search_by_key(&slot.stream, |(stream, _)| *stream) {
+            slots.insert(at, (slot.stream, Rc::clone(slot) as Rc<dyn AnySlot>));
+        }
         Ok(value)
     }
 
-    /// A view that nobody has read yet gives no snapshot.
-    async fn prepare<O: Object>(&self, slot: &Rc<Slot<O>>) -> Result<(), ObjectError> {
-        let is_unset = matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. });
-        if is_unset && slot.is_fresh() { Box::pin(slot.sync()).await } else { Ok(()) }
+    /// Whether the first object that is read gives the snapshot. A view that nobody has read yet gives none.
+    fn is_unset(&self) -> bool {
+        matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. })
     }
 }
 
