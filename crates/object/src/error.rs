@@ -100,6 +100,22 @@ pub enum ObjectError {
         /// The object's name.
         object: String,
     },
+    /// A value of a store is not in the log any more: its entry was trimmed, or is not the one that the index names.
+    #[error("a value of `{object}` is not at position {pos} any more")]
+    NoValue {
+        /// The store's name.
+        object: String,
+        /// Where it was.
+        pos: LogPos,
+    },
+    /// A put of a store with more values than fit into a record. Nothing was changed.
+    #[error("values of {bytes} bytes for `{object}`: a put may have {}", limits::PUT_VALUES_MAX_BYTES)]
+    PutTooLarge {
+        /// The store's name.
+        object: String,
+        /// Bytes of its values.
+        bytes: usize,
+    },
     /// A tree map that is higher than one can be: its nodes lead to each other.
     #[error("`{object}` is a tree of more than {} nodes above each other", limits::TREE_HEIGHT_MAX)]
     TooHigh {
@@ -151,6 +167,12 @@ pub enum ObjectError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
+    /// Too many calls wait to be sent. The call did not happen.
+    #[error("{} calls of `{object}` wait to be sent: no more are taken", limits::SUBMITTED_MAX_COUNT)]
+    Crowded {
+        /// The object's name.
+        object: String,
+    },
     /// Too many transactions of unknown outcome, or too many at once: no id is left.
     #[error("transaction {oldest} has no outcome yet, and too many came after it")]
     TooManyOpen {
@@ -170,13 +192,18 @@ impl ObjectError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Log(error) => error.class(),
-            Self::Aborted(_) | Self::NotYet { .. } | Self::Trimmed { .. } | Self::Forgotten { .. } => {
-                ErrorClass::No
-            }
-            Self::Unknown { .. } | Self::TooManyOpen { .. } => ErrorClass::Unavailable,
+            Self::Aborted(_)
+            | Self::NotYet { .. }
+            | Self::Trimmed { .. }
+            | Self::Forgotten { .. }
+            | Self::NoValue { .. } => ErrorClass::No,
+            Self::Unknown { .. } | Self::TooManyOpen { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
             Self::Stopped { .. } | Self::Unusable { .. } | Self::TooHigh { .. } => ErrorClass::Damaged,
             Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
-            Self::TooLarge { .. } | Self::NoCheckpoints { .. } | Self::Hold { .. } => ErrorClass::Usage,
+            Self::TooLarge { .. }
+            | Self::PutTooLarge { .. }
+            | Self::NoCheckpoints { .. }
+            | Self::Hold { .. } => ErrorClass::Usage,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
                 ErrorClass::Usage
             }

@@ -2,6 +2,8 @@
 //!
 //! * [`object`]: what an object is; [`collections`]: those that are built in.
 //! * [`composed`]: large maps, of many objects each.
+//! * [`machine`]: state machines of a program's own, replicated as they are.
+//! * [`store`]: keys and values, of which the values stay in the log.
 //! * [`record`]: what the log holds of it, one entry for each committed transaction.
 //! * [`Runtime`]: the objects of a program, over a client of the log.
 //! * [`checkpoint`]: states that are stored in the log, and what is forgotten below them.
@@ -13,6 +15,7 @@ pub mod composed;
 mod error;
 pub mod key;
 pub mod limits;
+pub mod machine;
 #[cfg(test)]
 mod model;
 pub mod object;
@@ -20,6 +23,7 @@ pub mod planted;
 pub mod record;
 mod requests;
 mod runtime;
+pub mod store;
 pub mod tx;
 pub mod view;
 #[cfg(test)]

@@ -36,6 +36,29 @@ pub const KEYS_MAX_COUNT: usize = 64;
 /// Bytes of a transaction's calls before it is refused: they must fit into one record.
 pub const TX_MAX_BYTES: usize = RECORD_MAX_BYTES - 4096;
 
+/// Calls that share a record.
+pub const BATCH_MAX_COUNT: usize = 1024;
+
+/// Bytes of the calls that share a record, unless it is one call alone.
+pub const BATCH_MAX_BYTES: usize = 128 << 10;
+
+/// Records of one object that are under way at once with calls that share them; further calls gather meanwhile.
+pub const BATCHES_AT_ONCE: usize = 4;
+
+/// Calls of one object that wait for a record.
+pub const SUBMITTED_MAX_COUNT: usize = 65_536;
+
+/// Bytes of the values of one put of a store: less than a record has, for keys, and so that each of them fits into a record as a copy.
+pub const PUT_VALUES_MAX_BYTES: usize = TX_MAX_BYTES - (64 << 10);
+
+/// Values of a store that one record copies, and bytes of them unless it is one alone.
+pub const MOVE_MAX_COUNT: usize = 1024;
+/// See [`MOVE_MAX_COUNT`].
+pub const MOVE_MAX_BYTES: usize = 256 << 10;
+
+/// Entries that are read at once for values of a store.
+pub const VALUES_AT_ONCE: usize = 64;
+
 /// Transactions inside each other.
 pub const NESTING_MAX: usize = 64;
 
@@ -83,6 +106,9 @@ pub const CHILDREN_AT_ONCE: usize = 64;
 
 const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
 const _: () = assert!(CHUNKS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
+const _: () =
+    assert!(BATCH_MAX_COUNT <= CALLS_MAX_COUNT && BATCH_MAX_BYTES <= TX_MAX_BYTES, "a batch is one record");
+const _: () = assert!(MOVE_MAX_BYTES <= PUT_VALUES_MAX_BYTES, "copies fit where puts do");
 const _: () = assert!(OBJECTS_MAX_COUNT <= u8::MAX as usize, "a call names its object by one byte");
 const _: () = assert!(CALLS_MAX_COUNT <= u16::MAX as usize, "calls are counted in two bytes");
 const _: () = assert!(METHOD_MAX_BYTES <= u8::MAX as usize, "a name's length is one byte");

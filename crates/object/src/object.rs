@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::key::Keys;
+use crate::limits;
 use crate::planted::Planted;
 use crate::record::Call;
 
@@ -38,6 +39,9 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
     const METHODS: &'static [Method<Self>];
     /// How a change is taken back: see [`Object::exchange`].
     type Undo: 'static;
+    /// Records behind the newest that a view takes back by undos, so that a snapshot there is read without reading the log. An object
+    /// with 0 needs no undo: old states of it are made by replay, and a transaction's own calls are made on a copy of it.
+    const HISTORY_MAX_COUNT: usize = limits::HISTORY_MAX_COUNT;
 
     /// Exchanges what `undo` holds with what the state has in its place. The first time this takes the change back, the
     /// second time it makes it again, and so on. Undos are exchanged newest first to go back and oldest first to return.
@@ -52,6 +56,12 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
             // What cannot be encoded has no digest to compare, and no checkpoint.
             Err(_) => 0,
         }
+    }
+
+    /// The lowest position of an entry that the state points to, if it points to entries: as long as it can be read, nothing from there on
+    /// is trimmed. It is asked for once for each state that is the earliest after forgetting.
+    fn needs_from(&self) -> Option<LogPos> {
+        None
     }
 
     /// Puts a fault in force, in tests of the tests.

@@ -28,6 +28,8 @@ ithaca_env::planted_bugs! {
     ForgetBeforeComplete,
     /// What somebody holds is forgotten.
     ForgetIgnoresPins,
+    /// What is below a checkpoint is trimmed, though values of a store lie there that the checkpoint points to.
+    ForgetIgnoresValues,
     /// A view that lies behind what was forgotten goes on without it.
     GapNotSeen,
 }

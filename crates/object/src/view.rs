@@ -235,7 +235,9 @@ impl<O: Object> View<O> {
             match applied {
                 Ok(output) => results = output,
                 Err(error) => {
-                    self.is_broken |= matches!(error, CallError::Panicked { .. });
+                    // Without undos the record's earlier calls stay in the state.
+                    self.is_broken |=
+                        O::HISTORY_MAX_COUNT == 0 || matches!(error, CallError::Panicked { .. });
                     self.take_back_scratch();
                     return self.stop(pos, FaultKind::Call(error));
                 }
@@ -288,6 +290,9 @@ impl<O: Object> View<O> {
         read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
     ) -> Result<T, SnapshotError> {
         self.covers(snapshot)?;
+        if O::HISTORY_MAX_COUNT == 0 {
+            return self.read_copy(snapshot, own, read);
+        }
         let at = if self.planted.is(PlantedBug::SnapshotMoves) { self.upto } else { snapshot };
         let rewound = Rewound::new(self, at);
         let view = &mut *rewound.view;
@@ -302,6 +307,28 @@ impl<O: Object> View<O> {
             last = applied?;
         }
         Ok(read(&view.state, last))
+    }
+
+    /// The same of an object that takes nothing back: calls are made on a copy of its state, if there are any.
+    fn read_copy<'c, T>(
+        &self,
+        snapshot: LogPos,
+        own: impl Iterator<Item = &'c Call>,
+        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
+    ) -> Result<T, SnapshotError> {
+        let mut own = own.filter(|call| call.stream == self.stream).peekable();
+        if own.peek().is_none() {
+            return Ok(read(&self.state, None));
+        }
+        let invalid = |error: String| CallError::Arguments { method: "copy", error };
+        let bytes = rmp_serde::to_vec_named(&self.state).map_err(|error| invalid(error.to_string()))?;
+        let mut copy: O = rmp_serde::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+        let mut last = None;
+        for call in own {
+            let method = Method::<O>::find(&call.method)?;
+            last = method.apply(&call.arguments, &mut copy, snapshot, &mut Vec::new(), true)?;
+        }
+        Ok(read(&copy, last))
     }
 
     /// Changes the state as no record does.
@@ -325,7 +352,7 @@ impl<O: Object> View<O> {
     }
 
     fn forget_old(&mut self) {
-        while self.covered.len() > limits::HISTORY_MAX_COUNT {
+        while self.covered.len() > O::HISTORY_MAX_COUNT {
             let Some(pos) = self.covered.pop_front() else { return };
             self.floor = LogPos(pos.0 + 1);
             while self.history.front().is_some_and(|(of, _)| *of <= pos) {

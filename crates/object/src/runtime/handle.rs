@@ -20,7 +20,7 @@ use crate::tx::condensed;
 
 /// What reads are of, and where calls go.
 #[derive(Clone)]
-enum Mode {
+pub(super) enum Mode {
     /// The newest state: linearizable.
     Latest,
     /// A state that was the newest at some moment within this span.
@@ -34,7 +34,7 @@ enum Mode {
 /// An open object. Cheap to clone.
 pub struct Handle<O: Object> {
     pub(super) slot: Rc<Slot<O>>,
-    mode: Mode,
+    pub(super) mode: Mode,
 }
 
 impl<O: Object> Clone for Handle<O> {
@@ -200,7 +200,10 @@ impl<O: Object> Handle<O> {
         ObjectError::ReadOnly { object: self.slot.name().to_owned(), snapshot }
     }
 
-    fn downcast<M: Mutator<O>>(&self, output: Option<Box<dyn Any>>) -> Result<M::Output, ObjectError> {
+    pub(super) fn downcast<M: Mutator<O>>(
+        &self,
+        output: Option<Box<dyn Any>>,
+    ) -> Result<M::Output, ObjectError> {
         let output = output.and_then(|output| output.downcast::<M::Output>().ok());
         Ok(*output
             .expect("a method's result has the method's type, and is there when its record is reflected"))

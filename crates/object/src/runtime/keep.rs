@@ -16,6 +16,7 @@ use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
+use crate::planted::PlantedBug;
 
 /// Directories that are cleaned away in one go.
 const CLEANED_MAX_COUNT: usize = 64;
@@ -228,24 +229,29 @@ impl<O: Object> Slot<O> {
         Ok(Written { chunks, directory })
     }
 
-    /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read.
+    /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
+    /// those that its state points to, nor what comes after them.
     async fn trim_below(&self, catalog: &Handle<Catalog>, earliest: LogPos) -> Result<(), ObjectError> {
         let stored = Self::look(catalog, |catalog| catalog.stored().get(&earliest.0).cloned()).await?;
         let loaded = match stored {
-            Some(stored) => self.load(earliest, &stored).await?.map(drop),
+            Some(stored) => self.load(earliest, &stored).await?,
             None => Err(Unusable::State("it is not in the catalog".to_owned())),
         };
-        if let Err(reason) = loaded {
+        let view = match loaded {
+            Ok(view) => view,
             // Somebody has forgotten more meanwhile, and trims that.
-            if Self::look(catalog, Catalog::forgotten).await? > earliest {
-                return Ok(());
+            Err(_) if Self::look(catalog, Catalog::forgotten).await? > earliest => return Ok(()),
+            Err(reason) => {
+                return Err(ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason });
             }
-            return Err(ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason });
-        }
+        };
+        let needed = view.state().ok().and_then(Object::needs_from).unwrap_or(earliest);
+        let is_needed = !self.runtime.options.planted.is(PlantedBug::ForgetIgnoresValues);
+        let below = if is_needed { earliest.min(needed) } else { earliest };
         let client = &self.runtime.client;
-        let Some(last) = client.last_before(self.stream, earliest).await? else { return Ok(()) };
+        let Some(last) = client.last_before(self.stream, below).await? else { return Ok(()) };
         let Some(place) = last.place_in(self.stream) else { return Ok(()) };
-        assert!(last.pos < earliest, "position {} is not forgotten: {earliest} is the earliest", last.pos);
+        assert!(last.pos < below, "position {} is not forgotten: {below} is the earliest", last.pos);
         Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
     }
 

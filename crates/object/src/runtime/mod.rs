@@ -8,10 +8,11 @@
 //!                        Tx ───► append: one entry in all streams, under a condition (append.rs) ──► log
 //! ```
 //!
-//! Nothing is read that nobody asks for: a handle that only writes never reads its stream. It belongs to one environment, and every
+//! Small calls may share a record (batch.rs). Nothing is read that nobody asks for: a handle that only writes never reads its stream. It belongs to one environment, and every
 //! call ends by the log client's deadline.
 
 mod append;
+mod batch;
 mod decided;
 mod handle;
 mod keep;
@@ -41,6 +42,7 @@ pub use outcome::Outcome;
 pub use transaction::{Begin, Committed, Tx, TxOptions};
 
 use append::OpenRequests;
+use batch::Batches;
 use decided::Decided;
 use slot::{AnySlot, Slot};
 use tails::Tails;
@@ -85,6 +87,7 @@ struct Inner {
     requests: RefCell<OpenRequests>,
     tails: Tails,
     decided: Decided,
+    batches: Batches,
 }
 
 impl Runtime {
@@ -100,6 +103,7 @@ impl Runtime {
             requests,
             tails: Tails::default(),
             decided: Decided::default(),
+            batches: Batches::default(),
         };
         Self { inner: Rc::new(inner) }
     }

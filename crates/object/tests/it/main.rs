@@ -5,14 +5,18 @@
 //! * [`composed`]: large maps, of many objects.
 //! * [`panics`]: methods that panic.
 //! * [`macros`]: objects of one's own.
+//! * [`machine`]: state machines of one's own, and calls that share records.
+//! * [`store`]: keys and values that stay in the log.
 //! * [`checkpoints`]: states in the log, what is forgotten below them, what is held.
 //! * [`collections`]: each of them does what its counterpart in memory does.
 
 mod checkpoints;
 mod collections;
 mod composed;
+mod machine;
 mod macros;
 mod objects;
 mod panics;
+mod store;
 mod transactions;
 mod worlds;
