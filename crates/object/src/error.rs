@@ -108,13 +108,15 @@ pub enum ObjectError {
         /// Where it was.
         pos: LogPos,
     },
-    /// A put of a store with more values than fit into a record. Nothing was changed.
-    #[error("values of {bytes} bytes for `{object}`: a put may have {}", limits::PUT_VALUES_MAX_BYTES)]
+    /// A put of a store that does not fit into an entry with room to spare. Nothing was changed.
+    #[error("a put of {bytes} bytes into `{object}`: it may have {limit}")]
     PutTooLarge {
         /// The store's name.
         object: String,
-        /// Bytes of its values.
+        /// Bytes of its keys and values.
         bytes: usize,
+        /// How many it may have: 4 KiB less than the longest entry that the log takes.
+        limit: usize,
     },
     /// A tree map that is higher than one can be: its nodes lead to each other.
     #[error("`{object}` is a tree of more than {} nodes above each other", limits::TREE_HEIGHT_MAX)]

@@ -48,10 +48,11 @@ pub const BATCHES_AT_ONCE: usize = 4;
 /// Calls of one object that wait for a record.
 pub const SUBMITTED_MAX_COUNT: usize = 65_536;
 
-/// Bytes of the values of one put of a store: less than a record has, for keys, and so that each of them fits into a record as a copy.
-pub const PUT_VALUES_MAX_BYTES: usize = TX_MAX_BYTES - (64 << 10);
+/// Bytes by which the arguments of a store's put are shorter than the longest entry: for the record around them, and so that each of
+/// its values fits into a record as a copy.
+pub const PUT_ROOM_BYTES: usize = 4096;
 
-/// Values of a store that one record copies, and bytes of them unless it is one alone.
+/// Values of a store that one record copies, and bytes of them unless it is one alone; half of the longest entry if that is less.
 pub const MOVE_MAX_COUNT: usize = 1024;
 /// See [`MOVE_MAX_COUNT`].
 pub const MOVE_MAX_BYTES: usize = 256 << 10;
@@ -108,7 +109,6 @@ const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is o
 const _: () = assert!(CHUNKS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () =
     assert!(BATCH_MAX_COUNT <= CALLS_MAX_COUNT && BATCH_MAX_BYTES <= TX_MAX_BYTES, "a batch is one record");
-const _: () = assert!(MOVE_MAX_BYTES <= PUT_VALUES_MAX_BYTES, "copies fit where puts do");
 const _: () = assert!(OBJECTS_MAX_COUNT <= u8::MAX as usize, "a call names its object by one byte");
 const _: () = assert!(CALLS_MAX_COUNT <= u16::MAX as usize, "calls are counted in two bytes");
 const _: () = assert!(METHOD_MAX_BYTES <= u8::MAX as usize, "a name's length is one byte");

@@ -89,6 +89,11 @@ impl Dev {
         Ok(dev)
     }
 
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where clients connect.
     pub fn endpoint(&self) -> io::Result<SocketAddr> {
         self.endpoint.parse().map_err(io::Error::other)

@@ -27,6 +27,7 @@ mod stale;
 mod streams;
 mod transactions;
 mod volume;
+mod ycsb;
 
 use std::io;
 use std::path::PathBuf;
@@ -76,7 +77,7 @@ struct Suite {
     run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
 }
 
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 11] = [
     Suite { names: &chain::NAMES, by_default: true, run: chain::run },
     Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
     Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
@@ -86,6 +87,7 @@ const SUITES: [Suite; 10] = [
     Suite { names: &[read::NAME], by_default: true, run: |arguments, _| read::run(arguments) },
     Suite { names: &[socket::NAME], by_default: false, run: socket::run },
     Suite { names: &[volume::NAME], by_default: false, run: volume::run },
+    Suite { names: &[ycsb::NAME], by_default: false, run: ycsb::run },
     Suite { names: &[restart_volume::NAME], by_default: false, run: restart_volume::run },
 ];
 

@@ -15,12 +15,18 @@ use super::side::{MakeSide, Side, WARM_UP};
 /// How long a server may take to answer at first.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// A running Redis and a client of it.
-pub struct Redis {
+/// A running Redis. It ends, and its data goes, when this is dropped.
+pub struct Server {
     child: Child,
     control: TcpStream,
-    client: Client,
+    addr: SocketAddr,
     folder: PathBuf,
+}
+
+/// A running Redis and a client of it.
+pub struct Redis {
+    server: Server,
+    client: Client,
 }
 
 impl Redis {
@@ -33,10 +39,19 @@ impl Redis {
                 return Err(io::Error::other("not measured against Redis"));
             }
         };
+        let server = Server::start(folder, bench.operation == Operation::Append)?;
+        let client = Client::connect(server.addr, work, bench.clients, bench.batch())?;
+        Ok(Self { server, client })
+    }
+}
+
+impl Server {
+    /// Starts `redis-server` on a free port, its files below `folder`; one that `is_durable` syncs each write before it answers.
+    pub fn start(folder: &Path, is_durable: bool) -> io::Result<Self> {
         let folder = folder.join("redis");
         std::fs::create_dir_all(&folder)?;
         let addr = free_port()?;
-        let append_only = if bench.operation == Operation::Append { "yes" } else { "no" };
+        let append_only = if is_durable { "yes" } else { "no" };
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string(), "--save", ""]);
         command.args([
@@ -50,8 +65,12 @@ impl Redis {
         command.arg("--dir").arg(&folder).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().map_err(|error| io::Error::other(format!("redis-server: {error}")))?;
         let control = connect(addr)?;
-        let client = Client::connect(addr, work, bench.clients, bench.batch())?;
-        Ok(Self { child, control, client, folder })
+        Ok(Self { child, control, addr, folder })
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     /// Sends one inline command and gives its answer, which must fit one buffer.
@@ -63,7 +82,8 @@ impl Redis {
         Ok(String::from_utf8_lossy(&answer[..len]).into_owned())
     }
 
-    fn cpu_nanos(&mut self) -> io::Result<u64> {
+    /// User and system time of the server so far, in nanoseconds.
+    pub fn cpu_nanos(&mut self) -> io::Result<u64> {
         let info = self.ask("INFO cpu")?;
         let field = |name: &str| {
             let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -79,17 +99,17 @@ impl Side for Redis {
     }
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
-        self.ask("FLUSHALL")?;
+        self.server.ask("FLUSHALL")?;
         self.client.run(WARM_UP)?;
-        let (server_before, client_before) = (self.cpu_nanos()?, process_cpu_nanos());
+        let (server_before, client_before) = (self.server.cpu_nanos()?, process_cpu_nanos());
         let run = self.client.run(span)?;
         let client_nanos = process_cpu_nanos() - client_before;
-        let server_nanos = self.cpu_nanos()?.saturating_sub(server_before);
+        let server_nanos = self.server.cpu_nanos()?.saturating_sub(server_before);
         Ok(run.figure(client_nanos, server_nanos, 0))
     }
 }
 
-impl Drop for Redis {
+impl Drop for Server {
     fn drop(&mut self) {
         // What it holds is of no worth: it is killed, then its files go.
         if self.child.kill().is_ok() {
@@ -104,7 +124,8 @@ fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+/// A connection to a server that may be about to start.
+pub fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let begin = Instant::now();
     loop {
         match TcpStream::connect(addr) {

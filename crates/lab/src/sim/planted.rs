@@ -147,7 +147,7 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 13] {
 /// Every fault that the objects scenario must find. Not among them is what needs transactions inside each other, a write that is in the
 /// log twice, or a crash between two steps of a checkpoint; the models in the objects' own tests find those.
 #[cfg(feature = "planted-bugs")]
-pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 8] {
+pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 9] {
     use ithaca_object::planted::PlantedBug;
     [
         PlantedBug::ReadsNotChecked,
@@ -157,6 +157,7 @@ pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 8] {
         PlantedBug::SuffixNotChecked,
         PlantedBug::CheckpointLacksLast,
         PlantedBug::ForgetIgnoresPins,
+        PlantedBug::ForgetIgnoresValues,
         PlantedBug::GapNotSeen,
     ]
 }

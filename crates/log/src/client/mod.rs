@@ -264,7 +264,7 @@ impl Client {
     }
 
     /// The longest entry that every unit which the client has met takes.
-    pub(crate) fn entry_max_bytes(&self) -> usize {
+    pub fn entry_max_bytes(&self) -> usize {
         self.inner.write_limits.get().entry_bytes
     }
 

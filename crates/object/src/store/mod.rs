@@ -31,7 +31,7 @@ use crate::collections::{Blob, Name, Value};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
-use crate::object::CallError;
+use crate::object::{CallError, encoded_bytes_of};
 use crate::runtime::{Handle, Runtime};
 
 pub use state::{Before, Differs, Located, MoveValues, Moved, MultiPut, StoreState};
@@ -237,12 +237,13 @@ impl<K: Name, V: Value> Store<K, V> {
         };
         let all = self.handle.read(|| vec![Key::all()], below).await?;
         let mut compacted = Compacted::default();
+        let max_bytes = limits::MOVE_MAX_BYTES.min(self.runtime.client().entry_max_bytes() / 2);
         let mut rest = &all[..];
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = |(_, located): &&(K, Located)| {
                 bytes += located.len as usize;
-                bytes <= limits::MOVE_MAX_BYTES
+                bytes <= max_bytes
             };
             let count = rest.iter().take(limits::MOVE_MAX_COUNT).take_while(fits).count().max(1);
             let (some, later) = rest.split_at(count);
@@ -359,9 +360,10 @@ impl<K: Name, V: Value> Store<K, V> {
             all.push((key, value.as_ref().map(encode).transpose()?));
         }
         let put = MultiPut { expected, puts: all };
-        let values: usize = put.puts.iter().flat_map(|(_, value)| value).map(|value| value.0.len()).sum();
-        if values > limits::PUT_VALUES_MAX_BYTES {
-            return Err(ObjectError::PutTooLarge { object: self.name.to_string(), bytes: values });
+        let bytes = encoded_bytes_of(&put).map_err(|error| invalid("put", &error))?;
+        let limit = self.runtime.client().entry_max_bytes().saturating_sub(limits::PUT_ROOM_BYTES);
+        if bytes > limit {
+            return Err(ObjectError::PutTooLarge { object: self.name.to_string(), bytes, limit });
         }
         Ok(put)
     }

@@ -227,6 +227,28 @@ mod tests {
     }
 
     #[test]
+    fn a_store_has_the_bytes_that_it_has_always_had() {
+        let key = "k".to_owned();
+        let puts = vec![(key.clone(), Some(Blob(vec![0xA5; 3].into()))), ("l".to_owned(), None)];
+        let put = MultiPut { expected: vec![(key.clone(), Some(300)), ("m".to_owned(), None)], puts };
+        let moved = Moved { key: key.clone(), from: 300, value: Blob(vec![0xA5; 3].into()) };
+        let mut state = StoreState::<String>::default();
+        let one = MultiPut { expected: Vec::new(), puts: put.puts.clone() };
+        one.apply(&mut state, LogPos(300), &mut Vec::new()).expect("put");
+        let hex = |bytes: Result<Vec<u8>, rmp_serde::encode::Error>| -> String {
+            bytes.expect("it encodes").iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let lines = format!(
+            "A store's arguments and state, in hexadecimal. docs/format/object.md explains them.\n\nmulti_put\n  {}\nmove_values\n  {}\nstate\n  {}\n",
+            hex(rmp_serde::to_vec_named(&put)),
+            hex(rmp_serde::to_vec_named(&MoveValues { values: vec![moved] })),
+            hex(rmp_serde::to_vec_named(&state)),
+        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/store.txt");
+        ithaca_env::real::golden::check(path, &lines);
+    }
+
+    #[test]
     fn a_conditional_put_does_all_or_nothing() {
         // A put that changes some keys before it finds one of another version has torn a transaction.
         let (mut store, mut undo) = (StoreState::default(), Vec::new());

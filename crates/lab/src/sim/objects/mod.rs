@@ -1,6 +1,8 @@
 //! The objects scenario: programs with transactions over the same few keys, a node that crashes and begins new epochs under them,
 //! and links that lose what they carry. Programs make checkpoints, forget what lies below them and begin from them again.
+//! So do they with a store, whose values stay in the log.
 
+mod pairs;
 mod truth;
 mod workers;
 
@@ -126,6 +128,8 @@ impl World {
         points.see("the node was started again", self.ended.starts.get() > 1);
         points.see("a transaction was in conflict", self.shared.conflicts.get() > 0);
         points.see("an outcome was not known", self.shared.unknown.get() > 0);
+        points.see("values of a store were copied", self.shared.pairs.compacted.get() > 0);
+        points.see("a put expected another version", self.shared.pairs.differed.get() > 0);
         points.see("calls were forgotten", self.shared.forgotten.get() > 0);
         points
     }

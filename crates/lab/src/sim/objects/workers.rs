@@ -12,8 +12,10 @@ use ithaca_object::checkpoint::Policy;
 use ithaca_object::collections::{Map, Put};
 use ithaca_object::planted::Planted;
 use ithaca_object::record::{Record, TxId};
+use ithaca_object::store::Store;
 use ithaca_object::{Begin, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
 
+use super::pairs;
 use super::truth::{Cell, Deed, Fate, Truth};
 
 /// Objects, and keys of each that are worked on.
@@ -39,6 +41,8 @@ pub struct Shared {
     pub forgets: StdCell<u64>,
     pub forgotten: StdCell<u64>,
     pub wrong: RefCell<Option<String>>,
+    /// What is known of the pairs of keys in the store.
+    pub pairs: pairs::Known,
     serial: StdCell<u64>,
 }
 
@@ -63,14 +67,15 @@ pub struct Worker {
     options: RuntimeOptions,
     pub runtime: Runtime,
     pub maps: Vec<Map<u64, u64>>,
+    store: Store<u64, u64>,
 }
 
 impl Worker {
     pub fn new(env: &Env, client: Client, shared: Rc<Shared>, planted: Planted) -> Result<Self, ObjectError> {
         let options = RuntimeOptions { planted, checkpoints: CHECKPOINTS, ..RuntimeOptions::default() };
         let runtime = Runtime::new(env, client, options.clone());
-        let maps = opened(&runtime)?;
-        Ok(Self { env: env.clone(), shared, options, runtime, maps })
+        let (maps, store) = (opened(&runtime)?, pairs::open(&runtime)?);
+        Ok(Self { env: env.clone(), shared, options, runtime, maps, store })
     }
 
     /// Begins anew with nothing in memory, as a program would that was started again.
@@ -79,6 +84,7 @@ impl Worker {
         let client = super::connect(&self.env).await;
         self.runtime = Runtime::new(&self.env, client, self.options.clone());
         self.maps = opened(&self.runtime)?;
+        self.store = pairs::open(&self.runtime)?;
         Ok(())
     }
 
@@ -100,12 +106,13 @@ impl Worker {
     pub async fn work(mut self) {
         while self.shared.left.get() > 0 {
             self.shared.left.set(self.shared.left.get() - 1);
-            let worked = match self.below(16) {
+            let worked = match self.below(20) {
                 0..3 => self.put().await,
                 3..5 => self.look_back().await,
                 5 => self.forget().await,
                 6 => self.pin().await,
                 7 => self.start_again().await,
+                8..12 => self.pairs().await,
                 _ => self.transaction().await,
             };
             match worked {
@@ -124,6 +131,15 @@ impl Worker {
     fn acknowledged(&self, pos: LogPos) {
         self.shared.committed.set(self.shared.committed.get() + 1);
         self.shared.known.set(self.shared.known.get().max(Some(pos)));
+    }
+
+    /// Something about the pairs of keys in the store.
+    async fn pairs(&self) -> Result<(), ObjectError> {
+        let step = pairs::step(&self.env, &self.store, &self.shared.pairs, &self.shared.forgets);
+        if let Err(wrong) = Box::pin(step).await? {
+            self.shared.wrong.borrow_mut().get_or_insert(wrong);
+        }
+        Ok(())
     }
 
     /// One call by itself: what was there before is its result.
@@ -345,6 +361,7 @@ impl Worker {
         }
         let truth = Truth::of(&streams)?;
         truth.judge(&self.shared.deeds.borrow())?;
+        pairs::audit(&self.store, &self.shared.pairs).await?;
         for (object, map) in self.maps.iter().enumerate() {
             let found = map.entries().await.map_err(|error| error.to_string())?;
             if found != truth.end(object) {
