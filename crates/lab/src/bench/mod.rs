@@ -16,6 +16,7 @@
 
 mod chain;
 mod cluster;
+mod commands;
 mod ithaca;
 mod plan;
 mod redis;
@@ -77,7 +78,7 @@ struct Suite {
     run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     Suite { names: &chain::NAMES, by_default: true, run: chain::run },
     Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
     Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
@@ -87,6 +88,7 @@ const SUITES: [Suite; 11] = [
     Suite { names: &[read::NAME], by_default: true, run: |arguments, _| read::run(arguments) },
     Suite { names: &[socket::NAME], by_default: false, run: socket::run },
     Suite { names: &[volume::NAME], by_default: false, run: volume::run },
+    Suite { names: &[commands::NAME], by_default: false, run: commands::run },
     Suite { names: &[ycsb::NAME], by_default: false, run: ycsb::run },
     Suite { names: &[restart_volume::NAME], by_default: false, run: restart_volume::run },
 ];

@@ -16,7 +16,7 @@ use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
-use crate::planted::PlantedBug;
+use crate::planted::{Planted, PlantedBug};
 
 /// Directories that are cleaned away in one go.
 const CLEANED_MAX_COUNT: usize = 64;
@@ -133,6 +133,15 @@ impl Written {
     }
 }
 
+/// Below which position an object's calls can be released where `state`, of a checkpoint at `earliest`, is the earliest that can be read.
+/// Later states point to no entry below it that this one does not point to.
+fn released_below<O: Object>(state: &O, earliest: LogPos, planted: Planted) -> LogPos {
+    match state.needs_from() {
+        Some(needed) if !planted.is(PlantedBug::ForgetIgnoresValues) => earliest.min(needed),
+        _ => earliest,
+    }
+}
+
 impl<O: Object> Slot<O> {
     /// Has a checkpoint made if it is time for one, by the counts of this view.
     pub(super) fn consider(&self) {
@@ -245,9 +254,10 @@ impl<O: Object> Slot<O> {
                 return Err(ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason });
             }
         };
-        let needed = view.state().ok().and_then(Object::needs_from).unwrap_or(earliest);
-        let is_needed = !self.runtime.options.planted.is(PlantedBug::ForgetIgnoresValues);
-        let below = if is_needed { earliest.min(needed) } else { earliest };
+        let below = match view.state() {
+            Ok(state) => released_below(state, earliest, self.runtime.options.planted),
+            Err(fault) => return Err(self.stopped(fault)),
+        };
         let client = &self.runtime.client;
         let Some(last) = client.last_before(self.stream, below).await? else { return Ok(()) };
         let Some(place) = last.place_in(self.stream) else { return Ok(()) };
@@ -323,5 +333,27 @@ impl<O: Object> Slot<O> {
             next = found.upto;
         }
         Ok(lowest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collections::{Blob, MapState};
+    use crate::object::Mutator;
+    use crate::store::{MultiPut, StoreState};
+
+    #[test]
+    fn entries_that_the_earliest_state_points_to_are_not_released() {
+        // A value that is trimmed is lost, however whole the checkpoint is that points to it.
+        let mut state = StoreState::<u8>::default();
+        for (key, pos) in [(1, 5), (2, 6), (1, 8)] {
+            let put = MultiPut { expected: Vec::new(), puts: vec![(key, Some(Blob::default()))] };
+            put.apply(&mut state, LogPos(pos), &mut Vec::new()).expect("put");
+        }
+        assert_eq!(released_below(&state, LogPos(9), Planted::NONE), LogPos(6));
+        assert_eq!(released_below(&MapState::<u8, u8>::default(), LogPos(9), Planted::NONE), LogPos(9));
+        let fault = Planted::bug(PlantedBug::ForgetIgnoresValues);
+        assert_eq!(released_below(&state, LogPos(9), fault), LogPos(9), "the fault releases a value");
     }
 }
