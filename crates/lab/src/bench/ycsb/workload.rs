@@ -31,12 +31,11 @@ pub enum Operation {
     Change(u64),
 }
 
-/// A workload: how many of a hundred operations are of which kind.
+/// A workload: how many of a hundred operations are of which kind. The rest reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     /// Its letter.
     pub name: &'static str,
-    reads: u64,
     updates: u64,
     inserts: u64,
     scans: u64,
@@ -45,17 +44,16 @@ pub struct Workload {
     is_latest: bool,
 }
 
-const NONE: Workload =
-    Workload { name: "", reads: 0, updates: 0, inserts: 0, scans: 0, changes: 0, is_latest: false };
+const NONE: Workload = Workload { name: "", updates: 0, inserts: 0, scans: 0, changes: 0, is_latest: false };
 
 /// All of them.
 pub const WORKLOADS: [Workload; 6] = [
-    Workload { name: "a", reads: 50, updates: 50, ..NONE },
-    Workload { name: "b", reads: 95, updates: 5, ..NONE },
-    Workload { name: "c", reads: 100, ..NONE },
-    Workload { name: "d", reads: 95, inserts: 5, is_latest: true, ..NONE },
+    Workload { name: "a", updates: 50, ..NONE },
+    Workload { name: "b", updates: 5, ..NONE },
+    Workload { name: "c", ..NONE },
+    Workload { name: "d", inserts: 5, is_latest: true, ..NONE },
     Workload { name: "e", scans: 95, inserts: 5, ..NONE },
-    Workload { name: "f", reads: 50, changes: 50, ..NONE },
+    Workload { name: "f", changes: 50, ..NONE },
 ];
 
 impl Workload {
