@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ithaca_env::sim::Random;
 use ithaca_log::client::EntryKind;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::checkpoint::Policy;
@@ -28,16 +29,6 @@ async fn store(world: &World, cache_bytes: usize) -> Values {
     Values::open_with(&program(world).await, "s", StoreOptions { cache_bytes }).expect("opened")
 }
 
-/// Numbers as a seed has them.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 async fn all_of(store: &Values) -> Result<Model, ObjectError> {
     Ok(store.scan(.., usize::MAX).await?.into_iter().collect())
 }
@@ -57,7 +48,7 @@ async fn entries(runtime: &Runtime, name: &str) -> Vec<LogPos> {
 }
 
 /// One random step by one of the programs; gives the position up to which the model is true, if it was changed.
-async fn change(store: &Values, model: &mut Model, draw: &mut Draw, step: u64) -> Option<LogPos> {
+async fn change(store: &Values, model: &mut Model, draw: &mut Random, step: u64) -> Option<LogPos> {
     let value = |key: u64| format!("value {key} of step {step}");
     let puts: Vec<(u64, Option<String>)> = (0..1 + draw.below(3))
         .map(|_| {
@@ -91,7 +82,7 @@ async fn change(store: &Values, model: &mut Model, draw: &mut Draw, step: u64) -
 }
 
 /// Compares everything that can be read of a store with what it must be.
-async fn check(store: &Values, model: &Model, draw: &mut Draw) {
+async fn check(store: &Values, model: &Model, draw: &mut Random) {
     let keys: Vec<u64> = (0..1 + draw.below(4)).map(|_| draw.below(KEYS)).collect();
     let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
     assert_eq!(store.multi_get(&keys).await, Ok(expected), "{keys:?}");
@@ -110,7 +101,7 @@ fn a_store_is_a_map_with_versions_now_and_in_the_past_whatever_is_compacted_and_
                 Values::open_with(runtime, &name, StoreOptions { cache_bytes }).expect("opened")
             };
             let stores = [open(&one, 1 << 20), open(&two, 0)];
-            let (mut draw, mut model) = (Draw(seed), Model::new());
+            let (mut draw, mut model) = (Random::new(seed), Model::new());
             let mut past: BTreeMap<LogPos, Model> = BTreeMap::new();
             let mut earliest = LogPos(0);
             for step in 0..STEPS {
