@@ -118,6 +118,13 @@ pub enum Parts {
     Many(Vec<Key>),
 }
 
+impl Parts {
+    /// These.
+    pub fn of(keys: impl Iterator<Item = Key>) -> Self {
+        Self::Many(keys.collect())
+    }
+}
+
 impl Deref for Parts {
     type Target = [Key];
 

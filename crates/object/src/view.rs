@@ -94,8 +94,8 @@ pub enum SnapshotError {
     Call(#[from] CallError),
 }
 
-/// What the last of a record's calls of one object gave back, if it was wanted.
-pub type Results = Option<Box<dyn Any>>;
+/// What a record's calls of one object gave back, in their order; nothing if that was not wanted.
+pub type Results = Vec<Box<dyn Any>>;
 
 /// What became of a record.
 #[derive(Debug)]
@@ -225,7 +225,7 @@ impl<O: Object> View<O> {
             self.advance(LogPos(pos.0 + 1));
             return Applied::Before;
         }
-        let mut results = None;
+        let mut results = Results::new();
         for call in record.calls.iter().filter(|call| call.stream == self.stream) {
             self.bytes += (call.method.len() + call.arguments.len()) as u64;
             let _sharing = if shares { Sharing::of(&call.arguments) } else { None };
@@ -233,7 +233,7 @@ impl<O: Object> View<O> {
                 method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted)
             });
             match applied {
-                Ok(output) => results = output,
+                Ok(output) => results.extend(output),
                 Err(error) => {
                     // Without undos the record's earlier calls stay in the state.
                     self.is_broken |=

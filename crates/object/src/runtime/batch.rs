@@ -17,13 +17,12 @@ use std::rc::Rc;
 
 use ithaca_env::sync::oneshot;
 use ithaca_log::pos::{LogPos, StreamId};
-use ithaca_log::stream::Condition;
+use ithaca_log::stream::{Condition, ConflictKey};
 
-use super::append::Plan;
 use super::handle::{Handle, Mode};
 use super::slot::{AnySlot, Slot};
 use crate::error::ObjectError;
-use crate::key::Key;
+use crate::key::{Key, Parts};
 use crate::limits;
 use crate::object::{Mutator, Object, call_of};
 use crate::record::Call;
@@ -53,7 +52,7 @@ type Done = Result<(Box<dyn Any>, LogPos), ObjectError>;
 
 struct Waiting {
     call: Call,
-    writes: Vec<Key>,
+    writes: Parts,
     done: oneshot::Sender<Done>,
 }
 
@@ -157,10 +156,11 @@ impl<O: Object> Slot<O> {
         for Waiting { call, writes: of_call, done } in batch {
             calls.push(call);
             // One that does not say what it writes may write anything.
-            writes.extend(if of_call.is_empty() { vec![Key::all()] } else { of_call });
+            let of_call = if of_call.is_empty() { Key::all().into() } else { of_call };
+            writes.extend(of_call.iter().map(|key| ConflictKey { stream: self.stream, key: key.hash() }));
             waiting.push(done);
         }
-        match self.committed(calls, &writes).await {
+        match self.committed(calls, writes).await {
             Ok((outputs, pos)) => {
                 assert_eq!(outputs.len(), waiting.len(), "each call gives something back");
                 outputs.into_iter().zip(waiting).for_each(|(output, done)| done.send(Ok((output, pos))));
@@ -172,15 +172,14 @@ impl<O: Object> Slot<O> {
     async fn committed(
         self: &Rc<Self>,
         calls: Vec<Call>,
-        writes: &[Key],
+        writes: Vec<ConflictKey>,
     ) -> Result<(Vec<Box<dyn Any>>, LogPos), ObjectError> {
-        let (id, settled) = self.runtime.open_request()?;
-        let wanted = self.want(id.request);
-        let writes = condensed(writes.iter().map(|key| (self.stream, key.hash())));
+        let writes = condensed(writes.into_iter());
         let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
-        let streams = vec![self.stream];
-        let plan = Plan { id, settled, streams, condition, calls: calls.clone() };
-        let pos = self.runtime.append(plan, None).await?;
+        let plan = self.runtime.plan(calls, vec![self.stream], condition)?;
+        let wanted = self.want(plan.record.id.request);
+        let placed = self.runtime.append(&plan).await;
+        let pos = self.runtime.appended(&plan, placed, None).pos().await?;
         // As a rule it was taken from memory when it came to stand there.
         if self.upto() <= pos {
             Box::pin(self.read_to(LogPos(pos.0 + 1))).await?;
@@ -188,10 +187,10 @@ impl<O: Object> Slot<O> {
         let outputs = wanted.take();
         // Whoever stopped at it or before it cannot say.
         self.state()?;
-        match outputs {
-            Some(outputs) => Ok((outputs, pos)),
+        match outputs.is_empty() {
+            false => Ok((outputs, pos)),
             // The view came by it in a checkpoint.
-            None => Ok((Box::pin(self.outputs_at(pos, &calls)).await?, pos)),
+            true => Ok((Box::pin(self.outputs_at(pos, &plan.record.calls)).await?, pos)),
         }
     }
 

@@ -132,7 +132,7 @@ impl<O: Object> Handle<O> {
                 if self.slot.upto() <= pos {
                     Box::pin(self.slot.read_to(LogPos(pos.0 + 1))).await?;
                 }
-                let output = wanted.take();
+                let output = wanted.take().pop();
                 // Whoever stopped at it or before it cannot say.
                 self.slot.state()?;
                 let output = match output {

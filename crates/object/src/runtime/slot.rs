@@ -274,7 +274,7 @@ impl<O: Object> Slot<O> {
 
     /// Says that the results of a request of this program are waited for.
     pub(super) fn want(self: &Rc<Self>, request: u64) -> Wanted<O> {
-        self.wanted.borrow_mut().insert(request, None);
+        self.wanted.borrow_mut().insert(request, Results::new());
         Wanted { slot: Rc::clone(self), request }
     }
 
@@ -441,9 +441,9 @@ pub(super) struct Wanted<O: Object> {
 }
 
 impl<O: Object> Wanted<O> {
-    /// The result, if the record was applied.
+    /// The results; none if the record was not applied here.
     pub(super) fn take(&self) -> Results {
-        self.slot.wanted.borrow_mut().get_mut(&self.request)?.take()
+        self.slot.wanted.borrow_mut().get_mut(&self.request).map(std::mem::take).unwrap_or_default()
     }
 }
 

@@ -6,7 +6,7 @@ use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
 use crate::collections::{Blob, Name};
-use crate::key::{Key, Keys};
+use crate::key::{Key, Keys, Parts};
 use crate::object::{Method, Mutator, Object, digest_of_values};
 
 /// Where a value lies, and what it is to be. In a checkpoint it is an array of its fields.
@@ -144,8 +144,8 @@ impl<K: Name> Mutator<StoreState<K>> for MultiPut<K> {
     type Output = Result<(), Differs<K>>;
 
     fn keys(&self) -> Keys {
-        let reads = self.expected.iter().map(|(key, _)| Key::of(key)).collect();
-        let writes = self.puts.iter().map(|(key, _)| Key::of(key)).collect();
+        let reads = Parts::of(self.expected.iter().map(|(key, _)| Key::of(key)));
+        let writes = Parts::of(self.puts.iter().map(|(key, _)| Key::of(key)));
         Keys { reads, writes, commutes: false }
     }
 
@@ -196,7 +196,7 @@ impl<K: Name> Mutator<StoreState<K>> for MoveValues<K> {
     type Output = usize;
 
     fn keys(&self) -> Keys {
-        let keys: Vec<Key> = self.values.iter().map(|moved| Key::of(&moved.key)).collect();
+        let keys = Parts::of(self.values.iter().map(|moved| Key::of(&moved.key)));
         Keys { reads: keys.clone(), writes: keys, commutes: false }
     }
 
