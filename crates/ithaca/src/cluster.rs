@@ -229,6 +229,7 @@ pub fn roles(roles: Roles) -> Vec<&'static str> {
         (Roles::SEQUENCER, "sequencer"),
         (Roles::UNIT, "unit"),
         (Roles::FORWARDER, "forwarder"),
+        (Roles::VIEWS, "views"),
     ];
     known.into_iter().filter(|(role, _)| roles.has(*role)).map(|(_, name)| name).collect()
 }

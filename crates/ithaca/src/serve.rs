@@ -11,11 +11,13 @@ use ithaca_chain::{ChainOptions, Cleaning, OpenError, OptionsError, Placement};
 use ithaca_env::Env;
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
+use ithaca_log::client::ClientOptions;
 use ithaca_log::pos::NodeId;
 use ithaca_log::server::{
-    CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeEnd, NodeOptions, StartError,
+    CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeEnd, NodeOptions, StartError, ViewHost,
 };
 use ithaca_log::wire::NodeStatus;
+use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
 use crate::failure::Failure;
@@ -94,6 +96,7 @@ fn run(
         let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
         make_data_dir(&arguments.data)?;
         let served = Rc::new(Served::start(&env, arguments).await?);
+        served.host_views(&env);
         let at = Addresses { nodes: served.addrs(), http: pages.local_addr() };
         let source = Pages { served: Rc::downgrade(&served), log_addr: at.log() };
         let pages = http::Server::start(&env, pages, Rc::new(source));
@@ -141,6 +144,17 @@ impl Served {
         match self {
             Self::Cluster(cluster) => cluster.addrs().to_vec(),
             Self::Node(node) => vec![node.addr()],
+        }
+    }
+
+    /// Keeps views of objects for programs that have not the objects themselves.
+    fn host_views(&self, env: &Env) {
+        let client = ClientOptions { endpoints: self.addrs(), ..ClientOptions::default() };
+        let host = Host::new(env, HostOptions { client, ..HostOptions::default() });
+        let host: Rc<dyn ViewHost> = Rc::new(host);
+        match self {
+            Self::Cluster(cluster) => cluster.host_views(&host),
+            Self::Node(node) => node.host_views(&host),
         }
     }
 

@@ -36,6 +36,9 @@ enum Command {
         /// Seeds within which each must be found.
         #[arg(long, default_value_t = 2000)]
         ceiling: u64,
+        /// Only those whose name has this in it.
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Checks what the architecture and the style promise and no compiler holds us to.
     Tidy,
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
         Command::Ci => std::process::Command::new("./test").status().map(|status| status.success()),
         Command::Sim(arguments) => sim::run(&arguments),
         #[cfg(feature = "planted-bugs")]
-        Command::Planted { ceiling } => sim::run_planted(ceiling),
+        Command::Planted { ceiling, only } => sim::run_planted(ceiling, &only),
         Command::Tidy => tidy::run(Path::new(".")),
         Command::BareServer { folder } => bare::serve(&folder).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -258,3 +258,14 @@ pub const RELEASES_MAX_COUNT: usize = 32_000;
 pub const RELEASE_RECORDS_MAX_COUNT: usize = 256;
 
 const _: () = assert!(RELEASES_MAX_COUNT * 32 + 64 <= ENTRY_MAX_BYTES, "a record is an entry");
+
+/// Bytes of a question about an object: the calls of a transaction may be in it, which fit into a record.
+pub const VIEW_QUESTION_MAX_BYTES: usize = ENTRY_MAX_BYTES;
+
+/// Bytes of what a node says about an object.
+pub const VIEW_ANSWER_MAX_BYTES: usize = READ_MAX_BYTES;
+
+/// Questions about objects that a node works on.
+pub const VIEW_QUESTIONS_MAX_COUNT: usize = 8192;
+
+const _: () = assert!(VIEW_ANSWER_MAX_BYTES <= DATA_MAX_BYTES && VIEW_QUESTION_MAX_BYTES <= DATA_MAX_BYTES);

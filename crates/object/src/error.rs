@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::limits;
 use crate::object::CallError;
 use crate::record::TxId;
+use crate::remote::Refused;
 use crate::tx::TxFull;
 use crate::view::Fault;
 
@@ -45,6 +46,16 @@ pub enum ObjectError {
         id: TxId,
         /// What kept the answer away.
         cause: Box<ClientError>,
+    },
+    /// The call was made, and what it gave cannot be told: the node that has the object's state does not say.
+    #[error("the call on `{object}` stands at position {pos}, its result is not known: {cause}")]
+    NoResult {
+        /// The object's name.
+        object: String,
+        /// Where the call stands.
+        pos: LogPos,
+        /// Why the result is not known.
+        cause: Box<ObjectError>,
     },
     /// The object cannot be read from some position on: its stream holds what cannot be applied, or it is not deterministic.
     #[error("object `{object}`: {fault}")]
@@ -163,6 +174,22 @@ pub enum ObjectError {
         /// The position below which it reflects everything.
         snapshot: LogPos,
     },
+    /// The node that has the object's state gives no answer.
+    #[error("`{object}`: {refused}")]
+    Remote {
+        /// The object's name.
+        object: String,
+        /// Why not.
+        refused: Refused,
+    },
+    /// What only a program can do that has the object's state itself: open it without `remote`.
+    #[error("`{object}` is open as a remote view, which cannot do this: {what}")]
+    OnlyLocal {
+        /// The object's name.
+        object: String,
+        /// What was to be done.
+        what: &'static str,
+    },
     /// The transaction takes no more.
     #[error(transparent)]
     Full(#[from] TxFull),
@@ -202,9 +229,17 @@ impl ObjectError {
             Self::Unknown { .. } | Self::TooManyOpen { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
             Self::Stopped { .. } | Self::Unusable { .. } | Self::TooHigh { .. } => ErrorClass::Damaged,
             Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
+            Self::Remote { refused, .. } => match refused {
+                Refused::Unavailable { .. } => ErrorClass::Unavailable,
+                Refused::Stopped { .. } => ErrorClass::Damaged,
+                Refused::Forgotten { .. } | Refused::NotYet { .. } => ErrorClass::No,
+                _ => ErrorClass::Usage,
+            },
+            Self::NoResult { cause, .. } => cause.class(),
             Self::TooLarge { .. }
             | Self::PutTooLarge { .. }
             | Self::NoCheckpoints { .. }
+            | Self::OnlyLocal { .. }
             | Self::Hold { .. } => ErrorClass::Usage,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
                 ErrorClass::Usage

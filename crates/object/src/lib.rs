@@ -6,9 +6,11 @@
 //! * [`store`]: keys and values, of which the values stay in the log.
 //! * [`record`]: what the log holds of it, one entry for each committed transaction.
 //! * [`Runtime`]: the objects of a program, over a client of the log.
+//! * [`remote`]: objects whose state a node has, for programs that have not; [`access`]: what they ask it.
 //! * [`checkpoint`]: states that are stored in the log, and what is forgotten below them.
 //! * [`view`]: an object's state, made of records; [`tx`]: a transaction, [`key`]: what transactions conflict by.
 
+pub mod access;
 pub mod checkpoint;
 pub mod collections;
 pub mod composed;
@@ -21,6 +23,7 @@ mod model;
 pub mod object;
 pub mod planted;
 pub mod record;
+pub mod remote;
 mod requests;
 mod runtime;
 pub mod store;

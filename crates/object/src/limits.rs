@@ -60,6 +60,15 @@ pub const MOVE_MAX_BYTES: usize = 256 << 10;
 /// Entries that are read at once for values of a store.
 pub const VALUES_AT_ONCE: usize = 64;
 
+/// Views that a node keeps for programs that have not the objects themselves,
+pub const HOSTED_MAX_COUNT: usize = 4096;
+
+/// and the bytes of what they hold, encoded; in memory they take a few times as much.
+pub const HOSTED_MAX_BYTES: u64 = 256 << 20;
+
+/// Bytes of an answer of such a view beside what it says.
+pub const ANSWER_HEAD_BYTES: usize = 64;
+
 /// Transactions inside each other.
 pub const NESTING_MAX: usize = 64;
 

@@ -25,6 +25,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::access::{Access, Portable, encode_output};
 use crate::key::Keys;
 use crate::limits;
 use crate::planted::Planted;
@@ -37,6 +38,8 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
     const TYPE: &'static str;
     /// Its mutators. A record may call these and no others.
     const METHODS: &'static [Method<Self>];
+    /// What can be asked of it by name, where its state is at a node.
+    const ACCESSORS: &'static [Access<Self>] = &[];
     /// How a change is taken back: see [`Object::exchange`].
     type Undo: 'static;
     /// Records behind the newest that a view takes back by undos, so that a snapshot there is read without reading the log. An object
@@ -143,6 +146,8 @@ pub trait Mutator<O: Object>: Serialize + DeserializeOwned + 'static {
     const NAME: &'static str;
     /// What it gives back to whoever called it.
     type Output: 'static;
+    /// How that is sent to a program that has not the object's state; `None`, and such a program cannot ask for it.
+    const RESULT: Option<Portable<Self::Output>> = None;
 
     /// What it depends on and what it changes, whatever the state is.
     fn keys(&self) -> Keys;
@@ -191,12 +196,18 @@ pub struct Method<O: Object> {
     name: &'static str,
     apply: Apply<O>,
     keys: fn(&[u8]) -> Result<Keys, CallError>,
+    encode: fn(&dyn Any) -> Option<Vec<u8>>,
 }
 
 impl<O: Object> Method<O> {
     /// That of the mutator `M`.
     pub const fn of<M: Mutator<O>>() -> Self {
-        Self { name: M::NAME, apply: apply::<O, M>, keys: keys::<O, M> }
+        Self {
+            name: M::NAME,
+            apply: apply::<O, M>,
+            keys: keys::<O, M>,
+            encode: |output| encode_output(M::RESULT, output),
+        }
     }
 
     /// The object's method of this name.
@@ -224,6 +235,11 @@ impl<O: Object> Method<O> {
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             Err(CallError::Panicked { method: self.name, message })
         })
+    }
+
+    /// The MessagePack of what it gave, if that can be sent.
+    pub(crate) fn encode(&self, output: &dyn Any) -> Option<Vec<u8>> {
+        (self.encode)(output)
     }
 
     /// The keys of a call with these arguments.

@@ -32,4 +32,6 @@ ithaca_env::planted_bugs! {
     ForgetIgnoresValues,
     /// A view that lies behind what was forgotten goes on without it.
     GapNotSeen,
+    /// A node answers as if its view reflected what it was asked for, before it does.
+    RemoteAnswersEarly,
 }

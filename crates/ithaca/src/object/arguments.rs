@@ -19,7 +19,8 @@ pub enum MapCommand {
     },
     /// Print the value of a key
     #[command(after_help = "Example:\n  ithaca map get users ann\n  ithaca map get users ann --as-of 17\n\n\
-                      --as-of POS shows the map as it was after the record at log position POS.")]
+                      --as-of POS shows the map as it was after the record at log position POS.\n\
+                      --remote asks a node that has the map in memory, and reads none of its changes here.")]
     Get {
         /// The map's name
         name: String,
@@ -28,6 +29,9 @@ pub enum MapCommand {
         /// As of this log position, which is included
         #[arg(long, value_name = "POS")]
         as_of: Option<u64>,
+        /// Ask a node's view of the map
+        #[arg(long)]
+        remote: bool,
     },
     /// Remove a key
     #[command(after_help = "Example:\n  ithaca map del users ann")]
@@ -70,6 +74,9 @@ pub enum MapCommand {
         /// As of this log position, which is included
         #[arg(long, value_name = "POS")]
         as_of: Option<u64>,
+        /// Ask a node's view of the map
+        #[arg(long)]
+        remote: bool,
     },
 }
 

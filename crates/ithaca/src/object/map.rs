@@ -21,27 +21,31 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
     match command {
         MapCommand::Put { name, key, value } => put(global, name, key, value, out),
         MapCommand::Del { name, key } => del(global, name, key, out),
-        MapCommand::Get { name, key, as_of } => get(global, name, key, *as_of, out),
+        MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
         MapCommand::Forget { name, before } => forget(global, name, *before, out),
-        MapCommand::Size { name, as_of } => size(global, name, *as_of, out),
+        MapCommand::Size { name, as_of, remote } => size(global, name, (*as_of, *remote), out),
     }
 }
+
+/// The position that the map is looked at as of, if not now; and whether a node is asked.
+type When = (Option<u64>, bool);
 
 /// Opens the map and does something with it.
 fn with_map<T>(
     global: &Global,
     verb: &str,
     name: &str,
-    as_of: Option<u64>,
+    (as_of, is_remote): When,
     work: impl AsyncFnOnce(Strings) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     with_client(global, verb, async |env, client: Client| {
         // A command does not last long enough to make a checkpoint that nobody asked for.
         let options = RuntimeOptions { checkpoints: Policy::NEVER, ..RuntimeOptions::default() };
         let runtime = Runtime::new(&env, client, options);
-        let map = Strings::open(&runtime, name)?;
+        let map =
+            if is_remote { Strings::open_remote(&runtime, name)? } else { Strings::open(&runtime, name)? };
         let Some(pos) = as_of else { return work(map).await };
         let snapshot = pos.checked_add(1).ok_or_else(|| Failure::usage(format!("no position is {pos}")))?;
         work(map.at(LogPos(snapshot))).await
@@ -62,7 +66,7 @@ fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) ->
 
 fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map del {name} {key}");
-    let (before, pos) = with_map(global, &verb, name, None, async |map| {
+    let (before, pos) = with_map(global, &verb, name, (None, false), async |map| {
         Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)
     })?;
     match before {
@@ -73,7 +77,8 @@ fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), F
 
 fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map checkpoint {name}");
-    let upto = with_map(global, &verb, name, None, async |map| Ok(map.handle().checkpoint().await?))?;
+    let upto =
+        with_map(global, &verb, name, (None, false), async |map| Ok(map.handle().checkpoint().await?))?;
     out.either(
         || format!("everything below log position {upto} is reflected"),
         || Object::new().number("upto", upto.0),
@@ -84,7 +89,8 @@ fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failu
 fn forget(global: &Global, name: &str, before: Option<u64>, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map forget {name}");
     let before = LogPos(before.map_or(u64::MAX, |pos| pos.saturating_add(1)));
-    let forgotten = with_map(global, &verb, name, None, async |map| Ok(map.handle().forget(before).await?))?;
+    let forgotten =
+        with_map(global, &verb, name, (None, false), async |map| Ok(map.handle().forget(before).await?))?;
     let held = forgotten.held_by.as_ref().map(|name| format!(", held by {name:?}")).unwrap_or_default();
     out.either(
         || format!("the earliest state is that below log position {}{held}", forgotten.earliest),
@@ -106,10 +112,9 @@ fn told(pos: Option<LogPos>, out: &mut Output) -> Result<(), Failure> {
     out.flush()
 }
 
-fn get(global: &Global, name: &str, key: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+fn get(global: &Global, (name, key): (&str, &str), when: When, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map get {name} {key}");
-    let found =
-        with_map(global, &verb, name, as_of, async |map| Ok(map.get_placed(&key.to_owned()).await?))?;
+    let found = with_map(global, &verb, name, when, async |map| Ok(map.get_placed(&key.to_owned()).await?))?;
     let Some(found) = found else { return Err(not_there(&verb, name, key)) };
     out.either(|| found.value.clone(), || entry(key, &found))?;
     out.flush()
@@ -124,7 +129,7 @@ fn not_there(verb: &str, name: &str, key: &str) -> Failure {
 }
 
 fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
-    let entries = with_map(global, &format!("map ls {name}"), name, as_of, async |map| {
+    let entries = with_map(global, &format!("map ls {name}"), name, (as_of, false), async |map| {
         let all = |map: &ithaca_object::collections::MapState<String, String>| map.entries().clone();
         Ok(map.handle().read(|| vec![ithaca_object::key::Key::all()], all).await?)
     })?;
@@ -134,9 +139,9 @@ fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Resu
     out.flush()
 }
 
-fn size(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+fn size(global: &Global, name: &str, when: When, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map size {name}");
-    let size = with_map(global, &verb, name, as_of, async |map| Ok(map.len().await?))?;
+    let size = with_map(global, &verb, name, when, async |map| Ok(map.len().await?))?;
     out.either(|| size.to_string(), || Object::new().number("size", size as u64))?;
     out.flush()
 }

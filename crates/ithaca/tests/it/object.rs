@@ -18,6 +18,10 @@ fn a_map_keeps_what_is_put_and_says_where() {
     assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t42\nbob\t7\n");
     assert_eq!(dev.run("map size users --json").expect(0).text(), "{\"size\":2}\n");
     assert_eq!(dev.run(&format!("map get users ann --as-of {first}")).expect(0).text(), "41\n");
+    assert_eq!(dev.run("map get users ann --remote --json").expect(0).text(), got, "a node says the same");
+    assert_eq!(dev.run(&format!("map get users ann --remote --as-of {first}")).expect(0).text(), "41\n");
+    assert_eq!(dev.run("map size users --remote").expect(0).text(), "2\n");
+    dev.run("map get users carl --remote").expect(1);
     dev.run("map del users ann").expect(0);
     let told = dev.run("map get users ann").expect(1).stderr;
     assert!(told.contains("\"users\"") && told.contains("\"ann\""), "{told}");

@@ -18,6 +18,7 @@ mod chain;
 mod cluster;
 mod commands;
 mod ithaca;
+mod open_map;
 mod plan;
 mod redis;
 mod report;
@@ -78,7 +79,7 @@ struct Suite {
     run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
 }
 
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     Suite { names: &chain::NAMES, by_default: true, run: chain::run },
     Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
     Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
@@ -86,6 +87,7 @@ const SUITES: [Suite; 12] = [
     Suite { names: &[takeover::NAME], by_default: true, run: takeover::run },
     Suite { names: &[open::NAME], by_default: true, run: |arguments, _| open::run(arguments) },
     Suite { names: &[read::NAME], by_default: true, run: |arguments, _| read::run(arguments) },
+    Suite { names: &[open_map::NAME], by_default: false, run: |arguments, _| open_map::run(arguments) },
     Suite { names: &[socket::NAME], by_default: false, run: socket::run },
     Suite { names: &[volume::NAME], by_default: false, run: volume::run },
     Suite { names: &[commands::NAME], by_default: false, run: commands::run },

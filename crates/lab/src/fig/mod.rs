@@ -25,6 +25,7 @@ mod mix;
 mod mixed;
 mod outage;
 mod reconfiguration;
+mod remote_views;
 mod scaling;
 mod slow_replica;
 mod ssd_lifetime;
@@ -87,6 +88,8 @@ pub enum Name {
     Isotope6,
     /// Appends while a replica is a hundred times slower.
     SlowReplica,
+    /// Reads of an object that somebody changes, by the programs that read it: its state in each, or at a node (Wei, figure 5.10).
+    RemoteViews,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -219,6 +222,7 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
             Name::Isotope5 => isotope::measure(isotope::Grain::Block, isotope::EXTENT),
             Name::Isotope6 => isotope::measure(isotope::Grain::Fragment, isotope::EXTENT),
             Name::SlowReplica => slow_replica::measure(),
+            Name::RemoteViews => remote_views::measure(&[1, 10, 100, 300, 1_000], Duration::from_millis(500)),
             Name::Cleaning => cleaning::measure(cleaning::Extent {
                 disk_segments: 10,
                 segment_bytes: 128 << 20,

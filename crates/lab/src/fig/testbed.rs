@@ -21,8 +21,9 @@ use ithaca_log::client::{Client, ClientOptions, found};
 use ithaca_log::detector::Timing;
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::pos::{ClusterId, NodeId};
-use ithaca_log::server::{ClusterNode, NodeOptions};
+use ithaca_log::server::{ClusterNode, NodeOptions, ViewHost};
 use ithaca_log::wire::Roles;
+use ithaca_object::remote::{Host, HostOptions};
 
 /// Messages that a process can send a second: "180K appends/sec; this is the maximum speed of our sequencer implementation, which is
 /// a user-space application running over TCP/IP".
@@ -145,6 +146,9 @@ fn start_node(sim: &Sim, setup: &Setup, index: usize) -> (ProcessId, DriveId) {
 
 async fn serve(env: Env, options: NodeOptions) {
     let node = ClusterNode::start(&env, options).await.expect("a node that meets no fault starts");
+    let client = ClientOptions { endpoints: vec![node.addr()], ..ClientOptions::default() };
+    let host = Host::new(&env, HostOptions { client, ..HostOptions::default() });
+    node.host_views(&(Rc::new(host) as Rc<dyn ViewHost>));
     let end = node.ended().await;
     panic!("a node that meets no fault serves on: {end}");
 }
@@ -266,6 +270,15 @@ impl Testbed {
         let done = load.done.get() - before;
         self.stop(&load);
         done
+    }
+
+    /// Every client, with the environment of its process.
+    pub fn programs(&self) -> Vec<(Env, Client)> {
+        let of = |(process, clients): &(ProcessId, Vec<Client>)| {
+            let env = self.sim.env(*process);
+            clients.iter().map(move |client| (env.clone(), client.clone())).collect::<Vec<_>>()
+        };
+        self.clients.iter().flat_map(of).collect()
     }
 
     /// The first client of a process, and the process.

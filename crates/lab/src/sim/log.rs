@@ -147,7 +147,7 @@ impl World {
         let ended = Rc::new(Ended::default());
         let options = local_options(plan, shared.addrs[0], planted);
         let told = Rc::clone(&ended);
-        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
+        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told), |_, _| {}));
         let clients = shared.start(&sim, plan, 1, 100);
         World { sim, node, shared, ended, clients }
     }
@@ -223,12 +223,18 @@ impl World {
     }
 }
 
-/// The node's process: serves until a chain stops, then ends, to be started again.
-pub(super) async fn serve(env: Env, options: LocalOptions, ended: Rc<Ended>) {
+/// The node's process: serves until a chain stops, then ends, to be started again. `begin` has the cluster as soon as it serves.
+pub(super) async fn serve(
+    env: Env,
+    options: LocalOptions,
+    ended: Rc<Ended>,
+    begin: impl FnOnce(&Env, &LocalCluster),
+) {
     ended.starts.set(ended.starts.get() + 1);
     match LocalCluster::start(&env, options).await {
         Ok(cluster) => {
             ended.refused_in_a_row.set(0);
+            begin(&env, &cluster);
             cluster.failed().await;
             ended.chains_stopped.set(ended.chains_stopped.get() + 1);
         }

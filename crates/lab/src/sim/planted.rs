@@ -159,5 +159,6 @@ pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 9] {
         PlantedBug::ForgetIgnoresPins,
         PlantedBug::ForgetIgnoresValues,
         PlantedBug::GapNotSeen,
+        PlantedBug::RemoteAnswersEarly,
     ]
 }

@@ -43,6 +43,9 @@ pub enum CallError {
     /// The node sent a message that cannot be understood.
     #[error("not this protocol: {0}")]
     Message(#[from] MessageError),
+    /// What came with the reply is not what was sent.
+    #[error("the reply's data does not match its checksum")]
+    Damaged,
     /// The node answered with another kind of message.
     #[error("asked for {asked:?}, answered {answered:?}")]
     Mismatch {

@@ -39,6 +39,8 @@ pub enum Phase {
     Status,
     /// Sealing an epoch.
     Seal,
+    /// Asking a node about an object.
+    View,
 }
 
 impl Phase {
@@ -57,6 +59,7 @@ impl Phase {
             Self::Follow => "follow",
             Self::Status => "status",
             Self::Seal => "seal",
+            Self::View => "view",
         }
     }
 }
@@ -165,6 +168,9 @@ pub enum ClientError {
         /// Members that are not in use.
         out: Vec<NodeId>,
     },
+    /// No node of the cluster keeps views of objects.
+    #[error("no node of the cluster keeps views of objects")]
+    NoViews,
     /// No endpoint was given.
     #[error("no endpoint to connect to")]
     NoEndpoint,

@@ -19,6 +19,7 @@ mod members;
 mod observer;
 mod read;
 mod release;
+mod remote;
 mod resolve;
 mod space;
 mod stream_parts;

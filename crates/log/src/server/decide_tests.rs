@@ -66,6 +66,7 @@ async fn serve(env: Env, id: u64) {
         counts_process: false,
         started: env.now(),
         counters: Default::default(),
+        views: Default::default(),
     });
     let listener = env.listen(addr(id.0)).expect("a port");
     let _serving = node.serve(listener);

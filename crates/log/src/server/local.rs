@@ -27,6 +27,7 @@ use super::relay::Relay;
 use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
 use super::unit_shell::UnitShell;
+use super::views::ViewHost;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, TailError};
 use crate::limits;
@@ -312,6 +313,7 @@ impl LocalCluster {
                 counts_process: unit == 0,
                 started: env.now(),
                 counters: Default::default(),
+                views: Default::default(),
             });
             started.serving.borrow_mut().push(node.serve(listener));
             started.nodes.push(node);
@@ -332,6 +334,11 @@ impl LocalCluster {
     /// The layout that it started with.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Has all nodes answer questions about objects by this host, from now on.
+    pub fn host_views(&self, host: &Rc<dyn ViewHost>) {
+        self.nodes.iter().for_each(|node| node.views.host(Rc::clone(host)));
     }
 
     /// What each node says of itself.

@@ -31,8 +31,10 @@ mod streams;
 mod tasks;
 mod unit_drives;
 mod unit_shell;
+mod views;
 mod watch;
 
 pub use caches::CacheOptions;
 pub use cluster::{ClusterNode, NodeEnd, NodeOptions};
 pub use local::{LocalCluster, LocalOptions, StartError};
+pub use views::{Answering, ViewHost};

@@ -23,6 +23,7 @@ use super::reply::ReplyRoute;
 use super::streams::{CheckpointOptions, StreamKeeper};
 use super::tasks::Tasks;
 use super::unit_shell::{Route, UnitShell};
+use super::views::{self, Views};
 use super::watch;
 use crate::layout::Layout;
 use crate::limits;
@@ -30,8 +31,8 @@ use crate::planted::Planted;
 use crate::pos::{Addr, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::wire::{
-    self, Check, Credit, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Grant, GroupGrant, Head, Hello,
-    HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
+    self, Check, Credit, DataSum, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Grant, GroupGrant,
+    Head, Hello, HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -77,6 +78,8 @@ pub(super) struct Node {
     pub(super) counts_process: bool,
     pub(super) started: Time,
     pub(super) counters: Counters,
+    /// Where questions about objects go.
+    pub(super) views: Views,
 }
 
 /// What a node counts beside its unit.
@@ -133,6 +136,9 @@ impl Node {
         }
         if self.forwarder.borrow().is_some() {
             roles = roles.with(Roles::FORWARDER);
+        }
+        if self.views.is_hosting() {
+            roles = roles.with(Roles::VIEWS);
         }
         roles
     }
@@ -236,6 +242,7 @@ impl Node {
             counted.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect();
         let is_full = self.sequencer.borrow().as_ref().is_some_and(Sequencer::is_full);
         counters.push(("appends_refused_full".to_owned(), u64::from(is_full)));
+        counters.push(("view_questions_under_way".to_owned(), self.views.under_way() as u64));
         counters.push(("streams_watched".to_owned(), self.streams.watchers().len() as u64));
         if let Some(unit) = self.unit.get() {
             counters.extend(unit.counters());
@@ -265,6 +272,7 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
         under_way: Count::default(),
         following: BTreeMap::new(),
         waits: Rc::default(),
+        questions: Rc::default(),
         greeted: false,
     };
     if let Err(why) = session.run(reader).await {
@@ -281,6 +289,8 @@ struct Session {
     following: BTreeMap<RequestId, Following>,
     /// Requests that wait for something to come.
     waits: Rc<Tasks>,
+    /// Questions about objects that are being answered.
+    questions: Rc<Tasks>,
     greeted: bool,
 }
 
@@ -323,6 +333,10 @@ impl Session {
         }
         if self.greeted && frame.kind == Kind::Append as u16 {
             self.append(frame);
+            return Ok(());
+        }
+        if self.greeted && frame.kind == Kind::AskView as u16 {
+            self.ask_view(frame);
             return Ok(());
         }
         let request = match Request::decode(&frame) {
@@ -410,6 +424,16 @@ impl Session {
                 self.node.note_granted(&granted);
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
+        }
+    }
+
+    fn ask_view(&self, frame: Frame) {
+        let route = self.route(frame.head);
+        match wire::AskView::decode_body(&frame.body, frame.data.len()) {
+            Ok(asked) if asked.question == DataSum::of(&frame.data) => {
+                views::ask(&self.node, &self.questions, route, asked, frame.data);
+            }
+            Ok(_) | Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Where a reply goes.
 
+use bytes::Bytes;
 use ithaca_env::net::Writer;
 use ithaca_env::sync::{Count, Counted};
 
@@ -44,6 +45,13 @@ impl ReplyRoute {
         self.writer.push(|out| wire::encode_message(out, head, reply));
     }
 
+    /// Sends the reply with data after it.
+    pub(super) fn send_with<M: Message>(&self, reply: &M, data: Bytes) {
+        let head = Head::new(self.request, self.epoch);
+        self.writer.push(|out| wire::encode_head(out, head, reply, data.len()));
+        send_piece(&self.writer, data);
+    }
+
     /// Sends a refusal.
     pub(super) fn refuse(&self, refusal: Refusal) {
         self.send(&refusal);
@@ -80,11 +88,13 @@ fn send_found(writer: &Writer, head: Head, found: &mut Found) -> u64 {
 }
 
 fn send_data(writer: &Writer, found: &mut Found) {
-    for piece in found.take_data() {
-        if piece.len() <= GATHERED_MAX_BYTES {
-            writer.push(|out| out.extend_from_slice(&piece));
-        } else {
-            writer.push_shared(piece);
-        }
+    found.take_data().for_each(|piece| send_piece(writer, piece));
+}
+
+fn send_piece(writer: &Writer, piece: Bytes) {
+    if piece.len() <= GATHERED_MAX_BYTES {
+        writer.push(|out| out.extend_from_slice(&piece));
+    } else {
+        writer.push_shared(piece);
     }
 }

@@ -28,6 +28,7 @@ mod space;
 mod status;
 mod stream;
 mod token;
+mod view;
 mod watch;
 mod write;
 
@@ -51,6 +52,7 @@ pub use space::{Fill, Filled, GetTrims, Trim, Trimmed, Trims};
 pub use status::{Durability, GetStatus, NodeStatus, Roles};
 pub use stream::{ReadStream, StreamRuns, Wanted};
 pub use token::{Grant, GroupGrant, Token, TokenGroup};
+pub use view::{AskView, DataSum, ViewAnswer};
 pub use watch::WatchStream;
 pub use write::{Write, Written, encode_write_head};
 
@@ -159,6 +161,7 @@ messages! {
     ChangeCluster = 0x0016,
     ReadStream = 0x0017,
     WatchStream = 0x0018,
+    AskView = 0x0019,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -178,6 +181,7 @@ messages! {
     Trims = 0x8015,
     ClusterChanged = 0x8016,
     StreamRuns = 0x8017,
+    ViewAnswer = 0x8019,
     Refusal = 0xffff,
 }
 
@@ -227,13 +231,13 @@ direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
     Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
-    ChangeCluster, ReadStream, WatchStream
+    ChangeCluster, ReadStream, WatchStream, AskView
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, StreamRuns, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, StreamRuns, ViewAnswer, Refusal
 }
 
 /// Refuses data beside a message that has none.

@@ -24,8 +24,10 @@ impl Roles {
     pub const UNIT: Self = Self(4);
     /// Takes appends whole: grants their positions and has the entries written. A sequencer may be one.
     pub const FORWARDER: Self = Self(8);
+    /// Keeps views of objects. No layout says so: any node may.
+    pub const VIEWS: Self = Self(16);
     /// Every role that this version knows.
-    const KNOWN: u32 = 15;
+    const KNOWN: u32 = 31;
 
     /// Both sets together.
     pub fn with(self, other: Self) -> Self {

@@ -130,6 +130,12 @@ fn stream_reads() -> Vec<Sample> {
         sample("read_the_last_of_a_stream", head(), last, &[]),
         sample("read_a_stream_and_wait", head(), waiting, &[]),
         sample("watch_a_stream", head(), watch, &[]),
+        sample(
+            "ask_a_view",
+            head(),
+            AskView { stream: StreamId::of_name("orders"), question: DataSum::of(b"a question") },
+            &[b"a question"],
+        ),
     ]
 }
 
@@ -146,6 +152,7 @@ fn stream_replies() -> Vec<Sample> {
     vec![
         Sample { name: "stream_runs", bytes: frame(b"firstthird", false) },
         Sample { name: "stream_runs_without_data", bytes: frame(b"", true) },
+        sample("view_answer", head(), ViewAnswer { answer: DataSum::of(b"an answer") }, &[b"an answer"]),
     ]
 }
 

@@ -3,6 +3,8 @@
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
+use super::Now;
+use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object};
@@ -16,6 +18,7 @@ pub struct CounterState {
 }
 
 impl Object for CounterState {
+    const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Now>()];
     const TYPE: &'static str = "counter";
     const METHODS: &'static [Method<Self>] = &[Method::of::<Add>()];
     type Undo = i64;
@@ -40,6 +43,7 @@ pub struct Add {
 impl Mutator<CounterState> for Add {
     const NAME: &'static str = "add";
     type Output = i64;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&"value")).commuting()
@@ -65,6 +69,11 @@ impl Counter {
         Ok(Self { handle: runtime.open(name)? })
     }
 
+    /// The same with its state at a node of the cluster, which answers all reads.
+    pub fn open_remote(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
+        Ok(Self { handle: runtime.open_remote(name)? })
+    }
+
     /// The same object in a transaction.
     pub fn within(&self, tx: &Tx) -> Self {
         Self { handle: self.handle.within(tx) }
@@ -82,7 +91,7 @@ impl Counter {
 
     /// What it stands at.
     pub async fn get(&self) -> Result<i64, ObjectError> {
-        self.handle.read(|| vec![Key::of(&"value")], |counter| counter.value).await
+        self.handle.look(Now {}).await
     }
 
     /// Adds `amount` and returns what it stands at then.

@@ -1,8 +1,7 @@
 //! Lists, queues and stacks: three ways to look at items in a row.
 
-use super::{Append, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, handle};
+use super::{All, Append, Insert, Item, Len, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, handle};
 use crate::error::ObjectError;
-use crate::key::Key;
 
 handle! {
     /// Items in a row, by their places from 0 on. Appends do not conflict with each other; whoever reads conflicts with every
@@ -13,7 +12,7 @@ handle! {
 impl<T: Value> List<T> {
     /// The item at a place.
     pub async fn get(&self, at: usize) -> Result<Option<T>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().get(at).cloned()).await
+        Ok(self.handle.look(Item { at: at as u64, is_from_back: false }).await?.pop())
     }
 
     /// Puts an item at the end.
@@ -38,7 +37,7 @@ impl<T: Value> List<T> {
 
     /// How many items there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is none.
@@ -48,7 +47,7 @@ impl<T: Value> List<T> {
 
     /// Every item, in order.
     pub async fn items(&self) -> Result<Vec<T>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().iter().cloned().collect()).await
+        self.handle.look(All {}).await
     }
 }
 
@@ -70,12 +69,12 @@ impl<T: Value> Queue<T> {
 
     /// The first item.
     pub async fn peek(&self) -> Result<Option<T>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().front().cloned()).await
+        Ok(self.handle.look(Item { at: 0, is_from_back: false }).await?.pop())
     }
 
     /// How many items there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is none.
@@ -102,12 +101,12 @@ impl<T: Value> Stack<T> {
 
     /// The top item.
     pub async fn peek(&self) -> Result<Option<T>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().back().cloned()).await
+        Ok(self.handle.look(Item { at: 0, is_from_back: true }).await?.pop())
     }
 
     /// How many items there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |list| list.items().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is none.

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::Value;
+use super::{All, Item, Len, Value};
+use crate::access::{Access, Portable};
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object};
 
@@ -73,6 +74,8 @@ impl<T: Value> Object for ListState<T> {
         Method::of::<PopFront>(),
         Method::of::<PopBack>(),
     ];
+    const ACCESSORS: &'static [Access<Self>] =
+        &[Access::of::<Item>(), Access::of::<Len>(), Access::of::<All>()];
     type Undo = Change<T>;
 
     fn exchange(&mut self, undo: &mut Change<T>) {
@@ -114,6 +117,7 @@ pub struct Append<T> {
 impl<T: Value> Mutator<ListState<T>> for Append<T> {
     const NAME: &'static str = "append";
     type Output = ();
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     /// It reads nothing, so appends of several transactions do not conflict.
     fn keys(&self) -> Keys {
@@ -137,6 +141,7 @@ pub struct Insert<T> {
 impl<T: Value> Mutator<ListState<T>> for Insert<T> {
     const NAME: &'static str = "insert";
     type Output = usize;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::whole()
@@ -161,6 +166,7 @@ pub struct SetAt<T> {
 impl<T: Value> Mutator<ListState<T>> for SetAt<T> {
     const NAME: &'static str = "set";
     type Output = Option<T>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::whole()
@@ -184,6 +190,7 @@ pub struct RemoveAt {
 impl<T: Value> Mutator<ListState<T>> for RemoveAt {
     const NAME: &'static str = "remove";
     type Output = Option<T>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::whole()
@@ -201,6 +208,7 @@ pub struct PopFront {}
 impl<T: Value> Mutator<ListState<T>> for PopFront {
     const NAME: &'static str = "pop_front";
     type Output = Option<T>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::whole()
@@ -218,6 +226,7 @@ pub struct PopBack {}
 impl<T: Value> Mutator<ListState<T>> for PopBack {
     const NAME: &'static str = "pop_back";
     type Output = Option<T>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::whole()

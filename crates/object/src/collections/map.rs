@@ -2,9 +2,8 @@
 
 use ithaca_log::pos::LogPos;
 
-use super::{Clear, MapState, Name, Placed, Put, Remove, Value, handle};
+use super::{All, Clear, Get, Has, Len, MapState, Name, Placed, Put, Remove, Value, handle};
 use crate::error::ObjectError;
-use crate::key::Key;
 
 handle! {
     /// A map from keys to values. Transactions conflict only over the same key; those that ask how many there are, or for all of
@@ -20,12 +19,12 @@ impl<K: Name, V: Value> Map<K, V> {
 
     /// The value of `key`, and the log position of the record that put it there.
     pub async fn get_placed(&self, key: &K) -> Result<Option<Placed<V>>, ObjectError> {
-        self.handle.read(|| Key::of(key), |map| map.entries().get(key).cloned()).await
+        self.handle.look(Get { key: key.clone() }).await
     }
 
     /// Whether there is a value for `key`.
     pub fn contains_key(&self, key: &K) -> impl Future<Output = Result<bool, ObjectError>> {
-        self.handle.read(|| Key::of(key), |map| map.entries().contains_key(key))
+        self.handle.look(Has { key: key.clone() })
     }
 
     /// Gives `key` a value and returns the one that it had. In a transaction that counts as a read of the key.
@@ -51,7 +50,7 @@ impl<K: Name, V: Value> Map<K, V> {
 
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(Key::all, |map| map.entries().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is no key.
@@ -61,9 +60,10 @@ impl<K: Name, V: Value> Map<K, V> {
 
     /// Every key and its value, in the order of the keys, as of one moment.
     pub async fn entries(&self) -> Result<Vec<(K, V)>, ObjectError> {
-        let all = |map: &MapState<K, V>| {
-            map.entries().iter().map(|(key, placed)| (key.clone(), placed.value.clone())).collect()
-        };
-        self.handle.read(Key::all, all).await
+        let mut entries = self.handle.look(All {}).await?;
+        if self.handle.is_remote() {
+            entries.sort_by(|one: &(K, V), other| one.0.cmp(&other.0));
+        }
+        Ok(entries)
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{Name, Value};
+use super::{All, Get, Has, Len, Name, Value};
+use crate::access::{Access, Portable};
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object, digest_of, digest_of_values};
 
@@ -97,6 +98,8 @@ impl<K: Name, V: Value> Object for MapState<K, V> {
     const TYPE: &'static str = "map";
     const METHODS: &'static [Method<Self>] =
         &[Method::of::<Put<K, V>>(), Method::of::<Remove<K>>(), Method::of::<Clear>()];
+    const ACCESSORS: &'static [Access<Self>] =
+        &[Access::of::<Get<K>>(), Access::of::<Has<K>>(), Access::of::<Len>(), Access::of::<All>()];
     type Undo = Slot<K, V>;
 
     fn exchange(&mut self, undo: &mut Slot<K, V>) {
@@ -121,6 +124,7 @@ pub struct Put<K, V> {
 impl<K: Name, V: Value> Mutator<MapState<K, V>> for Put<K, V> {
     const NAME: &'static str = "put";
     type Output = Option<V>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&self.key))
@@ -141,6 +145,7 @@ pub struct Remove<K> {
 impl<K: Name, V: Value> Mutator<MapState<K, V>> for Remove<K> {
     const NAME: &'static str = "remove";
     type Output = Option<V>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&self.key))
@@ -158,6 +163,7 @@ pub struct Clear {}
 impl<K: Name, V: Value> Mutator<MapState<K, V>> for Clear {
     const NAME: &'static str = "clear";
     type Output = ();
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::writes(Key::all())

@@ -13,6 +13,7 @@
 //! time: a list is a queue to one part of a program and a stack to another. Every method may be called outside of
 //! transactions, within one (`within`), and reads as of a position (`at`) or of a state of late (`stale`).
 
+mod asked;
 mod blob;
 mod counter;
 mod list;
@@ -27,6 +28,7 @@ mod sorted_map;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use asked::{All, Get, Has, Item, Len, Now, Values};
 pub use blob::Blob;
 pub(crate) use blob::Sharing;
 pub use counter::{Add, Counter, CounterState};
@@ -69,6 +71,12 @@ macro_rules! handle {
             /// Errors: `OtherType` if the name is open as something else.
             pub fn open(runtime: &$crate::Runtime, name: &str) -> Result<Self, $crate::ObjectError> {
                 Ok(Self { handle: runtime.open(name)? })
+            }
+
+            /// The same with its state at a node of the cluster, which answers all reads: for programs that read little of it, or have little
+            /// memory. (docs/protocol/remote-views.md)
+            pub fn open_remote(runtime: &$crate::Runtime, name: &str) -> Result<Self, $crate::ObjectError> {
+                Ok(Self { handle: runtime.open_remote(name)? })
             }
 
             /// The same object in a transaction.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{Name, handle};
+use super::{Len, Name, Values, handle};
+use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object, digest_of};
@@ -63,6 +64,7 @@ impl<K: Name, V: Name> Object for MultiMapState<K, V> {
     const TYPE: &'static str = "multimap";
     const METHODS: &'static [Method<Self>] =
         &[Method::of::<AddValue<K, V>>(), Method::of::<RemoveValue<K, V>>(), Method::of::<RemoveKey<K>>()];
+    const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Values<K>>(), Access::of::<Len>()];
     /// A key, a value, and whether it is to be there.
     type Undo = (K, V, bool);
 
@@ -88,6 +90,7 @@ pub struct AddValue<K, V> {
 impl<K: Name, V: Name> Mutator<MultiMapState<K, V>> for AddValue<K, V> {
     const NAME: &'static str = "add_value";
     type Output = bool;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&self.key))
@@ -110,6 +113,7 @@ pub struct RemoveValue<K, V> {
 impl<K: Name, V: Name> Mutator<MultiMapState<K, V>> for RemoveValue<K, V> {
     const NAME: &'static str = "remove_value";
     type Output = bool;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&self.key))
@@ -130,6 +134,7 @@ pub struct RemoveKey<K> {
 impl<K: Name, V: Name> Mutator<MultiMapState<K, V>> for RemoveKey<K> {
     const NAME: &'static str = "remove_key";
     type Output = BTreeSet<V>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&self.key))
@@ -152,8 +157,7 @@ handle! {
 impl<K: Name, V: Name> MultiMap<K, V> {
     /// The values of `key`, in order.
     pub async fn get(&self, key: &K) -> Result<BTreeSet<V>, ObjectError> {
-        let values = |map: &MultiMapState<K, V>| map.entries().get(key).cloned().unwrap_or_default();
-        self.handle.read(|| vec![Key::of(key)], values).await
+        self.handle.look(Values { key: key.clone() }).await
     }
 
     /// Adds a value to `key`. False if it was there.
@@ -173,7 +177,7 @@ impl<K: Name, V: Name> MultiMap<K, V> {
 
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |map| map.entries().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is no key.

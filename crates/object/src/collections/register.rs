@@ -3,7 +3,8 @@
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{Value, handle};
+use super::{Now, Value, handle};
+use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object};
@@ -21,7 +22,15 @@ impl<T> Default for RegisterState<T> {
     }
 }
 
+impl<T: Value> RegisterState<T> {
+    /// What it holds.
+    pub fn value(&self) -> Option<&T> {
+        self.value.as_ref()
+    }
+}
+
 impl<T: Value> Object for RegisterState<T> {
+    const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Now>()];
     const TYPE: &'static str = "register";
     const METHODS: &'static [Method<Self>] = &[Method::of::<Write<T>>()];
     type Undo = Option<T>;
@@ -42,6 +51,7 @@ pub struct Write<T> {
 impl<T: Value> Mutator<RegisterState<T>> for Write<T> {
     const NAME: &'static str = "write";
     type Output = Option<T>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::maybe());
 
     fn keys(&self) -> Keys {
         Keys::updates(Key::of(&"value"))
@@ -62,7 +72,7 @@ handle! {
 impl<T: Value> Register<T> {
     /// The value.
     pub async fn read(&self) -> Result<Option<T>, ObjectError> {
-        self.handle.read(|| vec![Key::of(&"value")], |register| register.value.clone()).await
+        self.handle.look(Now {}).await
     }
 
     /// Writes a value without a look at the one that is there.

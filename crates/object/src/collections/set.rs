@@ -1,8 +1,7 @@
 //! A set.
 
-use super::{MapState, Name, Put, Remove, handle};
+use super::{All, Has, Len, MapState, Name, Put, Remove, handle};
 use crate::error::ObjectError;
-use crate::key::Key;
 
 handle! {
     /// A set of values: a map to nothing. Transactions conflict only over the same value.
@@ -12,7 +11,7 @@ handle! {
 impl<T: Name> Set<T> {
     /// Whether `value` is in it.
     pub async fn contains(&self, value: &T) -> Result<bool, ObjectError> {
-        self.handle.read(|| vec![Key::of(value)], |set| set.entries().contains_key(value)).await
+        self.handle.look(Has { key: value.clone() }).await
     }
 
     /// Puts `value` in. False if it was there.
@@ -27,7 +26,7 @@ impl<T: Name> Set<T> {
 
     /// How many values there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |set| set.entries().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is none.
@@ -37,6 +36,11 @@ impl<T: Name> Set<T> {
 
     /// Every value, in order.
     pub async fn values(&self) -> Result<Vec<T>, ObjectError> {
-        self.handle.read(|| vec![Key::all()], |set| set.entries().keys().cloned().collect()).await
+        let mut values: Vec<T> =
+            self.handle.look(All {}).await?.into_iter().map(|(value, ())| value).collect();
+        if self.handle.is_remote() {
+            values.sort();
+        }
+        Ok(values)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use super::{MapState, Name, Placed, Put, Remove, Value, handle};
+use super::{Get, Len, MapState, Name, Placed, Put, Remove, Value, handle};
 use crate::error::ObjectError;
 use crate::key::Key;
 
@@ -15,8 +15,7 @@ handle! {
 impl<K: Name, V: Value> SortedMap<K, V> {
     /// The value of `key`.
     pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
-        let value = |map: &MapState<K, V>| map.entries().get(key).map(|placed| placed.value.clone());
-        self.handle.read(|| Key::of(key), value).await
+        Ok(self.handle.look(Get { key: key.clone() }).await?.map(|placed| placed.value))
     }
 
     /// Gives `key` a value and returns the one that it had.
@@ -61,7 +60,7 @@ impl<K: Name, V: Value> SortedMap<K, V> {
 
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.read(Key::all, |map| map.entries().len()).await
+        self.handle.look(Len {}).await
     }
 
     /// Whether there is no key.

@@ -93,7 +93,7 @@ impl<O: Object> Handle<O> {
         &self,
         mutator: M,
     ) -> Result<(M::Output, Option<LogPos>), ObjectError> {
-        if let Mode::In(_) | Mode::At(_) = self.mode {
+        if self.is_remote || matches!(self.mode, Mode::In(_) | Mode::At(_)) {
             return self.call_placed(mutator).await;
         }
         let call = call_of::<O, M>(self.stream(), &mutator)?;

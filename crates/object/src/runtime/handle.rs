@@ -35,17 +35,19 @@ pub(super) enum Mode {
 pub struct Handle<O: Object> {
     pub(super) slot: Rc<Slot<O>>,
     pub(super) mode: Mode,
+    /// Whether the state is at a node.
+    pub(super) is_remote: bool,
 }
 
 impl<O: Object> Clone for Handle<O> {
     fn clone(&self) -> Self {
-        Self { slot: Rc::clone(&self.slot), mode: self.mode.clone() }
+        Self { slot: Rc::clone(&self.slot), mode: self.mode.clone(), is_remote: self.is_remote }
     }
 }
 
 impl<O: Object> Handle<O> {
-    pub(super) fn new(slot: Rc<Slot<O>>) -> Self {
-        Self { slot, mode: Mode::Latest }
+    pub(super) fn new(slot: Rc<Slot<O>>, is_remote: bool) -> Self {
+        Self { slot, mode: Mode::Latest, is_remote }
     }
 
     /// The object's stream.
@@ -55,17 +57,17 @@ impl<O: Object> Handle<O> {
 
     /// The object in a transaction: reads are of its snapshot and of what it wrote; calls take effect when it commits.
     pub fn within(&self, tx: &Tx) -> Self {
-        Self { slot: Rc::clone(&self.slot), mode: Mode::In(tx.clone()) }
+        Self { mode: Mode::In(tx.clone()), ..self.clone() }
     }
 
     /// The object as it was when it reflected every position of the log below `snapshot`. It can be read and not changed.
     pub fn at(&self, snapshot: LogPos) -> Self {
-        Self { slot: Rc::clone(&self.slot), mode: Mode::At(snapshot) }
+        Self { mode: Mode::At(snapshot), ..self.clone() }
     }
 
     /// The object for reads that may be as old as `bound`: they ask the sequencer only if nobody has within that time.
     pub fn stale(&self, bound: Duration) -> Self {
-        Self { slot: Rc::clone(&self.slot), mode: Mode::Within(bound) }
+        Self { mode: Mode::Within(bound), ..self.clone() }
     }
 
     /// Reads the object. `keys` says what part of it, for transactions: what `read` returns MUST depend on nothing else.
@@ -76,6 +78,9 @@ impl<O: Object> Handle<O> {
         keys: impl FnOnce() -> P,
         read: impl FnOnce(&O) -> T,
     ) -> Result<T, ObjectError> {
+        if self.is_remote {
+            return Err(self.only_here("a read by a closure"));
+        }
         match &self.mode {
             Mode::Latest => self.slot.sync().await?,
             Mode::Within(bound) => self.slot.sync_within(*bound).await?,
@@ -95,7 +100,7 @@ impl<O: Object> Handle<O> {
     /// Calls a mutator and gives its result. On return the call is on stable storage and applied; in a transaction it takes
     /// effect when that commits, and the result is what it is at the snapshot, which the commit checks.
     ///
-    /// Errors: `Unknown` (it may have happened); after any other one it did not.
+    /// Errors: `Unknown` (it may have happened); `NoResult` (it happened); after any other one it did not.
     pub fn call<M: Mutator<O>>(&self, mutator: M) -> impl Future<Output = Result<M::Output, ObjectError>> {
         self.call_for(mutator, |output, _| output)
     }
@@ -114,6 +119,10 @@ impl<O: Object> Handle<O> {
         mutator: M,
         give: impl FnOnce(M::Output, Option<LogPos>) -> T,
     ) -> Result<T, ObjectError> {
+        if self.is_remote {
+            let (output, pos) = Box::pin(self.call_elsewhere(mutator)).await?;
+            return Ok(give(output, pos));
+        }
         match &self.mode {
             Mode::In(tx) => {
                 let call = call_of::<O, M>(self.stream(), &mutator)?;
@@ -150,6 +159,9 @@ impl<O: Object> Handle<O> {
     pub async fn send<M: Mutator<O>>(&self, mutator: M) -> Result<Option<LogPos>, ObjectError> {
         match &self.mode {
             Mode::In(tx) => {
+                if self.is_remote {
+                    Box::pin(tx.settle_snapshot()).await?;
+                }
                 let call = call_of::<O, M>(self.stream(), &mutator)?;
                 // Nobody sees what it found, so it may find whatever is there when it is applied.
                 let keys = Keys { reads: Parts::None, ..mutator.keys() };
@@ -182,7 +194,7 @@ impl<O: Object> Handle<O> {
     }
 
     /// What to append for one call that depends on nothing.
-    fn plan<M: Mutator<O>>(&self, mutator: &M) -> Result<Plan, ObjectError> {
+    pub(super) fn plan<M: Mutator<O>>(&self, mutator: &M) -> Result<Plan, ObjectError> {
         let (stream, runtime) = (self.stream(), &self.slot.runtime);
         let writes =
             condensed(mutator.keys().writes.iter().map(|key| ConflictKey { stream, key: key.hash() }));
@@ -196,7 +208,7 @@ impl<O: Object> Handle<O> {
         planned.map(|(record, entry)| Plan { record: Rc::new(record), entry, aim: Rc::new(aim) })
     }
 
-    fn read_only(&self, snapshot: LogPos) -> ObjectError {
+    pub(super) fn read_only(&self, snapshot: LogPos) -> ObjectError {
         ObjectError::ReadOnly { object: self.slot.name().to_owned(), snapshot }
     }
 

@@ -17,6 +17,7 @@ mod decided;
 mod handle;
 mod keep;
 mod outcome;
+mod remote;
 mod restore;
 mod slot;
 mod tails;
@@ -118,6 +119,18 @@ impl Runtime {
 
     /// The object of a stream; `name` is for messages only.
     pub fn open_stream<O: Object>(&self, stream: StreamId, name: &str) -> Result<Handle<O>, ObjectError> {
+        let slot = self.slot_of::<O>(stream, name)?;
+        slot.keep();
+        Ok(Handle::new(slot, false))
+    }
+
+    /// The object of this name, with its state at a node of the cluster: nothing of it is kept here, and reads and results are asked for
+    /// there. Built-in objects only. Errors: `OtherType` if it is open as another type of object.
+    pub fn open_remote<O: Object>(&self, name: &str) -> Result<Handle<O>, ObjectError> {
+        Ok(Handle::new(self.slot_of(StreamId::of_name(name), name)?, true))
+    }
+
+    fn slot_of<O: Object>(&self, stream: StreamId, name: &str) -> Result<Rc<Slot<O>>, ObjectError> {
         let mut slots = self.inner.slots.borrow_mut();
         if let Some(open) = slots.get(&stream)
             && let Some(slot) = open.slot.upgrade()
@@ -127,13 +140,13 @@ impl Runtime {
             if open.state != TypeId::of::<O>() {
                 return Err(other());
             }
-            return Ok(Handle::new(slot.as_any().downcast::<Slot<O>>().map_err(|_| other())?));
+            return slot.as_any().downcast::<Slot<O>>().map_err(|_| other());
         }
         let slot = Slot::<O>::new(Rc::clone(&self.inner), stream, name);
         let weak: Weak<dyn AnySlot> = Rc::downgrade(&slot) as Weak<dyn AnySlot>;
         slots.retain(|_, open| open.slot.strong_count() > 0);
         slots.insert(stream, OpenSlot { object: O::TYPE, state: TypeId::of::<O>(), slot: weak });
-        Ok(Handle::new(slot))
+        Ok(slot)
     }
 
     /// The client of the log.

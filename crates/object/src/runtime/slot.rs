@@ -70,6 +70,8 @@ pub(super) struct Slot<O: Object> {
     pub(super) me: Weak<Self>,
     pub(super) name: String,
     pub(super) view: RefCell<View<O>>,
+    /// Whether somebody reads the state here: else nothing is taken from memory.
+    is_kept: Cell<bool>,
     /// Whether it was looked for a checkpoint to begin with.
     is_begun: Cell<bool>,
     /// From where on it is not known whether something that is trimmed was of the stream.
@@ -100,6 +102,7 @@ impl<O: Object> Slot<O> {
             me: Weak::clone(me),
             name: name.to_owned(),
             view,
+            is_kept: Cell::default(),
             is_begun: Cell::default(),
             gap: Cell::default(),
             catalog: RefCell::default(),
@@ -113,6 +116,11 @@ impl<O: Object> Slot<O> {
             told: Cell::default(),
             past: RefCell::default(),
         })
+    }
+
+    /// The state is to be kept here from now on.
+    pub(super) fn keep(&self) {
+        self.is_kept.set(true);
     }
 
     /// What the view reflects.
@@ -379,6 +387,9 @@ impl<O: Object> AnySlot for Slot<O> {
     }
 
     fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>) {
+        if !self.is_kept.get() {
+            return;
+        }
         let upto = self.upto();
         let is_next = pos >= upto && previous.is_none_or(|previous| previous < upto);
         if is_next && self.ahead.borrow().is_empty() {

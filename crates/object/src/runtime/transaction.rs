@@ -249,8 +249,23 @@ impl Tx {
         }
     }
 
+    /// Sees to it that there is a snapshot: where no view is here that could give one, it is the newest.
+    pub(super) async fn settle_snapshot(&self) -> Result<(), ObjectError> {
+        let is_unset = || matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. });
+        if !is_unset() {
+            return Ok(());
+        }
+        let snapshot = Box::pin(self.inner.runtime.decided_tail()).await?;
+        if let State::Running { tx, is_unset } = &mut *self.inner.state.borrow_mut()
+            && std::mem::take(is_unset)
+        {
+            tx.move_to(snapshot);
+        }
+        Ok(())
+    }
+
     /// Does something about an object, which gives the snapshot if there is none yet.
-    fn touch<O: Object, T>(
+    pub(super) fn touch<O: Object, T>(
         &self,
         slot: &Rc<Slot<O>>,
         change: impl FnOnce(&mut Transaction) -> Result<T, ObjectError>,
@@ -275,6 +290,6 @@ impl Tx {
 }
 
 /// What a transaction wrote of one object. Names and arguments are shared, not copied.
-fn own_calls(tx: &Transaction, stream: StreamId) -> Vec<Call> {
+pub(super) fn own_calls(tx: &Transaction, stream: StreamId) -> Vec<Call> {
     tx.calls().iter().filter(|call| call.stream == stream).cloned().collect()
 }

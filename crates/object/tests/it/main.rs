@@ -4,6 +4,7 @@
 //! * [`transactions`]: conflicts, snapshots, nesting, retries.
 //! * [`composed`]: large maps, of many objects.
 //! * [`panics`]: methods that panic.
+//! * [`remote`]: states that nodes keep.
 //! * [`macros`]: objects of one's own.
 //! * [`machine`]: state machines of one's own, and calls that share records.
 //! * [`store`]: keys and values that stay in the log.
@@ -17,6 +18,7 @@ mod machine;
 mod macros;
 mod objects;
 mod panics;
+mod remote;
 mod store;
 mod transactions;
 mod worlds;

@@ -1,8 +1,11 @@
 //! A cluster in a directory of its own, and programs with objects.
 
+use std::rc::Rc;
+
 use ithaca_env::{Env, real};
 use ithaca_log::client::{Client, ClientOptions};
-use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
+use ithaca_object::remote::{Host, HostOptions};
 use ithaca_object::{Runtime, RuntimeOptions};
 use tempfile::TempDir;
 
@@ -38,6 +41,17 @@ pub fn run_with<F: Future<Output = ()>>(
 }
 
 impl World {
+    /// Has the nodes keep views.
+    pub fn host(&self, change: impl FnOnce(&mut HostOptions)) -> Rc<Host> {
+        let endpoints = vec![self.cluster.addrs()[0]];
+        let client = ClientOptions { endpoints, ..ClientOptions::default() };
+        let mut options = HostOptions { client, ..HostOptions::default() };
+        change(&mut options);
+        let host = Rc::new(Host::new(&self.env, options));
+        self.cluster.host_views(&(Rc::clone(&host) as Rc<dyn ViewHost>));
+        host
+    }
+
     /// A program of its own: a client, and no object open.
     pub async fn program(&self) -> Runtime {
         self.program_with(RuntimeOptions::default()).await

@@ -1,6 +1,7 @@
 //! The objects scenario: programs with transactions over the same few keys, a node that crashes and begins new epochs under them,
 //! and links that lose what they carry. Programs make checkpoints, forget what lies below them and begin from them again.
-//! So do they with a store, whose values stay in the log.
+//! So do they with a store, whose values stay in the log. Some of what they read, and of what their calls give, is told by the view that
+//! the node keeps.
 
 mod pairs;
 mod truth;
@@ -13,7 +14,10 @@ use std::time::Duration;
 use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{Client, ClientOptions};
+use ithaca_log::server::{LocalCluster, ViewHost};
+use ithaca_object::RuntimeOptions;
 use ithaca_object::planted::Planted;
+use ithaca_object::remote::{Host, HostOptions};
 
 use super::log::{Ended, HORIZON, PATIENCE, PORT, RESTART, local_options, serve, shape_of_one_node};
 use super::planted::Fault;
@@ -74,7 +78,8 @@ impl World {
         let addr = SocketAddr::new(machine(1), PORT);
         let (shared, ended) = (Rc::new(Shared::default()), Rc::new(Ended::default()));
         let (options, told) = (local_options(plan, addr, Fault::None), Rc::clone(&ended));
-        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told)));
+        let begin = move |env: &Env, cluster: &LocalCluster| host_views(env, cluster, planted);
+        sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told), begin));
         shared.left.set(plan.setting("workload.operations", 100));
         let programs = plan.setting("topology.clients", 3) as u32;
         for number in 1..=programs {
@@ -131,20 +136,33 @@ impl World {
         points.see("values of a store were copied", self.shared.pairs.compacted.get() > 0);
         points.see("a put expected another version", self.shared.pairs.differed.get() > 0);
         points.see("calls were forgotten", self.shared.forgotten.get() > 0);
+        points.see("a node said what it has", self.shared.told.get() > 0);
+        points.see("a node did not say what a call gave", self.shared.untold.get() > 0);
         points
+    }
+}
+
+/// Has the node keep views of fewer objects than there are, so that they are given up now and then.
+fn host_views(env: &Env, cluster: &LocalCluster, planted: Planted) {
+    let objects = RuntimeOptions { planted, checkpoints: workers::CHECKPOINTS, ..RuntimeOptions::default() };
+    let views_max = if env.random_u64().is_multiple_of(4) { 1 } else { 8 };
+    let options = HostOptions { client: client_options(), objects, views_max, ..HostOptions::default() };
+    cluster.host_views(&(Rc::new(Host::new(env, options)) as Rc<dyn ViewHost>));
+}
+
+fn client_options() -> ClientOptions {
+    ClientOptions {
+        endpoints: vec![SocketAddr::new(machine(1), PORT)],
+        timeout: Duration::from_secs(2),
+        hole_wait: Duration::from_millis(5),
+        ..ClientOptions::default()
     }
 }
 
 /// A client, as soon as the cluster can be reached.
 async fn connect(env: &Env) -> Client {
-    let options = || ClientOptions {
-        endpoints: vec![SocketAddr::new(machine(1), PORT)],
-        timeout: Duration::from_secs(2),
-        hole_wait: Duration::from_millis(5),
-        ..ClientOptions::default()
-    };
     loop {
-        if let Ok(client) = Client::connect(env, options()).await {
+        if let Ok(client) = Client::connect(env, client_options()).await {
             return client;
         }
         env.sleep(Duration::from_millis(10)).await;

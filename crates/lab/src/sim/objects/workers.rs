@@ -9,9 +9,10 @@ use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientError};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::checkpoint::Policy;
-use ithaca_object::collections::{Map, Put};
+use ithaca_object::collections::{Get, Map, Put};
 use ithaca_object::planted::Planted;
 use ithaca_object::record::{Record, TxId};
+use ithaca_object::remote::Refused;
 use ithaca_object::store::Store;
 use ithaca_object::{Begin, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
 
@@ -37,6 +38,9 @@ pub struct Shared {
     pub known: StdCell<Option<LogPos>>,
     /// What was read of each object before anything of it was forgotten.
     pub copied: RefCell<BTreeMap<usize, BTreeMap<LogPos, Record>>>,
+    /// Reads that the node answered, and calls whose results it did not tell.
+    pub told: StdCell<u64>,
+    pub untold: StdCell<u64>,
     /// How often somebody wanted to forget something, and how often something was forgotten.
     pub forgets: StdCell<u64>,
     pub forgotten: StdCell<u64>,
@@ -47,10 +51,15 @@ pub struct Shared {
 }
 
 /// Often, and in several chunks.
-const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, chunk_bytes: 96 };
+pub const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, chunk_bytes: 96 };
 
 fn opened(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
     (0..OBJECTS).map(|object| Map::open(runtime, &name(object))).collect()
+}
+
+/// The same maps with their states at the node.
+fn opened_remote(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
+    (0..OBJECTS).map(|object| Map::open_remote(runtime, &name(object))).collect()
 }
 
 fn name(object: usize) -> String {
@@ -68,14 +77,16 @@ pub struct Worker {
     pub runtime: Runtime,
     pub maps: Vec<Map<u64, u64>>,
     store: Store<u64, u64>,
+    remotes: Vec<Map<u64, u64>>,
 }
 
 impl Worker {
     pub fn new(env: &Env, client: Client, shared: Rc<Shared>, planted: Planted) -> Result<Self, ObjectError> {
         let options = RuntimeOptions { planted, checkpoints: CHECKPOINTS, ..RuntimeOptions::default() };
         let runtime = Runtime::new(env, client, options.clone());
-        let (maps, store) = (opened(&runtime)?, pairs::open(&runtime)?);
-        Ok(Self { env: env.clone(), shared, options, runtime, maps, store })
+        let (maps, remotes) = (opened(&runtime)?, opened_remote(&runtime)?);
+        let store = pairs::open(&runtime)?;
+        Ok(Self { env: env.clone(), shared, options, runtime, maps, remotes, store })
     }
 
     /// Begins anew with nothing in memory, as a program would that was started again.
@@ -85,7 +96,14 @@ impl Worker {
         self.runtime = Runtime::new(&self.env, client, self.options.clone());
         self.maps = opened(&self.runtime)?;
         self.store = pairs::open(&self.runtime)?;
+        self.remotes = opened_remote(&self.runtime)?;
         Ok(())
+    }
+
+    /// A map as this program has it, or as the node has it.
+    fn map(&self, object: usize) -> &Map<u64, u64> {
+        let maps = if self.below(3) == 0 { &self.remotes } else { &self.maps };
+        &maps[object]
     }
 
     fn below(&self, limit: u64) -> u64 {
@@ -112,13 +130,22 @@ impl Worker {
                 5 => self.forget().await,
                 6 => self.pin().await,
                 7 => self.start_again().await,
-                8..12 => self.pairs().await,
+                8..11 => self.pairs().await,
+                11..14 => self.look().await,
                 _ => self.transaction().await,
             };
             match worked {
                 Ok(()) => self.env.sleep(Duration::from_micros(self.below(500))).await,
                 // The cluster is away, or did not answer.
                 Err(ObjectError::Log(_) | ObjectError::Unknown { .. }) => self.env.sleep(WAIT).await,
+                // It is the node that cannot reach the cluster, or has forgotten so far back.
+                Err(ObjectError::Remote { refused: Refused::Unavailable { .. }, .. }) => {
+                    self.env.sleep(WAIT).await
+                }
+                Err(ObjectError::NoResult { .. }) => {
+                    self.shared.untold.set(self.shared.untold.get() + 1);
+                    self.env.sleep(WAIT).await
+                }
                 Err(ObjectError::Forgotten { .. }) if self.shared.forgets.get() > 0 => {}
                 Err(error) => {
                     self.shared.wrong.borrow_mut().get_or_insert(error.to_string());
@@ -145,7 +172,7 @@ impl Worker {
     /// One call by itself: what was there before is its result.
     async fn put(&self) -> Result<(), ObjectError> {
         let (cell, value) = (self.cell(), self.value());
-        let put = self.maps[cell.0].handle().call_placed(Put { key: cell.1, value }).await;
+        let put = self.map(cell.0).handle().call_placed(Put { key: cell.1, value }).await;
         let (reads, fate) = match &put {
             Ok((before, Some(pos))) => {
                 self.acknowledged(*pos);
@@ -159,6 +186,20 @@ impl Worker {
         let deed = Deed { fate, snapshot: None, known: None, is_strict: true, reads, writes };
         self.shared.deeds.borrow_mut().push(deed);
         put.map(|_| ())
+    }
+
+    /// Reads a key as it is now.
+    async fn look(&self) -> Result<(), ObjectError> {
+        let (cell, known) = (self.cell(), self.shared.known.get());
+        let map = self.map(cell.0);
+        let (found, upto) = map.handle().look_placed(Get { key: cell.1 }).await?;
+        let told = u64::from(map.handle().is_remote());
+        self.shared.told.set(self.shared.told.get() + told);
+        // Between what it reflects and the tail that was asked for, which lies above what was known, nothing is of the object.
+        let snapshot = upto.max(LogPos(known.map_or(0, |known| known.0 + 1)));
+        let reads = vec![(cell, found.map(|placed| placed.value))];
+        self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
+        Ok(())
     }
 
     /// Copies what there is of an object, and has some of it forgotten.
@@ -242,9 +283,10 @@ impl Worker {
         let snapshot = LogPos(self.below(known.0 + 1));
         for _ in 0..2 {
             let mut reads = Vec::new();
-            for (object, map) in self.maps.iter().enumerate() {
+            for object in 0..OBJECTS {
+                let map = self.map(object).at(snapshot);
                 for key in 0..KEYS {
-                    reads.push(((object, key), map.at(snapshot).get(&key).await?));
+                    reads.push(((object, key), map.get(&key).await?));
                 }
             }
             self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
@@ -304,7 +346,7 @@ impl Worker {
     ) -> Result<(), ObjectError> {
         for _ in 0..1 + self.below(5) {
             let cell = self.cell();
-            let map = self.maps[cell.0].within(tx);
+            let map = self.map(cell.0).within(tx);
             match self.below(5) {
                 0..3 => {
                     let seen = map.get(&cell.1).await?;

@@ -42,6 +42,7 @@ use super::relay::Relay;
 use super::reply::ReplyRoute;
 use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
+use super::views::ViewHost;
 use crate::detector::Timing;
 use crate::layout::Layout;
 use crate::limits;
@@ -215,6 +216,7 @@ impl ClusterNode {
             counts_process: true,
             started: env.now(),
             counters: Default::default(),
+            views: Default::default(),
         });
         let inner = Rc::new(Inner {
             env: env.clone(),
@@ -237,6 +239,11 @@ impl ClusterNode {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Has the node answer questions about objects by this host, from now on.
+    pub fn host_views(&self, host: &Rc<dyn ViewHost>) {
+        self.inner.node.views.host(Rc::clone(host));
     }
 
     /// What it says of itself.

@@ -1,0 +1,218 @@
+//! Handles of objects whose state a node has: the same reads and calls, asked there.
+
+use ithaca_log::client::ClientError;
+use ithaca_log::limits::VIEW_QUESTION_MAX_BYTES;
+use ithaca_log::pos::LogPos;
+
+use super::handle::{Handle, Mode};
+use super::slot::AnySlot;
+use super::transaction::{Tx, own_calls};
+use crate::access::Accessor;
+use crate::collections::Blob;
+use crate::error::ObjectError;
+use crate::key::Keys;
+use crate::object::{CallError, Mutator, Object, call_of};
+use crate::planted::PlantedBug;
+use crate::record::Call;
+use crate::remote::{Answer, Asked, Question, Refused};
+
+/// What a question is about: the state at least, or exactly, and calls on top of it.
+#[derive(Default)]
+struct Of {
+    least: LogPos,
+    at: Option<LogPos>,
+    own: Vec<Call>,
+}
+
+impl<O: Object> Handle<O> {
+    /// Whether the object's state is asked for at a node.
+    pub fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Reads by an accessor, which also works where the state is at a node. Linearizable as [`Handle::read`].
+    pub async fn look<A: Accessor<O>>(&self, accessor: A) -> Result<A::Output, ObjectError> {
+        if self.is_remote {
+            return Box::pin(self.look_there(&accessor)).await.map(|(output, _)| output);
+        }
+        self.read(|| accessor.keys(), |state| accessor.read(state)).await
+    }
+
+    /// The same, and the position below which what was read reflects everything.
+    pub async fn look_placed<A: Accessor<O>>(&self, accessor: A) -> Result<(A::Output, LogPos), ObjectError> {
+        if self.is_remote {
+            return Box::pin(self.look_there(&accessor)).await;
+        }
+        let output = self.read(|| accessor.keys(), |state| accessor.read(state)).await?;
+        let upto = match &self.mode {
+            Mode::At(snapshot) => Some(*snapshot),
+            Mode::In(tx) => tx.snapshot(),
+            Mode::Latest | Mode::Within(_) => None,
+        };
+        Ok((output, upto.unwrap_or_else(|| self.slot.upto())))
+    }
+
+    async fn look_there<A: Accessor<O>>(&self, accessor: &A) -> Result<(A::Output, LogPos), ObjectError> {
+        let read = || asked::<A>(A::NAME, accessor);
+        let (value, upto) = match &self.mode {
+            Mode::At(snapshot) => {
+                self.ask(Of { at: Some(*snapshot), ..Of::default() }, Some(read()?)).await?
+            }
+            Mode::In(tx) => {
+                tx.settle_snapshot().await?;
+                let of = tx.touch(&self.slot, |tx| {
+                    tx.note_reads(self.stream(), &accessor.keys());
+                    Ok(Of { at: Some(tx.snapshot()), own: own_calls(tx, self.stream()), ..Of::default() })
+                })?;
+                self.ask(of, Some(read()?)).await?
+            }
+            // The newest state is one of late too.
+            Mode::Latest | Mode::Within(_) => self.ask_newest(read()?).await?,
+        };
+        Ok((self.decoded(rmp_serde::from_slice(&value.0).ok())?, upto))
+    }
+
+    /// Asks the node and the sequencer at the same time, and the node again if it is behind.
+    async fn ask_newest(&self, read: Asked) -> Result<(Blob, LogPos), ObjectError> {
+        let (this, question) = (self.clone(), read.clone());
+        let env = &self.slot.runtime.env;
+        let asking = env.spawn(async move { this.ask(Of::default(), Some(question)).await });
+        let tail = self.slot.runtime.tail_of(Some(self.stream())).await;
+        let first = asking.join().await;
+        let last = tail?.last;
+        let is_behind = |upto: LogPos| last.is_some_and(|last| upto <= last);
+        let (value, upto) = first.unwrap_or(Err(ClientError::Closed.into()))?;
+        if !is_behind(upto) {
+            return Ok((value, upto));
+        }
+        let least = last.map_or(LogPos(0), |last| LogPos(last.0 + 1));
+        self.ask(Of { least, ..Of::default() }, Some(read)).await
+    }
+
+    /// What the last of some calls gives on top of a state.
+    async fn ask_result<M: Mutator<O>>(&self, of: Of) -> Result<M::Output, ObjectError> {
+        let (value, _) = self.ask(of, None).await?;
+        self.decoded(M::RESULT.and_then(|result| (result.decode)(&value.0)))
+    }
+
+    /// Calls a mutator of an object whose state is at a node, and gives its result and position.
+    pub(super) async fn call_elsewhere<M: Mutator<O>>(
+        &self,
+        mutator: M,
+    ) -> Result<(M::Output, Option<LogPos>), ObjectError> {
+        if M::RESULT.is_none() {
+            return Err(self.only_here(M::NAME));
+        }
+        match &self.mode {
+            Mode::In(tx) => {
+                let call = call_of::<O, M>(self.stream(), &mutator)?;
+                Ok((self.call_there::<M>(tx, call, mutator.keys()).await?, None))
+            }
+            Mode::At(snapshot) => Err(self.read_only(*snapshot)),
+            Mode::Latest | Mode::Within(_) => {
+                let plan = self.plan(&mutator)?;
+                let placed = self.slot.runtime.append(&plan).await;
+                let pos = self.slot.runtime.appended(&plan, placed, None).pos().await?;
+                Ok((self.result_there::<M>(pos, plan.record.calls[0].clone()).await?, Some(pos)))
+            }
+        }
+    }
+
+    /// The result of a call that stands at `pos`.
+    async fn result_there<M: Mutator<O>>(&self, pos: LogPos, call: Call) -> Result<M::Output, ObjectError> {
+        // As its record is read, the node knows that nothing can come to stand below it any more.
+        let of = Of { least: LogPos(pos.0 + 1), at: Some(pos), own: vec![call] };
+        let object = || self.slot.name().to_owned();
+        let told = |cause| ObjectError::NoResult { object: object(), pos, cause: Box::new(cause) };
+        self.ask_result::<M>(of).await.map_err(told)
+    }
+
+    /// Adds a call to a transaction, and gives what it gives at the snapshot.
+    async fn call_there<M: Mutator<O>>(
+        &self,
+        tx: &Tx,
+        call: Call,
+        keys: Keys,
+    ) -> Result<M::Output, ObjectError> {
+        tx.settle_snapshot().await?;
+        let of = tx.touch(&self.slot, |tx| {
+            tx.add(call, keys)?;
+            Ok(Of { at: Some(tx.snapshot()), own: own_calls(tx, self.stream()), ..Of::default() })
+        })?;
+        self.ask_result::<M>(of).await
+    }
+
+    async fn ask(&self, of: Of, read: Option<Asked>) -> Result<(Blob, LogPos), ObjectError> {
+        let name = || self.slot.name().to_owned();
+        let calls = of.own.into_iter().map(of_call).collect();
+        let (least, at) = (of.least.0, of.at.map(|at| at.0));
+        let question = Question { object: O::TYPE.to_owned(), least, at, calls, read };
+        let encoded = rmp_serde::to_vec_named(&question).unwrap_or_default();
+        if encoded.len() > VIEW_QUESTION_MAX_BYTES {
+            let (bytes, limit) = (encoded.len() as u64, VIEW_QUESTION_MAX_BYTES as u64);
+            return Err(ObjectError::Remote { object: name(), refused: Refused::TooLarge { bytes, limit } });
+        }
+        let answer = self.slot.runtime.client.ask_view(self.stream(), encoded.into()).await?;
+        match self.decoded(rmp_serde::from_slice(&answer).ok())? {
+            Answer::Refused(refused) => Err(refused.into_error(name(), of.at.unwrap_or_default())),
+            // Whoever answers early would have us show what is not so.
+            Answer::Value { upto, value } if at.map_or(upto >= least, |at| upto == at) => {
+                Ok((value, LogPos(upto)))
+            }
+            // Whoever answers early would have us show what is not so.
+            Answer::Value { upto, .. } => {
+                let why = format!("it was asked for {} and reflects {upto}", at.unwrap_or(least));
+                Err(ObjectError::Remote { object: name(), refused: Refused::Malformed { why } })
+            }
+        }
+    }
+
+    /// What came from a node, if it is what was asked for.
+    fn decoded<T>(&self, value: Option<T>) -> Result<T, ObjectError> {
+        let why = "its answer cannot be understood".to_owned();
+        let refused = Refused::Malformed { why };
+        value.ok_or_else(|| ObjectError::Remote { object: self.slot.name().to_owned(), refused })
+    }
+
+    /// Refuses what only who has the state can do.
+    pub(super) fn only_here(&self, what: &'static str) -> ObjectError {
+        ObjectError::OnlyLocal { object: self.slot.name().to_owned(), what }
+    }
+
+    /// Answers who has not the state: what reflects every position below `least`, as it is, or as it was at `at` with calls on top.
+    pub(crate) async fn read_for_another<T>(
+        &self,
+        least: LogPos,
+        at: Option<LogPos>,
+        own: &[Call],
+        read: impl FnOnce(&O, Option<Box<dyn std::any::Any>>) -> T,
+    ) -> Result<(LogPos, T), ObjectError> {
+        let is_early = self.slot.runtime.options.planted.is(PlantedBug::RemoteAnswersEarly);
+        if self.slot.upto() < least && !is_early {
+            self.slot.read_to(least).await?;
+        }
+        if let Some(at) = at {
+            return Ok((at, self.slot.read_at(at, own, read).await?));
+        }
+        let view = self.slot.state()?;
+        let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
+        let upto = if is_early { view.upto().max(least) } else { view.upto() };
+        Ok((upto, read(state, None)))
+    }
+
+    /// Bytes of all calls that the view reflects.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.slot.view.borrow().progress().1
+    }
+}
+
+/// A method with its arguments.
+fn asked<A: serde::Serialize>(method: &'static str, arguments: &A) -> Result<Asked, ObjectError> {
+    let invalid = |error: rmp_serde::encode::Error| CallError::Arguments { method, error: error.to_string() };
+    let arguments = rmp_serde::to_vec_named(arguments).map_err(invalid)?;
+    Ok(Asked { method: method.to_owned(), arguments: Blob(arguments.into()) })
+}
+
+fn of_call(call: Call) -> Asked {
+    Asked { method: String::from_utf8_lossy(&call.method).into_owned(), arguments: Blob(call.arguments) }
+}
