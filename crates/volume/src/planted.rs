@@ -17,8 +17,8 @@ ithaca_env::planted_bugs! {
     FlushDoesNotWait,
     /// The blocks of a commit are handed over to the log in batches of their own.
     CommitInParts,
-    /// A client's write of a part of a block does not wait for other writes of the block.
-    PartialWriteDoesNotWait,
+    /// A plain write of a part of a block is laid over what the block was when it was read, whatever was written since.
+    PartOverOld,
     /// A transaction that was released to one user is given to any.
     HandleOfAnyUser,
     /// A client's request does not wait for earlier ones of its transaction.

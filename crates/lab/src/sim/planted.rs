@@ -125,7 +125,7 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
 
 /// Every fault that the volume scenario must find: all that there are.
 #[cfg(feature = "planted-bugs")]
-pub fn in_volume() -> [ithaca_volume::PlantedBug; 13] {
+pub fn in_volume() -> [ithaca_volume::PlantedBug; 14] {
     use ithaca_volume::PlantedBug;
     [
         PlantedBug::PinForgotten,
@@ -134,6 +134,7 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 13] {
         PlantedBug::WindowForgotten,
         PlantedBug::OwnWritesNotRead,
         PlantedBug::NotMerged,
+        PlantedBug::PartOverOld,
         PlantedBug::FlushDoesNotWait,
         PlantedBug::SpanReachesOver,
         PlantedBug::OneUpdateTooMany,

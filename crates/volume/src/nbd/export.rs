@@ -1,18 +1,15 @@
 //! What an export serves, and how requests are carried out on it: bytes of a client, whole blocks of the volume.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ithaca_chain::ChainError;
 use ithaca_env::limits::BLOCK_BYTES;
-use ithaca_env::sync::Notify;
 
 use super::handshake::{ExportInfo, NoExport};
 use super::held::Held;
 use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES};
-use super::overlap::Overlaps;
 use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
@@ -29,12 +26,10 @@ const PIECE_BLOCKS: u64 = 256;
 
 const _: () = assert!(PIECE_BLOCKS * BLOCK <= ZEROS.len() as u64, "a piece of zeros");
 
-/// A volume and everybody's writes to it.
+/// A volume as it is served.
 pub(crate) struct Disk {
     volume: Volume,
     options: ServerOptions,
-    overlaps: RefCell<Overlaps>,
-    left: Notify,
 }
 
 /// What of a volume an export shows.
@@ -84,7 +79,7 @@ impl From<VolumeError> for Failed {
 impl Disk {
     /// A volume as it is to be served.
     pub fn new(volume: Volume, options: ServerOptions) -> Self {
-        Self { volume, options, overlaps: RefCell::default(), left: Notify::default() }
+        Self { volume, options }
     }
 
     /// Its name.
@@ -167,27 +162,6 @@ impl Disk {
         let stable = stable && !self.options.planted.is(PlantedBug::FuaAnsweredEarly);
         if stable { Durability::Stable } else { Durability::Acknowledged }
     }
-
-    /// Waits until a write of these blocks may begin.
-    async fn turn(&self, blocks: Range<u64>, partial: bool) -> Turn<'_> {
-        let partial = partial && !self.options.planted.is(PlantedBug::PartialWriteDoesNotWait);
-        let turn = Turn { disk: self, ticket: self.overlaps.borrow_mut().enter(blocks, partial) };
-        self.left.until(|| self.overlaps.borrow().may_begin(turn.ticket).then_some(())).await;
-        turn
-    }
-}
-
-/// A write that is under way, until it is dropped.
-struct Turn<'a> {
-    disk: &'a Disk,
-    ticket: u64,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.disk.overlaps.borrow_mut().leave(self.ticket);
-        self.disk.left.ring();
-    }
 }
 
 /// The blocks in which these bytes lie.
@@ -199,10 +173,6 @@ fn around(range: &Range<u64>) -> Range<u64> {
 fn within(range: &Range<u64>) -> Range<u64> {
     let first = range.start.div_ceil(BLOCK);
     first..(range.end / BLOCK).max(first)
-}
-
-fn is_whole(range: &Range<u64>) -> bool {
-    range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK)
 }
 
 /// Bytes of both.
@@ -306,41 +276,8 @@ impl Export {
         if let Source::Within(held) = &self.source {
             return held.write(offset, &data).await;
         }
-        let range = offset..offset + data.len() as u64;
-        let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
-        self.write_bytes(range, data, stable).await
-    }
-
-    /// The same for who has a turn.
-    async fn write_bytes(&self, range: Range<u64>, data: Bytes, stable: bool) -> Result<(), Failed> {
-        let data = if is_whole(&range) { data } else { self.filled_up(&range, &data).await? };
-        let blocks = around(&range);
-        for piece in pieces(blocks.clone()) {
-            // What is stable makes everything stable that was acknowledged before it: the last piece is enough.
-            let stable = stable && piece.end == blocks.end;
-            let start = ((piece.start - blocks.start) * BLOCK) as usize;
-            let end = ((piece.end - blocks.start) * BLOCK) as usize;
-            self.disk.volume.write(piece.start, data.slice(start..end), self.disk.durability(stable)).await?;
-        }
+        self.disk.volume.write_bytes(offset, data, self.disk.durability(stable)).await?;
         Ok(())
-    }
-
-    /// `data` with what stands before and behind it in its first and last block.
-    async fn filled_up(&self, range: &Range<u64>, data: &[u8]) -> Result<Bytes, Failed> {
-        let blocks = around(range);
-        let mut whole = BytesMut::with_capacity(((blocks.end - blocks.start) * BLOCK) as usize);
-        let before = (range.start - blocks.start * BLOCK) as usize;
-        if before > 0 {
-            let first = self.read_blocks(&(blocks.start..blocks.start + 1)).await?;
-            whole.extend_from_slice(&first[..before]);
-        }
-        whole.extend_from_slice(data);
-        let behind = (blocks.end * BLOCK - range.end) as usize;
-        if behind > 0 {
-            let last = self.read_blocks(&(blocks.end - 1..blocks.end)).await?;
-            whole.extend_from_slice(&last[BLOCK_BYTES - behind..]);
-        }
-        Ok(whole.freeze())
     }
 
     /// Gives up the blocks that lie in these bytes whole: they read as zeros. The rest stays as it is, which a hint may.
@@ -349,7 +286,6 @@ impl Export {
         if blocks.is_empty() || self.info.in_transaction {
             return Ok(());
         }
-        let _turn = self.disk.turn(blocks.clone(), false).await;
         self.disk.volume.discard(blocks, self.disk.durability(stable)).await?;
         Ok(())
     }
@@ -364,7 +300,6 @@ impl Export {
             }
             return Ok(());
         }
-        let _turn = self.disk.turn(around(&range), !is_whole(&range)).await;
         let blocks = within(&range);
         let (first, last) = (blocks.start * BLOCK, blocks.end * BLOCK);
         // The parts of blocks at both ends; of one block, if no block lies in the range whole.
@@ -372,7 +307,7 @@ impl Export {
         let behind = last.max(before.end)..range.end;
         for edge in [before, behind].into_iter().filter(|edge| !edge.is_empty()) {
             let zeros = Bytes::from_static(&ZEROS[..(edge.end - edge.start) as usize]);
-            self.write_bytes(edge, zeros, stable).await?;
+            self.write(edge.start, zeros, stable).await?;
         }
         if !stored && !blocks.is_empty() {
             self.disk.volume.discard(blocks, self.disk.durability(stable)).await?;

@@ -15,7 +15,6 @@ mod handshake;
 mod held;
 pub mod limits;
 mod options;
-mod overlap;
 mod reply;
 mod server;
 #[cfg(test)]

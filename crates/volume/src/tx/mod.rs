@@ -416,6 +416,12 @@ impl Transactions {
         self.keep_within_bounds();
     }
 
+    /// A plain write of some bytes of a block was handed over, with what the block is by that.
+    pub(crate) fn note_part(&mut self, version: u64, block: u64, bytes: Range<usize>, whole: Bytes) {
+        self.window.add(version, [(block, self.grain.touched(bytes), Some(whole))]);
+        self.keep_within_bounds();
+    }
+
     /// Versions up to this one are durable.
     pub(crate) fn durable(&mut self, newest: u64) {
         let oldest = self.oldest().map_or(newest, |(snapshot, _)| snapshot.min(newest));

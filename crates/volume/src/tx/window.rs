@@ -110,11 +110,16 @@ impl Window {
         common.filter(|(_, common)| !common.is_empty()).last()
     }
 
+    /// The last commit that has written a block, if it is after `after`, and what the block is by it.
+    pub(crate) fn latest(&self, block: u64, after: u64) -> Option<(u64, &Content)> {
+        let recent = self.blocks.get(&block)?;
+        let version = self.writes[(recent.last - self.first) as usize].version;
+        (version > after).then_some((version, &recent.content))
+    }
+
     /// What a block is by the last commit, if one after `after` has written it.
     pub(crate) fn content(&self, block: u64, after: u64) -> Option<&Content> {
-        let recent = self.blocks.get(&block)?;
-        let last = &self.writes[(recent.last - self.first) as usize];
-        (last.version > after).then_some(&recent.content)
+        self.latest(block, after).map(|(_, content)| content)
     }
 
     /// The last commit that is here.

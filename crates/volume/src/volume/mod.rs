@@ -6,6 +6,7 @@ mod history;
 mod info;
 mod open;
 mod overlay;
+mod part;
 mod read;
 mod released;
 mod snapshot;

@@ -29,6 +29,11 @@ impl Overlay {
         self.blocks.get(&block).filter(|(version, _)| *version > newest).map(|(_, content)| content)
     }
 
+    /// Which version of a block was acknowledged last, if it was not forgotten.
+    pub(super) fn version(&self, block: u64) -> Option<u64> {
+        self.blocks.get(&block).map(|(version, _)| *version)
+    }
+
     /// Versions up to this one are durable.
     pub(super) fn forget(&mut self, newest: u64) {
         while let Some((version, blocks)) = self.order.pop_front_if(|(version, _)| *version <= newest) {

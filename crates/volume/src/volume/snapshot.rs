@@ -19,7 +19,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(inner: &Rc<Inner>, version: u64) -> Self {
+    pub(super) fn new(inner: &Rc<Inner>, version: u64) -> Self {
         inner.blocks.with(|index| index.pin(version));
         Self { inner: Rc::clone(inner), version }
     }

@@ -72,13 +72,13 @@ impl Kernel for Memory {
 
 /// Programs of a user.
 #[derive(Clone)]
-struct Programs {
+pub struct Programs {
     shared: Rc<Shared>,
     user: u32,
 }
 
 impl Programs {
-    fn start(env: &Env, volume: &Volume, is_folder: bool, planted: Planted) -> (Self, Server) {
+    pub fn start(env: &Env, volume: &Volume, is_folder: bool, planted: Planted) -> (Self, Server) {
         let shared = Rc::new(Shared::default());
         shared.threads.borrow_mut().extend((1..=20).map(|thread| (thread, 1000)));
         let channel = Channel::new(Box::new(Memory(Rc::clone(&shared))), is_folder);
@@ -112,7 +112,7 @@ impl Programs {
         self.ask(thread, 15, 1, &body).await
     }
 
-    async fn write(&self, thread: u32, offset: u64, data: &[u8]) -> Result<(), i32> {
+    pub async fn write(&self, thread: u32, offset: u64, data: &[u8]) -> Result<(), i32> {
         let mut body = BytesMut::zeroed(40);
         body[8..16].copy_from_slice(&offset.to_le_bytes());
         body[16..20].copy_from_slice(&(data.len() as u32).to_le_bytes());

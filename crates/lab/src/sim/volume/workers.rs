@@ -264,6 +264,9 @@ impl Worker {
         if self.below(5) == 0 && !self.shared.is_discarding.get() {
             return self.discard().await;
         }
+        if self.below(2) == 0 {
+            return self.part().await;
+        }
         let (block, durability) = (self.below(BLOCKS), self.durability());
         let writes_zeros = self.below(10) == 0;
         let mut data = vec![0; 4096];
@@ -273,9 +276,27 @@ impl Worker {
             data[bytes_of(cell)][..8].copy_from_slice(&number.to_le_bytes());
             writes.insert((block, cell), number);
         }
+        self.write_bytes(block * 4096, data, writes, durability).await
+    }
+
+    /// Writes one cell: the others of its block stay.
+    async fn part(&self) -> Result<(), VolumeError> {
+        let (cell, number) = (self.cell(), self.truth().serial());
+        let at = cell.0 * 4096 + bytes_of(cell.1).start as u64;
+        let writes = Cells::from([(cell, number)]);
+        self.write_bytes(at, number.to_le_bytes().to_vec(), writes, self.durability()).await
+    }
+
+    async fn write_bytes(
+        &self,
+        at: u64,
+        data: Vec<u8>,
+        writes: Cells,
+        durability: Durability,
+    ) -> Result<(), VolumeError> {
         let deed = Deed { held: Held::Plain, snapshot: 0, reads: Vec::new(), writes };
         let asked = self.truth().ask(deed);
-        let written = self.volume.write(block, data.into(), durability).await;
+        let written = self.volume.write_bytes(at, data.into(), durability).await;
         if let Err(error @ VolumeError::Stopped(_)) = written {
             return Err(error);
         }

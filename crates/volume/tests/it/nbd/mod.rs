@@ -10,8 +10,9 @@ use std::rc::Rc;
 use ithaca_env::Env;
 use ithaca_env::sim::{Death, Random, Sim};
 use ithaca_volume::nbd::{Server, ServerOptions};
-use ithaca_volume::{Planted, Volume};
+use ithaca_volume::{Planted, Tx, TxOptions, Volume};
 
+use crate::file::Programs;
 use crate::world::{BLOCKS, MACHINE, create, open_drive, small_options, small_settings, within};
 use client::{Client, ENOSPC, EPERM, FUA, NO_HOLE, READ, WRITE};
 
@@ -74,24 +75,33 @@ fn bytes_are_where_they_were_written_whatever_the_alignment() {
     });
 }
 
-/// Two clients write different bytes of the same blocks all the time, a third one whole blocks. Returns whether each found its
-/// own bytes again.
+/// Two clients of NBD, two threads that have the volume as a file, and transactions write different bytes of the same blocks all the
+/// time. Returns whether each found its own bytes again.
 fn neighbours(planted: Planted) -> bool {
     let found = Rc::new(Cell::new(true));
     let all_found = Rc::clone(&found);
     within(22, async move |env| {
-        let volume = create(&env, small_options(0)).await;
+        let mut options = small_options(0);
+        options.settings.planted = planted;
+        let volume = create(&env, options).await;
         let _server = serve(&env, &volume, planted);
+        let (programs, _file) = Programs::start(&env, &volume, false, planted);
         let mut tasks = Vec::new();
-        for nth in 0..4_u64 {
-            let (env, found) = (env.clone(), Rc::clone(&found));
+        for nth in 0..5_u64 {
+            let (env, found, volume, programs) =
+                (env.clone(), Rc::clone(&found), volume.clone(), programs.clone());
             tasks.push(env.clone().spawn(async move {
                 let mut client = Client::open(&env, addr(), "disk").await;
                 for round in 1..60_u8 {
-                    let at = u64::from(round % 3) * 4096 + nth * 1024;
-                    client.write(at, &[round; 1024], 0).await.expect("room");
-                    let read = client.read(at, 1024).await.expect("no damage");
-                    found.set(found.get() && read == [round; 1024]);
+                    let at = u64::from(round % 3) * 4096 + nth * 700;
+                    let data = [round; 700];
+                    match nth {
+                        0 | 1 => client.write(at, &data, 0).await.expect("room"),
+                        2 | 3 => programs.write(nth as u32, at, &data).await.expect("room"),
+                        _ => transact(&volume, at, data).await,
+                    }
+                    let read = client.read(at, 700).await.expect("no damage");
+                    found.set(found.get() && read == data);
                 }
             }));
         }
@@ -100,6 +110,11 @@ fn neighbours(planted: Planted) -> bool {
         }
     });
     all_found.get()
+}
+
+async fn transact(volume: &Volume, at: u64, data: [u8; 700]) {
+    let work = async |tx: &Tx| tx.write_part(at / 4096, (at % 4096) as usize, &data).await;
+    volume.transact(TxOptions::default(), work).await.expect("it commits in the end");
 }
 
 #[test]
@@ -158,7 +173,7 @@ fn a_write_that_is_neither_flushed_nor_stable_may_be_lost() {
 #[test]
 fn planted_faults_are_found() {
     use ithaca_volume::PlantedBug;
-    assert!(!neighbours(Planted::bug(PlantedBug::PartialWriteDoesNotWait)));
+    assert!(!neighbours(Planted::bug(PlantedBug::PartOverOld)));
     assert!(!promises_are_kept(FUA, false, Planted::bug(PlantedBug::FuaAnsweredEarly)));
     assert!(!promises_are_kept(0, true, Planted::bug(PlantedBug::FlushDoesNotWait)));
 }
