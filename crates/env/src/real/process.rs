@@ -1,5 +1,7 @@
 //! What the process costs.
 
+use std::cell::RefCell;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// User and system time of this process so far, all threads, in microseconds.
@@ -37,9 +39,26 @@ pub(super) fn started(thread: u32) -> Option<u64> {
     fields.get(19)?.parse().ok()
 }
 
+/// Random numbers that one call of the system gives: it takes as long for one as for these.
+const RANDOM_AT_ONCE: usize = 32;
+
+thread_local! {
+    static RANDOM: RefCell<Vec<[u8; 8]>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Random bits from the system.
 pub(super) fn random_u64() -> u64 {
-    let mut bytes = [0; 8];
+    RANDOM.with_borrow_mut(|left| {
+        if left.is_empty() {
+            let mut some = [0; RANDOM_AT_ONCE * 8];
+            fill_random(&mut some);
+            left.extend_from_slice(some.as_chunks().0);
+        }
+        u64::from_ne_bytes(left.pop().expect("it was filled"))
+    })
+}
+
+fn fill_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
@@ -48,12 +67,17 @@ pub(super) fn random_u64() -> u64 {
             Err(error) => panic!("the system gives no random numbers: {error}"),
         }
     }
-    u64::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_is_given_twice() {
+        let numbers: std::collections::BTreeSet<u64> = (0..1000).map(|_| random_u64()).collect();
+        assert_eq!(numbers.len(), 1000);
+    }
 
     #[test]
     fn a_thread_is_told_from_one_that_is_not_there() {
