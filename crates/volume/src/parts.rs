@@ -42,7 +42,8 @@ pub(crate) async fn write(tx: &Tx, offset: u64, data: &Bytes) -> Result<(), TxEr
         let part = data.slice(from..from + bytes.len());
         from += bytes.len();
         match bytes.len() {
-            BLOCK_BYTES => tx.write(block, part)?,
+            // Copied: it is a part of what a client has sent.
+            BLOCK_BYTES => tx.write(block, Bytes::copy_from_slice(&part))?,
             _ => tx.write_part(block, bytes.start, &part).await?,
         }
     }

@@ -57,14 +57,14 @@ pub(crate) struct Touched {
     read: Access,
     written: Access,
     /// What the transaction makes of the block.
-    data: Option<BytesMut>,
+    data: Option<Bytes>,
     last: Last,
 }
 
 impl Touched {
     /// What the transaction itself has written; the rest of it is as in its snapshot.
-    pub(crate) fn own(&self) -> Option<&[u8]> {
-        self.data.as_deref()
+    pub(crate) fn own(&self) -> Option<&Bytes> {
+        self.data.as_ref()
     }
 
     /// Whether the transaction writes the block.
@@ -89,10 +89,10 @@ impl Touched {
         self.last = Last::Read;
     }
 
-    /// The block was written whole.
-    pub(crate) fn write(&mut self, data: &[u8]) {
+    /// The block was written whole. The data is kept as it is, with whatever it is a part of.
+    pub(crate) fn write(&mut self, data: Bytes) {
         assert_eq!(data.len(), VOLUME_BLOCK_BYTES, "a whole block");
-        self.data = Some(BytesMut::from(data));
+        self.data = Some(data);
         self.written.whole();
         self.last = Last::Write;
     }
@@ -100,9 +100,11 @@ impl Touched {
     /// Some bytes were written; `base` is what the block is in the snapshot, if it was not written before.
     pub(crate) fn write_part(&mut self, grain: Grain, at: usize, bytes: &[u8], base: Option<&Bytes>) {
         let range = at..at + bytes.len();
-        let data =
-            self.data.get_or_insert_with(|| BytesMut::from(&base.expect("its base is read first")[..]));
+        let before = self.data.take().or(base.cloned()).expect("its base is read first");
+        // Others may hold it: the base is what the volume has, and what was read of it is the reader's.
+        let mut data = before.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         data[range.clone()].copy_from_slice(bytes);
+        self.data = Some(data.freeze());
         self.written.part(grain.touched(range.clone()));
         self.read_in_part(grain, range);
         self.last = Last::Write;
@@ -139,9 +141,9 @@ impl Touched {
 
     /// What the block is after the commit; `latest` is what others have made of it since the snapshot.
     pub(crate) fn merged(&self, grain: Grain, latest: Option<&Option<Bytes>>) -> Bytes {
-        let own = self.data.as_deref().expect("only what is written is merged");
+        let own = self.data.as_ref().expect("only what is written is merged");
         let Some(latest) = latest.filter(|_| self.writes() != Fragments::ALL) else {
-            return Bytes::copy_from_slice(own);
+            return own.clone();
         };
         let mut merged = BytesMut::zeroed(VOLUME_BLOCK_BYTES);
         if let Some(latest) = latest {

@@ -17,7 +17,7 @@ mod fragments;
 mod tests;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -108,6 +108,8 @@ pub struct TxCounters {
 pub(crate) struct Transactions {
     grain: Grain,
     live: BTreeMap<TxId, Transaction>,
+    /// Those of them that have not ended, by their snapshots.
+    going_on: BTreeSet<(u64, TxId)>,
     next_id: u64,
     pub(crate) window: Window,
     /// Bytes of all live ones.
@@ -125,6 +127,7 @@ impl Transactions {
         Self {
             grain,
             live: BTreeMap::new(),
+            going_on: BTreeSet::new(),
             next_id: 1,
             window: Window::default(),
             bytes: 0,
@@ -154,6 +157,7 @@ impl Transactions {
             written: 0,
         };
         self.live.insert(id, tx);
+        self.going_on.insert((snapshot, id));
         self.counters.begun += 1;
         Ok(id)
     }
@@ -216,7 +220,7 @@ impl Transactions {
     pub(crate) fn read(&mut self, id: TxId, block: u64) -> Result<Option<Bytes>, TxError> {
         let forgets = self.planted.is(PlantedBug::OwnWritesNotRead);
         self.touch(id, block, |touched| {
-            let own = touched.own().filter(|_| !forgets).map(Bytes::copy_from_slice);
+            let own = touched.own().filter(|_| !forgets).cloned();
             touched.note_read();
             own
         })
@@ -231,7 +235,7 @@ impl Transactions {
     ) -> Result<Option<Bytes>, TxError> {
         let (grain, forgets) = (self.grain, self.planted.is(PlantedBug::OwnWritesNotRead));
         self.touch(id, block, |touched| {
-            let own = touched.own().filter(|_| !forgets).map(Bytes::copy_from_slice);
+            let own = touched.own().filter(|_| !forgets).cloned();
             touched.note_read_part(grain, bytes);
             own
         })
@@ -248,7 +252,7 @@ impl Transactions {
     }
 
     /// Writes a whole block. Errors: `Ended`, `Preempted`, `Doomed`, `TooManyWrites`, `TooManyReads`.
-    pub(crate) fn write(&mut self, id: TxId, block: u64, data: &[u8]) -> Result<(), TxError> {
+    pub(crate) fn write(&mut self, id: TxId, block: u64, data: Bytes) -> Result<(), TxError> {
         self.check_writes(id, block)?;
         self.touch(id, block, |touched| touched.write(data))
     }
@@ -392,14 +396,14 @@ impl Transactions {
         let Some(tx) = self.live.get_mut(&id) else { return };
         if matches!(tx.phase, Phase::Live | Phase::Doomed) {
             self.bytes -= tx.bytes();
+            self.going_on.remove(&(tx.snapshot, id));
             (tx.blocks, tx.written, tx.phase) = (BTreeMap::new(), 0, phase);
             self.unpinned.push(tx.snapshot);
         }
     }
 
     fn oldest(&self) -> Option<(u64, TxId)> {
-        let live = self.live.iter().filter(|(_, tx)| matches!(tx.phase, Phase::Live | Phase::Doomed));
-        live.map(|(&id, tx)| (tx.snapshot, id)).min()
+        self.going_on.first().copied()
     }
 
     /// Ends the one with the oldest snapshot. Returns whether there was one.

@@ -113,7 +113,7 @@ impl Store {
                     data[bytes_of(cell).start..][..8].copy_from_slice(&self.serial.to_le_bytes());
                     self.open[at].writes.insert((block, cell), self.serial);
                 }
-                self.transactions.write(id, block, &data)?;
+                self.transactions.write(id, block, Bytes::from(data))?;
             }
         }
         Ok(())
@@ -303,7 +303,7 @@ fn two(isolation: Isolation, one: &[(char, u64)], other: &[(char, u64)]) -> [Res
             match what {
                 'r' => _ = store.transactions.read_part(id, 0, bytes).expect("live"),
                 'R' => _ = store.transactions.read(id, 0).expect("live"),
-                'W' => store.transactions.write(id, 0, &[7; 4096]).expect("live"),
+                'W' => store.transactions.write(id, 0, Bytes::from_static(&[7; 4096])).expect("live"),
                 _ => {
                     let zeros = Bytes::from(vec![0; 4096]);
                     store.transactions.write_part(id, 0, bytes.start, &[9; 16], Some(&zeros)).expect("live");
@@ -369,10 +369,17 @@ fn limits_and_ends_have_errors_of_their_own() {
     let begin = Begin { snapshot: 0, acknowledged: 0, client: 7, isolation: Isolation::Snapshot };
     let id = transactions.begin(begin).expect("the first");
     for block in 0..TX_WRITES_MAX as u64 {
-        transactions.write(id, block, &[1; 4096]).expect("as many as may be");
+        transactions.write(id, block, Bytes::from_static(&[1; 4096])).expect("as many as may be");
     }
-    assert_eq!(transactions.write(id, 999, &[1; 4096]), Err(TxError::TooManyWrites { max: 256 }));
-    assert_eq!(transactions.write(id, 0, &[2; 4096]), Ok(()), "a block that it writes already");
+    assert_eq!(
+        transactions.write(id, 999, Bytes::from_static(&[1; 4096])),
+        Err(TxError::TooManyWrites { max: 256 })
+    );
+    assert_eq!(
+        transactions.write(id, 0, Bytes::from_static(&[2; 4096])),
+        Ok(()),
+        "a block that it writes already"
+    );
     assert_eq!(transactions.mark(id, 999, 0..16), Err(TxError::NotAccessed { block: 999 }));
     for _ in 1..TXS_PER_CLIENT_MAX {
         transactions.begin(begin).expect("as many as may be");

@@ -201,7 +201,8 @@ impl Tx {
         Ok(whole.freeze())
     }
 
-    /// Writes whole blocks from `first_block` on, in memory. Errors: `TooManyWrites`: those before may be written; `Volume` with
+    /// Writes whole blocks from `first_block` on, in memory. A single block is not copied: the memory that it is a part of stays until the
+    /// transaction has ended and what it wrote is durable. Errors: `TooManyWrites`: those before may be written; `Volume` with
     /// `NotWholeBlocks`, `Length`, `OutOfRange`.
     pub fn write(&self, first_block: u64, data: Bytes) -> Result<(), TxError> {
         if !data.len().is_multiple_of(VOLUME_BLOCK_BYTES) {
@@ -210,8 +211,12 @@ impl Tx {
         let count = data.len() / VOLUME_BLOCK_BYTES;
         self.inner.check_range(first_block, count as u64)?;
         let mut transactions = self.inner.transactions.borrow_mut();
-        (0..count)
-            .try_for_each(|at| transactions.write(self.id, first_block + at as u64, &block_of(&data, at)))
+        if count == 1 {
+            return transactions.write(self.id, first_block, data);
+        }
+        // Copied: a block that stays must not keep all that it was written with.
+        let block = |at| Bytes::copy_from_slice(&block_of(&data, at));
+        (0..count).try_for_each(|at| transactions.write(self.id, first_block + at as u64, block(at)))
     }
 
     /// Writes some bytes of a block, in memory: what others make of the rest of it meanwhile stays as they make it. Of a fragment that is
