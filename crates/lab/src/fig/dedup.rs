@@ -4,14 +4,14 @@
 //! The log holds one record for each content, and the read cache of the chain says what is in memory.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_env::sim::Speed;
 
 use super::Figure;
-use super::clients::{READS_PERCENT, draw, read_latency_us};
+use super::clients::draw;
 use super::emulated::{Emulated, Lines, Point};
+use super::versions::Versions;
 use crate::blocks::{BLOCK, Blocks};
 
 /// Of the contents that blocks hold, so many in a hundred are there more than once.
@@ -37,14 +37,12 @@ pub const EXTENT: Extent = Extent { blocks: 1 << 13, requests: 10_000 };
 /// The store: which content each block held, and the contents that blocks are given.
 struct Store {
     log: Blocks,
-    /// Of each block the last contents, the newest at the end.
-    blocks: RefCell<Vec<VecDeque<u64>>>,
+    /// Of each block.
+    contents: Versions,
     /// Contents that a write may find to be there already.
     pool: RefCell<Vec<u64>>,
     next_content: Cell<u64>,
     ratio: u64,
-    stale_hits: Cell<u64>,
-    reads: Cell<u64>,
 }
 
 impl Store {
@@ -59,37 +57,14 @@ impl Store {
         (pool[at], true)
     }
 
-    fn put(&self, block: u64, content: u64) {
-        let held = &mut self.blocks.borrow_mut()[block as usize];
-        held.push_back(content);
-        if held.len() > BOUND_MAX + 1 {
-            held.pop_front();
-        }
-    }
-
-    /// The content to read: the newest in memory of those that may be, or the newest. And how many updates that leaves out.
-    fn choose(&self, block: u64, bound: usize) -> (usize, u64) {
-        let blocks = self.blocks.borrow();
-        let mut versions = blocks[block as usize].iter().rev().copied().enumerate().take(bound + 1);
-        let newest = (0, blocks[block as usize].back().copied().expect("every block was written"));
-        versions.find(|(_, content)| self.log.is_in_memory(*content)).unwrap_or(newest)
-    }
-
     /// Whether it is a read.
     async fn request(&self, number: u64, bound: usize) -> bool {
-        let block = draw(0, number, self.blocks.borrow().len() as u64);
-        if draw(1, number, 100) < READS_PERCENT {
-            let (left_out, content) = self.choose(block, bound);
-            self.reads.set(self.reads.get() + 1);
-            self.stale_hits.set(self.stale_hits.get() + u64::from(left_out > 0));
-            self.log.read(content).await;
-            return true;
-        }
+        let Some(block) = self.contents.request(number, bound).await else { return true };
         let (content, is_new) = self.content(number);
         if is_new {
             self.log.write(content, 1).await;
         }
-        self.put(block, content);
+        self.contents.put(block, content);
         false
     }
 }
@@ -101,35 +76,24 @@ fn line(ratio: u64, extent: Extent) -> Vec<Point> {
     let distinct = blocks * (100 - ratio) / 100;
     let store = Rc::new(Store {
         log: world.blocks.clone(),
-        blocks: RefCell::new(vec![VecDeque::new(); blocks as usize]),
+        contents: Versions::new(world.blocks.clone(), blocks, BOUND_MAX),
         pool: RefCell::new((0..distinct).collect()),
         next_content: Cell::new(distinct),
         ratio,
-        stale_hits: Cell::new(0),
-        reads: Cell::new(0),
     });
     for block in 0..blocks {
-        store.put(block, draw(4, block, distinct));
+        store.contents.put(block, draw(4, block, distinct));
     }
     for number in 0..ROUNDS * blocks {
         let (content, _) = store.content(u64::MAX - number);
-        store.put(draw(5, number, blocks), content);
+        store.contents.put(draw(5, number, blocks), content);
     }
     world.append(0..store.next_content.get());
-    let mut numbers = 0..requests;
-    let mut measure = |bound: usize| {
-        store.stale_hits.set(0);
-        store.reads.set(0);
-        let asked = Rc::clone(&store);
-        let read_us = read_latency_us(&world.bench, numbers.clone(), move |number| {
-            let store = Rc::clone(&asked);
-            async move { store.request(number, bound).await }
-        });
-        numbers = numbers.end..numbers.end + requests;
-        Point { read_us, percent: 100.0 * store.stale_hits.get() as f64 / store.reads.get() as f64 }
-    };
-    measure(0);
-    (0..=BOUND_MAX).map(measure).collect()
+    let asked = Rc::clone(&store);
+    store.contents.measure(&world, requests, move |number, bound| {
+        let store = Rc::clone(&asked);
+        async move { store.request(number, bound).await }
+    })
 }
 
 /// Measures with this extent.

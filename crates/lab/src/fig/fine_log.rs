@@ -2,15 +2,15 @@
 //! whose newest ones lie elsewhere.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_env::sim::Speed;
 
 use super::Figure;
-use super::clients::{READS_PERCENT, draw, read_latency_us};
+use super::clients::draw;
 use super::dedup::Extent;
 use super::emulated::{Emulated, Lines, Point};
+use super::versions::Versions;
 use crate::blocks::{BLOCK, Blocks};
 
 /// Items of a block.
@@ -24,14 +24,12 @@ const ROUNDS: u64 = 8;
 /// The store: in which blocks each item was written.
 struct Store {
     log: Blocks,
-    /// Of each item the last blocks, the newest at the end.
-    items: RefCell<Vec<VecDeque<u64>>>,
+    /// Of each item.
+    items: Versions,
     /// Updates that wait for others to share a block with.
     gathered: RefCell<Vec<u64>>,
     per_block: u64,
     next_block: Cell<u64>,
-    stale_hits: Cell<u64>,
-    reads: Cell<u64>,
 }
 
 impl Store {
@@ -45,40 +43,12 @@ impl Store {
         Some((self.next_block.replace(self.next_block.get() + 1), std::mem::take(&mut *gathered)))
     }
 
-    /// These items are in this block.
-    fn put(&self, block: u64, written: &[u64]) {
-        let mut items = self.items.borrow_mut();
-        for &item in written {
-            let held = &mut items[item as usize];
-            held.push_back(block);
-            if held.len() > BOUND_MAX + 1 {
-                held.pop_front();
-            }
-        }
-    }
-
-    /// The block to read an item from: of the newest version in memory among those that may be, or of the newest. And how many updates
-    /// that leaves out.
-    fn choose(&self, item: u64, bound: usize) -> (usize, u64) {
-        let items = self.items.borrow();
-        let mut versions = items[item as usize].iter().rev().copied().enumerate().take(bound + 1);
-        let newest = (0, items[item as usize].back().copied().expect("every item was written"));
-        versions.find(|(_, block)| self.log.is_in_memory(*block)).unwrap_or(newest)
-    }
-
     /// Whether it is a read.
     async fn request(&self, number: u64, bound: usize) -> bool {
-        let item = draw(0, number, self.items.borrow().len() as u64);
-        if draw(1, number, 100) < READS_PERCENT {
-            let (left_out, block) = self.choose(item, bound);
-            self.reads.set(self.reads.get() + 1);
-            self.stale_hits.set(self.stale_hits.get() + u64::from(left_out > 0));
-            self.log.read(block).await;
-            return true;
-        }
+        let Some(item) = self.items.request(number, bound).await else { return true };
         if let Some((block, items)) = self.update(item) {
             self.log.write(block, 1).await;
-            self.put(block, &items);
+            items.into_iter().for_each(|item| self.items.put(item, block));
         }
         false
     }
@@ -91,30 +61,21 @@ fn line(per_block: u64, extent: Extent) -> Vec<Point> {
     let world = Emulated::new(Speed::Ssd, 2 * written / per_block * BLOCK, cache_bytes as usize);
     let store = Rc::new(Store {
         log: world.blocks.clone(),
-        items: RefCell::new(vec![VecDeque::new(); items as usize]),
+        items: Versions::new(world.blocks.clone(), items, BOUND_MAX),
         gathered: RefCell::default(),
         per_block,
         next_block: Cell::new(0),
-        stale_hits: Cell::new(0),
-        reads: Cell::new(0),
     });
     let once = (0..items).chain((0..ROUNDS * items).map(|number| draw(2, number, items)));
-    once.filter_map(|item| store.update(item)).for_each(|(block, items)| store.put(block, &items));
+    for (block, items) in once.filter_map(|item| store.update(item)) {
+        items.into_iter().for_each(|item| store.items.put(item, block));
+    }
     world.append(0..store.next_block.get());
-    let mut numbers = 0..requests;
-    let mut measure = |bound: usize| {
-        store.stale_hits.set(0);
-        store.reads.set(0);
-        let asked = Rc::clone(&store);
-        let read_us = read_latency_us(&world.bench, numbers.clone(), move |number| {
-            let store = Rc::clone(&asked);
-            async move { store.request(number, bound).await }
-        });
-        numbers = numbers.end..numbers.end + requests;
-        Point { read_us, percent: 100.0 * store.stale_hits.get() as f64 / store.reads.get() as f64 }
-    };
-    measure(0);
-    (0..=BOUND_MAX).map(measure).collect()
+    let asked = Rc::clone(&store);
+    store.items.measure(&world, requests, move |number, bound| {
+        let store = Rc::clone(&asked);
+        async move { store.request(number, bound).await }
+    })
 }
 
 /// Measures with this extent; its blocks are items.

@@ -34,6 +34,7 @@ mod tail_cache;
 mod tail_chain;
 mod tail_emulator;
 mod testbed;
+mod versions;
 mod yogurt;
 
 use std::fmt::Write as _;
