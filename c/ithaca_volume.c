@@ -40,7 +40,8 @@ enum kind {
 	MARK_ACCESSED = 12,
 	PLEASE_CACHE = 13,
 	FLUSH = 14,
-	DISCARD = 15
+	DISCARD = 15,
+	OPEN_REGION = 21
 };
 
 struct ithaca_volume {
@@ -407,6 +408,22 @@ int ithaca_read(struct ithaca_volume *volume, uint64_t block, void *data, size_t
 int ithaca_write(struct ithaca_volume *volume, uint64_t block, const void *data, size_t size, int stable)
 {
 	return write_blocks(volume, 0, block, data, size, stable);
+}
+
+int ithaca_open_region(struct ithaca_volume *volume, const char *name, uint64_t *blocks)
+{
+	struct request request = { .kind = OPEN_REGION, .data = name, .data_size = strlen(name) };
+	/* How many regions, which is one; its first block, its blocks, and its name behind its length. */
+	uint8_t answer[2 + 8 + 8 + 1 + 255];
+	size_t got;
+	int result = call(volume, &request, answer, sizeof answer, &got);
+	if (result != ITHACA_OK)
+		return result;
+	if (got < 19)
+		return lose(volume, "receive", "an answer of another length than was asked for");
+	if (blocks)
+		*blocks = get_u64(answer + 10);
+	return ITHACA_OK;
 }
 
 int ithaca_flush(struct ithaca_volume *volume)

@@ -67,6 +67,7 @@ enum ithaca_status {
 	ITHACA_DAMAGED = 13,
 	/* The drive failed, or the server stops. Whether a commit is there is not known. */
 	ITHACA_STOPPED = 14,
+	/* No snapshot or region of this name. */
 	ITHACA_NO_SUCH_SNAPSHOT = 15,
 	ITHACA_BAD_NAME = 16,
 	/* Nobody listens there, or this user may not connect. */
@@ -122,6 +123,10 @@ const char *ithaca_last_error(const struct ithaca_volume *volume);
 
 /* What the volume is and holds. */
 int ithaca_info(struct ithaca_volume *volume, struct ithaca_info *info);
+
+/* From now on blocks of this connection and of its transactions are those of the region of this name: 0 is its first one, and none outside of it is
+ * reached. *blocks, if `blocks` is not NULL, is how many it has. To be called before transactions begin. */
+int ithaca_open_region(struct ithaca_volume *volume, const char *name, uint64_t *blocks);
 
 /* Reads `size` bytes, a multiple of 4096, from `block` on, outside of transactions: as they are now. */
 int ithaca_read(struct ithaca_volume *volume, uint64_t block, void *data, size_t size);

@@ -65,6 +65,20 @@ static int first_byte(uint64_t of)
 	return data[0];
 }
 
+/* The volume has a region `part` of 8 blocks, the first ones. */
+static void a_region_is_reached_alone(void)
+{
+	struct ithaca_volume *part = another();
+	uint64_t blocks;
+	EXPECT(ithaca_open_region(part, "other", &blocks), ITHACA_NO_SUCH_SNAPSHOT);
+	EXPECT(ithaca_open_region(part, "part", &blocks), ITHACA_OK);
+	CHECK(blocks == 8);
+	EXPECT(ithaca_write(part, 7, block, ITHACA_BLOCK_BYTES, 0), ITHACA_OK);
+	EXPECT(ithaca_write(part, 8, block, ITHACA_BLOCK_BYTES, 0), ITHACA_OUT_OF_RANGE);
+	EXPECT(ithaca_discard(part, 7, 1, 0), ITHACA_OK);
+	ithaca_close(part);
+}
+
 static void plain_reads_and_writes(void)
 {
 	struct ithaca_info info;
@@ -236,6 +250,7 @@ int main(int count, char **arguments)
 	nested_ends_are_the_outer_ones();
 	other_processes_take_transactions_over();
 	what_exceeds_a_limit_is_refused();
+	a_region_is_reached_alone();
 	ithaca_close(volume);
 	puts("ok");
 	return 0;

@@ -132,6 +132,39 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
+    /// A name that no region can have: it is empty, longer than [`REGION_NAME_MAX_BYTES`](crate::limits::REGION_NAME_MAX_BYTES), or has `@`,
+    /// `/` or a control character.
+    #[error("{name:?} is no name of a region: 1 to 64 bytes without `@` and `/`")]
+    BadRegion {
+        /// The name.
+        name: String,
+    },
+    /// A region of this name is there already.
+    #[error("there is a region {name:?} already")]
+    RegionTaken {
+        /// The name.
+        name: String,
+    },
+    /// No region has this name.
+    #[error("no region {name:?}")]
+    NoSuchRegion {
+        /// The name.
+        name: String,
+    },
+    /// As many regions are there as may be.
+    #[error("{max} regions are there, no more may be")]
+    TooManyRegions {
+        /// The most there may be.
+        max: usize,
+    },
+    /// No gap between regions has so many blocks.
+    #[error("no gap between regions has {blocks} blocks, the longest has {longest}")]
+    NoGap {
+        /// Blocks that were asked for.
+        blocks: u64,
+        /// Blocks of the longest gap.
+        longest: u64,
+    },
     /// As many snapshots have names as may.
     #[error("{max} snapshots have names, no more may")]
     TooManySnapshots {

@@ -25,6 +25,7 @@ mod options;
 mod owner;
 mod parts;
 mod planted;
+mod region;
 mod serving;
 pub mod socket;
 pub mod stale;
@@ -35,6 +36,7 @@ mod volume;
 pub use error::{CommitError, StateError, TxError, VolumeError};
 pub use options::{Durability, Isolation, Retention, Version, VolumeOptions, VolumeSettings};
 pub use planted::{Planted, PlantedBug};
+pub use region::Region;
 pub use tx::TxCounters;
 pub use volume::{
     Extents, Heir, Info, Memory, Snapshot, Taker, Tx, TxHandle, TxOptions, Volume, VolumeCounters,

@@ -32,6 +32,10 @@ pub const STRETCH_BLOCKS_MAX: usize = 256;
 pub const SNAPSHOTS_MAX: usize = 64;
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_MAX_BYTES: usize = 64;
+/// Most regions of a volume.
+pub const REGIONS_MAX: usize = 64;
+/// Longest name of a region, in bytes.
+pub const REGION_NAME_MAX_BYTES: usize = 64;
 /// Commits by which the floor rises at the least while nothing asks for room.
 pub const FLOOR_STRIDE: u64 = 32;
 /// Blocks that are looked at for old versions between two turns of other work.
@@ -46,4 +50,5 @@ pub const SEEN_BLOCKS_MAX: usize = 1 << 16;
 pub const TIME_NOTES_MAX: usize = 1024;
 
 const _: () = assert!(VOLUME_BLOCK_BYTES == BLOCK_BYTES);
-const _: () = assert!(SNAPSHOT_NAME_MAX_BYTES <= u8::MAX as usize);
+const _: () =
+    assert!(SNAPSHOT_NAME_MAX_BYTES <= u8::MAX as usize && REGION_NAME_MAX_BYTES <= u8::MAX as usize);

@@ -19,6 +19,8 @@ ithaca_env::planted_bugs! {
     CommitInParts,
     /// A plain write of a part of a block is laid over what the block was when it was read, whatever was written since.
     PartOverOld,
+    /// A client that works in a region reaches the blocks behind it.
+    RegionEndIgnored,
     /// A transaction that was released to one user is given to any.
     HandleOfAnyUser,
     /// A client's request does not wait for earlier ones of its transaction.

@@ -9,8 +9,9 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::record;
 
 use crate::error::StateError;
-use crate::limits::{BLOCKS_MAX, FORMAT_VERSION, SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
+use crate::limits::{BLOCKS_MAX, FORMAT_VERSION, REGIONS_MAX, SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
 use crate::options::{Isolation, Retention, Version};
+use crate::region::{Regions, are_apart, is_region_name};
 
 const MAGIC: [u8; 4] = *b"ITvo";
 
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub(crate) floor: u64,
     /// Snapshots with names.
     pub(crate) snapshots: BTreeMap<String, Version>,
+    /// Parts of the volume with names.
+    pub(crate) regions: Regions,
 }
 
 /// What a name of a snapshot has to be.
@@ -59,8 +62,14 @@ impl State {
         for (name, version) in &self.snapshots {
             assert!(is_name(name), "names are checked before");
             out.put_u64_le(version.0);
-            out.put_u8(name.len() as u8);
-            out.put_slice(name.as_bytes());
+            put_name(out, name);
+        }
+        out.put_u16_le(self.regions.len() as u16);
+        for (name, blocks) in &self.regions {
+            assert!(is_region_name(name), "names are checked before");
+            out.put_u64_le(blocks.start);
+            out.put_u64_le(blocks.end - blocks.start);
+            put_name(out, name);
         }
     }
 
@@ -90,14 +99,9 @@ impl State {
         let mut snapshots = BTreeMap::new();
         for _ in 0..count {
             let version = Version(body.u64("version of a snapshot")?);
-            let len = usize::from(body.u8("length of a name")?);
-            let name = std::str::from_utf8(body.bytes("name", len)?).ok().filter(|name| is_name(name));
-            let last = snapshots.last_key_value().map_or("", |(last, _): (&String, _)| last.as_str());
-            let Some(name) = name.filter(|name| *name > last) else {
-                return Err(invalid("name", len as u64, "UTF-8 of 1 to 64 bytes, in order"));
-            };
-            snapshots.insert(name.to_owned(), version);
+            snapshots.insert(next_name(&mut body, &snapshots, is_name)?, version);
         }
+        let regions = decode_regions(&mut body, blocks)?;
         body.finish()?;
         Ok(Self {
             blocks,
@@ -107,8 +111,41 @@ impl State {
             capacity_bytes,
             floor,
             snapshots,
+            regions,
         })
     }
+}
+
+fn decode_regions(body: &mut Decoder<'_>, blocks: u64) -> Result<Regions, DecodeError> {
+    let count = usize::from(body.u16("regions")?);
+    within("regions", count as u64, count <= REGIONS_MAX, "at most 64")?;
+    let mut regions = Regions::new();
+    for _ in 0..count {
+        let (first, count) = (body.u64("first block of a region")?, body.u64("blocks of a region")?);
+        let name = next_name(body, &regions, is_region_name)?;
+        regions.insert(name, first..first.saturating_add(count));
+    }
+    let are_apart = are_apart(&regions, blocks);
+    within("regions", count as u64, are_apart, "blocks of the volume, each in one region at the most")?;
+    Ok(regions)
+}
+
+fn put_name(out: &mut BytesMut, name: &str) {
+    out.put_u8(name.len() as u8);
+    out.put_slice(name.as_bytes());
+}
+
+/// The next one of names that come in order.
+fn next_name<T>(
+    body: &mut Decoder<'_>,
+    before: &BTreeMap<String, T>,
+    is_name: fn(&str) -> bool,
+) -> Result<String, DecodeError> {
+    let len = usize::from(body.u8("length of a name")?);
+    let name = std::str::from_utf8(body.bytes("name", len)?).ok().filter(|name| is_name(name));
+    let last = before.last_key_value().map_or("", |(last, _)| last.as_str());
+    let name = name.filter(|name| *name > last);
+    Ok(name.ok_or_else(|| invalid("name", len as u64, "UTF-8 of 1 to 64 bytes, in order"))?.to_owned())
 }
 
 /// Whether conflicts can be found at this grain.
@@ -144,14 +181,20 @@ mod tests {
             capacity_bytes: 5 << 30,
             floor: 0x0102_0304,
             snapshots: [("before".to_owned(), Version(7)), ("über".to_owned(), Version(0x1122))].into(),
+            regions: [("mail".to_owned(), 1 << 10..1 << 20), ("root".to_owned(), 0..1 << 10)].into(),
         }
     }
 
     #[test]
     fn the_record_is_the_same_bytes_as_ever() {
         let mut text = String::new();
-        let bare = State { snapshots: BTreeMap::new(), isolation: Isolation::Snapshot, ..example() };
-        for (name, state) in [("volume", bare), ("volume with snapshots", example())] {
+        let bare = State {
+            snapshots: BTreeMap::new(),
+            regions: Regions::new(),
+            isolation: Isolation::Snapshot,
+            ..example()
+        };
+        for (name, state) in [("volume", bare), ("volume with snapshots and regions", example())] {
             let bytes = state.encode();
             let _ = writeln!(text, "# {name}, {} bytes", bytes.len());
             for line in bytes.chunks(32) {

@@ -28,7 +28,7 @@ pub enum VolumeCommand {
     /// Export a volume as a block device, until a signal comes
     #[command(after_help = "Example:\n  ithaca volume serve ./disk\n  nbdinfo nbd://127.0.0.1\n  \
                       nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
-                      Exports: the name or none is the volume; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
+                      Exports: the name or none is the volume; NAME/REGION a region of it; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
                       a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
                       The socket is for transactions, and for `info`, `snapshot` and `scrub`.")]
     Serve(ServeVolumeArgs),
@@ -47,6 +47,12 @@ pub enum VolumeCommand {
     /// Give the present state of a volume a name by which it stays readable
     #[command(after_help = "Example:\n  ithaca volume snapshot ./disk before-upgrade")]
     Snapshot(SnapshotArgs),
+    /// Give parts of a volume names, by which they are served as volumes of their own
+    #[command(
+        after_help = "Example:\n  ithaca volume region add ./disk mail --size 1G\n  ithaca volume serve ./disk &\n  \
+                      nbdinfo nbd://127.0.0.1/disk/mail\n  ithaca volume mount ./disk mail.img --region mail"
+    )]
+    Region(RegionArgs),
 }
 
 /// Where a volume lies.
@@ -137,6 +143,9 @@ pub struct MountArgs {
     /// Memory for blocks that were read of late
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub read_cache: u64,
+    /// The region that the file shows [default: all of the volume]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub region: Option<String>,
     /// The file's name in a folder [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
@@ -158,7 +167,53 @@ pub struct SnapshotArgs {
     pub socket: Option<PathBuf>,
 }
 
-/// Longest name of an export or a snapshot, in bytes.
+/// `ithaca volume region`.
+#[derive(Args, Debug)]
+pub struct RegionArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub act: RegionAct,
+}
+
+/// What is done with regions.
+#[derive(Subcommand, Debug)]
+pub enum RegionAct {
+    /// Make a region of blocks that are in no other; what they hold stays
+    Add {
+        /// Where the volume lies
+        dir: PathBuf,
+        /// The region's name
+        #[arg(value_parser = parse_name)]
+        name: String,
+        /// Its size, a multiple of 4k
+        #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+        size: u64,
+        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
+    /// List regions
+    Ls {
+        /// Where the volume lies
+        dir: PathBuf,
+        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
+    /// Remove a region and all that it holds, but for old versions that are kept
+    Rm {
+        /// Where the volume lies
+        dir: PathBuf,
+        /// The region's name
+        #[arg(value_parser = parse_name)]
+        name: String,
+        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
+}
+
+/// Longest name of an export, a snapshot or a region, in bytes.
 const NAME_MAX_BYTES: usize = 64;
 
 fn parse_name(text: &str) -> Result<String, String> {

@@ -7,6 +7,7 @@ mod arguments;
 mod check;
 mod mount;
 mod reach;
+mod region;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -52,6 +53,7 @@ pub fn run(command: &VolumeCommand, out: Output) -> Result<(), Failure> {
         VolumeCommand::Check(at) => check::check(at, &mut out),
         VolumeCommand::Scrub(at) => check::scrub(at, &mut out),
         VolumeCommand::Snapshot(arguments) => snapshot(arguments, &mut out),
+        VolumeCommand::Region(arguments) => region::run(arguments, &mut out),
     }
 }
 
@@ -130,12 +132,18 @@ fn failed(error: VolumeError) -> Failure {
         VolumeError::Lost { .. } | VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => {
             Failure::damaged(line)
         }
-        VolumeError::NoSuchSnapshot { .. } | VolumeError::NoSuchVersion { .. } => Failure::no(line),
+        VolumeError::NoSuchSnapshot { .. }
+        | VolumeError::NoSuchVersion { .. }
+        | VolumeError::NoSuchRegion { .. } => Failure::no(line),
         VolumeError::Option { .. }
         | VolumeError::NotAVolume { .. }
         | VolumeError::BadName { .. }
         | VolumeError::NameTaken { .. }
-        | VolumeError::TooManySnapshots { .. } => Failure::usage(line),
+        | VolumeError::TooManySnapshots { .. }
+        | VolumeError::BadRegion { .. }
+        | VolumeError::RegionTaken { .. }
+        | VolumeError::TooManyRegions { .. }
+        | VolumeError::NoGap { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),
     }
 }

@@ -24,6 +24,8 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         let signalled = env.spawn(shutdown_signal());
         let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
         let volume = open(&env, &arguments.at, read_cache_bytes).await?;
+        let region =
+            arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
         let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
         let source = arguments.at.dirs[0].display().to_string();
@@ -31,7 +33,7 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
             MountOptions { path: arguments.path.clone(), source, allow_other: arguments.allow_other };
         let channel = env.mount_fuse(&options).map_err(|error| Failure::unreachable(error.to_string()))?;
         let file = if channel.is_folder() { arguments.path.join(&name) } else { arguments.path.clone() };
-        let options = ServerOptions { name, group: process::group(), planted: Planted::default() };
+        let options = ServerOptions { name, region, group: process::group(), planted: Planted::default() };
         let server = Server::start(&env, channel, &volume, options);
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
         out.either(

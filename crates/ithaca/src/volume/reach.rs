@@ -8,7 +8,7 @@ use ithaca_env::net::LocalError;
 use ithaca_env::real::files;
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::socket::{Client, ClientError, Scrub, Status, Summary};
-use ithaca_volume::{Version, Volume};
+use ithaca_volume::{Region, Version, Volume};
 
 use super::arguments::DirArgs;
 use super::{failed, links, open};
@@ -57,7 +57,7 @@ fn unserved(error: ClientError) -> Failure {
     match error {
         ClientError::Refused(refusal) => match refusal.status {
             Status::NoSuchSnapshot => Failure::no(line),
-            Status::BadName | Status::TooMany | Status::Request => Failure::usage(line),
+            Status::BadName | Status::TooMany | Status::Request | Status::NoSpace => Failure::usage(line),
             Status::Damaged => Failure::damaged(line),
             _ => Failure::unreachable(line),
         },
@@ -104,6 +104,31 @@ impl Reached {
         match self {
             Self::Opened(volume) => volume.delete_snapshot(name).await.map_err(failed),
             Self::Served(env, client, path) => soon(env, path, client.delete_snapshot(name)).await,
+        }
+    }
+
+    /// Makes a region.
+    pub async fn create_region(&self, name: &str, blocks: u64) -> Result<Region, Failure> {
+        match self {
+            Self::Opened(volume) => volume.create_region(name, blocks).await.map_err(failed),
+            Self::Served(env, client, path) => soon(env, path, client.create_region(name, blocks)).await,
+        }
+    }
+
+    /// The regions, in the order of their names.
+    pub async fn regions(&self) -> Result<Vec<Region>, Failure> {
+        match self {
+            Self::Opened(volume) => Ok(volume.regions()),
+            Self::Served(env, client, path) => soon(env, path, client.regions()).await,
+        }
+    }
+
+    /// Removes a region and what it holds.
+    pub async fn delete_region(&self, name: &str) -> Result<(), Failure> {
+        match self {
+            Self::Opened(volume) => volume.delete_region(name).await.map_err(failed),
+            // Its blocks are given up first, which takes as long as they are many.
+            Self::Served(_, client, _) => client.delete_region(name).await.map_err(unserved),
         }
     }
 

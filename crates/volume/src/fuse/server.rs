@@ -17,7 +17,7 @@ use super::tree::{Node, Tree};
 use super::wire::{self, Errno, Head, MAJOR, MINOR_MIN, Operation};
 use crate::nbd::export::{Disk, Export};
 use crate::planted::PlantedBug;
-use crate::{Planted, Tx, Volume, nbd, parts};
+use crate::{Planted, Region, Tx, Volume, nbd, parts};
 
 /// A hole is made, and the size stays (`FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`).
 const PUNCH: u32 = 0b11;
@@ -30,6 +30,8 @@ const KEEP_SIZE: u32 = 0b1;
 pub struct ServerOptions {
     /// The file's name, if what is mounted is a folder.
     pub name: String,
+    /// The region that the file shows; all of the volume if none.
+    pub region: Option<Region>,
     /// The group that the file belongs to; its user is the server's.
     pub group: u32,
     /// A deliberate fault; none in ordinary builds.
@@ -61,9 +63,9 @@ pub(super) struct Shared {
 impl Server {
     /// Serves `volume` through `channel`. Returns at once.
     pub fn start(env: &Env, channel: Channel, volume: &Volume, options: ServerOptions) -> Self {
-        let ServerOptions { name, group, planted } = options;
+        let ServerOptions { name, region, group, planted } = options;
         let served = nbd::ServerOptions { planted, ..nbd::ServerOptions::new(&name) };
-        let export = Rc::new(Disk::new(volume.clone(), served)).whole();
+        let export = Rc::new(Disk::new(volume.clone(), served)).now(region.as_ref());
         let size_bytes = export.info().size_bytes;
         let shared = Rc::new(Shared {
             env: env.clone(),
@@ -209,7 +211,7 @@ impl Shared {
         }
         let range = offset..end;
         match self.tx(thread) {
-            Some(tx) => Ok(vec![parts::read(&tx, &range).await?]),
+            Some(tx) => Ok(vec![parts::read(&tx, &self.export.place(&range)).await?]),
             None => Ok(self.export.read_whole(range).await?),
         }
     }
@@ -218,7 +220,10 @@ impl Shared {
         self.check_end(offset, data.len() as u64)?;
         let len = data.len();
         match self.tx(thread) {
-            Some(tx) => parts::write(&tx, offset, &data).await?,
+            Some(tx) => {
+                let range = self.export.place(&(offset..offset + len as u64));
+                parts::write(&tx, range.start, &data).await?;
+            }
             None if len > 0 => self.export.write(offset, data, false).await?,
             None => {}
         }
@@ -246,8 +251,9 @@ impl Shared {
             _ if length == 0 => {}
             None => self.export.zero(offset..offset + length, false, is_stored).await?,
             Some(tx) => {
-                for start in (offset..offset + length).step_by(WRITE_MAX_BYTES as usize) {
-                    let len = (offset + length - start).min(u64::from(WRITE_MAX_BYTES)) as usize;
+                let range = self.export.place(&(offset..offset + length));
+                for start in range.clone().step_by(WRITE_MAX_BYTES as usize) {
+                    let len = (range.end - start).min(u64::from(WRITE_MAX_BYTES)) as usize;
                     parts::write(&tx, start, &Bytes::from(vec![0; len])).await?;
                 }
             }

@@ -9,6 +9,7 @@ use super::reply::{self, Body};
 use super::server::Shared;
 use super::threads::NoEntry;
 use super::wire::{Errno, Head};
+use crate::limits::VOLUME_BLOCK_BYTES;
 use crate::nbd::export::Failed;
 use crate::{CommitError, Heir, Taker, Tx, TxError, TxHandle, TxOptions};
 
@@ -90,10 +91,12 @@ impl Shared {
             }
             Control::Release { to_anyone } => self.release(head, to_anyone)?,
             Control::MarkAccessed { block, first, end } => {
+                let block = self.block(block)?;
                 self.in_transaction(head.thread)?.mark_accessed(block, first as usize..end as usize)?;
                 Bytes::new()
             }
             Control::PleaseCache { block } => {
+                let block = self.block(block)?;
                 match self.tx(head.thread) {
                     Some(tx) => tx.please_cache(block)?,
                     None => self.volume.please_cache(block).map_err(TxError::from)?,
@@ -104,6 +107,12 @@ impl Shared {
         // What has no room at the caller's is left out by the system; it would take more for a fault.
         let room = answer.len().min(out_size as usize);
         Ok(reply::control(answer.slice(..room)))
+    }
+
+    /// The volume's number of a block of the file. Errors: `INVAL`: the file does not have it.
+    fn block(&self, block: u64) -> Result<u64, Errno> {
+        let blocks = self.export.info().size_bytes / VOLUME_BLOCK_BYTES as u64;
+        if block < blocks { Ok(self.export.first_block() + block) } else { Err(Errno::INVAL) }
     }
 
     /// Errors: `INVAL`: the thread is in none.

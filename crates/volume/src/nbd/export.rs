@@ -14,7 +14,7 @@ use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
 use crate::planted::PlantedBug;
-use crate::{Durability, Snapshot, TxHandle, Version, Volume, VolumeError};
+use crate::{Durability, Region, Snapshot, TxHandle, Version, Volume, VolumeError};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Digits of a transaction's handle.
@@ -46,6 +46,8 @@ enum Source {
 pub(crate) struct Export {
     disk: Rc<Disk>,
     source: Source,
+    /// Bytes of the volume that it shows.
+    bytes: Range<u64>,
     info: ExportInfo,
 }
 
@@ -87,49 +89,73 @@ impl Disk {
         &self.options.name
     }
 
-    /// The export of this name: the volume by its own name or none, with `@` and a point in time as it was then.
+    /// The names of exports that are listed: the volume's, and those of its regions.
+    pub(super) fn names(&self) -> Vec<String> {
+        let regions =
+            self.volume.regions().into_iter().map(|region| format!("{}/{}", self.name(), region.name));
+        std::iter::once(self.name().to_owned()).chain(regions).collect()
+    }
+
+    /// The region that is meant by the part of an export's name before `@`, the volume by its own name or none; nothing for all of it.
+    fn region(&self, name: &str) -> Result<Option<Region>, NoExport> {
+        if name.is_empty() || name == self.name() {
+            return Ok(None);
+        }
+        let Some(region) = name.strip_prefix(self.name()).unwrap_or(name).strip_prefix('/') else {
+            let words = format!("no export `{name}`: the volume is called `{}`", self.name());
+            return Err(NoExport::Unknown(words));
+        };
+        self.volume.region(region).map(Some).map_err(|error| NoExport::Unknown(error.to_string()))
+    }
+
+    /// The export of this name: the volume by its own name or none, with `/` and a region that alone, with `@` and a point in time as it was
+    /// then.
     pub(super) fn open(self: &Rc<Self>, name: &str) -> Result<Export, NoExport> {
         let (volume, point) = match name.split_once('@') {
             None => (name, None),
             Some((volume, point)) => (volume, Some(point)),
         };
-        if !volume.is_empty() && volume != self.name() {
-            let words = format!("no export `{volume}`: the volume is called `{}`", self.name());
-            return Err(NoExport::Unknown(words));
-        }
+        let region = self.region(volume)?;
         let source = point.map_or(Ok(Source::Now), |point| self.source(point))?;
         let told = self.volume.info();
+        let own = own_name(self.name(), region.as_ref());
+        let what = match &region {
+            Some(region) => format!("region {} of volume {}", region.name, told.id),
+            None => format!("volume {}", told.id),
+        };
         let (name, description) = match &source {
-            Source::Now => (self.name().to_owned(), format!("volume {}", told.id)),
+            Source::Now => (own, what),
             Source::Then(snapshot) => {
                 let version = snapshot.version();
-                (format!("{}@v={version}", self.name()), format!("volume {}, version {version}", told.id))
+                (format!("{own}@v={version}"), format!("{what}, version {version}"))
             }
-            Source::Within(_) => (name.to_owned(), format!("volume {}, in a transaction", told.id)),
+            Source::Within(_) => (name.to_owned(), format!("{what}, in a transaction")),
         };
+        let bytes = bytes_of(region.as_ref(), told.blocks);
         let info = ExportInfo {
             name,
             description,
-            size_bytes: told.blocks * BLOCK,
+            size_bytes: bytes.end - bytes.start,
             read_only: matches!(source, Source::Then(_)),
             in_transaction: matches!(source, Source::Within(_)),
             same_for_all: point != Some(NOW) && !matches!(source, Source::Within(_)),
         };
-        Ok(Export { disk: Rc::clone(self), source, info })
+        Ok(Export { disk: Rc::clone(self), source, bytes, info })
     }
 
-    /// The volume as it is now.
-    pub fn whole(self: &Rc<Self>) -> Export {
+    /// The volume as it is now, or a region of it.
+    pub fn now(self: &Rc<Self>, region: Option<&Region>) -> Export {
         let told = self.volume.info();
+        let bytes = bytes_of(region, told.blocks);
         let info = ExportInfo {
-            name: self.name().to_owned(),
+            name: own_name(self.name(), region),
             description: format!("volume {}", told.id),
-            size_bytes: told.blocks * BLOCK,
+            size_bytes: bytes.end - bytes.start,
             read_only: false,
             in_transaction: false,
             same_for_all: true,
         };
-        Export { disk: Rc::clone(self), source: Source::Now, info }
+        Export { disk: Rc::clone(self), source: Source::Now, bytes, info }
     }
 
     /// What is meant by the part of an export's name that follows `@`.
@@ -164,6 +190,17 @@ impl Disk {
     }
 }
 
+/// The name of an export of a volume or of a region of it.
+fn own_name(volume: &str, region: Option<&Region>) -> String {
+    region.map_or_else(|| volume.to_owned(), |region| format!("{volume}/{}", region.name))
+}
+
+/// The bytes of a region, or of all of a volume of so many blocks.
+fn bytes_of(region: Option<&Region>, blocks: u64) -> Range<u64> {
+    let blocks = region.map_or(0..blocks, |region| region.blocks.clone());
+    blocks.start * BLOCK..blocks.end * BLOCK
+}
+
 /// The blocks in which these bytes lie.
 fn around(range: &Range<u64>) -> Range<u64> {
     range.start / BLOCK..range.end.div_ceil(BLOCK)
@@ -189,6 +226,18 @@ impl Export {
     /// What it is.
     pub fn info(&self) -> &ExportInfo {
         &self.info
+    }
+
+    /// Where bytes of it lie in the volume. Panics if it does not have them: who asks has checked that.
+    pub fn place(&self, range: &Range<u64>) -> Range<u64> {
+        let (start, end) = (self.bytes.start + range.start, self.bytes.start + range.end);
+        assert!(end <= self.bytes.end, "bytes {range:?} of an export of {}", self.info.size_bytes);
+        start..end
+    }
+
+    /// The first block of the volume that it shows.
+    pub fn first_block(&self) -> u64 {
+        self.bytes.start / BLOCK
     }
 
     /// A client works with it from now on.
@@ -230,6 +279,7 @@ impl Export {
 
     /// Reads bytes. With `holes` what is not stored is told apart and not read.
     pub(super) async fn read(&self, range: Range<u64>, holes: bool) -> Result<Vec<Part>, Failed> {
+        let range = self.place(&range);
         let mut parts = Vec::with_capacity(1);
         if !holes {
             self.read_data(&range, &mut parts).await?;
@@ -273,6 +323,12 @@ impl Export {
     /// Writes bytes; on return they are visible, and durable if they are to be stable. Blocks are stored each as a whole,
     /// not all of them together.
     pub async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<(), Failed> {
+        let range = self.place(&(offset..offset + data.len() as u64));
+        self.write_at(range.start, data, stable).await
+    }
+
+    /// The same from a byte of the volume on.
+    async fn write_at(&self, offset: u64, data: Bytes, stable: bool) -> Result<(), Failed> {
         if let Source::Within(held) = &self.source {
             return held.write(offset, &data).await;
         }
@@ -282,7 +338,7 @@ impl Export {
 
     /// Gives up the blocks that lie in these bytes whole: they read as zeros. The rest stays as it is, which a hint may.
     pub async fn trim(&self, range: Range<u64>, stable: bool) -> Result<(), Failed> {
-        let blocks = within(&range);
+        let blocks = within(&self.place(&range));
         if blocks.is_empty() || self.info.in_transaction {
             return Ok(());
         }
@@ -292,6 +348,7 @@ impl Export {
 
     /// Makes these bytes zeros, of blocks that are `stored` or not.
     pub async fn zero(&self, range: Range<u64>, stable: bool, stored: bool) -> Result<(), Failed> {
+        let range = self.place(&range);
         if let Source::Within(held) = &self.source {
             // Piece by piece: a transaction that is full says so before the end.
             for start in range.clone().step_by(ZEROS.len()) {
@@ -307,7 +364,7 @@ impl Export {
         let behind = last.max(before.end)..range.end;
         for edge in [before, behind].into_iter().filter(|edge| !edge.is_empty()) {
             let zeros = Bytes::from_static(&ZEROS[..(edge.end - edge.start) as usize]);
-            self.write(edge.start, zeros, stable).await?;
+            self.write_at(edge.start, zeros, stable).await?;
         }
         if !stored && !blocks.is_empty() {
             self.disk.volume.discard(blocks, self.disk.durability(stable)).await?;
@@ -323,6 +380,7 @@ impl Export {
 
     /// Reads blocks so that they are in memory, as many as one read may ask for.
     pub async fn cache(&self, range: Range<u64>) -> Result<(), Failed> {
+        let range = self.place(&range);
         let end = range.end.min(range.start + u64::from(PAYLOAD_MAX_BYTES));
         for piece in pieces(around(&(range.start..end))) {
             self.read_blocks(&piece).await?;
@@ -345,7 +403,7 @@ impl Export {
 
     /// Lengths of extents from the start of `range` on, and whether each is data.
     pub fn status(&self, range: &Range<u64>, one: bool) -> Result<Vec<(u32, bool)>, Failed> {
-        let extents = self.extents(range, if one { 1 } else { EXTENTS_MAX })?;
+        let extents = self.extents(&self.place(range), if one { 1 } else { EXTENTS_MAX })?;
         let told = |(extent, is_data): (Range<u64>, bool)| ((extent.end - extent.start) as u32, is_data);
         Ok(extents.into_iter().map(told).collect())
     }

@@ -144,7 +144,7 @@ enum Ask {
 pub(super) struct Handshake {
     phase: Phase,
     /// What is listed.
-    name: String,
+    names: Vec<String>,
     padding: bool,
     structured: bool,
     /// The name by which the export was asked for whose allocation the client wants to know.
@@ -153,14 +153,14 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Greets a client with `out`. `name` is the export that is listed.
-    pub fn new(name: &str, out: &mut BytesMut) -> Self {
+    /// Greets a client with `out`. `names` are the exports that are listed.
+    pub fn new(names: Vec<String>, out: &mut BytesMut) -> Self {
         out.put_u64(GREETING_MAGIC);
         out.put_u64(OPTION_MAGIC);
         out.put_u16((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES) as u16);
         Self {
             phase: Phase::ClientFlags,
-            name: name.to_owned(),
+            names,
             padding: true,
             structured: false,
             status_of: None,
@@ -280,9 +280,11 @@ impl Handshake {
     }
 
     fn list(&self, out: &mut BytesMut) {
-        put_answer(out, option::LIST, answer::SERVER, 4 + self.name.len());
-        out.put_u32(self.name.len() as u32);
-        out.put_slice(self.name.as_bytes());
+        for name in &self.names {
+            put_answer(out, option::LIST, answer::SERVER, 4 + name.len());
+            out.put_u32(name.len() as u32);
+            out.put_slice(name.as_bytes());
+        }
         put_answer(out, option::LIST, answer::ACK, 0);
     }
 

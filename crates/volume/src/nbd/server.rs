@@ -139,7 +139,7 @@ async fn choose(
     received: &mut BytesMut,
 ) -> Result<Option<(Export, Terms)>, ConnectionError> {
     let mut out = BytesMut::new();
-    let mut handshake = Handshake::new(shared.disk.name(), &mut out);
+    let mut handshake = Handshake::new(shared.disk.names(), &mut out);
     loop {
         let next = handshake.next(received, &mut out);
         // Also before an error: what was answered before it is to be read.

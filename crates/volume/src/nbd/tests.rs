@@ -76,7 +76,7 @@ enum End {
 /// What the server says to a client that sends all of this, in pieces of at most `piece` bytes.
 fn talk(client: &[u8], piece: usize) -> (Vec<u8>, End) {
     let (mut out, mut received) = (BytesMut::new(), BytesMut::new());
-    let mut handshake = Handshake::new("disk", &mut out);
+    let mut handshake = Handshake::new(vec!["disk".to_owned()], &mut out);
     let mut pieces = client.chunks(piece);
     let end = loop {
         let next = match handshake.next(&mut received, &mut out) {

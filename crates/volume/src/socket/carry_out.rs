@@ -2,17 +2,20 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
+
 use super::refusal::{Refusal, Status};
 use super::reply::{NO_VERSION, Reply};
 use super::request::Request;
 use super::server::Client;
 use super::summary::Summary;
-use crate::{Heir, Taker, Tx, TxOptions};
+use crate::{CommitError, Heir, Taker, Tx, TxOptions};
 
 impl Client {
     /// Carries a request out. Of one transaction only one at a time is.
     pub(super) async fn carry_out(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
         let volume = &self.shared.volume;
+        let request = self.placed(request)?;
         let version = match request {
             Request::Read { blocks } if number == 0 => {
                 return Ok(Reply::Data(volume.read(blocks.start, blocks.end - blocks.start).await?));
@@ -33,11 +36,48 @@ impl Client {
                 volume.delete_snapshot(&name).await?;
                 return Ok(Reply::Done);
             }
+            Request::OpenRegion(name) => {
+                let region = volume.region(&name)?;
+                self.region.replace(Some(region.clone()));
+                return Ok(Reply::Regions(vec![region]));
+            }
+            Request::Regions => return Ok(Reply::Regions(volume.regions())),
+            Request::CreateRegion { name, blocks } => {
+                return Ok(Reply::Regions(vec![volume.create_region(&name, blocks).await?]));
+            }
+            Request::DeleteRegion(name) => {
+                volume.delete_region(&name).await?;
+                return Ok(Reply::Done);
+            }
             Request::Scrub => return self.scrub().await,
             Request::Scrubbed => return Ok(self.scrubbed()),
             of_a_transaction => return self.in_transaction(number, of_a_transaction).await,
         };
         Ok(Reply::Version(version))
+    }
+
+    /// The request about the volume's blocks, of a client that works in a region. Errors: `OutOfRange`.
+    fn placed(&self, request: Request) -> Result<Request, Refusal> {
+        match &*self.region.borrow() {
+            Some(region) => Ok(request.placed(|blocks| region.place(blocks, self.shared.options.planted))?),
+            None => Ok(request),
+        }
+    }
+
+    /// The refusal of a commit, with the client's number of the block: that of its region, if the region has it.
+    fn refused(&self, error: CommitError) -> Refusal {
+        let first = match (&*self.region.borrow(), &error) {
+            (Some(region), CommitError::Conflict { block, .. }) if region.blocks.contains(block) => {
+                region.blocks.start
+            }
+            _ => 0,
+        };
+        match error {
+            CommitError::Conflict { block, bytes, version } => {
+                CommitError::Conflict { block: block - first, bytes, version }.into()
+            }
+            other => other.into(),
+        }
     }
 
     /// The same for requests of transactions.
@@ -69,7 +109,8 @@ impl Client {
                 return Ok(Reply::Data(tx.read(blocks.start, blocks.end - blocks.start).await?));
             }
             Request::Write { first_block, data, .. } => {
-                tx.write(first_block, data)?;
+                // Copied: it is a part of what the connection has received.
+                tx.write(first_block, Bytes::copy_from_slice(&data))?;
                 return Ok(Reply::Version(NO_VERSION));
             }
             Request::ReadPart { block, bytes } => return Ok(Reply::Data(tx.read_part(block, bytes).await?)),
@@ -107,7 +148,8 @@ impl Client {
         if tx.depth() == 0 {
             self.txs.borrow_mut().remove(&number);
         }
-        Ok(Reply::Version(tx.commit().await?.unwrap_or(NO_VERSION)))
+        let committed = tx.commit().await.map_err(|error| self.refused(error))?;
+        Ok(Reply::Version(committed.unwrap_or(NO_VERSION)))
     }
 
     /// Lets go of a transaction, after which the number is free.

@@ -19,7 +19,7 @@ use super::refusal::Refusal;
 use super::reply::{NO_VERSION, Reply, Scrub};
 use super::request::Request;
 use super::summary::Summary;
-use crate::{Durability, Heir, TxHandle, TxOptions, Version};
+use crate::{Durability, Heir, Region, TxHandle, TxOptions, Version};
 
 /// Why a call was not done. After anything but [`Refused`](Self::Refused) the connection is gone, and with it every transaction
 /// that was not released; whether a commit that was under way is there is not known.
@@ -238,6 +238,38 @@ impl Client {
     /// As [`Volume::delete_snapshot`](crate::Volume::delete_snapshot).
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), ClientError> {
         self.inner.ask(0, Request::Forget(name.to_owned())).await.map(drop)
+    }
+
+    async fn ask_regions(&self, request: Request) -> Result<Vec<Region>, ClientError> {
+        match self.inner.ask(0, request).await? {
+            Reply::Regions(regions) => Ok(regions),
+            other => unreachable!("{other:?} is no answer of this kind"),
+        }
+    }
+
+    async fn ask_region(&self, request: Request) -> Result<Region, ClientError> {
+        self.ask_regions(request).await?.pop().ok_or(ClientError::Lost)
+    }
+
+    /// From the answer on, blocks of this client, and of its transactions, are those of a region: 0 is its first one, and none outside of it is
+    /// reached. Returns where it lies.
+    pub async fn open_region(&self, name: &str) -> Result<Region, ClientError> {
+        self.ask_region(Request::OpenRegion(name.to_owned())).await
+    }
+
+    /// As [`Volume::regions`](crate::Volume::regions).
+    pub async fn regions(&self) -> Result<Vec<Region>, ClientError> {
+        self.ask_regions(Request::Regions).await
+    }
+
+    /// As [`Volume::create_region`](crate::Volume::create_region).
+    pub async fn create_region(&self, name: &str, blocks: u64) -> Result<Region, ClientError> {
+        self.ask_region(Request::CreateRegion { name: name.to_owned(), blocks }).await
+    }
+
+    /// As [`Volume::delete_region`](crate::Volume::delete_region).
+    pub async fn delete_region(&self, name: &str) -> Result<(), ClientError> {
+        self.inner.ask(0, Request::DeleteRegion(name.to_owned())).await.map(drop)
     }
 
     async fn ask_scrub(&self, request: Request) -> Result<Scrub, ClientError> {

@@ -28,7 +28,7 @@ pub enum Status {
     Ended = 6,
     /// There is a transaction of this number already.
     NumberTaken = 7,
-    /// More than there may be: blocks, transactions, snapshots.
+    /// More than there may be: blocks, transactions, snapshots, regions.
     TooMany = 8,
     /// No transaction was released with this handle to this user, or its time is up.
     NoSuchHandle = 9,
@@ -36,15 +36,15 @@ pub enum Status {
     NotAccessed = 10,
     /// Blocks or bytes that there are not.
     OutOfRange = 11,
-    /// No room is left.
+    /// No room is left, or no gap between regions is long enough.
     NoSpace = 12,
     /// What the drive holds is not what was written.
     Damaged = 13,
     /// The drive failed, or the server stops. Whether a commit is there is not known.
     Stopped = 14,
-    /// No snapshot has this name.
+    /// No snapshot or region has this name.
     NoSuchSnapshot = 15,
-    /// A name that no snapshot can have, or one that has it already.
+    /// A name that no snapshot or region can have, or one that has it already.
     BadName = 16,
 }
 
@@ -137,9 +137,15 @@ impl From<VolumeError> for Refusal {
             VolumeError::Length { .. } | VolumeError::NotWholeBlocks { .. } => Status::Request,
             VolumeError::Full { .. } => Status::NoSpace,
             VolumeError::Damaged { .. } => Status::Damaged,
-            VolumeError::NoSuchSnapshot { .. } | VolumeError::NoSuchVersion { .. } => Status::NoSuchSnapshot,
-            VolumeError::BadName { .. } | VolumeError::NameTaken { .. } => Status::BadName,
-            VolumeError::TooManySnapshots { .. } => Status::TooMany,
+            VolumeError::NoSuchSnapshot { .. }
+            | VolumeError::NoSuchVersion { .. }
+            | VolumeError::NoSuchRegion { .. } => Status::NoSuchSnapshot,
+            VolumeError::BadName { .. }
+            | VolumeError::NameTaken { .. }
+            | VolumeError::BadRegion { .. }
+            | VolumeError::RegionTaken { .. } => Status::BadName,
+            VolumeError::TooManySnapshots { .. } | VolumeError::TooManyRegions { .. } => Status::TooMany,
+            VolumeError::NoGap { .. } => Status::NoSpace,
             _ => Status::Stopped,
         };
         Self::new(status, error)

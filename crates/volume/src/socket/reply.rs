@@ -6,8 +6,8 @@ use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 use super::limits::{DAMAGE_MAX, WORDS_MAX_BYTES};
 use super::request::kind;
 use super::summary::Summary;
-use crate::limits::{SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
-use crate::{TxHandle, Version, Volume};
+use crate::limits::{REGION_NAME_MAX_BYTES, REGIONS_MAX, SNAPSHOT_NAME_MAX_BYTES, SNAPSHOTS_MAX};
+use crate::{Region, TxHandle, Version, Volume};
 
 /// How far a scrub is, or what the last one found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub(super) enum Reply {
     Snapshots(Vec<(String, Version)>),
     /// How a scrub is doing.
     Scrub(Scrub),
+    /// Regions: all of them, or the one that it is about.
+    Regions(Vec<Region>),
 }
 
 impl Reply {
@@ -83,6 +85,15 @@ impl Reply {
                 out.put_u16_le(names.len() as u16);
                 for (name, version) in names {
                     out.put_u64_le(version.0);
+                    out.put_u8(name.len() as u8);
+                    out.put_slice(name.as_bytes());
+                }
+            }
+            Self::Regions(regions) => {
+                out.put_u16_le(regions.len() as u16);
+                for Region { name, blocks } in regions {
+                    out.put_u64_le(blocks.start);
+                    out.put_u64_le(blocks.end - blocks.start);
                     out.put_u8(name.len() as u8);
                     out.put_slice(name.as_bytes());
                 }
@@ -119,6 +130,7 @@ impl Reply {
             kind::RELEASE => Self::Handle(TxHandle(fields.bytes("handle", 16)?.get_u128())),
             kind::INFO => return Ok(Self::Info(Summary::decode(&body)?)),
             kind::SNAPSHOTS => Self::Snapshots(snapshots(&mut fields)?),
+            kind::OPEN_REGION | kind::REGIONS | kind::CREATE_REGION => Self::Regions(regions(&mut fields)?),
             kind::SCRUB | kind::SCRUBBED => Self::Scrub(scrub(&mut fields)?),
             _ => Self::Done,
         };
@@ -142,6 +154,19 @@ fn snapshots(fields: &mut Decoder<'_>) -> Result<Vec<(String, Version)>, DecodeE
         names.push((String::from_utf8_lossy(name).into_owned(), version));
     }
     Ok(names)
+}
+
+fn regions(fields: &mut Decoder<'_>) -> Result<Vec<Region>, DecodeError> {
+    let count = at_most("regions", fields.u16("regions")?, REGIONS_MAX)?;
+    let mut regions = Vec::new();
+    for _ in 0..count {
+        let (first, blocks) = (fields.u64("first block")?, fields.u64("blocks")?);
+        let len = usize::from(fields.u8("length of a name")?);
+        let name =
+            String::from_utf8_lossy(fields.bytes("name", len.min(REGION_NAME_MAX_BYTES))?).into_owned();
+        regions.push(Region { name, blocks: first..first.saturating_add(blocks) });
+    }
+    Ok(regions)
 }
 
 fn scrub(fields: &mut Decoder<'_>) -> Result<Scrub, DecodeError> {

@@ -33,6 +33,10 @@ pub(super) mod kind {
     pub const FORGET: u16 = 18;
     pub const SCRUB: u16 = 19;
     pub const SCRUBBED: u16 = 20;
+    pub const OPEN_REGION: u16 = 21;
+    pub const REGIONS: u16 = 22;
+    pub const CREATE_REGION: u16 = 23;
+    pub const DELETE_REGION: u16 = 24;
 }
 
 /// A request, and all that it says.
@@ -96,6 +100,17 @@ pub(super) enum Request {
     Scrub,
     /// How far that is.
     Scrubbed,
+    /// The client's blocks are those of this region from now on.
+    OpenRegion(String),
+    /// Which regions there are.
+    Regions,
+    /// A region is made.
+    CreateRegion {
+        name: String,
+        blocks: u64,
+    },
+    /// A region is removed, and its blocks are given up.
+    DeleteRegion(String),
 }
 
 /// Which transaction a request is about.
@@ -121,6 +136,7 @@ impl Request {
             kind::READ | kind::WRITE | kind::PLEASE_CACHE => About::Either,
             kind::INFO | kind::FLUSH | kind::DISCARD | kind::SCRUB | kind::SCRUBBED => About::None,
             kind::SNAPSHOT | kind::SNAPSHOTS | kind::FORGET => About::None,
+            kind::OPEN_REGION | kind::REGIONS | kind::CREATE_REGION | kind::DELETE_REGION => About::None,
             _ => return None,
         })
     }
@@ -148,7 +164,29 @@ impl Request {
             Self::Forget(_) => kind::FORGET,
             Self::Scrub => kind::SCRUB,
             Self::Scrubbed => kind::SCRUBBED,
+            Self::OpenRegion(_) => kind::OPEN_REGION,
+            Self::Regions => kind::REGIONS,
+            Self::CreateRegion { .. } => kind::CREATE_REGION,
+            Self::DeleteRegion(_) => kind::DELETE_REGION,
         }
+    }
+
+    /// The same request, about the blocks that `place` makes of its own. Errors: those of `place`.
+    pub fn placed<E>(self, place: impl Fn(Range<u64>) -> Result<Range<u64>, E>) -> Result<Self, E> {
+        let one = |block: u64| Ok(place(block..block.saturating_add(1))?.start);
+        Ok(match self {
+            Self::Read { blocks } => Self::Read { blocks: place(blocks)? },
+            Self::Write { first_block, data, durability } => {
+                let end = first_block.saturating_add((data.len() / BLOCK) as u64);
+                Self::Write { first_block: place(first_block..end)?.start, data, durability }
+            }
+            Self::ReadPart { block, bytes } => Self::ReadPart { block: one(block)?, bytes },
+            Self::WritePart { block, at, data } => Self::WritePart { block: one(block)?, at, data },
+            Self::MarkAccessed { block, bytes } => Self::MarkAccessed { block: one(block)?, bytes },
+            Self::PleaseCache { block } => Self::PleaseCache { block: one(block)? },
+            Self::Discard { blocks, durability } => Self::Discard { blocks: place(blocks)?, durability },
+            about_no_blocks => about_no_blocks,
+        })
     }
 
     /// Bytes of data that it takes or gives.
@@ -198,8 +236,13 @@ impl Request {
                 put_durability(out, *durability);
             }
             Self::Snapshot(name) | Self::Forget(name) => out.put_slice(name.as_bytes()),
+            Self::OpenRegion(name) | Self::DeleteRegion(name) => out.put_slice(name.as_bytes()),
+            Self::CreateRegion { name, blocks } => {
+                out.put_u64_le(*blocks);
+                out.put_slice(name.as_bytes());
+            }
             Self::Info | Self::Nest | Self::Commit | Self::Abort | Self::Flush => {}
-            Self::Snapshots | Self::Scrub | Self::Scrubbed => {}
+            Self::Snapshots | Self::Scrub | Self::Scrubbed | Self::Regions => {}
         }
     }
 
@@ -266,7 +309,14 @@ impl Request {
             kind::FORGET => return Ok(Self::Forget(name(&body)?)),
             kind::SCRUB => Self::Scrub,
             kind::SCRUBBED => Self::Scrubbed,
-            other => return Err(invalid("kind", u64::from(other), "1 to 20")),
+            kind::OPEN_REGION => return Ok(Self::OpenRegion(name(&body)?)),
+            kind::REGIONS => Self::Regions,
+            kind::CREATE_REGION => {
+                let blocks = fields.u64("blocks")?;
+                return Ok(Self::CreateRegion { name: name(&rest(&fields, &body))?, blocks });
+            }
+            kind::DELETE_REGION => return Ok(Self::DeleteRegion(name(&body)?)),
+            other => return Err(invalid("kind", u64::from(other), "1 to 24")),
         };
         fields.finish()?;
         Ok(request)

@@ -22,7 +22,7 @@ use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
 use crate::planted::PlantedBug;
 use crate::serving::{Front, Gate, Serving};
-use crate::{Planted, Tx, Volume};
+use crate::{Planted, Region, Tx, Volume};
 
 /// Who may do everything on a machine.
 const ROOT: u32 = 0;
@@ -59,7 +59,7 @@ pub struct Server {
 pub(super) struct Shared {
     pub(super) env: Env,
     pub(super) volume: Volume,
-    options: ServerOptions,
+    pub(super) options: ServerOptions,
     gate: Rc<Gate>,
     pub(super) is_scrubbing: Cell<bool>,
     /// Rings when that has changed.
@@ -117,6 +117,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
         shared: Rc::clone(shared),
         peer,
         session: RefCell::new(Session::new(shared.options.planted)),
+        region: RefCell::default(),
         txs: RefCell::default(),
         writer: conn.writer,
         done: Notify::default(),
@@ -142,6 +143,8 @@ pub(super) struct Client {
     pub(super) shared: Rc<Shared>,
     pub(super) peer: Credentials,
     session: RefCell<Session>,
+    /// Whose blocks the client's are; the volume's if none.
+    pub(super) region: RefCell<Option<Region>>,
     /// Its transactions by their numbers.
     pub(super) txs: RefCell<BTreeMap<u32, Rc<Tx>>>,
     writer: Writer,

@@ -16,7 +16,9 @@ use super::request::{About, Request, kind};
 use super::server::{Server, ServerOptions};
 use super::session::{Next, Session};
 use super::summary::{DriveSummary, Summary};
-use crate::{Durability, Heir, Isolation, Planted, Retention, TxHandle, Version, Volume, VolumeOptions};
+use crate::{
+    Durability, Heir, Isolation, Planted, Region, Retention, TxHandle, Version, Volume, VolumeOptions,
+};
 
 const HANDLE: TxHandle = TxHandle(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
@@ -71,6 +73,10 @@ fn requests() -> Vec<(u32, Request)> {
         (0, Request::Forget("über".to_owned())),
         (0, Request::Scrub),
         (0, Request::Scrubbed),
+        (0, Request::OpenRegion("mail".to_owned())),
+        (0, Request::Regions),
+        (0, Request::CreateRegion { name: "mail".to_owned(), blocks: 1 << 18 }),
+        (0, Request::DeleteRegion("mail".to_owned())),
     ]
 }
 
@@ -112,6 +118,7 @@ fn replies() -> Vec<(u16, Reply)> {
             Reply::Snapshots(vec![("before".to_owned(), Version(7)), ("über".to_owned(), Version(9))]),
         ),
         (kind::SCRUBBED, Reply::Scrub(scrub)),
+        (kind::REGIONS, Reply::Regions(vec![Region { name: "mail".to_owned(), blocks: 5..9 }])),
     ]
 }
 

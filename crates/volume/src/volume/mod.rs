@@ -8,6 +8,7 @@ mod open;
 mod overlay;
 mod part;
 mod read;
+mod region;
 mod released;
 mod snapshot;
 mod turnstile;

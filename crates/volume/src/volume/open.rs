@@ -58,6 +58,7 @@ impl Volume {
             capacity_bytes: settings.chain.capacity_bytes,
             floor: 0,
             snapshots: BTreeMap::new(),
+            regions: BTreeMap::new(),
         };
         let owner = Rc::new(Blocks::new(Some(state.encode()), &settings));
         let id = ChainId(env.random_u128().to_le_bytes());

@@ -13,7 +13,7 @@ use ithaca_env::fuse::{Channel, FuseError, Kernel};
 use ithaca_env::sim::Death;
 use ithaca_env::sync::Notify;
 use ithaca_volume::fuse::{Server, ServerOptions};
-use ithaca_volume::{Planted, Volume};
+use ithaca_volume::{Planted, Region, Volume};
 
 use crate::world::{BLOCKS, World, create, small_options, within};
 
@@ -21,12 +21,12 @@ const EAGAIN: i32 = 11;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOENT: i32 = 2;
-const ENOSPC: i32 = 28;
+pub const ENOSPC: i32 = 28;
 const ENOTTY: i32 = 25;
 const ECANCELED: i32 = 125;
 
-const BEGIN: u32 = 0x4008_b101;
-const END: u32 = 0x8008_b102;
+pub const BEGIN: u32 = 0x4008_b101;
+pub const END: u32 = 0x8008_b102;
 const ABORT: u32 = 0xb103;
 const RELEASE: u32 = 0xc018_b104;
 const TAKE_OVER: u32 = 0x4010_b105;
@@ -79,10 +79,21 @@ pub struct Programs {
 
 impl Programs {
     pub fn start(env: &Env, volume: &Volume, is_folder: bool, planted: Planted) -> (Self, Server) {
+        Self::start_with(env, volume, is_folder, None, planted)
+    }
+
+    /// The same with what the file shows.
+    pub fn start_with(
+        env: &Env,
+        volume: &Volume,
+        is_folder: bool,
+        region: Option<Region>,
+        planted: Planted,
+    ) -> (Self, Server) {
         let shared = Rc::new(Shared::default());
         shared.threads.borrow_mut().extend((1..=20).map(|thread| (thread, 1000)));
         let channel = Channel::new(Box::new(Memory(Rc::clone(&shared))), is_folder);
-        let options = ServerOptions { name: "disk".to_owned(), group: 0, planted };
+        let options = ServerOptions { name: "disk".to_owned(), region, group: 0, planted };
         (Self { shared, user: 0 }, Server::start(env, channel, volume, options))
     }
 
@@ -105,7 +116,7 @@ impl Programs {
         }
     }
 
-    async fn read(&self, thread: u32, offset: u64, size: u32) -> Result<Bytes, i32> {
+    pub async fn read(&self, thread: u32, offset: u64, size: u32) -> Result<Bytes, i32> {
         let mut body = BytesMut::zeroed(40);
         body[8..16].copy_from_slice(&offset.to_le_bytes());
         body[16..20].copy_from_slice(&size.to_le_bytes());
@@ -122,7 +133,7 @@ impl Programs {
         Ok(())
     }
 
-    async fn control(&self, thread: u32, command: u32, data: &[u8]) -> Result<Bytes, i32> {
+    pub async fn control(&self, thread: u32, command: u32, data: &[u8]) -> Result<Bytes, i32> {
         let out_bytes = if command >> 31 == 1 { command >> 16 & 0x3fff } else { 0 };
         let mut body = BytesMut::zeroed(32);
         body[12..16].copy_from_slice(&command.to_le_bytes());

@@ -10,6 +10,7 @@
 //! * [`history`]: floors, snapshots, room that old versions give back.
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
+//! * [`regions`]: parts of a volume with names, in every way into it.
 //! * [`socket`]: transactions of other processes.
 //! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
@@ -24,6 +25,7 @@ mod plain;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod real;
+mod regions;
 mod socket;
 mod stale;
 mod transactions;

@@ -31,6 +31,7 @@ fn the_library_keeps_what_its_header_promises() {
     // With the checksums of the processor, and with those that any has.
     for more in [&[][..], &["-DITHACA_PORTABLE"]] {
         volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+        volume(&["region", "add", text(&disk), "part", "--size", "32k"]).expect(0);
         let served = Served::start(&disk);
         let program = compile(dir.path(), "tests/client.c", more);
         assert_eq!(tool(&[text(&program), &served.socket]), "ok\n");

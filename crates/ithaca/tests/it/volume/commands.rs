@@ -30,6 +30,26 @@ fn a_volume_is_made_shown_checked_and_scrubbed() {
 }
 
 #[test]
+fn regions_are_made_listed_and_removed_also_while_the_volume_is_served() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    assert_eq!(volume(&["region", "ls", text(&disk)]).expect(0).text(), "no regions\n");
+    volume(&["region", "add", text(&disk), "one", "--size", "1M"]).expect(0);
+    let served = Served::start(&disk);
+    let made = volume(&["region", "add", text(&disk), "two", "--size", "7M", "--json"]).expect(0).text();
+    assert_eq!(made, "{\"regions\":[{\"name\":\"two\",\"first_block\":256,\"blocks\":1792}]}\n");
+    let refused = volume(&["region", "add", text(&disk), "three", "--size", "4k"]).expect(2).stderr;
+    assert!(refused.contains("no gap between regions has 1 blocks, the longest has 0"), "{refused}");
+    volume(&["region", "add", text(&disk), "three", "--size", "5"]).expect(2);
+    volume(&["region", "rm", text(&disk), "one"]).expect(0);
+    volume(&["region", "rm", text(&disk), "one"]).expect(1);
+    assert_eq!(served.stop(), Some(0));
+    let listed = volume(&["region", "ls", text(&disk)]).expect(0).text();
+    assert_eq!(listed, "region two: 7.0M, from block 256 on\n");
+}
+
+#[test]
 fn a_volume_may_be_spread_over_directories_and_each_is_needed() {
     let dir = temp_dir();
     let [one, two, three] = ["one", "two", "three"].map(|name| text(&dir.path().join(name)).to_owned());

@@ -1,6 +1,6 @@
 //! Volumes as block devices: several clients of one server, on simulated sockets and drives.
 
-mod client;
+pub mod client;
 mod transactions;
 
 use std::cell::Cell;
