@@ -35,6 +35,8 @@ const KEPT_BYTES: u64 = 2 << 20;
 const WHOLE: u64 = 4;
 /// Blocks of a commit while the volume is filled.
 const PIECE: u64 = 256;
+/// Bytes of a group while the volume is filled.
+const FILL_GROUP_BYTES: usize = 8 << 20;
 /// What is asked: seconds to `ready` in the median; bytes of memory a block, besides what a small volume takes and caches of fixed size.
 const READY_MAX_S: f64 = 2.0;
 const BLOCK_MAX_BYTES: u64 = 8;
@@ -124,8 +126,11 @@ fn measure(blocks: u64, order: Order, arguments: &BenchArguments) -> io::Result<
 
 /// Writes every block of a new volume, and leaves it as a kill would.
 async fn fill(env: Env, folder: &Path, blocks: u64, order: Order) -> io::Result<()> {
-    let options = VolumeOptions::new(blocks);
-    let segment_bytes = options.settings.chain.segment_bytes;
+    let mut options = VolumeOptions::new(blocks);
+    let chain = &mut options.settings.chain;
+    // Nobody waits for a commit: segments are not written over before they are used, and groups are large.
+    (chain.segments_ready, chain.group_max_bytes) = (0, FILL_GROUP_BYTES);
+    let segment_bytes = chain.segment_bytes;
     let path = folder.join(FILE);
     let open = OpenDrive {
         path: path.clone(),
