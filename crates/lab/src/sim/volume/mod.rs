@@ -50,6 +50,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "chain.segments_ready", choices: &[1, 2] },
     Setting { name: "drive.speed", choices: &[1, 1, 1, 2] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
+    Setting { name: "workload.parts_percent", choices: &[0, 0, 50] },
 ];
 
 impl Scenario for VolumeScenario {

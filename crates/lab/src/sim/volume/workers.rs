@@ -46,6 +46,8 @@ pub struct Shared {
     pub discarded: Slot<u64>,
     /// Of the operations so many in a hundred are those of clients that take old versions.
     pub stale_percent: Slot<u64>,
+    /// Of the plain writes so many in a hundred are of parts of blocks.
+    pub parts_percent: Slot<u64>,
 }
 
 impl Shared {
@@ -53,7 +55,8 @@ impl Shared {
     pub fn of_plan(plan: &Plan) -> Self {
         let left = Slot::new(plan.setting("workload.operations", 60));
         let stale_percent = Slot::new(plan.setting("workload.stale_percent", 0));
-        Self { left, stale_percent, ..Self::default() }
+        let parts_percent = Slot::new(plan.setting("workload.parts_percent", 0));
+        Self { left, stale_percent, parts_percent, ..Self::default() }
     }
 
     /// A look at what a crash has left of what was done so far.
@@ -156,6 +159,11 @@ impl Worker {
 
     fn is_stale(&self) -> bool {
         let percent = self.shared.stale_percent.get();
+        percent > 0 && self.below(100) < percent
+    }
+
+    fn is_part(&self) -> bool {
+        let percent = self.shared.parts_percent.get();
         percent > 0 && self.below(100) < percent
     }
 
@@ -264,7 +272,7 @@ impl Worker {
         if self.below(5) == 0 && !self.shared.is_discarding.get() {
             return self.discard().await;
         }
-        if self.below(2) == 0 {
+        if self.is_part() {
             return self.part().await;
         }
         let (block, durability) = (self.below(BLOCKS), self.durability());
