@@ -1,9 +1,12 @@
 //! The laboratory: tidy checks, the bare baseline, benches. It judges the system from outside; nothing depends on it.
 
+mod backpointers;
 mod bare;
 mod bench;
 mod blocks;
+mod commit_records;
 mod fig;
+mod locks;
 mod measure;
 mod operator;
 mod sim;

@@ -6,34 +6,44 @@
     reason = "numbers and pictures are files for people, not drives of the system"
 )]
 
+mod abort_rate;
+mod analytics;
 mod blocks;
 mod cache_sizes;
 mod calibration;
 pub mod chart;
 mod cleaning;
+mod clear;
 mod clients;
+mod commit_records;
 mod compaction;
 mod contention;
 mod dedup;
 mod emulated;
 mod fine_log;
 mod griffin;
+mod holes;
 mod isotope;
 mod length;
 mod load;
+mod local_views;
 mod mix;
 mod mixed;
 mod outage;
+mod read_only;
 mod reconfiguration;
 mod remote_views;
 mod scaling;
 mod slow_replica;
 mod ssd_lifetime;
+mod stream_append;
+mod stream_outage;
+mod stream_read;
 mod tail_cache;
 #[cfg(test)]
 mod tail_chain;
 mod tail_emulator;
-mod testbed;
+pub mod testbed;
 mod versions;
 mod yogurt;
 
@@ -91,6 +101,26 @@ pub enum Name {
     SlowReplica,
     /// Reads of an object that somebody changes, by the programs that read it: its state in each, or at a node (Wei, figure 5.10).
     RemoteViews,
+    /// Appends to streams beside appends to none (Wei, figure 5.6).
+    StreamAppend,
+    /// A whole stream, in bulk and along backpointers (Wei, figure 5.7).
+    StreamRead,
+    /// What a hole costs the reader of a stream (Wei, figure 5.8).
+    Holes,
+    /// Transactions that abort, by what a map is divided into (Wei, figure 5.16).
+    AbortRate,
+    /// A stream while a unit fails that holds a share of it (Wei, figure 5.9).
+    StreamOutage,
+    /// Reads through local views while the object is written (Wei, figure 5.10).
+    LocalViews,
+    /// Transactions that only read beside a writer, and two-phase locking (Wei, figure 5.13).
+    ReadOnly,
+    /// Writers beside a long transaction that reads everything (Wei, figure 5.14).
+    Analytics,
+    /// A clear of a hashed map and a size after it (Wei, figure 5.17).
+    Clear,
+    /// Conditions at the sequencer beside commit and decision records (Wei 5.2 and 5.3.3).
+    CommitRecords,
 }
 
 /// Blocks of a tail drive that a figure fills: 2 GiB, a 256th of Gecko's.
@@ -190,53 +220,70 @@ pub fn run(arguments: &FigArguments) -> io::Result<bool> {
     let names = if arguments.names.is_empty() { Name::value_variants() } else { &arguments.names[..] };
     let mut passed = true;
     for name in names {
-        let figure = match name {
-            Name::Calibration => calibration::measure(1),
-            Name::Contention => contention::measure(Duration::from_secs(1)),
-            Name::CacheSizes => cache_sizes::measure(TAIL_BLOCKS),
-            Name::SsdLifetime => ssd_lifetime::measure(TAIL_BLOCKS),
-            Name::TailCache => tail_cache::measure(TAIL_BLOCKS, &arguments.traces)?,
-            Name::Compaction => compaction::measure(cleaning::Extent {
-                disk_segments: 12,
-                segment_bytes: 128 << 20,
-                segments: 1,
-                around: Duration::from_millis(1000),
-                most: Duration::from_secs(4),
-                ahead: 1,
-            }),
-            Name::Mixed => mixed::measure(cleaning::Extent {
-                disk_segments: 8,
-                segment_bytes: 64 << 20,
-                segments: 2,
-                around: Duration::from_millis(1500),
-                most: Duration::from_secs(5),
-                ahead: 0,
-            }),
-            Name::Length => length::measure(&[2, 3, 4, 5, 6, 7], 8, Duration::from_secs(2)),
-            Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
-            Name::Outage => outage::measure(32),
-            Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
-            Name::Griffin => griffin::measure(griffin::EXTENT),
-            Name::Dedup => dedup::measure(dedup::EXTENT),
-            Name::FineLog => fine_log::measure(dedup::EXTENT),
-            Name::Yogurt => yogurt::measure(yogurt::EXTENT),
-            Name::Isotope5 => isotope::measure(isotope::Grain::Block, isotope::EXTENT),
-            Name::Isotope6 => isotope::measure(isotope::Grain::Fragment, isotope::EXTENT),
-            Name::SlowReplica => slow_replica::measure(),
-            Name::RemoteViews => remote_views::measure(&[1, 10, 100, 300, 1_000], Duration::from_millis(500)),
-            Name::Cleaning => cleaning::measure(cleaning::Extent {
-                disk_segments: 10,
-                segment_bytes: 128 << 20,
-                segments: 1,
-                around: Duration::from_millis(700),
-                most: Duration::from_secs(20),
-                ahead: 0,
-            }),
-        };
+        let figure = measured(*name, &arguments.traces)?;
         figure.print();
         passed &= figure.judge();
         figure.write(&arguments.out)?;
         println!("{} and .svg are written", arguments.out.join(format!("fig-{}.csv", figure.name)).display());
     }
     Ok(passed)
+}
+
+/// Measures one figure at its full scale.
+fn measured(name: Name, traces: &[PathBuf]) -> io::Result<Figure> {
+    Ok(match name {
+        Name::Calibration => calibration::measure(1),
+        Name::Contention => contention::measure(Duration::from_secs(1)),
+        Name::CacheSizes => cache_sizes::measure(TAIL_BLOCKS),
+        Name::SsdLifetime => ssd_lifetime::measure(TAIL_BLOCKS),
+        Name::TailCache => tail_cache::measure(TAIL_BLOCKS, traces)?,
+        Name::Compaction => compaction::measure(cleaning::Extent {
+            disk_segments: 12,
+            segment_bytes: 128 << 20,
+            segments: 1,
+            around: Duration::from_millis(1000),
+            most: Duration::from_secs(4),
+            ahead: 1,
+        }),
+        Name::Mixed => mixed::measure(cleaning::Extent {
+            disk_segments: 8,
+            segment_bytes: 64 << 20,
+            segments: 2,
+            around: Duration::from_millis(1500),
+            most: Duration::from_secs(5),
+            ahead: 0,
+        }),
+        Name::Length => length::measure(&[2, 3, 4, 5, 6, 7], 8, Duration::from_secs(2)),
+        Name::Scaling => scaling::measure(&[4, 8, 16, 24, 32, 48, 64], Duration::from_millis(100)),
+        Name::Outage => outage::measure(32),
+        Name::Reconfiguration => reconfiguration::measure(&[4, 8, 16, 24, 32, 48, 64], 100),
+        Name::Griffin => griffin::measure(griffin::EXTENT),
+        Name::Dedup => dedup::measure(dedup::EXTENT),
+        Name::FineLog => fine_log::measure(dedup::EXTENT),
+        Name::Yogurt => yogurt::measure(yogurt::EXTENT),
+        Name::Isotope5 => isotope::measure(isotope::Grain::Block, isotope::EXTENT),
+        Name::Isotope6 => isotope::measure(isotope::Grain::Fragment, isotope::EXTENT),
+        Name::SlowReplica => slow_replica::measure(),
+        Name::RemoteViews => remote_views::measure(&[1, 10, 100, 300, 1_000], Duration::from_millis(500)),
+        Name::StreamAppend => stream_append::measure(&[4, 8, 16], Duration::from_millis(30)),
+        Name::StreamRead => stream_read::measure(&stream_read::CASES),
+        Name::Holes => holes::measure(&[32, 320, 1000, 3200, 10_000]),
+        Name::AbortRate => {
+            abort_rate::measure(&[2, 4, 8, 16], &abort_rate::SHAPES, Duration::from_millis(200))
+        }
+        Name::StreamOutage => stream_outage::measure(),
+        Name::LocalViews => local_views::measure(&[1, 2, 4, 8, 16, 32], Duration::from_millis(100)),
+        Name::ReadOnly => read_only::measure(&[0, 8, 16, 32, 64], Duration::from_millis(150)),
+        Name::Analytics => analytics::measure(),
+        Name::Clear => clear::measure(&[10, 100, 1000, 4000]),
+        Name::CommitRecords => commit_records::measure(&[2, 4, 8, 16], Duration::from_millis(200)),
+        Name::Cleaning => cleaning::measure(cleaning::Extent {
+            disk_segments: 10,
+            segment_bytes: 128 << 20,
+            segments: 1,
+            around: Duration::from_millis(700),
+            most: Duration::from_secs(20),
+            ahead: 0,
+        }),
+    })
 }

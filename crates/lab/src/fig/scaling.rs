@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::sim::{Dice, Domain, Speed};
+use ithaca_env::sim::{Dice, Domain};
 use ithaca_log::client::Client;
-use ithaca_log::detector::Timing;
 use ithaca_log::pos::LogPos;
 
 use super::Figure;
@@ -31,28 +30,13 @@ struct Point {
     reads: f64,
 }
 
-/// Nobody is taken for lost, however busy it is, and a sequencer that is no unit need not come back as one.
-fn timing() -> Timing {
-    let never = Duration::from_secs(3600);
-    Timing { silent_after: never, slow_after: never, return_after: never, ..Timing::default() }
-}
-
 async fn append(client: Client, entry: Bytes) {
     client.append(entry).await.expect("a cluster without faults appends");
 }
 
 fn point(units: usize, span: Duration) -> Point {
-    let testbed = Testbed::new(&Setup {
-        units,
-        client_machines: MACHINES,
-        clients: CLIENTS,
-        drive: emulated,
-        registers: Speed::Ram,
-        own_sequencer: true,
-        segment_bytes: 1 << 20,
-        timing: timing(),
-        seed: SEED,
-    });
+    let testbed =
+        Testbed::new(&Setup { drive: emulated, seed: SEED, ..Setup::steady(units, MACHINES, CLIENTS) });
     let entry = Bytes::from(vec![7; ENTRY_BYTES]);
     let appending = |clients_and_tasks| {
         let entry = entry.clone();

@@ -60,6 +60,29 @@ pub struct Setup {
     pub seed: u64,
 }
 
+impl Setup {
+    /// A cluster in which nobody is taken for lost, however busy it is, whose sequencer is no unit, and whose drives are no limit.
+    pub fn steady(units: usize, client_machines: usize, clients: usize) -> Self {
+        let never = Duration::from_secs(3600);
+        Self {
+            units,
+            client_machines,
+            clients,
+            drive: in_memory,
+            registers: Speed::Ram,
+            own_sequencer: true,
+            segment_bytes: 1 << 20,
+            timing: Timing {
+                silent_after: never,
+                slow_after: never,
+                return_after: never,
+                ..Timing::default()
+            },
+            seed: 1,
+        }
+    }
+}
+
 /// A cluster that has been formed, and its clients.
 pub struct Testbed {
     /// The world.
@@ -84,6 +107,18 @@ pub fn emulated() -> Box<dyn SpeedModel> {
         write_ns: 1_000,
         flush_ns: 0,
         read_bytes_per_us: 170,
+        write_bytes_per_us: 10_000,
+    }))
+}
+
+/// A drive that is no limit: the text's streams and objects were measured "in-memory, with persistence disabled" (Wei 5.5).
+pub fn in_memory() -> Box<dyn SpeedModel> {
+    Box::new(Lanes::new(LanesOptions {
+        lanes: 8,
+        read_ns: 1_000,
+        write_ns: 1_000,
+        flush_ns: 0,
+        read_bytes_per_us: 10_000,
         write_bytes_per_us: 10_000,
     }))
 }
