@@ -179,6 +179,7 @@ pub struct RegionArgs {
 #[derive(Subcommand, Debug)]
 pub enum RegionAct {
     /// Make a region of blocks that are in no other; what they hold stays
+    #[command(after_help = "Example:\n  ithaca volume region add ./disk mail --size 1G")]
     Add {
         /// Where the volume lies
         dir: PathBuf,
@@ -193,6 +194,7 @@ pub enum RegionAct {
         socket: Option<PathBuf>,
     },
     /// List regions
+    #[command(after_help = "Example:\n  ithaca volume region ls ./disk")]
     Ls {
         /// Where the volume lies
         dir: PathBuf,
@@ -201,6 +203,7 @@ pub enum RegionAct {
         socket: Option<PathBuf>,
     },
     /// Remove a region and all that it holds, but for old versions that are kept
+    #[command(after_help = "Example:\n  ithaca volume region rm ./disk mail")]
     Rm {
         /// Where the volume lies
         dir: PathBuf,
