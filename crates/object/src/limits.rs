@@ -17,6 +17,10 @@ pub const METHOD_MAX_BYTES: usize = 64;
 /// Records behind the newest that a view can take back, so that a snapshot there is read without reading the log.
 pub const HISTORY_MAX_COUNT: usize = 16_384;
 
+/// Bytes of the calls of these records, but for the oldest: what they have replaced was of calls as a rule, and stays in memory as long as
+/// they can be taken back.
+pub const HISTORY_MAX_BYTES: u64 = 64 << 20;
+
 /// Clients whose requests a view remembers, so that a request that is repeated is applied once. The one whose last request
 /// was applied longest ago is forgotten first.
 pub const CLIENTS_MAX_COUNT: usize = 16_384;

@@ -120,8 +120,8 @@ pub struct View<O: Object> {
     requests: Requests,
     /// Each change with the position of its record.
     history: VecDeque<(LogPos, O::Undo)>,
-    /// Positions of the records that the history covers.
-    covered: VecDeque<LogPos>,
+    /// Positions of the records that the history covers, and how many bytes all calls up to there had.
+    covered: VecDeque<(LogPos, u64)>,
     floor: LogPos,
     /// Position and digest, whenever so many records were applied.
     digests: VecDeque<(LogPos, u64)>,
@@ -244,7 +244,7 @@ impl<O: Object> View<O> {
             }
         }
         self.history.extend(self.scratch.drain(..).map(|undo| (pos, undo)));
-        self.covered.push_back(pos);
+        self.covered.push_back((pos, self.bytes));
         self.count += 1;
         self.advance(LogPos(pos.0 + 1));
         self.forget_old();
@@ -352,8 +352,11 @@ impl<O: Object> View<O> {
     }
 
     fn forget_old(&mut self) {
-        while self.covered.len() > O::HISTORY_MAX_COUNT {
-            let Some(pos) = self.covered.pop_front() else { return };
+        while let Some(&(pos, bytes)) = self.covered.front() {
+            if self.covered.len() <= O::HISTORY_MAX_COUNT && self.bytes - bytes <= limits::HISTORY_MAX_BYTES {
+                return;
+            }
+            self.covered.pop_front();
             self.floor = LogPos(pos.0 + 1);
             while self.history.front().is_some_and(|(of, _)| *of <= pos) {
                 self.history.pop_front();

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
+use crate::collections::{Blob, MapState, Put};
 use crate::key::Keys;
 use crate::limits;
 use crate::object::{CallError, Method, Mutator, Object, call_of};
@@ -135,6 +136,24 @@ fn a_snapshot_below_the_history_is_refused_and_says_where_that_begins() {
     let below = view.read_at(LogPos(4), std::iter::empty(), read);
     assert_eq!(below, Err(SnapshotError::BelowFloor { snapshot: LogPos(4), floor: LogPos(5) }));
     assert_eq!(view.read_at(LogPos(count), std::iter::empty(), read), Ok(count), "and it has come back");
+}
+
+#[test]
+fn the_history_of_long_calls_is_shorter() {
+    // Else some thousand values of a megabyte would stay in memory that nobody can see but by going back.
+    type Values = MapState<u8, Blob>;
+    let value = Blob(Bytes::from(vec![7; 1 << 20]));
+    let call = call_of::<Values, _>(STREAM, &Put { key: 1, value }).expect("it encodes");
+    let call_bytes = (call.method.len() + call.arguments.len()) as u64;
+    let kept = limits::HISTORY_MAX_BYTES / call_bytes;
+    let mut view = View::<Values>::new(STREAM, Planted::NONE);
+    for pos in 0..kept + 5 {
+        assert!(matches!(view.apply(LogPos(pos), &record(pos, call.clone()), false), Applied::Now(_)));
+    }
+    // The oldest of them is not counted.
+    assert_eq!(view.floor(), LogPos(4));
+    let read = |map: &Values, _| map.entries().get(&1).map(|placed| placed.pos);
+    assert_eq!(view.read_at(LogPos(4), std::iter::empty(), read), Ok(Some(3)));
 }
 
 #[test]

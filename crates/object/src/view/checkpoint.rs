@@ -28,7 +28,7 @@ impl<O: Object> View<O> {
     pub fn checkpoint(&mut self) -> Result<Bytes, Fault> {
         self.state()?;
         let at = match self.covered.back() {
-            Some(last) if self.planted.is(PlantedBug::CheckpointLacksLast) => *last,
+            Some((last, _)) if self.planted.is(PlantedBug::CheckpointLacksLast) => *last,
             _ => self.upto,
         };
         let rewound = Rewound::new(self, at);
