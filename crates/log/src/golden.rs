@@ -1,11 +1,6 @@
 //! The bytes of stored records, as they have always been.
 
-/// `bytes` in hexadecimal: words of four, lines of 32.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let words: Vec<String> =
-        bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-    words.chunks(8).map(|line| format!("  {}\n", line.join(" "))).collect()
-}
+use ithaca_env::real::golden::{self, hex};
 
 #[test]
 fn every_stored_record_has_golden_bytes() {
@@ -56,8 +51,5 @@ fn every_stored_record_has_golden_bytes() {
         hex(&chunk.encode()),
         hex(&releases.encode().next().expect("a record")),
     );
-    ithaca_env::real::golden::check(
-        concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt"),
-        &text,
-    );
+    golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt"), &text);
 }

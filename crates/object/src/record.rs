@@ -218,6 +218,7 @@ fn stream_of(streams: &[StreamId], number: u8) -> Result<StreamId, DecodeError> 
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::real::golden;
     use ithaca_env::sim::Random;
 
     use super::*;
@@ -255,12 +256,9 @@ mod tests {
     fn a_record_has_the_bytes_that_it_has_always_had() {
         let bytes = sample().encode();
         assert_eq!(Record::decode(&bytes), Ok(sample()));
-        let words: Vec<String> =
-            bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-        let lines: String = words.chunks(8).map(|line| format!("  {}\n", line.join(" "))).collect();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt");
         let head = "A record of an object, in hexadecimal. docs/format/object.md explains it.\n\nrecord\n";
-        ithaca_env::real::golden::check(path, &format!("{head}{lines}"));
+        golden::check(path, &format!("{head}{}", golden::hex(&bytes)));
     }
 
     #[test]

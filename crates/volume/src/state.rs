@@ -168,7 +168,7 @@ fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeErr
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write;
+    use ithaca_env::real::golden;
 
     use super::*;
 
@@ -196,14 +196,10 @@ mod tests {
         };
         for (name, state) in [("volume", bare), ("volume with snapshots and regions", example())] {
             let bytes = state.encode();
-            let _ = writeln!(text, "# {name}, {} bytes", bytes.len());
-            for line in bytes.chunks(32) {
-                line.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
-                text.push('\n');
-            }
+            text += &format!("# {name}, {} bytes\n{}", bytes.len(), golden::hex(&bytes));
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.txt");
-        ithaca_env::real::golden::check(path, &text);
+        golden::check(path, &text);
     }
 
     #[test]

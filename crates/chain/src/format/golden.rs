@@ -1,8 +1,7 @@
 //! One example of every record, as bytes: what the format was when it was written must be readable for ever.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
+use ithaca_env::real::golden;
 
 use super::{
     CacheHeader, CachedBlock, Directory, EntryHead, Footer, FooterRun, GroupFlags, GroupIdentity,
@@ -160,30 +159,12 @@ fn line_head() -> LineHead {
     }
 }
 
-/// 32 bytes a line; a line that repeats is written once, with how often.
-fn hex(records: &[(&str, Vec<u8>)]) -> String {
-    let mut out = String::new();
-    for (name, bytes) in records {
-        let _ = writeln!(out, "# {name}, {} bytes", bytes.len());
-        let mut lines = bytes.chunks(32).peekable();
-        while let Some(line) = lines.next() {
-            let mut times = 1;
-            while lines.next_if(|next| *next == line).is_some() {
-                times += 1;
-            }
-            line.iter().for_each(|byte| {
-                let _ = write!(out, "{byte:02x}");
-            });
-            let _ = if times > 1 { writeln!(out, " x{times}") } else { writeln!(out) };
-        }
-    }
-    out
-}
-
 #[test]
 fn every_record_is_the_same_bytes_as_ever() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/records.hex");
-    ithaca_env::real::golden::check(path, &hex(&records()));
+    let part =
+        |(name, bytes): &(&str, Vec<u8>)| format!("# {name}, {} bytes\n{}", bytes.len(), golden::hex(bytes));
+    golden::check(path, &records().iter().map(part).collect::<String>());
 }
 
 #[test]

@@ -1,6 +1,26 @@
 //! Expected outputs of tests, kept in files beside them.
 
+use std::fmt::Write;
 use std::path::Path;
+
+/// `bytes` in hexadecimal: words of four, lines of 32. A line that repeats is written once, with how often. For tests only.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    let mut lines = bytes.chunks(32).peekable();
+    while let Some(line) = lines.next() {
+        let times = 1 + std::iter::from_fn(|| lines.next_if_eq(&line)).count();
+        out.push(' ');
+        for word in line.chunks(4) {
+            out.push(' ');
+            word.iter().for_each(|byte| _ = write!(out, "{byte:02x}"));
+        }
+        if times > 1 {
+            let _ = write!(out, " x{times}");
+        }
+        out.push('\n');
+    }
+    out
+}
 
 /// Compares `actual` with the file `path` of a crate's `testdata/`. With `REWRITE=1` in the environment the file becomes
 /// `actual`; the change is then reviewed as a diff.

@@ -359,7 +359,7 @@ fn every_message_has_a_golden_frame_and_survives_a_round_trip() {
     let mut text =
         String::from("One frame of each message, in hexadecimal. docs/protocol.md explains them.\n");
     for Sample { name, bytes } in &samples {
-        text.push_str(&format!("\n{name}\n{}", crate::golden::hex(bytes)));
+        text.push_str(&format!("\n{name}\n{}", ithaca_env::real::golden::hex(bytes)));
         assert_eq!(again(bytes).expect(name), bytes, "{name}");
     }
     ithaca_env::real::golden::check(

@@ -155,6 +155,8 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::real::golden::{self, hex};
+
     use super::*;
 
     const OF: Of = Of { object: StreamId(0xA11CE), id: 0xC0FF_EE00_1111_2222, upto: LogPos(40) };
@@ -167,22 +169,16 @@ mod tests {
         Directory { of: OF, len: 13, chunks: vec![LogPos(44), LogPos(47)] }
     }
 
-    fn lines(bytes: &[u8]) -> String {
-        let words: Vec<String> =
-            bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-        words.chunks(8).map(|line| format!("  {}\n", line.join(" "))).collect()
-    }
-
     #[test]
-    fn parts_and_directories_have_the_bytes_that_they_have_always_had() {
+    fn chunks_and_directories_have_the_bytes_that_they_have_always_had() {
         let (chunk, directory) = (chunk(), directory());
         assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk.clone()));
         assert_eq!(Directory::decode(&directory.encode()), Ok(directory.clone()));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/checkpoints.txt");
         let head = "What a checkpoint is in the log, in hexadecimal. docs/format/object.md explains it.\n";
-        let text =
-            format!("{head}\npart\n{}\ndirectory\n{}", lines(&chunk.encode()), lines(&directory.encode()));
-        ithaca_env::real::golden::check(path, &text);
+        let (chunk, directory) = (hex(&chunk.encode()), hex(&directory.encode()));
+        let text = format!("{head}\nchunk\n{chunk}\ndirectory\n{directory}");
+        golden::check(path, &text);
     }
 
     #[test]

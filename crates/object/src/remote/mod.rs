@@ -154,6 +154,8 @@ impl Refused {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::real::golden;
+
     use super::*;
 
     #[test]
@@ -174,9 +176,7 @@ mod tests {
         let value = Answer::Value { upto: 43, value: Blob(bytes::Bytes::from_static(b"\xc0")) };
         let refused = Answer::Refused(Refused::UnknownType { object: "tree".to_owned() });
         let line = |name: &str, bytes: Result<Vec<u8>, _>| {
-            let bytes: Vec<u8> = bytes.expect("it encodes");
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("{name} {hex}\n")
+            format!("{name}\n{}", golden::hex(&bytes.expect("it encodes")))
         };
         let text: String = [
             "Questions to remote views and their answers, in hexadecimal. docs/protocol/remote-views.md explains them.\n\n".to_owned(),
@@ -187,6 +187,6 @@ mod tests {
         ]
         .concat();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/questions.txt");
-        ithaca_env::real::golden::check(path, &text);
+        golden::check(path, &text);
     }
 }

@@ -215,6 +215,8 @@ impl<K: Name> Mutator<StoreState<K>> for MoveValues<K> {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_env::real::golden;
+
     use super::*;
 
     fn blob(byte: u8) -> Blob {
@@ -235,17 +237,15 @@ mod tests {
         let mut state = StoreState::<String>::default();
         let one = MultiPut { expected: Vec::new(), puts: put.puts.clone() };
         one.apply(&mut state, LogPos(300), &mut Vec::new()).expect("put");
-        let hex = |bytes: Result<Vec<u8>, rmp_serde::encode::Error>| -> String {
-            bytes.expect("it encodes").iter().map(|byte| format!("{byte:02x}")).collect()
-        };
+        let hex = |bytes: Result<Vec<u8>, rmp_serde::encode::Error>| golden::hex(&bytes.expect("it encodes"));
         let lines = format!(
-            "A store's arguments and state, in hexadecimal. docs/format/object.md explains them.\n\nmulti_put\n  {}\nmove_values\n  {}\nstate\n  {}\n",
+            "A store's arguments and state, in hexadecimal. docs/format/object.md explains them.\n\nmulti_put\n{}move_values\n{}state\n{}",
             hex(rmp_serde::to_vec_named(&put)),
             hex(rmp_serde::to_vec_named(&MoveValues { values: vec![moved] })),
             hex(rmp_serde::to_vec_named(&state)),
         );
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/store.txt");
-        ithaca_env::real::golden::check(path, &lines);
+        golden::check(path, &lines);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The protocol alone: conversations byte by byte, and input that is cut short or senseless.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ithaca_env::real::golden;
+use ithaca_env::real::golden::{self, hex};
 
 use super::handshake::{ExportInfo, Handshake, Next, NoExport, ProtocolError, Terms};
 use super::limits::{OPTIONS_MAX, PAYLOAD_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
@@ -151,11 +151,6 @@ fn handshakes_have_golden_bytes() {
         text += &format!("\n{name}: {end:?}\nclient\n{}server\n{}", hex(&client), hex(&server));
     }
     golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/nbd_handshakes.txt"), &text);
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    bytes.chunks(32).map(|bytes| format!("  {}\n", line(bytes))).collect()
 }
 
 #[test]

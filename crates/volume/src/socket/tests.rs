@@ -149,8 +149,7 @@ fn whole(bytes: &[u8]) -> (Head, Bytes) {
 fn frames_have_golden_bytes() {
     let hex = |bytes: &[u8]| {
         let shown = if bytes.len() > 200 { &bytes[..96] } else { bytes };
-        let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        shown.chunks(32).map(|bytes| format!("  {}\n", line(bytes))).collect::<String>()
+        golden::hex(shown)
     };
     let mut text = "Frames of a volume's socket in hexadecimal, of long ones the first 96 bytes; docs/protocol/socket.md.\n".to_owned();
     for (nth, (tx, request)) in requests().iter().enumerate() {
