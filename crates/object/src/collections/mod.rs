@@ -40,6 +40,7 @@ pub use multi_map::{AddValue, MultiMap, MultiMapState, RemoveKey, RemoveValue};
 pub use register::{Register, RegisterState, Write};
 pub use set::Set;
 pub use sorted_map::SortedMap;
+pub(crate) use sorted_map::within;
 
 /// What can be a value: anything that goes to MessagePack and back.
 pub trait Value: Clone + Serialize + DeserializeOwned + 'static {}

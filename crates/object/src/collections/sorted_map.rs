@@ -1,6 +1,7 @@
 //! A map with an order: ranges of keys, the first and the last.
 
-use std::ops::RangeBounds;
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 
 use super::{Get, Len, MapState, Name, Placed, Put, Remove, Value, handle};
 use crate::error::ObjectError;
@@ -30,22 +31,8 @@ impl<K: Name, V: Value> SortedMap<K, V> {
 
     /// The keys of a range and their values, in order, at most `limit` of them. A range whose start lies after its end is empty.
     pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
-        let within = |map: &MapState<K, V>| {
-            // Not the tree's own `range`, which panics where the start lies after the end.
-            let after_start = |key: &K| match range.start_bound() {
-                std::ops::Bound::Included(start) => key >= start,
-                std::ops::Bound::Excluded(start) => key > start,
-                std::ops::Bound::Unbounded => true,
-            };
-            let start = range.start_bound().cloned();
-            let from = map.entries().range((start, std::ops::Bound::Unbounded));
-            from.skip_while(|(key, _)| !after_start(key))
-                .take_while(|(key, _)| range.contains(key))
-                .take(limit)
-                .map(owned)
-                .collect()
-        };
-        self.handle.read(Key::all, within).await
+        let read = |map: &MapState<K, V>| within(map.entries(), &range).take(limit).map(owned).collect();
+        self.handle.read(Key::all, read).await
     }
 
     /// The first key and its value.
@@ -67,6 +54,14 @@ impl<K: Name, V: Value> SortedMap<K, V> {
     pub async fn is_empty(&self) -> Result<bool, ObjectError> {
         Ok(self.len().await? == 0)
     }
+}
+
+/// The entries of a range, in order. None if its start lies after its end, where the tree's own `range` panics.
+pub(crate) fn within<'m, K: Ord, T>(
+    entries: &'m BTreeMap<K, T>,
+    range: &impl RangeBounds<K>,
+) -> impl Iterator<Item = (&'m K, &'m T)> {
+    entries.range((range.start_bound(), Bound::Unbounded)).take_while(|(key, _)| range.contains(key))
 }
 
 fn owned<K: Clone, V: Clone>((key, placed): (&K, &Placed<V>)) -> (K, V) {

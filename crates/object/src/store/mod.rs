@@ -20,14 +20,14 @@ mod values;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_log::client::EntryKind;
 use ithaca_log::pos::LogPos;
 
-use crate::collections::{Blob, Name, Value};
+use crate::collections::{Blob, Name, Value, within};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
@@ -160,10 +160,8 @@ impl<K: Name, V: Value> Store<K, V> {
         limit: usize,
     ) -> Result<Vec<(K, Stored<V>)>, ObjectError> {
         let select = |store: &StoreState<K>| {
-            let start = range.start_bound();
-            let from = store.entries().range((start.cloned(), Bound::Unbounded));
-            let within = from.take_while(|(key, _)| range.contains(key)).take(limit);
-            within.map(|(key, located)| (key.clone(), Some(*located))).collect()
+            let found = within(store.entries(), &range).take(limit);
+            found.map(|(key, located)| (key.clone(), Some(*located))).collect()
         };
         let found = self.look(|| vec![Key::all()], select).await?;
         Ok(found.into_iter().filter_map(|(key, stored)| Some((key, stored?))).collect())
