@@ -55,5 +55,7 @@ pub use ithaca_object_macros::object as object_type;
 pub use serde;
 
 pub use error::{Aborted, ObjectError};
-pub use runtime::{Begin, Committed, Forgotten, Handle, Outcome, Runtime, RuntimeOptions, Tx, TxOptions};
+pub use runtime::{
+    Begin, Committed, Forgotten, Handle, Outcome, Runtime, RuntimeOptions, Tx, TxOptions, Watch,
+};
 pub use tx::Isolation;

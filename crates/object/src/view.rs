@@ -264,6 +264,15 @@ impl<O: Object> View<O> {
         }
     }
 
+    /// The lowest snapshot above `known` that differs from it in a record, as far back as the history goes: beyond, it is the floor.
+    pub fn next_snapshot(&self, known: LogPos) -> Option<LogPos> {
+        if known < self.floor {
+            return Some(self.floor);
+        }
+        let next = self.covered.partition_point(|(pos, _)| *pos < known);
+        self.covered.get(next).map(|(pos, _)| LogPos(pos.0 + 1))
+    }
+
     /// The state as it is.
     pub fn state(&self) -> Result<&O, Fault> {
         self.fault.clone().map_or(Ok(&self.state), Err)

@@ -66,6 +66,24 @@ pub enum MapCommand {
         #[arg(long, value_name = "POS")]
         before: Option<u64>,
     },
+    /// Print the value of a key whenever it changes, until it is interrupted
+    #[command(
+        after_help = "Example:\n  ithaca map watch users ann\n  ithaca map watch users ann --since 17 --count 1\n\n\
+                      A line is the log position of the change, a tab and the value; the position alone if the key was removed.\n\
+                      It begins with what is there now; with --since POS, with the first change after that position."
+    )]
+    Watch {
+        /// The map's name
+        name: String,
+        /// The key
+        key: String,
+        /// Not what is there now, but each change after this log position
+        #[arg(long, value_name = "POS")]
+        since: Option<u64>,
+        /// End after so many lines
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
     /// Print how many keys there are
     #[command(after_help = "Example:\n  ithaca map size users")]
     Size {

@@ -7,6 +7,7 @@ use ithaca_object::collections::{Map, Placed, Put, Remove};
 use ithaca_object::{Runtime, RuntimeOptions};
 
 use super::arguments::MapCommand;
+use super::watch;
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -25,6 +26,9 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
         MapCommand::Forget { name, before } => forget(global, name, *before, out),
+        MapCommand::Watch { name, key, since, count } => {
+            watch::run(global, (name, key), (*since, *count), out)
+        }
         MapCommand::Size { name, as_of, remote } => size(global, name, (*as_of, *remote), out),
     }
 }
@@ -47,9 +51,13 @@ fn with_map<T>(
         let map =
             if is_remote { Strings::open_remote(&runtime, name)? } else { Strings::open(&runtime, name)? };
         let Some(pos) = as_of else { return work(map).await };
-        let snapshot = pos.checked_add(1).ok_or_else(|| Failure::usage(format!("no position is {pos}")))?;
-        work(map.at(LogPos(snapshot))).await
+        work(map.at(snapshot_after(pos)?)).await
     })
+}
+
+/// The snapshot that reflects the record at `pos` and none after it.
+pub fn snapshot_after(pos: u64) -> Result<LogPos, Failure> {
+    pos.checked_add(1).map(LogPos).ok_or_else(|| Failure::usage(format!("no position is {pos}")))
 }
 
 fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ mod arguments;
 pub mod map;
 mod script;
 pub mod tx;
+mod watch;
 
 use ithaca_log::client::ErrorClass;
 use ithaca_object::ObjectError;

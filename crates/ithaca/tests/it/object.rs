@@ -1,5 +1,6 @@
 //! `ithaca map` and `ithaca tx`.
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use crate::harness::{Dev, number_field, run, string_field, temp_dir};
@@ -31,6 +32,35 @@ fn a_map_keeps_what_is_put_and_says_where() {
     let text = dev.feed("tx -", b"push log started\nput users carl 1\n").expect(0).text();
     assert!(text.contains("committed"), "{text}");
     assert_eq!(dev.run("stream ls").expect(0).text(), "log\nusers\n", "what was written to has a name");
+}
+
+#[test]
+fn a_key_is_watched_and_each_of_its_values_is_told() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let first = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
+    let mut watching = dev.command("map watch users ann --count 4");
+    let mut watching = watching.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut told = BufReader::new(watching.stdout.take().expect("a pipe"));
+    let mut line = || {
+        let mut line = String::new();
+        told.read_line(&mut line).expect("it goes on");
+        line
+    };
+    assert_eq!(line(), format!("{first}\t41\n"), "what is there");
+    dev.run("map put users bob 7").expect(0);
+    let second = number_field(&dev.run("map put users ann 42 --json").expect(0).text(), "log_pos");
+    assert_eq!(line(), format!("{second}\t42\n"));
+    let third = number_field(&dev.run("map del users ann --json").expect(0).text(), "log_pos");
+    assert_eq!(line(), format!("{third}\n"), "it is gone");
+    let fourth = number_field(&dev.run("map put users ann 43 --json").expect(0).text(), "log_pos");
+    assert_eq!(line(), format!("{fourth}\t43\n"));
+    assert!(watching.wait().expect("it ends").success());
+    let again = dev.run(&format!("map watch users ann --since {first} --count 2 --json")).expect(0).text();
+    let expected = format!(
+        "{{\"key\":\"ann\",\"value\":\"42\",\"log_pos\":{second}}}\n{{\"key\":\"ann\",\"value\":null,\"log_pos\":{third}}}\n"
+    );
+    assert_eq!(again, expected, "the past is told in the same way");
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub use space::Bounds;
 pub(crate) use stream_parts::StreamEnd;
 pub use stream_parts::StreamPart;
 pub use stream_reader::StreamReader;
+pub use watch::StreamWatch;
 
 use append::Appender;
 use elsewhere::Replicas;

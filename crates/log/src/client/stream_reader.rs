@@ -13,11 +13,11 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::error::ClientError;
 use super::read::{Entry, EntryKind};
 use super::streams::{Asked, Shows};
+use super::watch::LOOK_MIN;
 use super::{Client, Inner};
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::StreamTail;
@@ -33,9 +33,6 @@ const KEPT_MAX_BYTES: usize = 4 << 20;
 const READ_MAX_COUNT: usize = 64;
 /// Bytes of the stream that are read together.
 const READ_BYTES: usize = 1 << 20;
-/// How soon a reader looks again that may not wait at the sequencer, at first and at last.
-const LOOK_MIN: Duration = Duration::from_millis(1);
-const LOOK_MAX: Duration = Duration::from_millis(50);
 
 /// Goes through a stream in order. Dropping it ends nothing but itself.
 pub struct StreamReader {
@@ -231,26 +228,10 @@ impl StreamReader {
     ///
     /// Errors: those of [`sync`](Self::sync). Dropping the future loses nothing.
     pub async fn wait(&mut self) -> Result<(), ClientError> {
-        let (mut wait, before) = (LOOK_MIN, self.synced);
+        let (mut pause, before) = (LOOK_MIN, self.synced);
         while self.found.is_empty() && self.scan_to <= before {
-            let began = self.inner.env.now();
-            match self.inner.watch_stream(self.stream, self.known).await {
-                Some(tail) => {
-                    // Also if it ends lower than was known: a new sequencer grants again what was lost.
-                    let is_news = tail.next != self.known;
-                    self.find(tail).await?;
-                    if !is_news && self.inner.env.now().since(began) < LOOK_MAX {
-                        // Too many wait there.
-                        self.inner.env.sleep(wait).await;
-                        wait = (wait * 2).min(LOOK_MAX);
-                    }
-                }
-                None => {
-                    self.inner.env.sleep(wait).await;
-                    wait = (wait * 2).min(LOOK_MAX);
-                    self.sync().await?;
-                }
-            }
+            let tail = self.inner.stream_moved(self.stream, self.known, &mut pause).await?;
+            self.find(tail).await?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ mod restore;
 mod slot;
 mod tails;
 mod transaction;
+mod watch;
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -41,6 +42,7 @@ pub use handle::Handle;
 pub use keep::Forgotten;
 pub use outcome::Outcome;
 pub use transaction::{Begin, Committed, Tx, TxOptions};
+pub use watch::Watch;
 
 use append::OpenRequests;
 use batch::Batches;

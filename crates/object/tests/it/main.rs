@@ -2,6 +2,7 @@
 //!
 //! * [`objects`]: views, linearizable and old reads, results, time travel.
 //! * [`transactions`]: conflicts, snapshots, nesting, retries.
+//! * [`watch`]: being told of changes.
 //! * [`composed`]: large maps, of many objects.
 //! * [`panics`]: methods that panic.
 //! * [`remote`]: states that nodes keep.
@@ -21,4 +22,5 @@ mod panics;
 mod remote;
 mod store;
 mod transactions;
+mod watch;
 mod worlds;

@@ -1,0 +1,70 @@
+//! `ithaca map watch`: each value that a key gets, as soon as it is durable.
+
+use ithaca_log::client::Client;
+use ithaca_log::pos::LogPos;
+use ithaca_object::collections::Placed;
+use ithaca_object::{Runtime, RuntimeOptions};
+
+use super::map::{Strings, snapshot_after};
+use crate::cli::Global;
+use crate::client::with_client;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+
+/// Prints what the key has now, or with `since` nothing of what it had after that position, and then each change. Ends after `count` lines.
+pub fn run(
+    global: &Global,
+    (name, key): (&str, &str),
+    (since, count): (Option<u64>, Option<u64>),
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let verb = format!("map watch {name} {key}");
+    with_client(global, &verb, async |env, client: Client| {
+        let mut snapshot = match since {
+            Some(pos) => snapshot_after(pos)?,
+            None => client.check().await?.tail,
+        };
+        let map = Strings::open(&Runtime::new(&env, client, RuntimeOptions::default()), name)?;
+        let mut watch = map.handle().watch(snapshot)?;
+        let key = key.to_owned();
+        let mut left = count.unwrap_or(u64::MAX);
+        let mut found = map.at(snapshot).get_placed(&key).await?;
+        let mut is_news = since.is_none() && found.is_some();
+        loop {
+            if is_news && left > 0 {
+                print(&key, found.as_ref(), snapshot, out)?;
+                left -= 1;
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            snapshot = watch.next().await?;
+            let before = found.map(|found| found.pos);
+            found = map.at(snapshot).get_placed(&key).await?;
+            is_news = before != found.as_ref().map(|found| found.pos);
+        }
+    })
+}
+
+/// What the key has in `snapshot`, which the last change led to.
+fn print(
+    key: &str,
+    found: Option<&Placed<String>>,
+    snapshot: LogPos,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let pos = found.map_or(snapshot.0.saturating_sub(1), |found| found.pos);
+    out.either(
+        || found.map_or(pos.to_string(), |found| format!("{pos}\t{}", found.value)),
+        || {
+            let told = Object::new().string("key", key);
+            let told = match found {
+                Some(found) => told.string("value", &found.value),
+                None => told.raw("value", "null"),
+            };
+            told.number("log_pos", pos)
+        },
+    )?;
+    out.flush()
+}

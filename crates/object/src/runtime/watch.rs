@@ -1,0 +1,63 @@
+//! Watching an object: whoever waits for its changes is told of each of them, in order, instead of asking again and again.
+//!
+//! ```text
+//!   records of the object      ──●────────●──●───────►  positions of the log
+//!   next() gives snapshots       ▲ 18     ▲  ▲ 28       at(18) is the state right after the first of them
+//! ```
+//!
+//! The sequencer says when the object's stream goes on; the view is then brought up to date as for a read, and its history tells which
+//! records are new.
+
+use std::rc::Rc;
+
+use ithaca_log::client::StreamWatch;
+use ithaca_log::pos::LogPos;
+
+use super::Handle;
+use super::slot::Slot;
+use crate::error::ObjectError;
+use crate::object::Object;
+
+/// Tells of the changes of an object. Dropping it ends nothing but itself.
+pub struct Watch<O: Object> {
+    slot: Rc<Slot<O>>,
+    stream: StreamWatch,
+    /// What was told last.
+    told: LogPos,
+}
+
+impl<O: Object> Handle<O> {
+    /// Watches the object from a state on that is known: the one that reflects every position of the log below `since`; 0 for none.
+    ///
+    /// Errors: `OnlyLocal` if the state is at a node.
+    pub fn watch(&self, since: LogPos) -> Result<Watch<O>, ObjectError> {
+        if self.is_remote {
+            return Err(self.only_here("a watch"));
+        }
+        let stream = self.slot.runtime.client.stream_watch(self.stream());
+        Ok(Watch { slot: Rc::clone(&self.slot), stream, told: since })
+    }
+}
+
+impl<O: Object> Watch<O> {
+    /// Waits for the next change. Gives the snapshot that reflects it and no later one, which [`Handle::at`] reads; it is durable. A
+    /// change of several objects is the same snapshot of each of them.
+    ///
+    /// No change is left out as long as the watch lags behind by less than the view's history, 16,384 records or 64 MiB of calls as a
+    /// rule. What lies further back, or below the checkpoint that the view began with, is one change: the earliest snapshot that is
+    /// still in memory.
+    ///
+    /// Errors: those of a read; `Stopped` after all changes that came before. One may call it again. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<LogPos, ObjectError> {
+        loop {
+            self.slot.sync().await?;
+            let next = self.slot.view.borrow().next_snapshot(self.told);
+            if let Some(snapshot) = next {
+                self.told = snapshot;
+                return Ok(snapshot);
+            }
+            self.slot.state()?;
+            self.stream.changed().await?;
+        }
+    }
+}
