@@ -112,6 +112,35 @@ impl EntryMeta {
         Self { client, anchor, request, stride: 1, ..Self::default() }
     }
 
+    /// The same meta with what `groups`, from the request `from` on, say of the entries at `addrs`. Groups that have none of these are left
+    /// out: their numbers count for the group before, so that what the meta says of other addresses does not hold.
+    pub fn in_groups(self, from: RequestNo, groups: &[StreamGroup], addrs: AddrRange) -> Self {
+        let mut meta = Self { groups_from: from, groups: Vec::new(), ..self };
+        let numbering = Numbering::of(&meta);
+        let mut next = 0;
+        for group in groups {
+            let first = next;
+            next += i128::from(group.count);
+            let (own, _) = numbering.within(first..next, addrs);
+            match meta.groups.last_mut() {
+                None if own.is_empty() || group.places.is_empty() => {
+                    meta.groups_from = meta.groups_from.after(group.count.into());
+                }
+                Some(last) if own.is_empty() && last.count + group.count <= limits::GRANT_MAX_COUNT => {
+                    last.count += group.count;
+                }
+                Some(_) if own.is_empty() => {
+                    meta.groups.push(StreamGroup { count: group.count, places: Vec::new() });
+                }
+                _ => meta.groups.push(group.clone()),
+            }
+        }
+        if meta.groups.is_empty() {
+            meta.groups_from = RequestNo(0);
+        }
+        meta
+    }
+
     /// The request number of the entry at `addr`.
     pub fn request_at(&self, addr: Addr) -> RequestNo {
         let steps = addr.0.wrapping_sub(self.anchor.0);
@@ -423,6 +452,49 @@ mod tests {
                 check_ends(&meta, addrs);
             }
         }
+    }
+
+    #[test]
+    fn a_meta_of_some_addresses_gives_their_entries_the_places_that_the_whole_gives() {
+        // An entry of a stripe that takes the place of another stripe's entry is lost to its stream.
+        let groups: Vec<StreamGroup> = (0..12u64)
+            .map(|nth| {
+                let places = if nth % 4 == 3 {
+                    Vec::new()
+                } else {
+                    vec![place(7 + u128::from(nth % 3), 10 * nth, None)]
+                };
+                StreamGroup { count: 1 + (nth % 2) as u32, places }
+            })
+            .collect();
+        for (request, stride) in (497..=503).flat_map(|first| (1..=5).map(move |stride| (first, stride))) {
+            let from = RequestNo(500);
+            let bare = EntryMeta { stride, ..EntryMeta::new(ClientId(1), Addr(10), RequestNo(request)) };
+            let whole = EntryMeta { groups_from: from, groups: groups.clone(), ..bare.clone() };
+            for addrs in (6..20).flat_map(|start| (start + 1..20).map(move |end| AddrRange::from(start..end)))
+            {
+                let cut = bare.clone().in_groups(from, &groups, addrs);
+                assert_eq!(EntryMeta::decode(&cut.to_bytes()).as_ref(), Ok(&cut));
+                assert!(cut.groups.len() <= addrs.count() as usize, "{addrs} of {whole:?}: {cut:?}");
+                for addr in addrs.numbers().map(Addr) {
+                    let places = |meta: &EntryMeta| meta.places_at(addr, LogPos(1000 + addr.0));
+                    assert_eq!(places(&cut), places(&whole), "{addr:?} of {addrs} of {whole:?}: {cut:?}");
+                }
+                check_ends(&cut, addrs);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_counts_no_more_entries_than_one_can_be_asked_for() {
+        // What cannot be decoded makes an entry unreadable.
+        let group = |stream| StreamGroup { count: 40_000, places: vec![place(stream, 4, None)] };
+        let groups = [group(7), group(8), group(9)];
+        let bare = EntryMeta { stride: u16::MAX, ..EntryMeta::new(ClientId(1), Addr(10), RequestNo(39_999)) };
+        let meta = bare.in_groups(RequestNo(0), &groups, (10..12).into());
+        assert_eq!(EntryMeta::decode(&meta.to_bytes()).as_ref(), Ok(&meta));
+        let position = |addr| meta.places_at(Addr(addr), LogPos(0))[0].position.0;
+        assert_eq!((position(10), position(11)), (40_003, 4 + 39_999 + 65_535 - 80_000));
     }
 
     /// What each stream ends with at `addrs` is what the last entry of it there says.

@@ -67,6 +67,8 @@ ithaca_env::planted_bugs! {
     StreamPositionReused,
     /// A forwarder numbers entries behind one that was refused as if that had not been sent.
     NumbersCloseUp,
+    /// The client says of a stripe's part the places of all its entries but the last.
+    LastPlaceLeftOut,
     /// A new sequencer takes every stream for empty.
     StreamsForgotten,
     /// An append is answered when the first unit has written its part.

@@ -94,8 +94,7 @@ pub fn measure(units: &[usize], span: Duration) -> Figure {
             "The machines of `scaling` with drives that are no limit. Entries of {} bytes, two replicas, to streams drawn of {STREAMS}; {MACHINES} processes, with {CLIENTS} clients each that take a \
              token for each append, as in the text, or with one client that has {CALLS} appends under way, which share tokens and writes. Processors send \
              {MESSAGES_PER_S} messages a second. Backpointers: the same entry with a header of {} bytes in its payload. The places of an entry take 32 bytes a \
-             stream; where appends share writes, what is written to each stripe says the places of the whole batch, so that bytes are what limits and not \
-             messages. {} ms each, seed {SEED}.",
+             stream, which tell where appends share messages: there bytes are what limits and not messages. {} ms each, seed {SEED}.",
             ENTRY.len(),
             1 + HEADER_BYTES,
             span.as_millis()

@@ -85,6 +85,7 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::EvictedIsUnwritten,
         LogBug::StreamPositionReused,
         LogBug::StreamsForgotten,
+        LogBug::LastPlaceLeftOut,
         LogBug::StreamLooksPastHoles,
         LogBug::StreamBlockNotRenewed,
         LogBug::StreamReleasedByOne,

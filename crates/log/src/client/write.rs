@@ -20,7 +20,7 @@ use super::{Inner, View};
 use crate::entry::{EntryMeta, StreamGroup};
 use crate::layout::Piece;
 use crate::planted::PlantedBug;
-use crate::pos::{Addr, ClientId, LogPos, NodeId, RequestNo};
+use crate::pos::{Addr, AddrRange, ClientId, LogPos, NodeId, RequestNo};
 use crate::wire::{self, FLAG_RELAY, Head, Outcome, Refusal, Taken, Written};
 
 /// Whether entries may have been written at their positions before.
@@ -284,12 +284,11 @@ impl Writing<'_> {
         let queued = |nth| entries[part.index(nth)].as_ref().expect("not settled yet");
         let first = queued(nths.start);
         let (deadline, start) = (first.deadline, part.addr(nths.start));
-        let meta = EntryMeta {
-            stride: part.step as u16,
-            groups_from: if self.groups.is_empty() { RequestNo(0) } else { self.request },
-            groups: self.groups.clone(),
-            ..EntryMeta::new(self.inner.id, start, first.request)
-        };
+        let bare =
+            EntryMeta { stride: part.step as u16, ..EntryMeta::new(self.inner.id, start, first.request) };
+        let unsaid = u64::from(self.inner.options.planted.is(PlantedBug::LastPlaceLeftOut));
+        let said = AddrRange::new(start, Addr(start.0 + nths.len() as u64 - unsaid));
+        let meta = bare.in_groups(self.request, &self.groups, said);
         let consecutive = nths.clone().all(|nth| meta.request_at(part.addr(nth)) == queued(nth).request);
         assert!(consecutive, "a batch is appends in a row");
         let epoch = self.view.layout.epoch;

@@ -23,7 +23,7 @@ use crate::entry::{EntryMeta, StreamGroup};
 use crate::join::Join;
 use crate::layout::{Layout, Piece};
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Epoch, LogPos, RequestNo};
+use crate::pos::{Epoch, LogPos};
 use crate::sequencer::{Granted, Placed, Sequencer};
 use crate::wire::{Append, Appended, Grant, GroupGrant, Refusal, Roles, TokenGroup};
 
@@ -169,12 +169,11 @@ fn sections(grant: &Grant, asked: &[TokenGroup], planted: Planted) -> Vec<Sectio
 fn part(piece: &Piece<'_>, epoch: Epoch, section: &Section, append: &Append, data: &Bytes) -> Run {
     let skipped = piece.first.0 - section.first.0;
     let number = append.batch.request.after(section.number);
-    let meta = EntryMeta {
+    let bare = EntryMeta {
         stride: piece.stride as u16,
-        groups_from: if section.groups.is_empty() { RequestNo(0) } else { number },
-        groups: section.groups.clone(),
         ..EntryMeta::new(append.batch.client, piece.addrs.start, number.after(skipped))
     };
+    let meta = bare.in_groups(number, &section.groups, piece.addrs);
     let count = piece.addrs.count() as usize;
     let first = section.entries.start + skipped as usize;
     let (table, data) = match piece.stride {
@@ -232,7 +231,7 @@ pub(super) const NO_FORWARDER: Refusal = Refusal::NotServing { roles: Roles::FOR
 mod tests {
     use super::*;
     use crate::entry::StreamPlace;
-    use crate::pos::{Addr, BatchNo, ClientId, NodeId, StreamId, StreamPos};
+    use crate::pos::{Addr, BatchNo, ClientId, NodeId, RequestNo, StreamId, StreamPos};
     use crate::stream::{Condition, ConflictKey, KeyHash};
     use crate::wire::BatchHead;
 

@@ -5,7 +5,7 @@ use ithaca_chain::RunView;
 
 use super::{Found, Holding};
 use crate::entry::EntryMeta;
-use crate::pos::{Addr, AddrRange, RequestNo};
+use crate::pos::AddrRange;
 use crate::wire::{Head, StreamRuns, heads_within};
 
 /// A meta longer than this tells of many groups, most of which are not those of the entries that are shown.
@@ -84,22 +84,9 @@ impl StreamFound {
             self.long_meta = Some((Bytes::copy_from_slice(meta), EntryMeta::decode(meta).ok()?));
         }
         let (_, meta) = self.long_meta.as_ref()?;
-        let of_addr = |addr: Addr| meta.request_at(addr).0.wrapping_sub(meta.groups_from.0);
-        let (first, last) = (of_addr(addrs.start), of_addr(Addr(addrs.end.0 - 1)));
-        let (mut next, mut before) = (0, 0);
-        let mut groups = Vec::new();
-        for group in &meta.groups {
-            let range = next..next + u64::from(group.count);
-            next = range.end;
-            if range.end <= first {
-                before = range.end;
-            } else if range.start <= last {
-                groups.push(group.clone());
-            }
-        }
-        let groups_from = if groups.is_empty() { RequestNo(0) } else { meta.groups_from.after(before) };
-        let EntryMeta { client, anchor, request, stride, .. } = *meta;
-        Some(EntryMeta { client, anchor, request, stride, groups_from, groups }.to_bytes())
+        let EntryMeta { client, anchor, request, stride, groups_from, ref groups } = *meta;
+        let bare = EntryMeta { client, anchor, request, stride, ..EntryMeta::default() };
+        Some(bare.in_groups(groups_from, groups, addrs).to_bytes())
     }
 
     /// Adds the heads of a run's entries, all or as many of the first as fit, with all that its meta says.
@@ -140,7 +127,7 @@ mod tests {
 
     use super::*;
     use crate::entry::{StreamGroup, StreamPlace};
-    use crate::pos::{ClientId, Epoch, LogPos, RequestId, StreamId, StreamPos};
+    use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestId, RequestNo, StreamId, StreamPos};
     use crate::wire::{Message, StateRef, StreamRuns, next_frame};
 
     /// A batch of one entry each in streams of their own, 300 and on, from address 40 on.
