@@ -36,7 +36,8 @@ fn every_stored_record_has_golden_bytes() {
     let again = crate::layout::Acceptor::recover(NodeId(2), record, crate::planted::Planted::NONE);
     assert_eq!(again.as_ref(), Ok(&acceptor));
     let tail = crate::stream::StreamTail { next: StreamPos(4), last: Some(LogPos(41)) };
-    let streams = vec![(StreamId(300), tail), (StreamId(1 << 100), Default::default())];
+    let streams = [(StreamId(300), tail), (StreamId(1 << 100), Default::default())];
+    let streams = crate::sequencer::StreamTable::of(&streams);
     let (from, unseen) = (LogPos(40), LogPos(30));
     let chunk = crate::sequencer::checkpoint::Chunk { from, unseen, number: 2, is_last: true, streams };
     let release = Release { below: StreamPos(3), log_below: LogPos(45) };

@@ -9,19 +9,13 @@ use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::record::{self, RecordError};
 
 use super::known::KnownStreams;
-use crate::pos::{LogPos, StreamId, StreamPos};
-use crate::stream::StreamTail;
+use super::table::{self, STREAM_MAX_BYTES, StreamTable};
+use crate::pos::{LogPos, StreamId};
 
 const MAGIC: [u8; 4] = *b"ITsc";
 const VERSION: u16 = 1;
 /// Bytes of a chunk without streams.
-const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 32;
-/// Bytes of a stream's id in a chunk; two numbers follow, each of as many bytes as the largest of the chunk needs.
-const ID_BYTES: usize = 16;
-/// Bytes of a number at the most.
-const NUMBER_BYTES: usize = 8;
-/// Bytes of a stream in a chunk at the most.
-const STREAM_MAX_BYTES: usize = ID_BYTES + 2 * NUMBER_BYTES;
+const HEAD_BYTES: usize = record::ENVELOPE_BYTES + 24 + table::HEAD_BYTES;
 
 /// A chunk of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +31,7 @@ pub struct Chunk {
     /// Whether it is the last one.
     pub is_last: bool,
     /// Streams and where they end.
-    pub streams: Vec<(StreamId, StreamTail)>,
+    pub streams: StreamTable,
 }
 
 /// Makes the chunks of one checkpoint, one after the other.
@@ -62,9 +56,10 @@ impl Checkpointing {
         let is_last = streams.len() <= self.streams_max;
         streams.truncate(self.streams_max);
         let (from, unseen) = (self.from, known.unseen());
+        self.after = streams.last().map(|(stream, _)| *stream).or(self.after);
+        let streams = StreamTable::of(&streams);
         let chunk = Chunk { from, unseen, number: self.number, is_last, streams };
         self.number += 1;
-        self.after = chunk.streams.last().map(|(stream, _)| *stream).or(self.after);
         chunk
     }
 }
@@ -72,28 +67,17 @@ impl Checkpointing {
 impl Chunk {
     /// Its entry.
     pub fn encode(&self) -> Bytes {
-        let next_bytes = bytes_of(self.streams.iter().map(|(_, tail)| tail.next.0));
-        let last_bytes = bytes_of(self.streams.iter().map(|(_, tail)| last_number(tail.last)));
-        record::encode(MAGIC, VERSION, |out| {
+        record::encode_sized(MAGIC, VERSION, HEAD_BYTES + self.streams.encoded_bytes(), |out| {
             out.put_u64_le(self.from.0);
             out.put_u64_le(self.unseen.0);
             out.put_u32_le(self.number);
             out.put_u32_le(self.is_last.into());
-            out.put_u32_le(self.streams.len() as u32);
-            out.put_u8(next_bytes as u8);
-            out.put_u8(last_bytes as u8);
-            out.put_u16_le(0);
-            out.reserve(self.streams.len() * (ID_BYTES + next_bytes + last_bytes));
-            for (stream, tail) in &self.streams {
-                out.put_u128_le(stream.0);
-                out.put_slice(&tail.next.0.to_le_bytes()[..next_bytes]);
-                out.put_slice(&last_number(tail.last).to_le_bytes()[..last_bytes]);
-            }
+            self.streams.encode(out);
         })
     }
 
-    /// The chunk that an entry is.
-    pub fn decode(entry: &[u8]) -> Result<Self, RecordError> {
+    /// The chunk that an entry is. It keeps the entry's memory.
+    pub fn decode(entry: &Bytes) -> Result<Self, RecordError> {
         let (_, body) = record::decode(MAGIC, VERSION, entry)?;
         let mut decoder = Decoder::new(body);
         let from = LogPos(decoder.u64("first position after a checkpoint")?);
@@ -102,79 +86,45 @@ impl Chunk {
         let is_last = match decoder.u32("last chunk")? {
             0 => false,
             1 => true,
-            other => return Err(invalid("last chunk", other.into(), "0 or 1").into()),
+            other => {
+                let (field, expected) = ("last chunk", "0 or 1");
+                return Err(DecodeError::Invalid { field, found: other.into(), expected }.into());
+            }
         };
-        let count = decoder.u32("stream count")? as usize;
-        let next_bytes = number_bytes(&mut decoder)?;
-        let last_bytes = number_bytes(&mut decoder)?;
-        let reserved = decoder.u16("chunk reserved")?;
-        if reserved != 0 {
-            return Err(invalid("chunk reserved", reserved.into(), "0").into());
-        }
-        let stream_bytes = ID_BYTES + next_bytes + last_bytes;
-        let encoded = decoder.bytes("streams", count.saturating_mul(stream_bytes))?;
+        let streams = StreamTable::decode(&mut decoder, entry)?;
         decoder.finish()?;
-        let stream = |encoded: &[u8]| {
-            let (id, numbers) = encoded.split_at(ID_BYTES);
-            let (next, last) = numbers.split_at(next_bytes);
-            let id = StreamId(u128::from_le_bytes(id.try_into().expect("as many bytes as an id has")));
-            let last = number_of(last).checked_sub(1).map(LogPos);
-            (id, StreamTail { next: StreamPos(number_of(next)), last })
-        };
-        let streams = encoded.chunks_exact(stream_bytes).map(stream).collect();
         Ok(Self { from, unseen, number, is_last, streams })
     }
 }
 
-/// A last log position as a number: 0 if there is none, else one more than it.
-fn last_number(last: Option<LogPos>) -> u64 {
-    last.map_or(0, |last| last.0.saturating_add(1))
-}
-
-/// Bytes that the largest of these numbers needs.
-fn bytes_of(numbers: impl Iterator<Item = u64>) -> usize {
-    let zeros = numbers.map(u64::leading_zeros).min().unwrap_or(u64::BITS);
-    NUMBER_BYTES - zeros as usize / 8
-}
-
-fn number_bytes(decoder: &mut Decoder<'_>) -> Result<usize, DecodeError> {
-    match decoder.u8("bytes of a number")? {
-        count if usize::from(count) <= NUMBER_BYTES => Ok(count.into()),
-        other => Err(invalid("bytes of a number", other.into(), "at most 8")),
-    }
-}
-
-/// A number of at most 8 bytes.
-fn number_of(encoded: &[u8]) -> u64 {
-    encoded.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-fn invalid(field: &'static str, found: u64, expected: &'static str) -> DecodeError {
-    DecodeError::Invalid { field, found, expected }
-}
-
-/// What a whole checkpoint says.
+/// What a whole checkpoint says, for [`KnownStreams::noted`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Complete {
-    /// Where streams end, in the order of their ids, for [`KnownStreams::noted`].
-    pub tails: Vec<(StreamId, StreamTail)>,
+    /// Where streams end: each of these tables begins behind the one before.
+    pub tables: Vec<StreamTable>,
     /// For [`KnownStreams::note_unseen`].
     pub unseen: LogPos,
 }
 
 /// The checkpoint that was begun at `from`, if every chunk of it is among these; they come in the order of the log, perhaps with others.
 pub fn complete(chunks: Vec<Chunk>, from: LogPos) -> Option<Complete> {
-    let mut tails = Vec::with_capacity(chunks.iter().map(|chunk| chunk.streams.len()).sum());
-    let (mut wanted, mut unseen) = (0, LogPos(0));
+    let (mut tables, mut wanted, mut unseen) = (Vec::new(), 0, LogPos(0));
+    let mut before: Option<StreamId> = None;
     for chunk in chunks.into_iter().filter(|chunk| chunk.from == from) {
         if chunk.number != wanted {
             continue;
         }
-        tails.extend(chunk.streams);
+        if let Some((first, last)) = chunk.streams.ends() {
+            if before.is_some_and(|before| first <= before) {
+                return None;
+            }
+            before = Some(last);
+            tables.push(chunk.streams);
+        }
         unseen = unseen.max(chunk.unseen);
         wanted += 1;
         if chunk.is_last {
-            return Some(Complete { tails, unseen });
+            return Some(Complete { tables, unseen });
         }
     }
     None
@@ -183,21 +133,23 @@ pub fn complete(chunks: Vec<Chunk>, from: LogPos) -> Option<Complete> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pos::StreamPos;
+    use crate::stream::StreamTail;
 
     fn known(count: u64) -> KnownStreams {
         let tail = |stream: u64| StreamTail {
             next: StreamPos(stream % 5),
             last: (!stream.is_multiple_of(5)).then_some(LogPos(stream)),
         };
-        let mut known =
-            KnownStreams::of((0..count).map(|stream| (StreamId(stream.into()), tail(stream))).collect());
+        let tails = (0..count).map(|stream| (StreamId(stream.into()), tail(stream)));
+        let mut known = KnownStreams::of(tails.collect());
         known.note_unseen(LogPos(7));
         known
     }
 
     /// What a checkpoint stands for.
     fn restored(complete: Complete) -> KnownStreams {
-        let mut known = KnownStreams::noted(complete.tails);
+        let mut known = KnownStreams::noted(complete.tables, Vec::new());
         known.note_unseen(complete.unseen);
         known
     }
@@ -220,7 +172,9 @@ mod tests {
             let read: Result<Vec<Chunk>, _> =
                 made.iter().map(|chunk| Chunk::decode(&chunk.encode())).collect();
             assert_eq!(read.as_ref(), Ok(&made));
-            assert_eq!(complete(made, LogPos(70)).map(restored), Some(known));
+            let restored = complete(made, LogPos(70)).map(restored).expect("it is whole");
+            assert_eq!(restored.all(), known.all());
+            assert_eq!((restored.len(), restored.unseen()), (known.len(), known.unseen()));
         }
     }
 
@@ -237,19 +191,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_any_length_come_back() {
-        for number in [0, 1, 255, 256, 65_535, 1 << 24, u64::MAX - 2] {
-            let tail = StreamTail { next: StreamPos(number), last: number.checked_sub(1).map(LogPos) };
-            let streams = vec![(StreamId(7), tail), (StreamId(u128::MAX), StreamTail::default())];
-            let chunk =
-                Chunk { from: LogPos(number), unseen: LogPos(number), number: 3, is_last: true, streams };
-            assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
-        }
+    fn chunks_that_do_not_ascend_are_no_checkpoint() {
+        // What is looked up by halves would be missed.
+        let mut made = chunks(&known(9), 3);
+        made[2].streams = made[1].streams.clone();
+        assert_eq!(complete(made, LogPos(70)), None);
     }
 
     #[test]
     fn every_truncation_of_a_chunk_is_refused() {
         let entry = chunks(&known(3), 3)[0].encode();
-        assert!((0..entry.len()).all(|len| Chunk::decode(&entry[..len]).is_err()));
+        assert!((0..entry.len()).all(|len| Chunk::decode(&entry.slice(..len)).is_err()));
     }
 }

@@ -15,11 +15,13 @@
 pub mod checkpoint;
 mod known;
 mod streams;
+mod table;
 mod writes;
 
 use std::collections::VecDeque;
 
 pub use known::KnownStreams;
+pub use table::StreamTable;
 
 use checkpoint::{Checkpointing, Chunk};
 use streams::Streams;

@@ -94,15 +94,16 @@ impl Heads<'_> {
 
     /// What follows from these heads and a checkpoint that was begun at `from`; no position below `start` has a place any more.
     fn learnt(self, checkpoint: Complete, from: LogPos, start: LogPos) -> Learnt {
-        let Complete { mut tails, unseen } = checkpoint;
+        let Complete { tables, unseen } = checkpoint;
         let since = self.ends.iter().filter(|end| end.pos >= from);
-        let before = tails.len();
-        tails.extend(since.map(|end| {
-            let next = StreamPos(end.position.0.saturating_add(1));
-            (end.stream, StreamTail { next, last: Some(end.pos) })
-        }));
-        let entries = (tails.len() - before) as u64;
-        let mut known = KnownStreams::noted(tails);
+        let since: Vec<(StreamId, StreamTail)> = since
+            .map(|end| {
+                let next = StreamPos(end.position.0.saturating_add(1));
+                (end.stream, StreamTail { next, last: Some(end.pos) })
+            })
+            .collect();
+        let entries = since.len() as u64;
+        let mut known = KnownStreams::noted(tables, since);
         known.note_unseen(unseen);
         if from < start {
             known.note_unseen(start);

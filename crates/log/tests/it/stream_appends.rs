@@ -7,6 +7,7 @@ use ithaca_env::Env;
 use ithaca_log::client::{AppendTo, Client, ClientError, Placed, StreamsError};
 use ithaca_log::entry::StreamPlace;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
+use ithaca_log::sequencer::StreamTable;
 use ithaca_log::sequencer::checkpoint::Chunk;
 use ithaca_log::server::{LocalCluster, LocalOptions};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
@@ -198,7 +199,7 @@ fn chunks_that_a_crash_left_go_when_the_next_checkpoint_is_whole() {
                     unseen: LogPos(0),
                     number,
                     is_last: false,
-                    streams: Vec::new(),
+                    streams: StreamTable::default(),
                 };
                 left = client.append_to(&[StreamId::SEQUENCER], chunk.encode()).await.expect("appended").pos;
                 let lost = client.tokens(1).await.expect("granted").start;
