@@ -16,6 +16,7 @@ pub mod drive;
 mod env;
 pub mod fuse;
 pub mod limits;
+mod mix;
 pub mod net;
 mod planted;
 pub mod real;
@@ -26,4 +27,5 @@ pub mod task;
 mod time;
 
 pub use env::Env;
+pub use mix::mix;
 pub use time::Time;

@@ -3,6 +3,8 @@
 //! decision = hash(seed, domain, entity, counter). With one shared stream, leaving out one event would change every
 //! decision after it; with hashes the rest of the run stays as it was, which is what lets a failure be shrunk.
 
+use crate::mix::{STEP, mix};
+
 /// What kind of decision is made, so that decisions about different things are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
@@ -127,20 +129,9 @@ impl Random {
     }
 }
 
-/// The odd number that SplitMix64 steps by.
-const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-
 /// `bits` spread evenly over `0..bound`.
 pub(super) fn scale(bits: u64, bound: u64) -> u64 {
     ((u128::from(bits) * u128::from(bound)) >> 64) as u64
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output bit.
-pub(super) fn mix(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(STEP);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

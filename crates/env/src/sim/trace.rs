@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::Time;
 
-use super::random::mix;
+use crate::mix::mix;
 
 /// One delivered event. `entity` and `detail` depend on the kind and are numbers only, so that hashing is cheap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_env::mix;
 
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
@@ -88,13 +89,8 @@ fn in_turn(view: &View, stream: StreamId) -> Vec<NodeId> {
 }
 
 fn weight(node: NodeId, stream: StreamId) -> u64 {
-    let mixed = |word: u64| {
-        let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
-    };
     let (low, high) = (stream.0 as u64, (stream.0 >> 64) as u64);
-    mixed(mixed(low ^ high.rotate_left(32)) ^ mixed(node.0))
+    mix(mix(low ^ high.rotate_left(32)) ^ mix(node.0))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What a crash or a failed request leaves of a write.
 
+use crate::mix::mix;
 use crate::sim::limits::SECTORS_PER_BLOCK;
-use crate::sim::random::{Dice, Domain, mix, scale};
+use crate::sim::random::{Dice, Domain, scale};
 
 use super::DriveId;
 use super::image::{Piece, SectorMask, WHOLE};

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Time;
-use crate::sim::random::mix;
+use crate::mix::mix;
 
 use super::{Access, Agenda, MediaStats, RequestKey, SpeedModel, SpeedRequest};
 

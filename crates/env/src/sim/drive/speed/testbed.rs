@@ -134,7 +134,7 @@ impl Testbed {
 
 /// Offsets without a pattern: the `n`th of `count` places of `len` bytes.
 pub(super) fn scattered(n: u64, count: u64, len: u64) -> u64 {
-    crate::sim::random::scale(crate::sim::random::mix(n), count) * len
+    crate::sim::random::scale(crate::mix::mix(n), count) * len
 }
 
 /// Whatever comes in whatever order, every request ends once, and the model neither panics nor stands still.
