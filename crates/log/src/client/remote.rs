@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::mix;
+use ithaca_env::{Time, mix};
 
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
@@ -30,22 +30,24 @@ impl Client {
     pub async fn ask_view(&self, stream: StreamId, question: Bytes) -> Result<Bytes, ClientError> {
         assert!(question.len() <= limits::VIEW_QUESTION_MAX_BYTES, "a question of {} bytes", question.len());
         let deadline = self.inner.deadline();
-        let ask = async |inner: &Rc<Inner>, view: &View| inner.ask_nodes(view, stream, &question).await;
+        let ask =
+            async |inner: &Rc<Inner>, view: &View| inner.ask_nodes(view, stream, &question, deadline).await;
         self.inner.retrying(Phase::View, deadline, ask).await
     }
 }
 
 impl Inner {
-    /// Asks one node after the other until one answers.
+    /// Asks one node after the other until one answers, or the time is over.
     async fn ask_nodes(
         self: &Rc<Self>,
         view: &View,
         stream: StreamId,
         question: &Bytes,
+        deadline: Time,
     ) -> Result<Bytes, ClientError> {
         let mut failed = None;
         for node in in_turn(view, stream) {
-            match self.ask_node(view, node, stream, question).await {
+            match self.ask_node(view, node, stream, question, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(ClientError::Node { error: CallError::Refused(NO_VIEWS), .. }) => {}
                 Err(error) => failed = Some(error),
@@ -60,8 +62,9 @@ impl Inner {
         node: NodeId,
         stream: StreamId,
         question: &Bytes,
+        deadline: Time,
     ) -> Result<Bytes, ClientError> {
-        let deadline = self.env.now() + self.options.timeout / NODE_SHARE;
+        let deadline = deadline.min(self.env.now() + self.options.timeout / NODE_SHARE);
         let connection = self.connection(view, node, deadline).await?;
         let (epoch, asked) = (view.layout.epoch, AskView { stream, question: DataSum::of(question) });
         let encode = |request, out: &mut bytes::BytesMut| {
