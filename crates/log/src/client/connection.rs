@@ -121,7 +121,7 @@ impl Connection {
             cluster: who.cluster,
         };
         let reading = Rc::new(AbortOnDrop(reading));
-        let greeting = inner.call::<_, HelloOk>(env, Epoch(0), &hello, deadline);
+        let greeting = inner.call::<_, HelloOk>(env, Epoch(0), &hello, Waiter::Reply, deadline);
         let (hello, _, _) = greeting.await?;
         Ok(Self { inner, hello, _reading: reading })
     }
@@ -144,7 +144,7 @@ impl Connection {
         request: &M,
         deadline: Time,
     ) -> impl Future<Output = Result<(R, Bytes, Epoch), CallError>> + use<M, R> {
-        self.inner.call(env, epoch, request, deadline)
+        self.inner.call(env, epoch, request, Waiter::Reply, deadline)
     }
 
     /// The same for a question that is answered when something has come: that it stands says nothing of the node.
@@ -155,9 +155,7 @@ impl Connection {
         request: &M,
         deadline: Time,
     ) -> impl Future<Output = Result<(R, Bytes, Epoch), CallError>> + use<M, R> {
-        let (id, reply) = self.inner.begin(Waiter::Standing);
-        self.inner.send(id, epoch, request);
-        self.inner.reply_by(env, id, reply, deadline)
+        self.inner.call(env, epoch, request, Waiter::Standing, deadline)
     }
 
     /// Sends a frame that `encode` appends, and then the pieces of data that it must announce; the reply as for
@@ -256,15 +254,12 @@ impl Inner {
         env: &Env,
         epoch: Epoch,
         request: &M,
+        waiter: fn(oneshot::Sender<Frame>) -> Waiter,
         deadline: Time,
     ) -> impl Future<Output = Result<(R, Bytes, Epoch), CallError>> + use<M, R> {
-        let (id, reply) = self.begin(Waiter::Reply);
-        self.send(id, epoch, request);
-        self.reply_by(env, id, reply, deadline)
-    }
-
-    fn send<M: Message>(&self, id: RequestId, epoch: Epoch, request: &M) {
+        let (id, reply) = self.begin(waiter);
         self.writer.push(|out| wire::encode_message(out, Head::new(id, epoch), request));
+        self.reply_by(env, id, reply, deadline)
     }
 
     fn reply_by<R: Message>(
