@@ -2,18 +2,18 @@
 //!
 //! The sequencer's tail is no such position: what it has granted and nobody has written is granted again after a change of epoch. A
 //! snapshot at such a tail would later have entries below it that those who read it have not seen. So whatever reads a
-//! snapshot makes sure first that its last position is decided: the next epoch then begins above it. Whoever comes while a tail is
-//! being decided waits for the next one, and that serves all who came meanwhile: what it is asked for after they began.
+//! snapshot makes sure first that its last position is decided: the next epoch then begins above it. One tail serves [all who
+//! wait](super::together): it is asked for after they began.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_env::sync::oneshot;
 use ithaca_log::client::{ClientError, EntryKind, Phase};
 use ithaca_log::pos::LogPos;
 
 use super::Inner;
+use super::together::{Together, Waiting};
 
 /// Looks at a position that somebody is writing, before it is waited for as any hole.
 const LOOKS_MAX: u32 = 16;
@@ -28,12 +28,8 @@ const ATTEMPT_WAIT: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub(super) struct Decided {
     below: Cell<LogPos>,
-    /// Those who wait for a tail that is not asked for yet.
-    waiting: RefCell<Vec<oneshot::Sender<Answer>>>,
-    is_asking: Cell<bool>,
+    tails: Together<(), LogPos>,
 }
-
-type Answer = Result<LogPos, ClientError>;
 
 impl Decided {
     /// Up to where it is known to be so.
@@ -49,34 +45,20 @@ impl Decided {
 
 impl Inner {
     /// The log's tail, decided: above everything that was acknowledged before the call.
-    pub(super) async fn decided_tail(self: &Rc<Self>) -> Answer {
-        let (sender, answer) = oneshot::channel();
-        self.decided.waiting.borrow_mut().push(sender);
-        if !self.decided.is_asking.replace(true) {
-            let inner = Rc::clone(self);
-            self.env.spawn(async move {
-                // Whoever is about to ask may join.
-                inner.env.yield_now().await;
-                while inner.decide_tail_for_all().await {}
-                inner.decided.is_asking.set(false);
-            });
-        }
-        answer.await.unwrap_or(Err(ClientError::Closed))
-    }
-
-    /// Decides a tail for all who wait. False if nobody does.
-    async fn decide_tail_for_all(&self) -> bool {
-        let served = self.decided.waiting.take();
-        if served.is_empty() {
-            return false;
-        }
-        let tail = self.decide_tail().await;
-        served.into_iter().for_each(|sender| sender.send(tail.clone()));
-        true
+    pub(super) async fn decided_tail(self: &Rc<Self>) -> Result<LogPos, ClientError> {
+        let inner = Rc::clone(self);
+        let decide = move |served: Vec<Waiting<(), LogPos>>| {
+            let inner = Rc::clone(&inner);
+            async move {
+                let tail = inner.decide_tail().await;
+                served.into_iter().for_each(|((), sender)| sender.send(tail.clone()));
+            }
+        };
+        self.decided.tails.join(&self.env, (), decide).await
     }
 
     /// Asks for the tail until the position below it is decided.
-    async fn decide_tail(&self) -> Answer {
+    async fn decide_tail(&self) -> Result<LogPos, ClientError> {
         let mut before = None;
         for _ in 0..ATTEMPTS_MAX {
             let told = self.client.stream_tails(&[]).await?;

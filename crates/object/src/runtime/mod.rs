@@ -21,6 +21,7 @@ mod remote;
 mod restore;
 mod slot;
 mod tails;
+mod together;
 mod transaction;
 mod watch;
 
