@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::error::{ClientError, Phase};
 use super::read::{Entry, Hole};
-use super::stream_parts::{Answer, take_entries};
+use super::stream_parts::{Answer, SentRun};
 use super::streams::{Asked, Shows};
 use super::view::View;
 use super::{CallError, Client, Inner};
@@ -215,7 +215,7 @@ impl Shown {
                 StateRef::Unwritten => shown.hole = hole(run.range()),
                 StateRef::Data { meta, table, .. } => {
                     let data = (!is_heads_only).then_some(&mut data);
-                    take_entries(run, meta, table, data, origin, |addr| piece.find(addr), &mut entries)?;
+                    SentRun { run: *run, meta, table, origin }.take_entries(piece, data, &mut entries)?;
                 }
                 StateRef::Junk { .. } | StateRef::Trimmed => {}
             }

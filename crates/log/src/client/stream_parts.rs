@@ -65,10 +65,10 @@ pub(super) trait Part: Default {
 
 /// A run of entries as it was sent.
 pub(super) struct SentRun<'a> {
-    run: RunRef<'a>,
-    meta: &'a [u8],
-    table: &'a [u8],
-    origin: Origin,
+    pub(super) run: RunRef<'a>,
+    pub(super) meta: &'a [u8],
+    pub(super) table: &'a [u8],
+    pub(super) origin: Origin,
 }
 
 impl Part for StreamPart {
@@ -90,8 +90,7 @@ impl Part for StreamPart {
         run: &SentRun<'_>,
         data: Option<&mut Bytes>,
     ) -> Result<(), ClientError> {
-        let &SentRun { ref run, meta, table, origin } = run;
-        take_entries(run, meta, table, data, origin, |addr| piece.find(addr), &mut self.entries)
+        run.take_entries(piece, data, &mut self.entries)
     }
 
     fn settle(&mut self, end: LogPos, trimmed: Option<LogPos>) {
@@ -206,28 +205,27 @@ impl<P: Part> Share<P> {
     }
 }
 
-/// The entries of a run, their data off the front of `data` if there is any.
-pub(super) fn take_entries(
-    run: &RunRef<'_>,
-    meta: &[u8],
-    table: &[u8],
-    mut data: Option<&mut Bytes>,
-    origin: Origin,
-    position: impl Fn(Addr) -> Option<LogPos>,
-    entries: &mut Vec<Entry>,
-) -> Result<(), ClientError> {
-    let meta = EntryMeta::decode(meta).map_err(|error| malformed(origin, error))?;
-    for (nth, (len, checksum)) in (0..).zip(table_entries(table)) {
-        let addr = Addr(run.addr.0 + nth);
-        let own = data.as_mut().map(|data| data.split_to(len));
-        let Some(pos) = position(addr) else { continue };
-        if own.as_ref().is_some_and(|own| crc32c::crc32c(own) != checksum) {
-            return Err(ClientError::Damaged { pos });
+impl SentRun<'_> {
+    /// Adds the entries of a run of `piece`, their data off the front of `data` if there is any.
+    pub(super) fn take_entries(
+        &self,
+        piece: &Piece<'_>,
+        mut data: Option<&mut Bytes>,
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), ClientError> {
+        let meta = EntryMeta::decode(self.meta).map_err(|error| malformed(self.origin, error))?;
+        for (nth, (len, checksum)) in (0..).zip(table_entries(self.table)) {
+            let addr = Addr(self.run.addr.0 + nth);
+            let own = data.as_mut().map(|data| data.split_to(len));
+            let Some(pos) = piece.find(addr) else { continue };
+            if own.as_ref().is_some_and(|own| crc32c::crc32c(own) != checksum) {
+                return Err(ClientError::Damaged { pos });
+            }
+            let streams = meta.places_at(addr, pos);
+            entries.push(Entry { pos, kind: EntryKind::Data, streams, data: own.unwrap_or_default() });
         }
-        let streams = meta.places_at(addr, pos);
-        entries.push(Entry { pos, kind: EntryKind::Data, streams, data: own.unwrap_or_default() });
+        Ok(())
     }
-    Ok(())
 }
 
 fn malformed(origin: Origin, error: DecodeError) -> ClientError {
