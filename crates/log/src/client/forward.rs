@@ -16,10 +16,9 @@ use super::resolve::Search;
 use super::tokens::{self, Sorted};
 use super::write::Earlier;
 use super::{Inner, View};
-use crate::entry::StreamGroup;
 use crate::limits;
 use crate::pos::LogPos;
-use crate::wire::{self, Appended, BatchHead, GroupGrant, Head, Kind, Refusal};
+use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
 
 /// A batch on its way.
 struct Sending {
@@ -124,19 +123,21 @@ impl Sending {
             }
             return;
         }
-        let is_all = appended.count as usize == self.batch.entries.len();
-        if is_all && !appended.written {
-            return self.batch.write(&self.view, first, meta_groups(appended.groups), Earlier::MayBe).await;
-        }
         let entries = std::mem::take(&mut self.batch.entries);
-        let Sorted { granted, refused } = tokens::sort(entries, first, &self.batch.groups, appended.groups);
+        let Sorted { granted, groups, refused } = tokens::sort(entries, &self.batch.groups, appended.groups);
+        let is_all = refused.is_empty();
         for (queued, error) in refused {
             inner.appender.finish(queued, Err(error));
         }
+        if is_all && !appended.written {
+            self.batch.entries = granted;
+            return self.batch.write(&self.view, first, groups, Earlier::MayBe).await;
+        }
+        let granted = granted.into_iter().zip(tokens::placed(first, &groups));
         if appended.written {
-            granted.into_iter().for_each(|(queued, placed)| inner.appender.finish(queued, Ok(placed)));
+            granted.for_each(|(queued, placed)| inner.appender.finish(queued, Ok(placed)));
         } else {
-            self.resolve_each(granted).await;
+            self.resolve_each(granted.collect()).await;
         }
     }
 
@@ -275,17 +276,6 @@ impl Sending {
         };
         self.batch.fail_all(&error);
     }
-}
-
-/// The groups of a meta of entries that were all granted their positions.
-fn meta_groups(answers: Vec<GroupGrant>) -> Vec<StreamGroup> {
-    let mut groups = Vec::new();
-    for answer in answers {
-        if let GroupGrant::Granted { count, places } = answer {
-            StreamGroup { count, places }.add_to(&mut groups);
-        }
-    }
-    groups
 }
 
 impl Inner {

@@ -114,32 +114,27 @@ pub(super) fn are_answers(asked: &[TokenGroup], got: &[GroupGrant]) -> bool {
     asked.len() == got.len() && asked.iter().zip(got).all(answers)
 }
 
-/// The entries of a batch that were granted positions, each with its places; and the others with why not.
+/// The entries of a batch by what came of them.
 pub(super) struct Sorted {
-    pub(super) granted: Vec<(Queued, Placed)>,
+    /// Those that were granted positions, one behind the other,
+    pub(super) granted: Vec<Queued>,
+    /// and their groups;
+    pub(super) groups: Vec<StreamGroup>,
+    /// the others with why not.
     pub(super) refused: Vec<(Queued, ClientError)>,
 }
 
 /// Sorts the entries of a batch by what its groups got, which must be an answer to what was asked.
-pub(super) fn sort(
-    entries: Vec<Queued>,
-    first: LogPos,
-    asked: &[TokenGroup],
-    got: Vec<GroupGrant>,
-) -> Sorted {
-    let mut sorted = Sorted { granted: Vec::with_capacity(entries.len()), refused: Vec::new() };
+pub(super) fn sort(entries: Vec<Queued>, asked: &[TokenGroup], got: Vec<GroupGrant>) -> Sorted {
+    let granted = Vec::with_capacity(entries.len());
+    let mut sorted = Sorted { granted, groups: Vec::new(), refused: Vec::new() };
     let mut entries = entries.into_iter();
-    let mut next = first.0;
     for (asked, got) in asked.iter().zip(got) {
         let of_group = entries.by_ref().take(asked.count as usize);
         let refusal = match got {
             GroupGrant::Granted { count, places } => {
-                let group = StreamGroup { count, places };
-                for (nth, queued) in of_group.enumerate() {
-                    let pos = LogPos(next);
-                    next += 1;
-                    sorted.granted.push((queued, Placed { pos, places: group.places_of(nth as u32, pos) }));
-                }
+                sorted.granted.extend(of_group);
+                StreamGroup { count, places }.add_to(&mut sorted.groups);
                 continue;
             }
             GroupGrant::Conflict { key, pos } => ClientError::Conflict { key, pos },
@@ -148,6 +143,16 @@ pub(super) fn sort(
         sorted.refused.extend(of_group.map(|queued| (queued, refusal.clone())));
     }
     sorted
+}
+
+/// Where the entries of `groups` stand, which have the positions from `first` on.
+pub(super) fn placed(first: LogPos, groups: &[StreamGroup]) -> impl Iterator<Item = Placed> {
+    let nths = groups.iter().flat_map(|group| (0..group.count).map(move |nth| (group, nth)));
+    let placed = |(pos, (group, nth)): (u64, (&StreamGroup, u32))| {
+        let pos = LogPos(pos);
+        Placed { pos, places: group.places_of(nth, pos) }
+    };
+    (first.0..).zip(nths).map(placed)
 }
 
 impl Batch {
@@ -161,36 +166,23 @@ impl Batch {
 
     /// Writes what was granted positions, in the epoch of `view`, and tells the rest why not.
     pub(super) async fn write_granted(mut self, view: &View, grant: Grant) {
-        if !is_answer(&self.token(), &grant) {
+        let token = self.token();
+        if !is_answer(&token, &grant) {
             let error = CallError::Mismatch { asked: Kind::Token, answered: Kind::Grant };
             let error = self.failed(view, Phase::Token, error);
             return self.fail_all(&error);
         }
-        let (asked, first) = (self.entries.len(), grant.first);
-        let mut groups: Vec<StreamGroup> = Vec::new();
-        let (mut granted, mut entries) = (Vec::with_capacity(asked), self.entries.drain(..));
-        for group in grant.groups {
-            let refusal = match group {
-                GroupGrant::Granted { count, places } => {
-                    granted.extend(entries.by_ref().take(count as usize));
-                    StreamGroup { count, places }.add_to(&mut groups);
-                    continue;
-                }
-                GroupGrant::Conflict { key, pos } => ClientError::Conflict { key, pos },
-                GroupGrant::TooOld { low_water } => ClientError::TooOld { low_water },
-            };
-            // Every group that may be refused is one append.
-            let queued = entries.next().expect("the grant answers what was asked");
-            self.inner.appender.finish(queued, Err(refusal));
+        let (asked, entries) = (self.entries.len(), std::mem::take(&mut self.entries));
+        let Sorted { mut granted, groups, refused } = sort(entries, &token.groups, grant.groups);
+        for (queued, error) in refused {
+            self.inner.appender.finish(queued, Err(error));
         }
-        drop(entries);
         if granted.len() < asked {
             self.inner.appender.number(&mut granted);
         }
         self.entries = granted;
         if !self.entries.is_empty() {
-            let groups = if self.groups.is_empty() { Vec::new() } else { groups };
-            self.write(view, first, groups, Earlier::Never).await;
+            self.write(view, grant.first, groups, Earlier::Never).await;
         }
     }
 }
