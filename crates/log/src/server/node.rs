@@ -326,7 +326,7 @@ impl Session {
 
     fn handle(&mut self, frame: Frame) -> Result<(), Ended> {
         let head = frame.head;
-        // The most frequent kinds first, decoded without a detour.
+        // What comes with data of its own goes where the data does, decoded without a detour.
         if self.greeted && frame.kind == Kind::Write as u16 {
             self.write(frame);
             return Ok(());
