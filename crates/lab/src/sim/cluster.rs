@@ -452,9 +452,9 @@ fn node_options(plan: &Plan, id: u8, listen: SocketAddr, planted: Planted) -> No
     let mut options = NodeOptions::new(NodeId(id.into()), Path::new("data"), listen);
     options.create_bytes = (64 << 10) + 4 * segment_bytes;
     options.chain = chain;
-    options.remembered_max = plan.setting("sequencer.remembered", 65_536) as usize;
-    options.remembered_writes_max = plan.setting("sequencer.writes", 65_536) as usize;
-    options.checkpoint_every = plan.setting("sequencer.checkpoint", 65_536);
+    options.grants.remembered_max = plan.setting("sequencer.remembered", 65_536) as usize;
+    options.grants.remembered_writes_max = plan.setting("sequencer.writes", 65_536) as usize;
+    options.grants.checkpoint_every = plan.setting("sequencer.checkpoint", 65_536);
     options.find_trimmed_every = FIND_TRIMMED_EVERY;
     options.repair_every = REPAIR_EVERY;
     options.planted = planted;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ithaca_chain::{ChainOptions, Placement};
 use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
-use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
 
 use super::oracle;
 use super::planted::Fault;
@@ -282,9 +282,11 @@ pub(super) fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> 
         replicas: replicas as usize,
         drives: drives.map(PathBuf::from).collect(),
         sockets_between_nodes: number("topology.sockets", 0) == 1,
-        remembered_max: number("sequencer.remembered", 65_536) as usize,
-        remembered_writes_max: number("sequencer.writes", 65_536) as usize,
-        checkpoint_every: number("sequencer.checkpoint", 65_536),
+        grants: GrantOptions {
+            remembered_max: number("sequencer.remembered", 65_536) as usize,
+            remembered_writes_max: number("sequencer.writes", 65_536) as usize,
+            checkpoint_every: number("sequencer.checkpoint", 65_536),
+        },
         create_bytes: (64 << 10) + 4 * segment_bytes,
         chain,
         ..LocalOptions::new(Path::new("data"), listen)

@@ -24,7 +24,6 @@ use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
-use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
 use super::unit_shell::UnitShell;
 use super::views::ViewHost;
@@ -68,27 +67,13 @@ pub struct LocalOptions {
     pub unit: UnitOptions,
     /// Whether nodes hand entries to each other over sockets, as those of different processes do.
     pub sockets_between_nodes: bool,
-    /// Batches whose grants the sequencer remembers.
-    pub remembered_max: usize,
-    /// Writes of parts of streams that its sequencer remembers, for conditions.
-    pub remembered_writes_max: usize,
-    /// Positions in streams after which its sequencer makes a checkpoint of where streams end.
-    pub checkpoint_every: u64,
+    /// How positions are granted.
+    pub grants: GrantOptions,
     /// A fault of the sequencer, the forwarder or the acceptor to put in force.
     pub planted: Planted,
 }
 
 impl LocalOptions {
-    fn grants(&self) -> GrantOptions {
-        let every_count = self.checkpoint_every;
-        GrantOptions {
-            remembered_max: self.remembered_max,
-            remembered_writes_max: self.remembered_writes_max,
-            checkpoints: CheckpointOptions { every_count, ..CheckpointOptions::default() },
-            planted: self.planted,
-        }
-    }
-
     /// One unit in `data`, listening at `listen`, everything else as by default.
     pub fn new(data: &Path, listen: SocketAddr) -> Self {
         Self {
@@ -103,9 +88,7 @@ impl LocalOptions {
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
             sockets_between_nodes: false,
-            remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
-            remembered_writes_max: limits::SEQUENCER_WRITES_MAX_COUNT,
-            checkpoint_every: limits::CHECKPOINT_EVERY_COUNT,
+            grants: GrantOptions::default(),
             planted: Planted::NONE,
         }
     }
@@ -321,7 +304,7 @@ impl LocalCluster {
         started.layout = started.reconfigure(env, cluster, &options, decided).await?;
         let layout = Rc::new(started.layout.clone());
         for node in &started.nodes {
-            node.go_on(&layout, true, &options.grants());
+            node.go_on(&layout, true, options.grants, options.planted);
         }
         Ok(started)
     }

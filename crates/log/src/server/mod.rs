@@ -37,4 +37,5 @@ mod watch;
 pub use caches::CacheOptions;
 pub use cluster::{ClusterNode, NodeEnd, NodeOptions};
 pub use local::{LocalCluster, LocalOptions, StartError};
+pub use node::GrantOptions;
 pub use views::{Answering, ViewHost};

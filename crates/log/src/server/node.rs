@@ -20,7 +20,7 @@ use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::relay::Relay;
 use super::reply::ReplyRoute;
-use super::streams::{CheckpointOptions, StreamKeeper};
+use super::streams::StreamKeeper;
 use super::tasks::Tasks;
 use super::unit_shell::{Route, UnitShell};
 use super::views::{self, Views};
@@ -42,15 +42,25 @@ const UNSENT_MAX_BYTES: usize = 16 << 20;
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
 
-/// How the node grants positions.
+/// How a node grants positions while it is the sequencer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GrantOptions {
-    /// Batches whose grants its sequencer remembers.
-    pub(super) remembered_max: usize,
-    /// Writes of parts of streams that it remembers.
-    pub(super) remembered_writes_max: usize,
-    pub(super) checkpoints: CheckpointOptions,
-    pub(super) planted: Planted,
+pub struct GrantOptions {
+    /// Batches whose grants it remembers.
+    pub remembered_max: usize,
+    /// Writes of parts of streams that it remembers, for conditions.
+    pub remembered_writes_max: usize,
+    /// Positions in streams after which it makes a checkpoint of where streams end.
+    pub checkpoint_every: u64,
+}
+
+impl Default for GrantOptions {
+    fn default() -> Self {
+        Self {
+            remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
+            remembered_writes_max: limits::SEQUENCER_WRITES_MAX_COUNT,
+            checkpoint_every: limits::CHECKPOINT_EVERY_COUNT,
+        }
+    }
 }
 
 /// A node and its roles.
@@ -152,7 +162,13 @@ impl Node {
 
     /// Takes over what `layout` gives this node to do; `may_grant` says that no earlier life of it may have granted positions
     /// in that epoch.
-    pub(super) fn go_on(self: &Rc<Self>, layout: &Rc<Layout>, may_grant: bool, options: &GrantOptions) {
+    pub(super) fn go_on(
+        self: &Rc<Self>,
+        layout: &Rc<Layout>,
+        may_grant: bool,
+        options: GrantOptions,
+        planted: Planted,
+    ) {
         let Some(relay) = self.relay.get() else { return };
         relay.learn(Rc::clone(layout));
         if let Some(unit) = self.unit.get() {
@@ -160,7 +176,7 @@ impl Node {
         }
         let (mut sequencer, mut forwarder) = (None, None);
         if may_grant && layout.sequencer == self.id {
-            let started = Sequencer::start_planted(layout.epoch, layout.tail(), options.planted);
+            let started = Sequencer::start_planted(layout.epoch, layout.tail(), planted);
             let started = match layout.shortage() {
                 Some((kept, needed)) => started.short_of_replicas(kept, needed),
                 None => started,
@@ -171,13 +187,13 @@ impl Node {
                 started.learn_streams(KnownStreams::default());
             }
             sequencer = Some(started);
-            forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), options.planted));
+            forwarder = Some(Forwarder::new(Rc::clone(layout), Rc::clone(relay), planted));
         }
         let is_sequencer = sequencer.is_some();
         self.sequencer.replace(sequencer);
         self.forwarder.replace(forwarder);
         match is_sequencer {
-            true => self.streams.begin(self, layout, options.checkpoints),
+            true => self.streams.begin(self, layout, options.checkpoint_every),
             false => self.streams.stop(),
         }
     }

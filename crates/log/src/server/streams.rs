@@ -39,21 +39,6 @@ const CHECKPOINT_RETRY_WAIT: Duration = Duration::from_millis(500);
 /// Chunks of a checkpoint that are appended at the same time: a few megabytes.
 const CHUNKS_AT_ONCE: usize = 8;
 
-/// When checkpoints are made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CheckpointOptions {
-    /// After so many positions in streams.
-    pub(super) every_count: u64,
-    /// After so many positions of the log, once there are streams.
-    pub(super) positions_max: u64,
-}
-
-impl Default for CheckpointOptions {
-    fn default() -> Self {
-        Self { every_count: limits::CHECKPOINT_EVERY_COUNT, positions_max: limits::CHECKPOINT_POSITIONS_MAX }
-    }
-}
-
 /// The node's part in streams, for one epoch after the other.
 #[derive(Default)]
 pub(super) struct StreamKeeper {
@@ -90,8 +75,9 @@ impl Drop for StreamKeeper {
 }
 
 impl StreamKeeper {
-    /// Looks after the streams of the sequencer that `node` has begun with `layout`.
-    pub(super) fn begin(&self, node: &Rc<Node>, layout: &Rc<Layout>, options: CheckpointOptions) {
+    /// Looks after the streams of the sequencer that `node` has begun with `layout`: checkpoints are made after `checkpoint_every`
+    /// positions in streams, or after [`limits::CHECKPOINT_POSITIONS_MAX`] of the log once there are streams.
+    pub(super) fn begin(&self, node: &Rc<Node>, layout: &Rc<Layout>, checkpoint_every: u64) {
         self.stop();
         self.shared.is_wanted.set(false);
         let keeping = Keeping {
@@ -100,7 +86,7 @@ impl StreamKeeper {
             layout: Rc::clone(layout),
             shared: Rc::clone(&self.shared),
             client: RefCell::default(),
-            options,
+            checkpoint_every,
         };
         self.task.replace(Some(node.env.spawn(keeping.run())));
     }
@@ -139,7 +125,7 @@ struct Keeping {
     shared: Rc<Shared>,
     /// The node as a client, once it has been one.
     client: RefCell<Option<Client>>,
-    options: CheckpointOptions,
+    checkpoint_every: u64,
 }
 
 impl Keeping {
@@ -231,8 +217,8 @@ impl Keeping {
             let (count, granted) = sequencer.count_streams();
             let positions = sequencer.tail(epoch).map_or(0, |tail| tail.0.saturating_sub(from.0));
             let since = learnt + granted.saturating_sub(before);
-            let is_much = since >= self.options.every_count + count as u64 / 8;
-            count > 0 && (is_much || positions >= self.options.positions_max)
+            let is_much = since >= self.checkpoint_every + count as u64 / 8;
+            count > 0 && (is_much || positions >= limits::CHECKPOINT_POSITIONS_MAX)
         })
         .unwrap_or(false)
     }
@@ -272,7 +258,7 @@ impl Keeping {
     /// one that is trimmed there is none.
     async fn trim_older(&self, before: Option<LogPos>) -> Result<(), ClientError> {
         let client = self.client().await?;
-        let look_max = 2 * self.options.positions_max;
+        let look_max = 2 * limits::CHECKPOINT_POSITIONS_MAX;
         let older = client.positions_down(StreamId::SEQUENCER, before, look_max).await?;
         for &pos in older.iter().rev() {
             client.trim(pos).await?;

@@ -9,13 +9,17 @@ use ithaca_log::entry::StreamPlace;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::sequencer::StreamTable;
 use ithaca_log::sequencer::checkpoint::Chunk;
-use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
 use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
 
 use crate::worlds::{append, connect, entry, options, replicated, restart, run};
 
 const A: StreamId = StreamId(1000);
 const B: StreamId = StreamId(1 << 100);
+
+fn checkpoints(checkpoint_every: u64) -> GrantOptions {
+    GrantOptions { checkpoint_every, ..GrantOptions::default() }
+}
 
 fn key(stream: StreamId, key: u64) -> ConflictKey {
     ConflictKey { stream, key: KeyHash(key) }
@@ -132,7 +136,8 @@ fn a_restarted_cluster_grants_no_stream_position_twice_with_and_without_checkpoi
     // A new sequencer that takes a stream for shorter than it is gives its positions away again.
     for checkpoint_every in [3, 65_536] {
         run(async |env, dir| {
-            let options = LocalOptions { checkpoint_every, ..replicated(dir.path(), 3, 2) };
+            let options =
+                LocalOptions { grants: checkpoints(checkpoint_every), ..replicated(dir.path(), 3, 2) };
             let (mut cluster, mut client) = start(&env, &options).await;
             let (mut in_a, mut in_b) = (Vec::new(), Vec::new());
             for round in 0..4 {
@@ -183,7 +188,7 @@ fn chunks_that_a_crash_left_go_when_the_next_checkpoint_is_whole() {
     // Each would stay for ever, and with it its segment of the drive.
     for is_restarted in [false, true] {
         run(async |env, dir| {
-            let options = LocalOptions { checkpoint_every: 40, ..replicated(dir.path(), 3, 2) };
+            let options = LocalOptions { grants: checkpoints(40), ..replicated(dir.path(), 3, 2) };
             let (mut cluster, mut client) = start(&env, &options).await;
             let fill = async |client: &Client| {
                 let appends = (0..60).map(|number| client.append_to(&[A], entry(number))).collect();
@@ -240,8 +245,9 @@ fn streams_whose_entries_are_trimmed_go_on_above_what_they_were() {
 fn streams_whose_entries_are_trimmed_go_on_above_what_they_were_after_a_checkpoint_too() {
     // The checkpoint has no such stream, and the next sequencer does not look below it.
     run(async |env, dir| {
-        let options = LocalOptions { checkpoint_every: 3, ..options(dir.path(), 1) };
-        let (cluster, client) = start(&env, &LocalOptions { checkpoint_every: 100, ..options.clone() }).await;
+        let options = LocalOptions { grants: checkpoints(3), ..options(dir.path(), 1) };
+        let (cluster, client) =
+            start(&env, &LocalOptions { grants: checkpoints(100), ..options.clone() }).await;
         let appends = (0..6).map(|number| client.append_to(&[A], entry(number))).collect();
         let before = placed(&all(appends).await, 0);
         client.trim_range(LogPos(0)..LogPos(6)).await.expect("trimmed");

@@ -53,7 +53,7 @@ fn a_batch_that_is_sent_twice_is_appended_once() {
 fn a_batch_that_may_be_forgotten_is_refused_and_an_idle_client_learns_the_tail() {
     run(|env, dir| async move {
         let mut forgetful = options(dir.path(), 1);
-        forgetful.remembered_max = 1;
+        forgetful.grants.remembered_max = 1;
         let cluster = LocalCluster::start(&env, forgetful).await.expect("it starts");
         let idle = connect(&env, &cluster).await;
         send(&env, &cluster, 0, 0).await.expect("appended");

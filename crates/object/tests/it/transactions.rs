@@ -184,7 +184,7 @@ async fn too_old_count(world: &World) -> u64 {
 #[test]
 fn a_transaction_on_a_quiet_object_is_never_too_old_however_much_is_written_to_others() {
     run_with(
-        |options| options.remembered_writes_max = 8,
+        |options| options.grants.remembered_writes_max = 8,
         async |world| {
             let (one, two) = (world.program().await, world.program().await);
             let quiet = Accounts::open(&one, "quiet").expect("opened");
@@ -212,7 +212,7 @@ fn a_transaction_on_a_quiet_object_is_never_too_old_however_much_is_written_to_o
 #[test]
 fn a_transaction_that_is_too_old_for_the_sequencer_is_checked_against_what_was_written_since() {
     run_with(
-        |options| options.remembered_writes_max = 8,
+        |options| options.grants.remembered_writes_max = 8,
         async |world| {
             let (one, two) = (world.program().await, world.program().await);
             let accounts = Accounts::open(&one, "accounts").expect("opened");

@@ -279,7 +279,7 @@ impl Member {
         self.node.leases.renew(layout);
         // In the epoch that it began with, an earlier life of this node may have granted positions.
         let is_new = layout.epoch > self.began_in;
-        self.node.go_on(layout, is_new, &self.options.grants());
+        self.node.go_on(layout, is_new, self.options.grants, self.options.planted);
         room::guard(self, layout);
         tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, tail = layout.tail().0, "layout");
     }

@@ -40,12 +40,10 @@ use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::relay::Relay;
 use super::reply::ReplyRoute;
-use super::streams::CheckpointOptions;
 use super::unit_drives::{UnitDrives, links, open_unit};
 use super::views::ViewHost;
 use crate::detector::Timing;
 use crate::layout::Layout;
-use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::unit::UnitOptions;
@@ -75,12 +73,8 @@ pub struct NodeOptions {
     pub chain: ChainOptions,
     /// How its unit is set up.
     pub unit: UnitOptions,
-    /// Batches whose grants its sequencer remembers.
-    pub remembered_max: usize,
-    /// Writes of parts of streams that its sequencer remembers, for conditions.
-    pub remembered_writes_max: usize,
-    /// Positions in streams after which its sequencer makes a checkpoint of where streams end.
-    pub checkpoint_every: u64,
+    /// How positions are granted.
+    pub grants: GrantOptions,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
     pub rebuild_bytes_per_second: u64,
     /// How often it looks whether its drives have lost what another replica has.
@@ -109,9 +103,7 @@ impl NodeOptions {
             metadata: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
-            remembered_max: limits::SEQUENCER_REMEMBERED_MAX_COUNT,
-            remembered_writes_max: limits::SEQUENCER_WRITES_MAX_COUNT,
-            checkpoint_every: limits::CHECKPOINT_EVERY_COUNT,
+            grants: GrantOptions::default(),
             rebuild_bytes_per_second: 32 << 20,
             repair_every: Duration::from_secs(10),
             find_trimmed_every: Duration::from_secs(10),
@@ -122,16 +114,6 @@ impl NodeOptions {
 }
 
 impl NodeOptions {
-    fn grants(&self) -> GrantOptions {
-        let every_count = self.checkpoint_every;
-        GrantOptions {
-            remembered_max: self.remembered_max,
-            remembered_writes_max: self.remembered_writes_max,
-            checkpoints: CheckpointOptions { every_count, ..CheckpointOptions::default() },
-            planted: self.planted,
-        }
-    }
-
     fn unit_drives(&self, metadata: Option<MetadataDrive>) -> UnitDrives {
         UnitDrives {
             links: links(self.drives.iter(), &self.data, self.id),
