@@ -117,11 +117,11 @@ impl EntryMeta {
     pub fn in_groups(self, from: RequestNo, groups: &[StreamGroup], addrs: AddrRange) -> Self {
         let mut meta = Self { groups_from: from, groups: Vec::new(), ..self };
         let numbering = Numbering::of(&meta);
-        let mut next = 0;
+        let (mut next, mut at) = (0, numbering.address(0, addrs));
         for group in groups {
-            let first = next;
             next += i128::from(group.count);
-            let (own, _) = numbering.within(first..next, addrs);
+            let start = std::mem::replace(&mut at, numbering.address(next, addrs));
+            let own = start..at;
             match meta.groups.last_mut() {
                 None if own.is_empty() || group.places.is_empty() => {
                     meta.groups_from = meta.groups_from.after(group.count.into());
@@ -267,14 +267,15 @@ impl Numbering {
     /// Which of `addrs` have the entries of a group, which are these of all groups, and how many of the group come before the one at the
     /// first of them.
     fn within(self, group: Range<i128>, addrs: AddrRange) -> (AddrRange, u32) {
-        let Self { anchor, base, stride } = self;
-        // The first address whose entry is at least the `nth` of all groups.
-        let address = |nth: i128| {
-            (anchor + divide_up(nth - base, stride)).clamp(addrs.start.0.into(), addrs.end.0.into()) as u64
-        };
-        let range = AddrRange::from(address(group.start)..address(group.end));
-        let nth = base + (i128::from(range.start.0) - anchor) * stride - group.start;
+        let range = AddrRange::from(self.address(group.start, addrs)..self.address(group.end, addrs));
+        let nth = self.base + (i128::from(range.start.0) - self.anchor) * self.stride - group.start;
         (range, nth as u32)
+    }
+
+    /// The first of `addrs` whose entry is at least the `nth` of all groups, or their end.
+    fn address(self, nth: i128, addrs: AddrRange) -> u64 {
+        let address = self.anchor + divide_up(nth - self.base, self.stride);
+        address.clamp(addrs.start.0.into(), addrs.end.0.into()) as u64
     }
 }
 
