@@ -65,6 +65,9 @@ pub const CHECK_STREAMS_MAX_COUNT: usize = 1024;
 /// outcome is unknown.
 pub const SEARCH_MAX_COUNT: u64 = 1 << 20;
 
+/// Full units that an append may come to until its client is told so: each costs a position.
+pub const FULL_UNITS_MAX_COUNT: u32 = 8;
+
 /// Streams that one entry may belong to.
 pub const STREAMS_MAX_COUNT: usize = 16;
 

@@ -92,6 +92,8 @@ pub(super) struct Queued {
     /// certainly stands nowhere, and never will.
     pub(super) request: RequestNo,
     pub(super) deadline: Time,
+    /// Units that had no room for it.
+    pub(super) found_full: u32,
     result: oneshot::Sender<Result<Placed, ClientError>>,
 }
 
@@ -145,7 +147,7 @@ pub(super) fn append_to(inner: &Rc<Inner>, aim: Option<Rc<Aim>>, entry: Bytes) -
     let table = TableEntry { len: entry.len() as u32, checksum: crc32c::crc32c(&entry) };
     let deadline = inner.deadline();
     let request = RequestNo(0);
-    let queued = Queued { entry, table, aim, order, request, deadline, result: sender };
+    let queued = Queued { entry, table, aim, order, request, deadline, found_full: 0, result: sender };
     appender.queue.borrow_mut().push_back(queued);
     if appender.started.replace(true) {
         appender.changed.ring();

@@ -147,9 +147,9 @@ impl Sending {
         let (inner, epoch) = (self.batch.inner.clone(), self.view.layout.epoch);
         self.batch.is_placed();
         let mut again = Vec::new();
-        for (queued, placed) in granted {
+        for (mut queued, placed) in granted {
             let cause = ClientError::Overtaken { pos: placed.pos };
-            match inner.resolve(epoch, placed.pos, &queued, &cause, true).await {
+            match inner.resolve(epoch, placed.pos, &mut queued, &cause, true).await {
                 Ok(_) => inner.appender.finish(queued, Ok(placed)),
                 Err(ClientError::Overtaken { .. }) if inner.may_retry(&queued) => again.push(queued),
                 Err(error) => inner.appender.finish(queued, Err(error)),

@@ -1,6 +1,7 @@
 //! What became of an entry when no answer says so: by filling the positions where it may be.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -12,37 +13,64 @@ use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::write::is_own;
 use super::{Inner, View};
+use crate::layout::Stripe;
+use crate::limits;
 use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
 impl Inner {
     /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position. `is_stored` says that
-    /// the first replica has it, whatever a later one refuses.
+    /// the first replica has it, whatever a later one refuses. What a full unit has refused may go to another one, once it is decided
+    /// that it does not stand here.
     pub(super) async fn resolve(
         self: &Rc<Self>,
         epoch: Epoch,
         pos: LogPos,
-        queued: &Queued,
+        queued: &mut Queued,
         error: &ClientError,
         is_stored: bool,
     ) -> Result<LogPos, ClientError> {
-        let nothing_done = |refusal: &Refusal| !is_stored && matches!(refusal.advice(), Advice::GiveUp);
-        if let ClientError::Node { error: CallError::Refused(refusal), .. } = error
-            && nothing_done(refusal)
-        {
+        let refused = match error {
+            ClientError::Node { addr, error: CallError::Refused(refusal), .. }
+                if !is_stored && matches!(refusal.advice(), Advice::GiveUp) =>
+            {
+                Some((*addr, refusal))
+            }
+            _ => None,
+        };
+        let is_refused = refused.is_some();
+        if refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, queued)) {
             self.give_up(pos);
             return Err(error.clone());
         }
+        queued.found_full += u32::from(is_refused);
         let filled = self.fill_by(pos, Some(epoch), queued.deadline).await;
         match filled {
             Ok(None) => Err(ClientError::Overtaken { pos }),
             Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
+            Err(_) if is_refused => {
+                self.give_up(pos);
+                Err(error.clone())
+            }
             // A trimmed position may have held it.
             Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => {
                 Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error.clone()) })
             }
             Ok(Some(_)) => Err(ClientError::Overtaken { pos }),
         }
+    }
+
+    /// Whether what the unit at `addr` has refused may find room at another position. A unit that has none must not be one of the later
+    /// replicas there: an entry that the first one has then is not certain to be nowhere.
+    fn may_go_elsewhere(&self, addr: SocketAddr, refusal: &Refusal, queued: &Queued) -> bool {
+        let Some(view) = self.view() else { return false };
+        let Some(active) = view.layout.ranges.last() else { return false };
+        let is_later = |stripe: &Stripe| stripe.replicas.iter().skip(1).any(|&unit| view.addr(unit) == addr);
+        *refusal == Refusal::Full
+            && queued.found_full < limits::FULL_UNITS_MAX_COUNT
+            && self.may_retry(queued)
+            && active.stripes.len() > 1
+            && !active.stripes.iter().any(is_later)
     }
 
     /// Makes junk of a position that will not be used, in the background: readers need not wait for it.

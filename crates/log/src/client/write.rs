@@ -231,9 +231,9 @@ impl Writing<'_> {
         self.is_slow.set(true);
         self.tell();
         for nth in nths {
-            let Some(queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
+            let Some(mut queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
             let pos = self.pos(part, nth);
-            let found = self.inner.resolve(self.view.layout.epoch, pos, &queued, error, is_stored).await;
+            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, is_stored).await;
             self.finish(queued, found);
         }
     }
