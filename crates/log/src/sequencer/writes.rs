@@ -1,18 +1,19 @@
 //! Which parts of streams were written last, and where: as many as there is room for.
 //!
 //! ```text
-//!   writes:  a ring of (part, position), the oldest is overwritten     ┌─┬─┬─┬─┬─┬─┐
+//!   noted:   a ring of (part, position), the oldest is overwritten     ┌─┬─┬─┬─┬─┬─┐
 //!                                                                      └▲┴─┴─┴▲┴─┴─┘
 //!   table:   for each part its latest write, open addressing          ──┴─────┴──
 //! ```
 //!
-//! The table is looked up and never gone through, so that nothing depends on the order in which it has its parts.
+//! The table has the writes themselves, two in a line of the processor's cache, so that a look at one goes to one place. It is looked up and
+//! never gone through, so that nothing depends on the order in which it has its parts.
 
-use crate::pos::LogPos;
-use crate::stream::ConflictKey;
+use crate::pos::{LogPos, StreamId};
+use crate::stream::{ConflictKey, KeyHash};
 
-/// No write.
-const EMPTY: u32 = u32::MAX;
+/// The position of no write: none is granted there.
+const NOWHERE: LogPos = LogPos(u64::MAX);
 
 /// Slots of a table that has none yet.
 const SLOTS_MIN: usize = 64;
@@ -24,6 +25,13 @@ pub(super) struct Write {
     pub(super) pos: LogPos,
 }
 
+impl Write {
+    /// What a slot has that is free.
+    fn none() -> Self {
+        Self { key: ConflictKey { stream: StreamId(0), key: KeyHash::ALL }, pos: NOWHERE }
+    }
+}
+
 /// The latest writes of an epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Writes {
@@ -31,8 +39,8 @@ pub(super) struct Writes {
     noted: Vec<Write>,
     /// Where in the ring the next one goes.
     next: usize,
-    /// Which write is the latest of a part. A power of two, at most half of them used.
-    slots: Vec<u32>,
+    /// The latest write of each part. A power of two, at most half of them used.
+    slots: Vec<Write>,
     used: usize,
     max: usize,
 }
@@ -40,54 +48,58 @@ pub(super) struct Writes {
 impl Writes {
     /// Remembers at most `max` writes, at least one.
     pub(super) fn new(max: usize) -> Self {
-        let max = max.clamp(1, EMPTY as usize);
-        Self { noted: Vec::new(), next: 0, slots: vec![EMPTY; SLOTS_MIN], used: 0, max }
+        Self { noted: Vec::new(), next: 0, slots: vec![Write::none(); SLOTS_MIN], used: 0, max: max.max(1) }
     }
 
     /// Notes a write. Writes are noted in the order of their positions. The write that is forgotten for it, if that was the latest of
     /// its part.
     pub(super) fn note(&mut self, write: Write) -> Option<Write> {
+        assert!(write.pos != NOWHERE, "the last position is granted to nobody");
+        let mut found = self.find(write.key);
+        // What an append to one part has noted already counts once.
+        if found.is_ok_and(|slot| self.slots[slot].pos == write.pos) {
+            return None;
+        }
         let at = self.next;
         self.next = if at + 1 == self.max { 0 } else { at + 1 };
         let mut forgotten = None;
         if at == self.noted.len() {
             self.noted.push(write);
         } else {
-            let oldest = self.noted[at];
-            // One that was overwritten since is of no use to anybody.
-            if let Ok(slot) = self.find(oldest.key)
-                && self.slots[slot] as usize == at
-            {
-                self.remove(slot);
-                forgotten = Some(oldest);
+            let oldest = std::mem::replace(&mut self.noted[at], write);
+            forgotten = self.forget(oldest);
+            if forgotten.is_some() {
+                found = self.find(write.key);
             }
-            self.noted[at] = write;
         }
-        match self.find(write.key) {
-            Ok(slot) => self.slots[slot] = at as u32,
-            Err(slot) => {
-                self.slots[slot] = at as u32;
-                self.used += 1;
-                if 2 * self.used > self.slots.len() {
-                    self.grow();
-                }
-            }
+        let (Ok(slot) | Err(slot)) = found;
+        self.slots[slot] = write;
+        self.used += usize::from(found.is_err());
+        if 2 * self.used > self.slots.len() {
+            self.grow();
         }
         forgotten
     }
 
+    /// Frees the slot of a write and gives it back, if it is the latest of its part: one that was overwritten since is of no use to anybody.
+    fn forget(&mut self, oldest: Write) -> Option<Write> {
+        let slot = self.find(oldest.key).ok().filter(|&slot| self.slots[slot].pos == oldest.pos)?;
+        self.remove(slot);
+        Some(oldest)
+    }
+
     /// The last write of `key`, if it is remembered.
     pub(super) fn last(&self, key: ConflictKey) -> Option<LogPos> {
-        self.find(key).ok().map(|slot| self.noted[self.slots[slot] as usize].pos)
+        self.find(key).ok().map(|slot| self.slots[slot].pos)
     }
 
     /// The slot of a part, or the free one where it belongs.
     fn find(&self, key: ConflictKey) -> Result<usize, usize> {
         let mut slot = self.home(key);
         loop {
-            match self.slots[slot] {
-                EMPTY => return Err(slot),
-                at if self.noted[at as usize].key == key => return Ok(slot),
+            match &self.slots[slot] {
+                free if free.pos == NOWHERE => return Err(slot),
+                write if write.key == key => return Ok(slot),
                 _ => slot = self.after(slot),
             }
         }
@@ -99,27 +111,27 @@ impl Writes {
         let mut slot = free;
         loop {
             slot = self.after(slot);
-            let at = self.slots[slot];
-            if at == EMPTY {
+            let write = self.slots[slot];
+            if write.pos == NOWHERE {
                 break;
             }
-            let home = self.home(self.noted[at as usize].key);
+            let home = self.home(write.key);
             // It may stand anywhere from its home on, not before.
             let mask = self.slots.len() - 1;
             if (slot.wrapping_sub(home) & mask) >= (slot.wrapping_sub(free) & mask) {
-                self.slots[free] = at;
+                self.slots[free] = write;
                 free = slot;
             }
         }
-        self.slots[free] = EMPTY;
+        self.slots[free] = Write::none();
     }
 
     fn grow(&mut self) {
         let len = 2 * self.slots.len();
-        let before = std::mem::replace(&mut self.slots, vec![EMPTY; len]);
-        for at in before.into_iter().filter(|&at| at != EMPTY) {
-            let (Ok(slot) | Err(slot)) = self.find(self.noted[at as usize].key);
-            self.slots[slot] = at;
+        let before = std::mem::replace(&mut self.slots, vec![Write::none(); len]);
+        for write in before.into_iter().filter(|write| write.pos != NOWHERE) {
+            let (Ok(slot) | Err(slot)) = self.find(write.key);
+            self.slots[slot] = write;
         }
     }
 
@@ -142,8 +154,6 @@ mod tests {
     use ithaca_env::sim::Random;
 
     use super::*;
-    use crate::pos::StreamId;
-    use crate::stream::KeyHash;
 
     #[test]
     fn the_latest_writes_are_those_of_a_map_that_forgets_the_oldest() {
@@ -170,5 +180,19 @@ mod tests {
             }
             assert_eq!(writes.used, last.len());
         }
+    }
+
+    #[test]
+    fn a_part_that_is_written_twice_at_one_position_takes_the_room_of_one_write() {
+        let write = |part, pos| {
+            let key = ConflictKey { stream: StreamId(1), key: KeyHash(part) };
+            Write { key, pos: LogPos(pos) }
+        };
+        let mut writes = Writes::new(2);
+        for (part, pos) in [(1, 5), (1, 5), (2, 5), (2, 5)] {
+            assert_eq!(writes.note(write(part, pos)), None);
+        }
+        assert_eq!(writes.note(write(3, 6)), Some(write(1, 5)));
+        assert_eq!((writes.last(write(1, 0).key), writes.last(write(2, 0).key)), (None, Some(LogPos(5))));
     }
 }
