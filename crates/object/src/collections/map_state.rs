@@ -43,7 +43,8 @@ impl<V: Value> Placed<V> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "K: Name, V: Value")]
 pub struct MapState<K, V> {
-    entries: BTreeMap<K, Placed<V>>,
+    /// Values lie outside of the tree: its nodes are small then, and more of it stays in the processor's caches.
+    entries: BTreeMap<K, Box<Placed<V>>>,
     digest: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct Slot<K, V> {
 
 impl<K: Name, V: Value> MapState<K, V> {
     /// What the map holds.
-    pub fn entries(&self) -> &BTreeMap<K, Placed<V>> {
+    pub fn entries(&self) -> &BTreeMap<K, Box<Placed<V>>> {
         &self.entries
     }
 
@@ -70,9 +71,10 @@ impl<K: Name, V: Value> MapState<K, V> {
         if let Some(value) = &mut value {
             self.digest ^= value.digest(key);
         }
-        let mut before = match value {
-            Some(value) => self.entries.insert(key.clone(), value),
-            None => self.entries.remove(key),
+        let mut before = match (value, self.entries.get_mut(key)) {
+            (Some(value), Some(place)) => Some(std::mem::replace(&mut **place, value)),
+            (Some(value), None) => self.entries.insert(key.clone(), Box::new(value)).map(|before| *before),
+            (None, _) => self.entries.remove(key).map(|before| *before),
         };
         if let Some(before) = &mut before {
             self.digest ^= before.digest(key);

@@ -31,18 +31,25 @@ impl<K: Name, V: Value> SortedMap<K, V> {
 
     /// The keys of a range and their values, in order, at most `limit` of them. A range whose start lies after its end is empty.
     pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
-        let read = |map: &MapState<K, V>| within(map.entries(), &range).take(limit).map(owned).collect();
+        let read = |map: &MapState<K, V>| {
+            let found = within(map.entries(), &range).take(limit);
+            found.map(|(key, placed)| owned(key, placed)).collect()
+        };
         self.handle.read(Key::all, read).await
     }
 
     /// The first key and its value.
     pub async fn first(&self) -> Result<Option<(K, V)>, ObjectError> {
-        self.handle.read(Key::all, |map| map.entries().first_key_value().map(owned)).await
+        self.handle
+            .read(Key::all, |map| map.entries().first_key_value().map(|(key, placed)| owned(key, placed)))
+            .await
     }
 
     /// The last key and its value.
     pub async fn last(&self) -> Result<Option<(K, V)>, ObjectError> {
-        self.handle.read(Key::all, |map| map.entries().last_key_value().map(owned)).await
+        self.handle
+            .read(Key::all, |map| map.entries().last_key_value().map(|(key, placed)| owned(key, placed)))
+            .await
     }
 
     /// How many keys there are.
@@ -64,6 +71,6 @@ pub(crate) fn within<'m, K: Ord, T>(
     entries.range((range.start_bound(), Bound::Unbounded)).take_while(|(key, _)| range.contains(key))
 }
 
-fn owned<K: Clone, V: Clone>((key, placed): (&K, &Placed<V>)) -> (K, V) {
+fn owned<K: Clone, V: Clone>(key: &K, placed: &Placed<V>) -> (K, V) {
     (key.clone(), placed.value.clone())
 }
