@@ -90,20 +90,18 @@ pub(crate) fn encode_output<T: 'static>(portable: Option<Portable<T>>, output: &
     (portable?.encode)(output.downcast_ref::<T>()?)
 }
 
-/// The bytes of a value's MessagePack, made without keeping them; 0 if it has none.
-pub(crate) fn encoded_bytes(value: &impl Serialize) -> u64 {
+/// How many bytes a value's MessagePack has, made without keeping them.
+pub(crate) fn encoded_bytes(value: &impl Serialize) -> Result<usize, rmp_serde::encode::Error> {
     let mut counted = Counted(0);
-    match rmp_serde::encode::write_named(&mut counted, value) {
-        Ok(()) => counted.0,
-        Err(_) => 0,
-    }
+    rmp_serde::encode::write_named(&mut counted, value)?;
+    Ok(counted.0)
 }
 
-struct Counted(u64);
+struct Counted(usize);
 
 impl std::io::Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len() as u64;
+        self.0 += bytes.len();
         Ok(bytes.len())
     }
 

@@ -89,13 +89,6 @@ pub(crate) fn digest_of_values(first: &impl Serialize, second: &impl Serialize) 
     Some(digest.0)
 }
 
-/// Bytes of the MessagePack of a value, made without keeping them.
-pub(crate) fn encoded_bytes_of(value: &impl Serialize) -> Result<usize, rmp_serde::encode::Error> {
-    let mut piece = Piece::default();
-    rmp_serde::encode::write_named(&mut piece, value)?;
-    Ok(piece.len)
-}
-
 struct Digest(u64);
 
 impl Default for Digest {

@@ -21,7 +21,7 @@ const HEAD_BYTES: usize = 28;
 /// Bytes of a stream, of a check, and of a call around its name and arguments.
 const STREAM_BYTES: usize = 16;
 const CHECK_BYTES: usize = 17;
-const CALL_BYTES: usize = 6;
+pub(crate) const CALL_BYTES: usize = 6;
 /// Bytes of the checksum, the last of a record.
 const CHECKSUM_BYTES: usize = 4;
 

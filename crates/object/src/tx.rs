@@ -187,15 +187,9 @@ impl Transaction {
         }
     }
 
-    /// What to ask of the log: the entry's streams, its calls, and its condition. Panics if it wrote nothing or a nested
-    /// transaction is open.
-    pub fn commit(&self) -> Commit {
-        let (streams, calls) = (self.streams.clone(), self.calls.clone());
-        Commit { streams, condition: self.condition(), calls }
-    }
-
-    /// The same of one that takes no further call.
-    pub(crate) fn end(&mut self) -> Commit {
+    /// What to ask of the log: the entry's streams, its calls, and its condition. It takes no further call. Panics if it wrote nothing or a
+    /// nested transaction is open.
+    pub fn commit(&mut self) -> Commit {
         let condition = self.condition();
         Commit {
             streams: std::mem::take(&mut self.streams),

@@ -286,7 +286,8 @@ impl<O: Object> View<O> {
     fn weigh(&self) {
         let read = self.handle.bytes_read();
         if read.saturating_sub(self.weighed.get()) > WEIGH_EVERY_BYTES.max(self.bytes.get() / 2) {
-            self.bytes.set(self.handle.in_memory(encoded_bytes).unwrap_or(0));
+            let bytes = self.handle.in_memory(|state| encoded_bytes(state).unwrap_or(0));
+            self.bytes.set(bytes.unwrap_or(0) as u64);
             self.weighed.set(read);
         }
     }

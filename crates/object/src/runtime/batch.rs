@@ -25,11 +25,8 @@ use crate::error::ObjectError;
 use crate::key::{Key, Parts};
 use crate::limits;
 use crate::object::{Mutator, Object, call_of};
-use crate::record::Call;
+use crate::record::{CALL_BYTES, Call};
 use crate::tx::condensed;
-
-/// What a call has beside its name and arguments in a record.
-const CALL_HEAD_BYTES: usize = 6;
 
 /// Calls that wait, by their objects.
 #[derive(Default)]
@@ -58,7 +55,7 @@ struct Waiting {
 
 impl Waiting {
     fn bytes(&self) -> usize {
-        CALL_HEAD_BYTES + self.call.method.len() + self.call.arguments.len()
+        CALL_BYTES + self.call.method.len() + self.call.arguments.len()
     }
 }
 
@@ -177,16 +174,7 @@ impl<O: Object> Slot<O> {
         let writes = condensed(writes.into_iter());
         let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
         let plan = self.runtime.plan(calls, vec![self.stream], condition)?;
-        let wanted = self.want(plan.record.id.request);
-        let placed = self.runtime.append(&plan).await;
-        let pos = self.runtime.appended(&plan, placed, None).pos().await?;
-        // As a rule it was taken from memory when it came to stand there.
-        if self.upto() <= pos {
-            Box::pin(self.read_to(LogPos(pos.0 + 1))).await?;
-        }
-        let outputs = wanted.take();
-        // Whoever stopped at it or before it cannot say.
-        self.state()?;
+        let (outputs, pos) = self.append(&plan).await?;
         match outputs.is_empty() {
             false => Ok((outputs, pos)),
             // The view came by it in a checkpoint.

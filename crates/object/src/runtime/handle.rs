@@ -134,17 +134,8 @@ impl<O: Object> Handle<O> {
             Mode::Latest | Mode::Within(_) => {
                 let plan = self.plan(&mutator)?;
                 drop(mutator);
-                let wanted = self.slot.want(plan.record.id.request);
-                let placed = self.slot.runtime.append(&plan).await;
-                let pos = self.slot.runtime.appended(&plan, placed, None).pos().await?;
-                // As a rule it was taken from memory when it came to stand there.
-                if self.slot.upto() <= pos {
-                    Box::pin(self.slot.read_to(LogPos(pos.0 + 1))).await?;
-                }
-                let output = wanted.take().pop();
-                // Whoever stopped at it or before it cannot say.
-                self.slot.state()?;
-                let output = match output {
+                let (mut outputs, pos) = self.slot.append(&plan).await?;
+                let output = match outputs.pop() {
                     Some(output) => Some(output),
                     // The view came by it in a checkpoint.
                     None => Box::pin(self.slot.read_at(pos, &plan.record.calls, |_, last| last)).await?,

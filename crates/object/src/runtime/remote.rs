@@ -155,7 +155,6 @@ impl<O: Object> Handle<O> {
         let answer = self.slot.runtime.client.ask_view(self.stream(), encoded.into()).await?;
         match self.decoded(rmp_serde::from_slice(&answer).ok())? {
             Answer::Refused(refused) => Err(refused.into_error(name(), of.at.unwrap_or_default())),
-            // Whoever answers early would have us show what is not so.
             Answer::Value { upto, value } if at.map_or(upto >= least, |at| upto == at) => {
                 Ok((value, LogPos(upto)))
             }

@@ -14,6 +14,7 @@ use ithaca_env::Time;
 use ithaca_env::sync::Notify;
 use ithaca_log::pos::{LogPos, StreamId};
 
+use super::append::Plan;
 use super::tails::Tail;
 use super::{Handle, Inner};
 use crate::checkpoint::Catalog;
@@ -42,6 +43,9 @@ pub(super) trait AnySlot {
     fn check_to_tell(&self) -> Option<Check>;
     fn as_any(self: Rc<Self>) -> Rc<dyn Any>;
 }
+
+/// Results with their requests.
+type Waiting = VecDeque<(u64, Results)>;
 
 /// A view as of an old position.
 struct Past<O: Object> {
@@ -84,8 +88,8 @@ pub(super) struct Slot<O: Object> {
     /// Rings when a read of the stream ended.
     changed: Notify,
     ahead: RefCell<BTreeMap<LogPos, Ahead>>,
-    /// Results that are waited for, by their requests.
-    wanted: RefCell<BTreeMap<u64, Results>>,
+    /// Results that are waited for, in the order of their requests.
+    wanted: RefCell<Waiting>,
     /// When the question was asked that the view reflects the answer of.
     checked_at: Cell<Option<Time>>,
     /// Up to where records have carried digests.
@@ -251,7 +255,7 @@ impl<O: Object> Slot<O> {
     ) {
         let mut wanted = self.wanted.borrow_mut();
         let is_own = record.id.client == self.runtime.client.id().0;
-        let waiting = if is_own { wanted.get_mut(&record.id.request) } else { None };
+        let waiting = if is_own { find(&mut wanted, record.id.request) } else { None };
         if let Applied::Now(results) = apply(&mut self.view.borrow_mut(), pos, record, waiting.is_some())
             && let Some(waiting) = waiting
         {
@@ -280,10 +284,20 @@ impl<O: Object> Slot<O> {
         }
     }
 
-    /// Says that the results of a request of this program are waited for.
-    pub(super) fn want(self: &Rc<Self>, request: u64) -> Wanted<O> {
-        self.wanted.borrow_mut().insert(request, Results::new());
-        Wanted { slot: Rc::clone(self), request }
+    /// Appends a record, and gives what its calls gave back and where it stands. Nothing was given back where the view came by it in a
+    /// checkpoint.
+    pub(super) async fn append(&self, plan: &Plan) -> Result<(Results, LogPos), ObjectError> {
+        let wanted = Wanted::new(self, plan.record.id.request);
+        let placed = self.runtime.append(plan).await;
+        let pos = self.runtime.appended(plan, placed, None).pos().await?;
+        // As a rule it was taken from memory when it came to stand there.
+        if self.upto() <= pos {
+            Box::pin(self.read_to(LogPos(pos.0 + 1))).await?;
+        }
+        let results = wanted.take();
+        // Whoever stopped at it or before it cannot say.
+        self.state()?;
+        Ok((results, pos))
     }
 
     /// Reads the state that reflects every position below `snapshot`, with `own` calls on top of it.
@@ -446,20 +460,35 @@ impl<O: Object> Drop for Reading<'_, O> {
 }
 
 /// Results that are waited for.
-pub(super) struct Wanted<O: Object> {
-    slot: Rc<Slot<O>>,
+struct Wanted<'s, O: Object> {
+    slot: &'s Slot<O>,
     request: u64,
 }
 
-impl<O: Object> Wanted<O> {
+impl<'s, O: Object> Wanted<'s, O> {
+    /// Of a request of this program, which is higher than all before it.
+    fn new(slot: &'s Slot<O>, request: u64) -> Self {
+        slot.wanted.borrow_mut().push_back((request, Results::new()));
+        Self { slot, request }
+    }
+
     /// The results; none if the record was not applied here.
-    pub(super) fn take(&self) -> Results {
-        self.slot.wanted.borrow_mut().get_mut(&self.request).map(std::mem::take).unwrap_or_default()
+    fn take(self) -> Results {
+        let mut wanted = self.slot.wanted.borrow_mut();
+        find(&mut wanted, self.request).map(std::mem::take).unwrap_or_default()
     }
 }
 
-impl<O: Object> Drop for Wanted<O> {
+impl<O: Object> Drop for Wanted<'_, O> {
     fn drop(&mut self) {
-        self.slot.wanted.borrow_mut().remove(&self.request);
+        let mut wanted = self.slot.wanted.borrow_mut();
+        if let Ok(at) = wanted.binary_search_by_key(&self.request, |(request, _)| *request) {
+            wanted.remove(at);
+        }
     }
+}
+
+fn find(wanted: &mut Waiting, request: u64) -> Option<&mut Results> {
+    let at = wanted.binary_search_by_key(&request, |(request, _)| *request).ok()?;
+    Some(&mut wanted[at].1)
 }

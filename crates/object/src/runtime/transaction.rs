@@ -158,7 +158,7 @@ impl Tx {
         if tx.is_read_only() {
             return Ok(Committed { snapshot, record: None });
         }
-        let commit = tx.end();
+        let commit = tx.commit();
         let plan = self.inner.runtime.plan(commit.calls, commit.streams, commit.condition)?;
         let placed = self.inner.runtime.append(&plan).await;
         let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
@@ -251,8 +251,7 @@ impl Tx {
 
     /// Sees to it that there is a snapshot: where no view is here that could give one, it is the newest.
     pub(super) async fn settle_snapshot(&self) -> Result<(), ObjectError> {
-        let is_unset = || matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. });
-        if !is_unset() {
+        if !self.is_unset() {
             return Ok(());
         }
         let snapshot = Box::pin(self.inner.runtime.decided_tail()).await?;

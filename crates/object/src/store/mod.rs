@@ -27,11 +27,12 @@ use std::time::Duration;
 use ithaca_log::client::EntryKind;
 use ithaca_log::pos::LogPos;
 
+use crate::access::encoded_bytes;
 use crate::collections::{Blob, Name, Value, within};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
-use crate::object::{CallError, encoded_bytes_of};
+use crate::object::CallError;
 use crate::runtime::{Handle, Runtime};
 
 pub use state::{Before, Differs, Located, MoveValues, Moved, MultiPut, StoreState};
@@ -358,7 +359,7 @@ impl<K: Name, V: Value> Store<K, V> {
             all.push((key, value.as_ref().map(encode).transpose()?));
         }
         let put = MultiPut { expected, puts: all };
-        let bytes = encoded_bytes_of(&put).map_err(|error| invalid("put", &error))?;
+        let bytes = encoded_bytes(&put).map_err(|error| invalid("put", &error))?;
         let limit = self.runtime.client().entry_max_bytes().saturating_sub(limits::PUT_ROOM_BYTES);
         if bytes > limit {
             return Err(ObjectError::PutTooLarge { object: self.name.to_string(), bytes, limit });
