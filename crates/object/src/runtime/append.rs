@@ -175,7 +175,7 @@ impl Inner {
             }
             match tried {
                 Tried::Stands(pos) => break Ok(pos),
-                Tried::Conflict(key, pos) => break Err(self.aborted(key, pos, tx.as_deref()).await.into()),
+                Tried::Conflict(key, pos) => break Err(self.aborted(key, pos, tx.as_deref()).into()),
                 Tried::TooOld(low_water) => {
                     moves += 1;
                     if moves > MOVES_MAX {
@@ -254,12 +254,18 @@ impl Inner {
         Ok(Record::decode(&entry.data).is_ok_and(|record| record.id == id))
     }
 
-    /// What a transaction aborts for: the key by its name, and the other transaction if it can be read.
-    async fn aborted(&self, key: ConflictKey, pos: LogPos, tx: Option<&Transaction>) -> Aborted {
-        let entry = self.client.read(pos).await.ok();
-        let by = entry.and_then(|entry| Record::decode(&entry.data).ok()).map(|record| record.id);
+    /// What a transaction aborts for, with the key by its name.
+    fn aborted(&self, key: ConflictKey, pos: LogPos, tx: Option<&Transaction>) -> Aborted {
         let name = tx.map_or_else(Key::all, |tx| tx.name_of(key));
-        Aborted { object: self.name_of(key.stream), key: name, pos, by }
+        Aborted { object: self.name_of(key.stream), key: name, pos, by: None }
+    }
+
+    /// The same error, which somebody is told of, with the other transaction if that can be read.
+    pub(super) async fn named(&self, error: ObjectError) -> ObjectError {
+        let ObjectError::Aborted(aborted @ Aborted { by: None, .. }) = error else { return error };
+        let entry = self.client.read(aborted.pos).await.ok();
+        let by = entry.and_then(|entry| Record::decode(&entry.data).ok()).map(|record| record.id);
+        Aborted { by, ..aborted }.into()
     }
 
     /// The snapshot to go on at where the sequencer does not remember far enough back: the newest there is. Its low-water mark would be

@@ -35,6 +35,8 @@ pub(super) type Later<'l, T> = Pin<Box<dyn Future<Output = T> + 'l>>;
 /// What the runtime does with an object whatever it is.
 pub(super) trait AnySlot {
     fn name(&self) -> &str;
+    /// Up to where its view reflects everything.
+    fn reflects(&self) -> LogPos;
     /// What a call depends on and changes.
     fn keys_of(&self, call: &Call) -> Result<Keys, CallError>;
     /// A record of this program stands at `pos`, and the one granted before it in the stream at `previous`.
@@ -394,6 +396,10 @@ impl<O: Object> Slot<O> {
 impl<O: Object> AnySlot for Slot<O> {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn reflects(&self) -> LogPos {
+        self.upto()
     }
 
     fn keys_of(&self, call: &Call) -> Result<Keys, CallError> {

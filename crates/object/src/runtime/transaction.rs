@@ -119,18 +119,18 @@ impl Runtime {
                 Begin::At(snapshot) => self.begin_at(&options, Some(snapshot)),
             };
             let value = body(&tx).await?;
-            match tx.commit().await {
+            match tx.commit_unnamed().await {
                 Ok(committed) => return Ok((value, committed)),
-                Err(ObjectError::Aborted(_)) if runs_left > 0 => {
-                    // What was in the way may not be in the view yet.
-                    if options.begin == Begin::Local {
-                        options.begin = Begin::Newest;
-                    }
+                Err(ObjectError::Aborted(aborted)) if runs_left > 0 => {
                     let jitter = self.inner.env.random_u64() % (wait.as_micros() as u64);
                     self.inner.env.sleep(wait / 2 + Duration::from_micros(jitter)).await;
                     wait = (2 * wait).min(BACK_OFF_MAX);
+                    // What was in the way may not be in the views yet.
+                    if options.begin == Begin::Local && !tx.reflects(aborted.pos) {
+                        options.begin = Begin::Newest;
+                    }
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Box::pin(self.inner.named(error)).await.into()),
             }
         }
         Err(ObjectError::Ended.into())
@@ -151,6 +151,14 @@ impl Tx {
     ///
     /// Errors: `Aborted` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not.
     pub async fn commit(&self) -> Result<Committed, ObjectError> {
+        match self.commit_unnamed().await {
+            Ok(committed) => Ok(committed),
+            Err(error) => Err(Box::pin(self.inner.runtime.named(error)).await),
+        }
+    }
+
+    /// The same; if it aborts it is not said for which other transaction, which is read from the log.
+    async fn commit_unnamed(&self) -> Result<Committed, ObjectError> {
         let snapshot = self.snapshot();
         let State::Running { mut tx, .. } = self.inner.state.replace(State::Ended) else {
             return Err(ObjectError::Ended);
@@ -163,6 +171,11 @@ impl Tx {
         let placed = self.inner.runtime.append(&plan).await;
         let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
         Ok(Committed { snapshot, record: Some((plan.record.id, pos)) })
+    }
+
+    /// Whether the views of all objects that it has touched reflect the record at `pos`, if it is one of theirs.
+    fn reflects(&self, pos: LogPos) -> bool {
+        self.inner.slots.borrow().iter().all(|(_, slot)| slot.reflects() > pos)
     }
 
     /// Aborts it.

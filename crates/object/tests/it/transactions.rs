@@ -1,7 +1,10 @@
 //! Transactions over several objects and programs.
 
+use std::cell::Cell;
+
 use ithaca_env::task::gather;
-use ithaca_object::collections::{Counter, List, Map};
+use ithaca_log::pos::LogPos;
+use ithaca_object::collections::{Counter, List, Map, Put};
 use ithaca_object::{Begin, Isolation, ObjectError, Tx, TxOptions};
 
 use crate::worlds::{World, run, run_with};
@@ -155,6 +158,30 @@ fn increments_of_many_programs_are_all_there() {
         }
         let accounts = Accounts::open(&programs[0], "accounts").expect("opened");
         assert_eq!(accounts.get(&"n".into()).await, Ok(Some(160)));
+    });
+}
+
+#[test]
+fn a_transaction_that_is_run_again_begins_in_memory_where_that_reflects_what_was_in_its_way() {
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        accounts.put("a".into(), 1).await.expect("put");
+        let between = Cell::new(None);
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let seen = accounts.within(tx).get(&"a".into()).await?.unwrap_or(0);
+            if between.get().is_none() {
+                let put = Put { key: "a".to_owned(), value: 10 };
+                between.set(accounts.handle().call_placed(put).await?.1);
+                // Whoever asks where the log ends is told of a position above.
+                program.client().append("of no object".into()).await?;
+            }
+            accounts.within(tx).fast_put("a".into(), seen + 1).await.map(|_| ())
+        };
+        let local = TxOptions { begin: Begin::Local, ..TxOptions::default() };
+        let ((), committed) = program.transact(&local, body).await.expect("committed");
+        assert_eq!(committed.snapshot, between.get().map(|pos| LogPos(pos.0 + 1)), "nobody was asked");
+        assert_eq!(accounts.get(&"a".into()).await, Ok(Some(11)));
     });
 }
 
