@@ -242,6 +242,9 @@ pub const STREAM_LOOKED_MAX_COUNT: usize = 1024;
 /// and those of them whose records it has to look at because they are not remembered. Then it answers how far it came.
 pub const STREAM_LEARNED_MAX_COUNT: usize = 32;
 
+/// Entries of a stream that are found, in however many blocks, before they are read, those on the drive all at the same time.
+pub const STREAM_GATHERED_COUNT: u64 = 256;
+
 const _: () = assert!(STREAM_BLOCK_COUNT <= u16::MAX as u64, "a place in a block takes 16 bits");
 const _: () = assert!(STRIPE_ADDRESSES.is_multiple_of(STREAM_BLOCK_COUNT), "no block is of two stripes");
 

@@ -51,6 +51,24 @@ impl Work {
     }
 }
 
+/// What was found and is not in the answer yet. A rare stream has few entries in each of many blocks: those on the drive are read
+/// together, and not those of one block after those of another.
+#[derive(Default)]
+struct Gathered {
+    pieces: Vec<(AddrRange, What)>,
+    /// Entries of the stream among them.
+    own: u64,
+}
+
+impl Gathered {
+    /// Adds what comes next. True, because that never cuts anything off.
+    fn add(&mut self, range: AddrRange, what: What) -> bool {
+        self.own += if what == What::Own { range.count() } else { 0 };
+        self.pieces.push((range, what));
+        true
+    }
+}
+
 impl UnitShell {
     /// Serves a read of a stream.
     pub(in crate::server) fn read_stream(self: &Rc<Self>, route: ReplyRoute, mut read: ReadStream) {
@@ -100,38 +118,34 @@ impl UnitShell {
     /// What the ranges hold of the stream, in order, as far as the limits go.
     async fn find_all(&self, read: &ReadStream) -> Result<Found, Refusal> {
         let mut found = StreamFound::new(read.limit_bytes, read.heads_only);
-        let mut work = Work::default();
-        'ranges: for range in &read.ranges {
-            for (part, holding) in self.parts(*range) {
-                let shows_voided = self.planted.is(PlantedBug::StreamShowsVoided);
-                let is_done = match holding {
-                    Holding::Stored => self.find_stored(part, read, &mut work, &mut found).await?,
-                    Holding::Voided if shows_voided => {
-                        self.find_stored(part, read, &mut work, &mut found).await?
-                    }
-                    Holding::Unwritten if self.planted.is(PlantedBug::StreamLooksPastHoles) => {
-                        found.pass(part);
-                        true
-                    }
-                    other => {
-                        found.push_other(part, other);
-                        true
-                    }
-                };
-                if !is_done || found.is_full() {
-                    break 'ranges;
+        let (mut work, mut gathered) = (Work::default(), Gathered::default());
+        for (part, holding) in read.ranges.iter().flat_map(|range| self.parts(*range)) {
+            let goes_on = match holding {
+                Holding::Stored => self.find_stored(part, read, &mut work, &mut gathered, &mut found).await?,
+                Holding::Voided if self.planted.is(PlantedBug::StreamShowsVoided) => {
+                    self.find_stored(part, read, &mut work, &mut gathered, &mut found).await?
                 }
+                Holding::Unwritten if !self.planted.is(PlantedBug::StreamLooksPastHoles) => {
+                    gathered.add(part, What::Unwritten)
+                }
+                Holding::Voided | Holding::Unwritten => gathered.add(part, What::Passed),
+                Holding::Trimmed => gathered.add(part, What::Trimmed),
+            };
+            if !goes_on {
+                break;
             }
         }
+        self.push_pieces(&gathered.pieces, &mut found).await?;
         Ok(found.finish())
     }
 
-    /// Adds what stored addresses hold. False if a limit cut it off.
+    /// Gathers what stored addresses hold, and adds what is gathered when it is much. False if a limit cut it off.
     async fn find_stored(
         &self,
         part: AddrRange,
         read: &ReadStream,
         work: &mut Work,
+        gathered: &mut Gathered,
         found: &mut StreamFound,
     ) -> Result<bool, Refusal> {
         let mut next = part.start;
@@ -141,8 +155,12 @@ impl UnitShell {
             if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
                 return Ok(false);
             }
-            let pieces = self.pieces(&block, addrs, read.wanted).await?;
-            if !self.push_pieces(&pieces, found).await? {
+            for (range, what) in self.pieces(&block, addrs, read.wanted).await? {
+                gathered.add(range, what);
+            }
+            if gathered.own >= limits::STREAM_GATHERED_COUNT
+                && !self.push_pieces(&std::mem::take(gathered).pieces, found).await?
+            {
                 return Ok(false);
             }
             next = addrs.end;
