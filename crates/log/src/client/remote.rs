@@ -25,35 +25,44 @@ impl Client {
     /// Asks a node of the cluster about the object of a stream, and gives its answer as it is. Any node may be asked: it is the same one for
     /// all who ask about this stream, as long as it answers and the cluster has the same nodes, so that it has the object in memory.
     ///
+    /// A node whose answer is not what `is_final` takes is passed over; its answer is given if no other node has one.
+    ///
     /// Asking changes nothing. Panics if the question is longer than [`limits::VIEW_QUESTION_MAX_BYTES`]. Errors: the last node's, when
     /// none has answered by the call's deadline; `NoViews` if no node keeps any.
-    pub async fn ask_view(&self, stream: StreamId, question: Bytes) -> Result<Bytes, ClientError> {
+    pub async fn ask_view(
+        &self,
+        stream: StreamId,
+        question: Bytes,
+        is_final: impl Fn(&Bytes) -> bool,
+    ) -> Result<Bytes, ClientError> {
         assert!(question.len() <= limits::VIEW_QUESTION_MAX_BYTES, "a question of {} bytes", question.len());
         let deadline = self.inner.deadline();
-        let ask =
-            async |inner: &Rc<Inner>, view: &View| inner.ask_nodes(view, stream, &question, deadline).await;
+        let ask = async |inner: &Rc<Inner>, view: &View| {
+            inner.ask_nodes(view, stream, &question, (&is_final, deadline)).await
+        };
         self.inner.retrying(Phase::View, deadline, ask).await
     }
 }
 
 impl Inner {
-    /// Asks one node after the other until one answers, or the time is over.
+    /// Asks one node after the other until one gives an answer that is final, or the time is over.
     async fn ask_nodes(
         self: &Rc<Self>,
         view: &View,
         stream: StreamId,
         question: &Bytes,
-        deadline: Time,
+        (is_final, deadline): (&impl Fn(&Bytes) -> bool, Time),
     ) -> Result<Bytes, ClientError> {
-        let mut failed = None;
+        let (mut passed, mut failed) = (None, None);
         for node in in_turn(view, stream) {
             match self.ask_node(view, node, stream, question, deadline).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) if is_final(&answer) => return Ok(answer),
+                Ok(answer) => passed = Some(answer),
                 Err(ClientError::Node { error: CallError::Refused(NO_VIEWS), .. }) => {}
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.unwrap_or(ClientError::NoViews))
+        passed.ok_or_else(|| failed.unwrap_or(ClientError::NoViews))
     }
 
     async fn ask_node(

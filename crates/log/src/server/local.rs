@@ -321,7 +321,12 @@ impl LocalCluster {
 
     /// Has all nodes answer questions about objects by this host, from now on.
     pub fn host_views(&self, host: &Rc<dyn ViewHost>) {
-        self.nodes.iter().for_each(|node| node.views.host(Rc::clone(host)));
+        self.host_views_by(|_| Rc::clone(host));
+    }
+
+    /// The same, each node by the host that is made for it; nodes are numbered from 0 on.
+    pub fn host_views_by(&self, mut host: impl FnMut(usize) -> Rc<dyn ViewHost>) {
+        self.nodes.iter().enumerate().for_each(|(nth, node)| node.views.host(host(nth)));
     }
 
     /// What each node says of itself.

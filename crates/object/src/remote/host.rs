@@ -112,8 +112,7 @@ impl ViewHost for Host {
                 Ok((upto, value)) => Answer::Value { upto: upto.0, value: Blob(value.into()) },
                 Err(refused) => Answer::Refused(refused),
             };
-            // An answer is made of text, numbers and bytes, which all have a MessagePack.
-            rmp_serde::to_vec_named(&answer).unwrap_or_default().into()
+            answer.to_bytes()
         })
     }
 }

@@ -16,6 +16,7 @@
 pub mod any;
 mod host;
 
+use bytes::Bytes;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -61,6 +62,14 @@ pub enum Answer {
     },
     /// There is none.
     Refused(Refused),
+}
+
+impl Answer {
+    /// The answer as it is sent.
+    pub fn to_bytes(&self) -> Bytes {
+        // It is made of text, numbers and bytes, which all have a MessagePack.
+        rmp_serde::to_vec_named(self).unwrap_or_default().into()
+    }
 }
 
 /// Why a node gives no answer.

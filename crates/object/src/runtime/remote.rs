@@ -1,5 +1,8 @@
 //! Handles of objects whose state a node has: the same reads and calls, asked there.
 
+use std::cell::RefCell;
+
+use bytes::Bytes;
 use ithaca_log::client::ClientError;
 use ithaca_log::limits::VIEW_QUESTION_MAX_BYTES;
 use ithaca_log::pos::LogPos;
@@ -152,10 +155,22 @@ impl<O: Object> Handle<O> {
             let (bytes, limit) = (encoded.len() as u64, VIEW_QUESTION_MAX_BYTES as u64);
             return Err(ObjectError::Remote { object: name(), refused: Refused::TooLarge { bytes, limit } });
         }
-        let answer = self.slot.runtime.client.ask_view(self.stream(), encoded.into()).await?;
-        match self.decoded(rmp_serde::from_slice(&answer).ok())? {
+        let answer = RefCell::default();
+        let is_final = |bytes: &Bytes| {
+            let told = rmp_serde::from_slice(bytes).ok();
+            // Another node may do better than one that does not reach the log.
+            let is_final = !matches!(told, Some(Answer::Refused(Refused::Unavailable { .. })));
+            answer.replace(told);
+            is_final
+        };
+        self.slot.runtime.client.ask_view(self.stream(), encoded.into(), is_final).await?;
+        match self.decoded(answer.take())? {
             Answer::Refused(refused) => Err(refused.into_error(name(), of.at.unwrap_or_default())),
             Answer::Value { upto, value } if at.map_or(upto >= least, |at| upto == at) => {
+                // A view reflects what is decided, and nothing else.
+                upto.checked_sub(1)
+                    .into_iter()
+                    .for_each(|last| self.slot.runtime.decided.stands(LogPos(last)));
                 Ok((value, LogPos(upto)))
             }
             // Whoever answers early would have us show what is not so.

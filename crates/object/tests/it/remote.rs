@@ -181,6 +181,28 @@ fn views_that_nobody_asks_for_make_room_for_others() {
 }
 
 #[test]
+fn a_node_that_does_not_reach_the_log_is_passed_over() {
+    run(async |world| {
+        let program = world.program().await;
+        let maps: Vec<Numbers> =
+            (0..8).map(|nth| Numbers::open_remote(&program, &format!("m{nth}")).expect("opened")).collect();
+        for away in 0..2 {
+            world.host_each(|nth| nth == away);
+            for map in &maps {
+                map.fast_put("a".into(), away as u64).await.expect("put");
+                assert_eq!(map.get(&"a".into()).await, Ok(Some(away as u64)));
+            }
+        }
+        world.host_each(|_| true);
+        let nobody = maps[0].get(&"a".into()).await;
+        assert!(
+            matches!(nobody, Err(ObjectError::Remote { refused: Refused::Unavailable { .. }, .. })),
+            "{nobody:?}"
+        );
+    });
+}
+
+#[test]
 fn a_node_says_what_it_cannot_do() {
     run(async |world| {
         let program = world.program().await;
@@ -194,7 +216,7 @@ fn a_node_says_what_it_cannot_do() {
             let read = Some(Asked { method: method.to_owned(), arguments: Default::default() });
             let question = Question { object: object.to_owned(), least: 0, at, calls, read };
             let question = rmp_serde::to_vec_named(&question).expect("it encodes");
-            let answer = program.client().ask_view(StreamId::of_name("m"), question.into()).await;
+            let answer = program.client().ask_view(StreamId::of_name("m"), question.into(), |_| true).await;
             match rmp_serde::from_slice(&answer.expect("an answer")).expect("it is one") {
                 Answer::Refused(refused) => refused.to_string(),
                 answer => format!("{answer:?}"),
@@ -209,7 +231,8 @@ fn a_node_says_what_it_cannot_do() {
         // Whoever takes a map for a list does not spoil it for others.
         assert!(ask("list", "len", Some(1 << 40), vec![]).await.contains("the log ends"));
         assert_eq!(map.get(&"a".into()).await, Ok(Some(1)));
-        let nonsense = program.client().ask_view(StreamId::of_name("m"), vec![0xc1; 9].into()).await;
+        let nonsense = vec![0xc1; 9].into();
+        let nonsense = program.client().ask_view(StreamId::of_name("m"), nonsense, |_| true).await;
         let answer = rmp_serde::from_slice(&nonsense.expect("an answer")).expect("it is one");
         assert!(matches!(answer, Answer::Refused(Refused::Malformed { .. })), "{answer:?}");
         let map = Map::<u32, String>::open_remote(&program, "huge").expect("opened");

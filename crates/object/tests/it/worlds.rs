@@ -2,12 +2,24 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use ithaca_env::{Env, real};
 use ithaca_log::client::{Client, ClientOptions};
-use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
-use ithaca_object::remote::{Host, HostOptions};
+use ithaca_log::pos::StreamId;
+use ithaca_log::server::{Answering, LocalCluster, LocalOptions, ViewHost};
+use ithaca_object::remote::{Answer, Host, HostOptions, Refused};
 use ithaca_object::{Runtime, RuntimeOptions};
 use tempfile::TempDir;
+
+/// A host that does not reach the log.
+struct Away;
+
+impl ViewHost for Away {
+    fn ask(&self, _: StreamId, _: Bytes) -> Answering {
+        let refused = Refused::Unavailable { why: "it is away".to_owned() };
+        Box::pin(async { Answer::Refused(refused).to_bytes() })
+    }
+}
 
 /// A cluster that serves.
 pub struct World {
@@ -50,6 +62,18 @@ impl World {
         let host = Rc::new(Host::new(&self.env, options));
         self.cluster.host_views(&(Rc::clone(&host) as Rc<dyn ViewHost>));
         host
+    }
+
+    /// Has each node keep views by itself, but for those that are away: they answer that they do not reach the log.
+    pub fn host_each(&self, is_away: impl Fn(usize) -> bool) {
+        self.cluster.host_views_by(|nth| match is_away(nth) {
+            true => Rc::new(Away),
+            false => {
+                let client =
+                    ClientOptions { endpoints: vec![self.cluster.addrs()[0]], ..ClientOptions::default() };
+                Rc::new(Host::new(&self.env, HostOptions { client, ..HostOptions::default() }))
+            }
+        });
     }
 
     /// A program of its own: a client, and no object open.
