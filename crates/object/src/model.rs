@@ -489,14 +489,15 @@ fn histories_are_strictly_serializable_opaque_and_applied_once() {
 
 #[test]
 fn every_planted_fault_is_found() {
-    // Those of what is forgotten and of remote views are found by the catalog's model, by tests and by `cargo lab sim objects`.
+    // Those of what is forgotten, of remote views and of composed maps are found by the catalog's model, by tests and by `cargo lab sim objects`.
     let elsewhere = |bug: &PlantedBug| {
         use PlantedBug::{
             ForgetBeforeComplete, ForgetIgnoresPins, ForgetIgnoresValues, GapNotSeen, LateCheckpointTaken,
-            RemoteAnswersEarly,
+            OtherStateAssumed, RemoteAnswersEarly,
         };
         let of_forgetting = matches!(bug, ForgetBeforeComplete | ForgetIgnoresPins | ForgetIgnoresValues);
-        of_forgetting || matches!(bug, GapNotSeen | LateCheckpointTaken | RemoteAnswersEarly)
+        let of_reading = matches!(bug, GapNotSeen | OtherStateAssumed | RemoteAnswersEarly);
+        of_forgetting || of_reading || *bug == LateCheckpointTaken
     };
     for &bug in PlantedBug::ALL.iter().filter(|bug| !elsewhere(bug)) {
         let found = (1..=600).find_map(|seed| World::new(seed, Planted::bug(bug)).run().err());

@@ -34,4 +34,6 @@ ithaca_env::planted_bugs! {
     GapNotSeen,
     /// A node answers as if its view reflected what it was asked for, before it does.
     RemoteAnswersEarly,
+    /// A key of a composed map is looked for where the map had it when it was read last.
+    OtherStateAssumed,
 }

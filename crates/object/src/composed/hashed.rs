@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ithaca_log::pos::{LogPos, StreamId};
 
-use super::shape::{SetShape, Shape};
+use super::shape::{Now, SetShape, Shape};
 use super::{Composed, Moment};
-use crate::collections::{MapState, Name, Put, Remove, Value};
+use crate::collections::{All, Get, Len, MapState, Name, Put, Remove, Value};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
@@ -16,6 +16,8 @@ use crate::{Handle, Runtime, Tx};
 
 /// Buckets that a map begins with if nobody says otherwise.
 const BUCKETS: u64 = 16;
+/// How often a key is looked for without a transaction, if the map gets another shape each time.
+const LOOKS_MAX: u32 = 4;
 /// How often whoever only writes looks how large a bucket is.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -26,14 +28,21 @@ pub struct HashedMap<K: Name, V: Value> {
     shape: Handle<Shape>,
     buckets: Composed<MapState<K, V>>,
     first: u64,
-    /// Keys of a bucket from which on a split is tried.
-    split_at: Rc<Cell<usize>>,
+    /// Keys of a bucket from which on a split is tried: as a rule, and now.
+    splits: Rc<Splits>,
+    /// The shape that was seen last, and the position below which that reflects everything.
+    seen: Rc<Cell<Option<(Shape, LogPos)>>>,
+}
+
+struct Splits {
+    at: usize,
+    now: Cell<usize>,
 }
 
 impl<K: Name, V: Value> Clone for HashedMap<K, V> {
     fn clone(&self) -> Self {
-        let (shape, buckets) = (self.shape.clone(), self.buckets.clone());
-        Self { shape, buckets, first: self.first, split_at: Rc::clone(&self.split_at) }
+        let (shape, buckets, first) = (self.shape.clone(), self.buckets.clone(), self.first);
+        Self { shape, buckets, first, splits: Rc::clone(&self.splits), seen: Rc::clone(&self.seen) }
     }
 }
 
@@ -45,10 +54,26 @@ impl<K: Name, V: Value> HashedMap<K, V> {
 
     /// The same; if it is new it begins with so many buckets, at least one. How many it has later is its own affair.
     pub fn open_with(runtime: &Runtime, name: &str, buckets: u64) -> Result<Self, ObjectError> {
-        let shape = runtime.open(name)?;
-        let split_at = Rc::new(Cell::new(limits::BUCKET_SPLIT_COUNT));
         let first = buckets.clamp(1, limits::BUCKETS_MAX_COUNT);
-        Ok(Self { shape, buckets: Composed::new(runtime, name), first, split_at })
+        Ok(Self { first, ..Self::of(runtime.open(name)?, Composed::new(runtime, name)) })
+    }
+
+    /// The same with its state at nodes of the cluster, each bucket at one of its own, which answer all reads: for programs that read little
+    /// of it. What they put splits no bucket. (docs/protocol/composed.md)
+    pub fn open_remote(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
+        Ok(Self::of(runtime.open_remote(name)?, Composed::remote(runtime, name)))
+    }
+
+    fn of(shape: Handle<Shape>, buckets: Composed<MapState<K, V>>) -> Self {
+        let at = limits::BUCKET_SPLIT_COUNT;
+        let splits = Rc::new(Splits { at, now: Cell::new(at) });
+        Self { shape, buckets, first: BUCKETS, splits, seen: Rc::default() }
+    }
+
+    /// The same map; what this program puts makes it split a bucket when one has more than so many keys. Small buckets are opened sooner,
+    /// and there are more of them.
+    pub fn splitting_at(self, keys: usize) -> Self {
+        Self { splits: Rc::new(Splits { at: keys, now: Cell::new(keys) }), ..self }
     }
 
     /// The same map in a transaction.
@@ -61,15 +86,42 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         Self { buckets: self.buckets.when(Moment::At(snapshot)), ..self.clone() }
     }
 
-    /// The value of `key`.
+    /// The value of `key`. Outside of a transaction it is linearizable, and takes one question to the sequencer if nobody has changed the
+    /// bucket since it was read here.
     pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
-        self.buckets
-            .read(async |moment| {
-                let Some((_, bucket)) = self.bucket(moment, key).await? else { return Ok(None) };
-                let value = |map: &MapState<K, V>| map.entries().get(key).map(|placed| placed.value.clone());
-                bucket.read(|| vec![Key::of(key)], value).await
-            })
-            .await
+        let newest = match &self.buckets.moment {
+            Some(_) => None,
+            None => self.get_newest(key).await?,
+        };
+        match newest {
+            Some(value) => Ok(value),
+            None => self.buckets.read(async |moment| self.get_of(moment, key).await).await,
+        }
+    }
+
+    /// The value of `key` as of now; `None` if the map gets another shape all the time. It is looked for by the shape that was seen last. If
+    /// that is the shape still when the bucket is read, the value is the map's.
+    async fn get_newest(&self, key: &K) -> Result<Option<Option<V>>, ObjectError> {
+        for _ in 0..LOOKS_MAX {
+            let (shape, upto) = match self.seen.get() {
+                Some(seen) => seen,
+                None => self.shape.look_placed(Now {}).await?,
+            };
+            // A map without a shape has no buckets; whichever is asked is empty.
+            let bucket = self.child(&Shape { buckets: shape.buckets.max(1), ..shape }, key)?;
+            let found = self.shape.look_beside(upto, &bucket, Get { key: key.clone() }).await?;
+            // Others find the map by it, or look for another one.
+            self.seen.set(found.is_some().then_some((shape, upto)));
+            if let Some(placed) = found {
+                return Ok(Some(placed.map(|placed| placed.value)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn get_of(&self, moment: &Moment, key: &K) -> Result<Option<V>, ObjectError> {
+        let Some((_, bucket)) = self.bucket(moment, key).await? else { return Ok(None) };
+        Ok(bucket.look(Get { key: key.clone() }).await?.map(|placed| placed.value))
     }
 
     /// Gives `key` a value and returns the one that it had.
@@ -94,6 +146,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         let shape = self.buckets.change(change).await?;
         // Whoever only writes does not read the bucket, but for this, now and then.
         if self.buckets.moment.is_none()
+            && !self.shape.is_remote()
             && let Ok(bucket) = self.child(&shape, &key)
         {
             bucket.stale(LOOK_EVERY).read(Vec::new, |_| ()).await.ok();
@@ -125,7 +178,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     pub async fn len(&self) -> Result<usize, ObjectError> {
         let count = async |moment: &Moment| {
             let names = self.shape(moment).await?.names();
-            let counts = self.buckets.look_at(moment, &names, |map| map.entries().len()).await?;
+            let counts = self.buckets.look_at(moment, &names, Len {}).await?;
             Ok(counts.into_iter().sum())
         };
         self.buckets.read(count).await
@@ -140,7 +193,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     pub async fn entries(&self) -> Result<Vec<(K, V)>, ObjectError> {
         let all = async |moment: &Moment| {
             let names = self.shape(moment).await?.names();
-            Ok(self.buckets.look_at(moment, &names, owned).await?.concat())
+            Ok(self.buckets.look_at(moment, &names, All {}).await?.concat())
         };
         let mut entries = self.buckets.read(all).await?;
         entries.sort_by(|one, other| one.0.cmp(&other.0));
@@ -153,7 +206,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     }
 
     async fn shape(&self, moment: &Moment) -> Result<Shape, ObjectError> {
-        moment.of(&self.shape).read(|| vec![Key::all()], |shape| *shape).await
+        moment.of(&self.shape).look(Now {}).await
     }
 
     /// The bucket of a key; `None` if there is none yet.
@@ -200,13 +253,13 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         }
         let Ok(bucket) = self.child(shape, key) else { return };
         let Ok(len) = bucket.in_memory(|map| map.entries().len()) else { return };
-        if len <= self.split_at.get() {
+        if len <= self.splits.now.get() {
             return;
         }
         match self.split(shape.buckets).await {
             // What does not fit into a record now will not soon.
-            Err(ObjectError::Full(_)) => self.split_at.set(self.split_at.get().saturating_mul(2)),
-            _ => self.split_at.set(limits::BUCKET_SPLIT_COUNT),
+            Err(ObjectError::Full(_)) => self.splits.now.set(self.splits.now.get().saturating_mul(2)),
+            _ => self.splits.now.set(self.splits.at),
         }
     }
 
@@ -220,7 +273,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
             let (grown, split) = shape.grown();
             let source = moment.of(&self.buckets.child(&shape.name_of(split))?);
             let target = moment.of(&self.buckets.child(&shape.name_of(shape.buckets))?);
-            for (key, value) in source.read(|| vec![Key::all()], owned).await? {
+            for (key, value) in source.look(All {}).await? {
                 if grown.bucket_of(&Key::of(&key)) != split {
                     source.send(Remove { key: key.clone() }).await?;
                     target.send(Put { key, value }).await?;
@@ -230,8 +283,4 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         };
         self.buckets.change(change).await
     }
-}
-
-fn owned<K: Name, V: Value>(map: &MapState<K, V>) -> Vec<(K, V)> {
-    map.entries().iter().map(|(key, placed)| (key.clone(), placed.value.clone())).collect()
 }

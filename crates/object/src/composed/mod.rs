@@ -27,10 +27,11 @@ use ithaca_env::task::gather;
 use ithaca_log::pos::{LogPos, StreamId};
 
 pub use hashed::HashedMap;
+pub(crate) use shape::Shape;
 pub use tree::TreeMap;
 
+use crate::access::Accessor;
 use crate::error::ObjectError;
-use crate::key::Key;
 use crate::limits;
 use crate::object::Object;
 use crate::{Handle, Runtime, Tx, TxOptions};
@@ -60,12 +61,15 @@ struct Composed<O: Object> {
     name: String,
     children: Rc<Children<O>>,
     moment: Option<Moment>,
+    /// Whether the children's states are at nodes.
+    is_remote: bool,
 }
 
 impl<O: Object> Clone for Composed<O> {
     fn clone(&self) -> Self {
         let (runtime, name) = (self.runtime.clone(), self.name.clone());
-        Self { runtime, name, children: Rc::clone(&self.children), moment: self.moment.clone() }
+        let (children, moment) = (Rc::clone(&self.children), self.moment.clone());
+        Self { runtime, name, children, moment, is_remote: self.is_remote }
     }
 }
 
@@ -77,8 +81,13 @@ struct Children<O: Object> {
 
 impl<O: Object> Composed<O> {
     fn new(runtime: &Runtime, name: &str) -> Self {
-        let children = Children { open: RefCell::default(), order: RefCell::default() };
-        Self { runtime: runtime.clone(), name: name.to_owned(), children: Rc::new(children), moment: None }
+        let children = Rc::new(Children { open: RefCell::default(), order: RefCell::default() });
+        Self { runtime: runtime.clone(), name: name.to_owned(), children, moment: None, is_remote: false }
+    }
+
+    /// One whose children's states are at nodes.
+    fn remote(runtime: &Runtime, name: &str) -> Self {
+        Self { is_remote: true, ..Self::new(runtime, name) }
     }
 
     fn when(&self, moment: Moment) -> Self {
@@ -92,7 +101,11 @@ impl<O: Object> Composed<O> {
         if let Some(open) = self.children.open.borrow().get(&stream) {
             return Ok(open.clone());
         }
-        let handle = self.runtime.open_stream::<O>(stream, &format!("{}: {child}", self.name))?;
+        let name = format!("{}: {child}", self.name);
+        let handle = match self.is_remote {
+            true => self.runtime.open_remote_stream(stream, &name)?,
+            false => self.runtime.open_stream(stream, &name)?,
+        };
         let (mut open, mut order) = (self.children.open.borrow_mut(), self.children.order.borrow_mut());
         open.insert(stream, handle.clone());
         order.push_back(stream);
@@ -104,19 +117,16 @@ impl<O: Object> Composed<O> {
         Ok(handle)
     }
 
-    /// Looks at children of these names as a whole, at many of them at the same time.
-    async fn look_at<T>(
+    /// Looks at children of these names by an accessor, at many of them at the same time.
+    async fn look_at<A: Accessor<O> + Copy>(
         &self,
         moment: &Moment,
         names: &[String],
-        look: impl Fn(&O) -> T,
-    ) -> Result<Vec<T>, ObjectError> {
+        accessor: A,
+    ) -> Result<Vec<A::Output>, ObjectError> {
         let mut seen = Vec::new();
         for some in names.chunks(limits::CHILDREN_AT_ONCE) {
-            let reads = some.iter().map(async |name| {
-                let child = moment.of(&self.child(name)?);
-                child.read(|| vec![Key::all()], &look).await
-            });
+            let reads = some.iter().map(async |name| moment.of(&self.child(name)?).look(accessor).await);
             for read in gather(reads.collect(), Result::is_err).await.into_iter().flatten() {
                 seen.push(read?);
             }

@@ -4,12 +4,13 @@ use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
 use super::permutation::permuted;
-use crate::key::{Key, Keys};
+use crate::access::{Access, Accessor};
+use crate::key::{Key, Keys, Parts};
 use crate::object::{Method, Mutator, Object};
 
 /// The state. Without buckets the map has never been changed, and is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     /// What the permutation of keys depends on.
     pub(super) seed: u64,
     /// How often the map was cleared: each time its buckets are new ones.
@@ -50,6 +51,7 @@ impl Shape {
 impl Object for Shape {
     const TYPE: &'static str = "shape of a hashed map";
     const METHODS: &'static [Method<Self>] = &[Method::of::<SetShape>()];
+    const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Now>()];
     type Undo = Self;
 
     fn exchange(&mut self, undo: &mut Self) {
@@ -74,6 +76,23 @@ impl Mutator<Shape> for SetShape {
 
     fn apply(self, shape: &mut Shape, _: LogPos, undo: &mut Vec<Shape>) {
         undo.push(std::mem::replace(shape, self.shape));
+    }
+}
+
+/// The shape as it is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Now {}
+
+impl Accessor<Shape> for Now {
+    const NAME: &'static str = "now";
+    type Output = Shape;
+
+    fn keys(&self) -> Parts {
+        Key::all().into()
+    }
+
+    fn read(&self, shape: &Shape) -> Shape {
+        *shape
     }
 }
 

@@ -166,6 +166,7 @@ mod tests {
     use ithaca_env::real::golden;
 
     use super::*;
+    use crate::composed::Shape;
 
     #[test]
     fn questions_and_answers_have_golden_bytes() {
@@ -193,6 +194,7 @@ mod tests {
             line("what_a_call_gave", rmp_serde::to_vec_named(&result)),
             line("value", rmp_serde::to_vec_named(&value)),
             line("refused", rmp_serde::to_vec_named(&refused)),
+            line("shape_of_a_map_that_nobody_changed", rmp_serde::to_vec_named(&Shape::default())),
         ]
         .concat();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/questions.txt");

@@ -23,6 +23,7 @@ mod slot;
 mod tails;
 mod together;
 mod transaction;
+mod unchanged;
 mod watch;
 
 use std::any::TypeId;
@@ -130,7 +131,16 @@ impl Runtime {
     /// The object of this name, with its state at a node of the cluster: nothing of it is kept here, and reads and results are asked for
     /// there. Built-in objects only. Errors: `OtherType` if it is open as another type of object.
     pub fn open_remote<O: Object>(&self, name: &str) -> Result<Handle<O>, ObjectError> {
-        Ok(Handle::new(self.slot_of(StreamId::of_name(name), name)?, true))
+        self.open_remote_stream(StreamId::of_name(name), name)
+    }
+
+    /// The object of a stream, with its state at a node; `name` is for messages only.
+    pub fn open_remote_stream<O: Object>(
+        &self,
+        stream: StreamId,
+        name: &str,
+    ) -> Result<Handle<O>, ObjectError> {
+        Ok(Handle::new(self.slot_of(stream, name)?, true))
     }
 
     fn slot_of<O: Object>(&self, stream: StreamId, name: &str) -> Result<Rc<Slot<O>>, ObjectError> {

@@ -6,6 +6,7 @@ use ithaca_env::task::gather;
 use ithaca_log::client::ClientError;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::collections::{Counter, List, Map, MultiMap, Put, Queue, Register, Set, SortedMap, Stack};
+use ithaca_object::composed::HashedMap;
 use ithaca_object::remote::{Answer, Asked, Question, Refused};
 use ithaca_object::{Begin, ObjectError, Tx, TxOptions};
 
@@ -177,6 +178,52 @@ fn views_that_nobody_asks_for_make_room_for_others() {
             assert_eq!(map.put(1, "x".repeat(100 << 10)).await, Ok(None));
             assert!(host.len() <= 3, "{} views", host.len());
         }
+    });
+}
+
+#[test]
+fn a_hashed_map_is_read_at_nodes_while_it_is_split_and_cleared() {
+    // A reader that trusts the shape that it saw last finds a key gone that was moved, or there that was cleared.
+    run(async |world| {
+        world.host_each(|_| false);
+        let (one, two) = (world.program().await, world.program().await);
+        let here = HashedMap::<u64, String>::open_with(&one, "m", 1).expect("opened").splitting_at(3);
+        let there = HashedMap::<u64, String>::open_remote(&two, "m").expect("opened");
+        assert_eq!((there.get(&1).await, there.len().await), (Ok(None), Ok(0)), "nobody has changed it");
+        let mut model = std::collections::BTreeMap::new();
+        for step in 0..118_u64 {
+            let (key, value) = (step * 7 % 31, step.to_string());
+            match step % 40 {
+                39 => {
+                    here.clear().await.expect("cleared");
+                    model.clear();
+                }
+                13 | 14 => {
+                    assert_eq!(there.put(key, value.clone()).await, Ok(model.insert(key, value)));
+                }
+                15 => assert_eq!(there.remove(key).await, Ok(model.remove(&key))),
+                _ => assert_eq!(here.put(key, value.clone()).await, Ok(model.insert(key, value))),
+            }
+            for key in [key, (step * 5) % 31] {
+                assert_eq!(there.get(&key).await, Ok(model.get(&key).cloned()), "step {step}, key {key}");
+                assert_eq!(here.get(&key).await, Ok(model.get(&key).cloned()), "step {step}, key {key}");
+            }
+        }
+        assert!(there.bucket_count().await.expect("read") > 3, "it was split");
+        let all: Vec<(u64, String)> = model.into_iter().collect();
+        assert_eq!((there.len().await, there.entries().await), (Ok(all.len()), Ok(all.clone())));
+        let tail = two.client().check().await.expect("it serves").tail;
+        here.put(99, "later".to_owned()).await.expect("put");
+        assert_eq!(there.at(tail).entries().await, Ok(all));
+        let within = async |tx: &Tx| -> Result<Option<String>, ObjectError> {
+            let map = there.within(tx);
+            map.fast_put(98, "mine".to_owned()).await?;
+            assert_eq!(map.get(&98).await?, Some("mine".to_owned()));
+            map.get(&99).await
+        };
+        let read = two.transact(&TxOptions::default(), within).await.map(|(read, _)| read);
+        assert_eq!(read, Ok(Some("later".to_owned())));
+        assert_eq!(here.get(&98).await, Ok(Some("mine".to_owned())));
     });
 }
 
