@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, Event};
 
 use super::frame::{self, HEADER_BYTES, Kind, TABLE_ENTRY_BYTES, u64_at};
+use super::grpc::{self, Calls, Method};
 use super::pipe::Pipe;
 use crate::measure::{Figure, Histogram};
 
@@ -16,6 +17,10 @@ use crate::measure::{Figure, Histogram};
 pub const PRELOADED: u64 = 16_384;
 /// Bytes of one echo.
 const ECHO_BYTES: usize = 16;
+/// Keys of the map that is read.
+pub const MAP_KEYS: u64 = 10_000;
+/// Bytes of a round trip's request and of its answer: a header and one word, or two.
+const TRIP_BYTES: [usize; 2] = [HEADER_BYTES + 8, HEADER_BYTES + 16];
 
 /// What a client does, `batch` operations a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,18 @@ pub enum Work {
     },
     /// Sends 16 bytes an operation and waits for them to come back.
     Echo,
+    /// Asks for a token by a message of its own, and verifies the answer: a question to a counter, as a read of a map asks one.
+    RoundTrip,
+    /// etcd: the value of `size` bytes of a random key, linearizable.
+    EtcdGet {
+        /// Bytes of a value.
+        size: usize,
+    },
+    /// etcd: gives keys, in their order, values of `size` bytes.
+    EtcdPut {
+        /// Bytes of a value.
+        size: usize,
+    },
     /// Redis: `INCR`.
     RedisIncr,
     /// Redis: `XADD` of `size` bytes to one stream a connection.
@@ -47,6 +64,15 @@ impl Work {
     /// Lines that Redis answers to one operation.
     fn answer_lines(self) -> usize {
         if matches!(self, Self::RedisXadd { .. }) { 2 } else { 1 }
+    }
+
+    /// What etcd is asked to do, and the bytes of the value.
+    fn of_etcd(self) -> Option<(Method, usize)> {
+        match self {
+            Self::EtcdGet { size } => Some((Method::Range, size)),
+            Self::EtcdPut { size } => Some((Method::Put, size)),
+            _ => None,
+        }
     }
 }
 
@@ -79,6 +105,7 @@ impl Run {
 struct Connection {
     pipe: Pipe,
     message: Vec<u8>,
+    calls: Calls,
     sent_at: Instant,
     is_waiting: bool,
 }
@@ -99,9 +126,13 @@ impl Client {
         let loop_fd = epoll::create(CreateFlags::CLOEXEC)?;
         let mut all = Vec::with_capacity(connections);
         for token in 0..connections {
-            let pipe = Pipe::new(TcpStream::connect(addr)?, &loop_fd, token as u64)?;
+            let mut pipe = Pipe::new(TcpStream::connect(addr)?, &loop_fd, token as u64)?;
+            if work.of_etcd().is_some() {
+                *pipe.outbox() = grpc::preface();
+            }
             let message = template(work, batch, token);
-            all.push(Connection { pipe, message, sent_at: Instant::now(), is_waiting: false });
+            let calls = Calls::default();
+            all.push(Connection { pipe, message, calls, sent_at: Instant::now(), is_waiting: false });
         }
         Ok(Self { loop_fd, connections: all, work, batch, next_request: 0, random: 0x1234_5678_9abc_def1 })
     }
@@ -150,12 +181,28 @@ impl Client {
             Work::Append { size } => stamp_entries(message, self.batch, size, self.next_request),
             Work::Read { .. } => {
                 for position in message[HEADER_BYTES..].chunks_exact_mut(8) {
-                    self.random ^= self.random << 13;
-                    self.random ^= self.random >> 7;
-                    self.random ^= self.random << 17;
-                    position.copy_from_slice(&(self.random % PRELOADED).to_le_bytes());
+                    position.copy_from_slice(&(drawn(&mut self.random) % PRELOADED).to_le_bytes());
                 }
                 frame::seal(message, Kind::Read, self.next_request, 0);
+            }
+            Work::RoundTrip => {
+                for (nth, trip) in message.chunks_exact_mut(TRIP_BYTES[0]).enumerate() {
+                    frame::seal(trip, Kind::Token, nth as u64, 0);
+                }
+            }
+            Work::EtcdGet { .. } => {
+                message.clear();
+                for _ in 0..self.batch {
+                    let key = etcd_key(drawn(&mut self.random));
+                    connection.calls.push(message, Method::Range, &key, &[]);
+                }
+            }
+            Work::EtcdPut { size } => {
+                message.clear();
+                for nth in 0..self.batch as u64 {
+                    let key = etcd_key(self.next_request * self.batch as u64 + nth);
+                    connection.calls.push(message, Method::Put, &key, &vec![b'x'; size]);
+                }
             }
             Work::Echo | Work::RedisIncr | Work::RedisXadd { .. } => {}
         }
@@ -175,8 +222,17 @@ impl Client {
         if !connection.is_waiting {
             return Ok(false);
         }
+        if let Some((method, size)) = self.work.of_etcd() {
+            connection.take_calls(&self.loop_fd, token as u64)?;
+            let least = if method == Method::Range { size } else { 0 };
+            let is_done = connection.calls.have_ended(self.batch, least)?;
+            connection.is_waiting = !is_done;
+            return Ok(is_done);
+        }
         let received = connection.pipe.received();
         let (len, is_right) = match self.work {
+            Work::RoundTrip if received.len() < self.batch * TRIP_BYTES[1] => return Ok(false),
+            Work::RoundTrip => (self.batch * TRIP_BYTES[1], are_round_trips(received, self.batch)?),
             Work::Echo if received.len() < connection.message.len() => return Ok(false),
             Work::Echo => (connection.message.len(), true),
             Work::RedisIncr | Work::RedisXadd { .. } => {
@@ -212,6 +268,44 @@ impl Client {
     }
 }
 
+impl Connection {
+    /// Takes what etcd has sent, and answers what is no answer.
+    fn take_calls(&mut self, loop_fd: &OwnedFd, token: u64) -> io::Result<()> {
+        let mut answers = Vec::new();
+        let taken = self.calls.take(self.pipe.received(), &mut answers);
+        self.pipe.consume(taken);
+        self.pipe.outbox().extend_from_slice(&answers);
+        self.pipe.flush(loop_fd, token)
+    }
+}
+
+/// The next random number.
+fn drawn(random: &mut u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random
+}
+
+/// A key's name in etcd.
+fn etcd_key(number: u64) -> [u8; 8] {
+    let mut key = *b"key 0000";
+    let digits = (number % MAP_KEYS).to_le_bytes();
+    key[4..].copy_from_slice(&digits[..4]);
+    key
+}
+
+/// Whether `received` begins with the answers of so many round trips.
+fn are_round_trips(received: &[u8], count: usize) -> io::Result<bool> {
+    for (nth, answer) in received.chunks_exact(TRIP_BYTES[1]).take(count).enumerate() {
+        match frame::parse(answer)? {
+            Some(frame) if frame.request_id == nth as u64 && frame.bytes.len() == TRIP_BYTES[1] => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
 /// The message of a connection, its parts that stay the same.
 fn template(work: Work, batch: usize, connection: usize) -> Vec<u8> {
     match work {
@@ -227,6 +321,12 @@ fn template(work: Work, batch: usize, connection: usize) -> Vec<u8> {
         }
         Work::Read { .. } => vec![0; HEADER_BYTES + batch * 8],
         Work::Echo => vec![7; ECHO_BYTES * batch],
+        Work::RoundTrip => {
+            let mut message = Vec::new();
+            (0..batch).for_each(|_| frame::push_words(&mut message, Kind::Token, 0, &[1]));
+            message
+        }
+        Work::EtcdGet { .. } | Work::EtcdPut { .. } => Vec::new(),
         Work::RedisIncr => b"*2\r\n$4\r\nINCR\r\n$7\r\ncounter\r\n".repeat(batch),
         Work::RedisXadd { size } => {
             let stream = format!("stream{connection:02}");

@@ -22,13 +22,14 @@
 mod client;
 mod drive;
 mod frame;
+mod grpc;
 mod journal;
 mod mix;
 mod pipe;
 mod process;
 mod server;
 
-pub use client::{Client, Work};
+pub use client::{Client, MAP_KEYS, Work};
 pub use drive::{DriveFile, flush_probe_us, random_reads, sequential_writes};
 pub use mix::{Mix, MixFile};
 pub use process::ServerProcess;

@@ -112,8 +112,13 @@ impl Side for Ithaca {
             Operation::Append => "append",
             Operation::Read | Operation::ReadCold => "read",
             Operation::Replay => "replay",
+            Operation::Get => "get",
+            Operation::Snapshot => "snapshot",
         };
-        let figure = self.work(workload, self.bench.inflight, span, cold)?;
+        // With objects it is said what each client has in flight.
+        let is_each = matches!(self.bench.operation, Operation::Get | Operation::Snapshot);
+        let inflight = if is_each { self.bench.batch() } else { self.bench.inflight };
+        let figure = self.work(workload, inflight, span, cold)?;
         self.settle()?;
         Ok(figure)
     }

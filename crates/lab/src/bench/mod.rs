@@ -17,7 +17,9 @@
 mod chain;
 mod cluster;
 mod commands;
+mod etcd;
 mod ithaca;
+mod memory;
 mod open_map;
 mod plan;
 mod redis;

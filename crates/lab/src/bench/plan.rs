@@ -16,6 +16,10 @@ pub enum Operation {
     ReadCold,
     /// An entry of the whole log read in order, from the drive.
     Replay,
+    /// The value of a key of a map, linearizable.
+    Get,
+    /// The value of a key of a map as of a position.
+    Snapshot,
 }
 
 /// One bench.
@@ -50,7 +54,7 @@ pub enum Target {
     Cpu(f64),
 }
 
-use MakeSide::{Bare, Drive, Echo, Ithaca, Redis};
+use MakeSide::{Bare, Drive, Echo, Etcd, Ithaca, Memory, Redis};
 use Target::{AbsoluteRate, Cpu, Median, Rate};
 
 /// Every bench.
@@ -136,6 +140,24 @@ pub const BENCHES: &[Bench] = &[
         sides: &[Ithaca],
         targets: &[AbsoluteRate(1_000_000.0)],
     },
+    Bench {
+        name: "map-get",
+        operation: Operation::Get,
+        size: 128,
+        clients: 16,
+        inflight: 1024,
+        sides: &[Bare, Ithaca, Etcd],
+        targets: &[Rate(&[Bare], 0.7), Rate(&[Etcd], 10.0)],
+    },
+    Bench {
+        name: "map-snapshot",
+        operation: Operation::Snapshot,
+        size: 128,
+        clients: 1,
+        inflight: 1,
+        sides: &[Memory, Ithaca],
+        targets: &[Rate(&[Memory], 0.5)],
+    },
 ];
 
 impl Bench {
@@ -146,7 +168,7 @@ impl Bench {
 
     /// The sides to start: all, or the baselines that need nothing but this program.
     pub fn sides(&self, bare_only: bool) -> impl Iterator<Item = MakeSide> {
-        self.sides.iter().copied().filter(move |side| !bare_only || !matches!(side, Ithaca | Redis))
+        self.sides.iter().copied().filter(move |side| !bare_only || !matches!(side, Ithaca | Redis | Etcd))
     }
 
     /// What the bare client does for it.
@@ -155,6 +177,7 @@ impl Bench {
             Operation::Token => Work::Token,
             Operation::Append => Work::Append { size: self.size },
             Operation::Read | Operation::ReadCold | Operation::Replay => Work::Read { size: self.size },
+            Operation::Get | Operation::Snapshot => Work::RoundTrip,
         }
     }
 
@@ -165,6 +188,10 @@ impl Bench {
                 "every acknowledged entry on stable storage (O_DIRECT and O_DSYNC writes; Redis: appendfsync always)"
             }
             Operation::Token => "none needed: tokens are not stored",
+            Operation::Get => {
+                "linearizable reads: bare's is a question to a counter in a message of its own, answered and verified; etcd's is a Range over gRPC"
+            }
+            Operation::Snapshot => "reads of an old state: nobody is asked",
             Operation::Read | Operation::ReadCold | Operation::Replay => "none needed: reads",
         }
     }

@@ -120,7 +120,7 @@ impl Drop for Server {
 }
 
 /// A port that is free now. Another process may take it before it is used: the server then fails to start, and says so.
-fn free_port() -> io::Result<SocketAddr> {
+pub fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::bare::{Client, DriveFile, ServerProcess, Work, random_reads, sequential_writes};
 use crate::measure::Figure;
 
+use super::etcd::Etcd;
 use super::ithaca::Ithaca;
+use super::memory::Memory;
 use super::plan::{Bench, Operation};
 use super::redis::Redis;
 
@@ -42,6 +44,10 @@ pub enum MakeSide {
     Ithaca,
     /// Redis on the same workload.
     Redis,
+    /// etcd on the same workload.
+    Etcd,
+    /// A map of the standard library, in this process.
+    Memory,
 }
 
 impl MakeSide {
@@ -53,6 +59,8 @@ impl MakeSide {
             Self::Drive => "drive",
             Self::Ithaca => "ithaca",
             Self::Redis => "redis",
+            Self::Etcd => "etcd",
+            Self::Memory => "hashmap",
         }
     }
 
@@ -69,6 +77,8 @@ impl MakeSide {
             Self::Drive => Box::new(Drive { bench, drive, log: Ithaca::log_drive(folder) }),
             Self::Ithaca => Box::new(Ithaca::start(bench, folder)?),
             Self::Redis => Box::new(Redis::start(bench, folder)?),
+            Self::Etcd => Box::new(Etcd::start(bench, folder)?),
+            Self::Memory => Box::new(Memory::new(bench)),
         })
     }
 }
