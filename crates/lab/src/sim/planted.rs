@@ -149,7 +149,7 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 14] {
 /// Every fault that the objects scenario must find. Not among them is what needs transactions inside each other, a write that is in the
 /// log twice, or a crash between two steps of a checkpoint; the models in the objects' own tests find those.
 #[cfg(feature = "planted-bugs")]
-pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 10] {
+pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 11] {
     use ithaca_object::planted::PlantedBug;
     [
         PlantedBug::ReadsNotChecked,
@@ -162,5 +162,6 @@ pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 10] {
         PlantedBug::ForgetIgnoresValues,
         PlantedBug::GapNotSeen,
         PlantedBug::RemoteAnswersEarly,
+        PlantedBug::OtherStateAssumed,
     ]
 }

@@ -1,9 +1,10 @@
 //! The objects scenario: programs with transactions over the same few keys, a node that crashes and begins new epochs under them,
 //! and links that lose what they carry. Programs make checkpoints, forget what lies below them and begin from them again.
 //! So do they with a store, whose values stay in the log. Some of what they read, and of what their calls give, is told by the view that
-//! the node keeps.
+//! the node keeps, each unit by a host of its own, of which one does not reach the log now and then. A hashed map is split under all who read it.
 
 mod pairs;
+mod spread;
 mod truth;
 mod workers;
 
@@ -11,13 +12,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::sim::{Death, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_log::client::{Client, ClientOptions};
-use ithaca_log::server::{LocalCluster, ViewHost};
+use ithaca_log::pos::StreamId;
+use ithaca_log::server::{Answering, LocalCluster, ViewHost};
 use ithaca_object::RuntimeOptions;
 use ithaca_object::planted::Planted;
-use ithaca_object::remote::{Host, HostOptions};
+use ithaca_object::remote::{Answer, Host, HostOptions, Refused};
 
 use super::log::{Ended, HORIZON, PATIENCE, PORT, RESTART, local_options, serve, shape_of_one_node};
 use super::planted::Fault;
@@ -86,7 +89,8 @@ impl World {
             let env = sim.env(sim.process(&format!("client-{number}"), machine(1 + number as u8)));
             let (program, shared) = (env.clone(), Rc::clone(&shared));
             env.spawn(async move {
-                match Worker::new(&program, connect(&program).await, Rc::clone(&shared), planted) {
+                let (client, of_worker) = (connect(&program).await, Rc::clone(&shared));
+                match Worker::new(&program, client, of_worker, planted, u64::from(number)) {
                     Ok(worker) => worker.work().await,
                     Err(error) => *shared.wrong.borrow_mut() = Some(error.to_string()),
                 }
@@ -109,7 +113,7 @@ impl World {
         let env = self.sim.env(self.sim.process("auditor", machine(200)));
         let (program, shared, planted) = (env.clone(), Rc::clone(&self.shared), self.planted);
         let audit = workload::result_of(&env, async move {
-            let worker = Worker::new(&program, connect(&program).await, shared, planted);
+            let worker = Worker::new(&program, connect(&program).await, shared, planted, 0);
             worker.map_err(|error| error.to_string())?.audit().await
         });
         self.run_until(self.sim.now() + PATIENCE, || audit.borrow().is_none()).ok();
@@ -138,6 +142,7 @@ impl World {
         points.see("calls were forgotten", self.shared.forgotten.get() > 0);
         points.see("a node said what it has", self.shared.told.get() > 0);
         points.see("a node did not say what a call gave", self.shared.untold.get() > 0);
+        points.see("a hashed map was split", self.shared.spread.buckets.get() > 1);
         points
     }
 }
@@ -147,7 +152,27 @@ fn host_views(env: &Env, cluster: &LocalCluster, planted: Planted) {
     let objects = RuntimeOptions { planted, checkpoints: workers::CHECKPOINTS, ..RuntimeOptions::default() };
     let views_max = if env.random_u64().is_multiple_of(4) { 1 } else { 8 };
     let options = HostOptions { client: client_options(), objects, views_max, ..HostOptions::default() };
-    cluster.host_views(&(Rc::new(Host::new(env, options)) as Rc<dyn ViewHost>));
+    let moody = (env.random_u64() % 4) as usize;
+    cluster.host_views_by(|nth| {
+        let (host, env) = (Host::new(env, options.clone()), env.clone());
+        if nth == moody { Rc::new(Moody { host, env }) } else { Rc::new(host) }
+    });
+}
+
+/// A host that does not reach the log every now and then.
+struct Moody {
+    host: Host,
+    env: Env,
+}
+
+impl ViewHost for Moody {
+    fn ask(&self, stream: StreamId, question: Bytes) -> Answering {
+        if self.env.random_u64().is_multiple_of(2) {
+            return self.host.ask(stream, question);
+        }
+        let refused = Answer::Refused(Refused::Unavailable { why: "it is in no mood".to_owned() });
+        Box::pin(async move { refused.to_bytes() })
+    }
 }
 
 fn client_options() -> ClientOptions {

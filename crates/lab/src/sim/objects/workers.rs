@@ -17,6 +17,7 @@ use ithaca_object::store::Store;
 use ithaca_object::{Begin, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
 
 use super::pairs;
+use super::spread::{self, Spread};
 use super::truth::{Cell, Deed, Fate, Truth};
 
 /// Objects, and keys of each that are worked on.
@@ -45,8 +46,9 @@ pub struct Shared {
     pub forgets: StdCell<u64>,
     pub forgotten: StdCell<u64>,
     pub wrong: RefCell<Option<String>>,
-    /// What is known of the pairs of keys in the store.
+    /// What is known of the pairs of keys in the store, and of the hashed map.
     pub pairs: pairs::Known,
+    pub spread: spread::Known,
     serial: StdCell<u64>,
 }
 
@@ -78,15 +80,24 @@ pub struct Worker {
     pub maps: Vec<Map<u64, u64>>,
     store: Store<u64, u64>,
     remotes: Vec<Map<u64, u64>>,
+    spread: [Spread; 2],
+    /// Its number among the programs.
+    number: u64,
 }
 
 impl Worker {
-    pub fn new(env: &Env, client: Client, shared: Rc<Shared>, planted: Planted) -> Result<Self, ObjectError> {
+    pub fn new(
+        env: &Env,
+        client: Client,
+        shared: Rc<Shared>,
+        planted: Planted,
+        number: u64,
+    ) -> Result<Self, ObjectError> {
         let options = RuntimeOptions { planted, checkpoints: CHECKPOINTS, ..RuntimeOptions::default() };
         let runtime = Runtime::new(env, client, options.clone());
         let (maps, remotes) = (opened(&runtime)?, opened_remote(&runtime)?);
-        let store = pairs::open(&runtime)?;
-        Ok(Self { env: env.clone(), shared, options, runtime, maps, remotes, store })
+        let (store, spread) = (pairs::open(&runtime)?, spread::open(&runtime)?);
+        Ok(Self { env: env.clone(), shared, options, runtime, maps, remotes, store, spread, number })
     }
 
     /// Begins anew with nothing in memory, as a program would that was started again.
@@ -97,6 +108,7 @@ impl Worker {
         self.maps = opened(&self.runtime)?;
         self.store = pairs::open(&self.runtime)?;
         self.remotes = opened_remote(&self.runtime)?;
+        self.spread = spread::open(&self.runtime)?;
         Ok(())
     }
 
@@ -124,7 +136,7 @@ impl Worker {
     pub async fn work(mut self) {
         while self.shared.left.get() > 0 {
             self.shared.left.set(self.shared.left.get() - 1);
-            let worked = match self.below(20) {
+            let worked = match self.below(24) {
                 0..3 => self.put().await,
                 3..5 => self.look_back().await,
                 5 => self.forget().await,
@@ -132,6 +144,7 @@ impl Worker {
                 7 => self.start_again().await,
                 8..11 => self.pairs().await,
                 11..14 => self.look().await,
+                14..18 => self.spread().await,
                 _ => self.transaction().await,
             };
             match worked {
@@ -163,6 +176,15 @@ impl Worker {
     /// Something about the pairs of keys in the store.
     async fn pairs(&self) -> Result<(), ObjectError> {
         let step = pairs::step(&self.env, &self.store, &self.shared.pairs, &self.shared.forgets);
+        if let Err(wrong) = Box::pin(step).await? {
+            self.shared.wrong.borrow_mut().get_or_insert(wrong);
+        }
+        Ok(())
+    }
+
+    /// Something about the hashed map.
+    async fn spread(&self) -> Result<(), ObjectError> {
+        let step = spread::step(&self.env, &self.spread, &self.shared.spread, self.number);
         if let Err(wrong) = Box::pin(step).await? {
             self.shared.wrong.borrow_mut().get_or_insert(wrong);
         }
@@ -404,6 +426,7 @@ impl Worker {
         let truth = Truth::of(&streams)?;
         truth.judge(&self.shared.deeds.borrow())?;
         pairs::audit(&self.store, &self.shared.pairs).await?;
+        spread::audit(&self.spread[0], &self.shared.spread).await?;
         for (object, map) in self.maps.iter().enumerate() {
             let found = map.entries().await.map_err(|error| error.to_string())?;
             if found != truth.end(object) {
