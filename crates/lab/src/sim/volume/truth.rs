@@ -134,9 +134,9 @@ impl Truth {
         states
     }
 
-    /// The volume was opened again: `newest` is its newest version, and `found` what it holds. What was under way may be among the
-    /// versions that nobody was told of. Errors: no order of them gives that.
-    pub fn reopened(&mut self, newest: u64, found: &Cells) -> Result<(), String> {
+    /// The volume was opened again: `newest` is its newest version, and `found` what it holds at that and at others. What was under way
+    /// may be among the versions that nobody was told of. Errors: no order of them gives that.
+    pub fn reopened(&mut self, newest: u64, found: &BTreeMap<u64, Cells>) -> Result<(), String> {
         if newest < self.durable {
             return Err(format!("version {newest} is the newest, {} was durable", self.durable));
         }
@@ -145,20 +145,34 @@ impl Truth {
         let asked = std::mem::take(&mut self.asked);
         if !self.assign(&unknown, &asked, found) {
             let states = self.states();
-            return Err(format!(
-                "no order of {asked:?} as versions {unknown:?} gives {found:?}; the last known is {:?}",
-                states.last()
-            ));
+            let differs = |(version, cells): &(&u64, &Cells)| {
+                states.get(**version as usize).is_some_and(|state| state != *cells)
+            };
+            return Err(match found.iter().find(differs) {
+                Some((version, cells)) => {
+                    format!("version {version} is {cells:?}, expected {:?}", states[*version as usize])
+                }
+                None => format!(
+                    "no order of {asked:?} as versions {unknown:?} gives {found:?}; the last known is {:?}",
+                    states.last()
+                ),
+            });
         }
         self.durable = newest;
         Ok(())
     }
 
-    /// Tries all deeds for each unknown version.
-    fn assign(&mut self, unknown: &[u64], asked: &[usize], found: &Cells) -> bool {
-        let Some((version, later)) = unknown.split_first() else {
-            return self.states().last() == Some(found);
+    /// Tries all deeds for each unknown version. Two that write different cells give the same in the end in either order, and not between
+    /// them, so that every version that was read counts.
+    fn assign(&mut self, unknown: &[u64], asked: &[usize], found: &BTreeMap<u64, Cells>) -> bool {
+        let states = self.states();
+        let is_so = |(version, cells): (&u64, &Cells)| {
+            states.get(*version as usize).map_or(!unknown.is_empty(), |state| state == cells)
         };
+        if !found.iter().all(is_so) {
+            return false;
+        }
+        let Some((version, later)) = unknown.split_first() else { return true };
         for (at, &deed) in asked.iter().enumerate() {
             self.commits.insert(*version, deed);
             let rest: Vec<usize> = [&asked[..at], &asked[at + 1..]].concat();
