@@ -6,7 +6,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use super::{BenchArguments, ithaca};
@@ -76,7 +76,7 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
                 println!("{NAME} {row}");
                 results.row(&row);
             }
-            ratios.push(found[1] / found[0].max(1.0));
+            ratios.push(found[1] / found[0]);
         }
     }
     let mut all_met = true;
@@ -158,9 +158,16 @@ fn slice(server: &NbdServer, options: &[&str], span: Duration) -> io::Result<Sli
     fio.args(["--name=slice", "--ioengine=nbd", "--bs=4k", "--iodepth=32", "--time_based", "--randrepeat=0"]);
     fio.args([&format!("--uri={}", uri(server)), &format!("--size={SIZE}")]).args(options);
     fio.args([&format!("--runtime={}ms", span.as_millis()), "--output-format=terse", "--terse-version=3"]);
-    let output =
-        fio.stderr(Stdio::null()).output().map_err(|error| io::Error::other(format!("fio: {error}")))?;
+    let output = fio.output().map_err(|error| io::Error::other(format!("fio: {error}")))?;
+    let ops_per_s = rate(&output).map_err(|why| io::Error::other(format!("{}: {why}", server.name)))?;
     let ticks = cpu_ticks(server.child.id())? - before;
+    let ops = (ops_per_s * span.as_secs_f64()).max(1.0);
+    Ok(Slice { ops_per_s, cpu_us: ticks / TICKS * 1e6 / ops })
+}
+
+/// Reads and writes a second by what fio has printed. Errors: it has failed, or measured nothing; a side that does nothing is not to be compared
+/// with.
+fn rate(output: &Output) -> Result<f64, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     // Of the terse format's fields, the rates of reads and of writes.
     let fields = text
@@ -169,12 +176,14 @@ fn slice(server: &NbdServer, options: &[&str], span: Duration) -> io::Result<Sli
         .find(|line| line.starts_with("3;"))
         .map(|line| line.split(';').collect::<Vec<_>>());
     let field = |at: usize| fields.as_ref().and_then(|fields| fields.get(at)?.parse::<f64>().ok());
-    let (Some(reads), Some(writes)) = (field(7), field(48)) else {
-        return Err(io::Error::other(format!("fio has measured nothing: {}", output.status)));
-    };
-    let ops_per_s = reads + writes;
-    let ops = (ops_per_s * span.as_secs_f64()).max(1.0);
-    Ok(Slice { ops_per_s, cpu_us: ticks / TICKS * 1e6 / ops })
+    match field(7).zip(field(48)).map(|(reads, writes)| reads + writes) {
+        Some(rate) if rate > 0.0 && output.status.success() => Ok(rate),
+        found => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let said = errors.lines().find(|line| !line.trim().is_empty()).unwrap_or("and has not said why");
+            Err(format!("fio did {} requests a second ({}): {said}", found.unwrap_or(0.0), output.status))
+        }
+    }
 }
 
 /// User and system time of a process so far.
@@ -188,4 +197,35 @@ pub fn cpu_ticks(pid: u32) -> io::Result<f64> {
 pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn output(code: i32, reads: &str, stderr: &str) -> Output {
+        let mut fields = vec!["0"; 100];
+        (fields[0], fields[7]) = ("3", reads);
+        let (stdout, stderr) = (format!("a note\n{}\n", fields.join(";")).into(), stderr.into());
+        Output { status: ExitStatus::from_raw(code << 8), stdout, stderr }
+    }
+
+    #[test]
+    fn a_side_that_did_nothing_or_failed_is_no_side_to_compare_with() {
+        assert_eq!(rate(&output(0, "81063", "")), Ok(81063.0));
+        let refused = rate(&output(1, "0", "\nfio: nbd_connect_uri: Connection refused\nmore")).unwrap_err();
+        assert_eq!(
+            refused,
+            "fio did 0 requests a second (exit status: 1): fio: nbd_connect_uri: Connection refused"
+        );
+        assert!(rate(&output(0, "0", "")).is_err(), "nothing was done");
+        assert!(rate(&output(1, "5", "")).is_err(), "it has ended early");
+        assert!(
+            rate(&Output { stdout: Vec::new(), ..output(0, "1", "") }).is_err(),
+            "it has printed nothing"
+        );
+    }
 }
