@@ -72,6 +72,9 @@ pub struct ChainOptions {
     /// Bytes of blocks kept in memory that were read by their places from drives, whichever; the one that was used longest ago goes
     /// first. 0: none.
     pub read_cache_bytes: usize,
+    /// Whether they take also what was written, when it leaves the memory of recent groups and its [`Owner`](crate::Owner) says that it is
+    /// the newest of its key.
+    pub read_cache_takes_writes: bool,
     /// Bytes of footer pages kept in memory.
     pub index_cache_bytes: usize,
     /// With a cache drive ([`Chain::use_cache`](crate::Chain::use_cache), whose size is the drive's own): whether it also
@@ -129,6 +132,7 @@ impl Default for ChainOptions {
             queue_max_bytes: 64 << 20,
             tail_cache_bytes: 64 << 20,
             read_cache_bytes: 0,
+            read_cache_takes_writes: true,
             index_cache_bytes: 32 << 20,
             body_cache: false,
             read_gap_bytes: limits::READ_COALESCE_BYTES,

@@ -126,6 +126,13 @@ pub trait Owner {
     /// miss at the most.
     fn is_live(&self, record: Placed) -> bool;
 
+    /// Where the newest version of a key lies that the owner was told of, segment and byte, if it has data and the owner can say. Asked
+    /// only while blocks are kept in memory ([`read_cache_bytes`](crate::ChainOptions::read_cache_bytes)), for what was written to stay
+    /// there and what it has taken the place of to leave first. A hint: an owner that says nothing has nothing kept of what it writes.
+    fn newest(&self, _key: u64) -> Option<(u32, u32)> {
+        None
+    }
+
     /// A copy of a record is durable at `to`. The owner takes it if the record is still live at `record.place`, and returns
     /// whether it did. If it neither takes it nor stops needing the old place, the segment is not freed.
     fn moved(&self, record: Placed, to: Place) -> bool;

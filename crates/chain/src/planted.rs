@@ -71,6 +71,8 @@ ithaca_env::planted_bugs! {
     ReadAtForgetsLap,
     /// A block in the read cache counts for any use of its segment.
     ReadCacheForgetsLap,
+    /// What was written is remembered under the place behind its own.
+    WrittenOnePlaceOff,
     /// An open takes what a metadata drive says of a segment without asking the segment.
     StaleMetadataBelieved,
     /// An open does not miss the segments that a census names.

@@ -10,7 +10,7 @@ use ithaca_chain::{Opening, Owner, Place, Placed, RunKind};
 use ithaca_env::sync::Notify;
 
 use crate::error::{StateError, VolumeError};
-use crate::index::{Index, Packing, Points};
+use crate::index::{Found, Index, Packing, Points};
 use crate::kept::Kept;
 use crate::limits::VOLUME_BLOCK_BYTES;
 use crate::options::VolumeSettings;
@@ -141,6 +141,13 @@ impl Owner for Blocks {
 
     fn is_live(&self, record: Placed) -> bool {
         self.known.borrow().as_ref().map_or(true, |known| known.index.is_live(&record))
+    }
+
+    fn newest(&self, key: u64) -> Option<(u32, u32)> {
+        let known = self.known.borrow();
+        let index = &known.as_ref().ok()?.index;
+        let Found::At(packed) = index.now(key) else { return None };
+        index.packing().spot(packed).map(|spot| (spot.segment, spot.offset))
     }
 
     fn moved(&self, record: Placed, to: Place) -> bool {

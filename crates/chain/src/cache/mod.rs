@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   durable group ─► memory (FIFO) ─► what is still needed of it ─► lines of a cache drive (LRU)
-//!   read:              1. look        3. the same lines         4. the chain's own drive ─► lines
-//!                    2. blocks that were read by their places (LRU)           ◄─┘
+//!   read:              1. look        │ 3. the same lines         4. the chain's own drive ─► lines
+//!                                     └─► 2. blocks by their places (LRU)     ◄─┘
 //! ```
 
 mod drive;
@@ -26,4 +26,4 @@ pub(crate) use reading::CacheRead;
 pub use recent::Recent;
 pub use share::{Answered, Reads};
 pub(crate) use share::{ReadCounters, Share};
-pub(crate) use tail::{GroupImage, TailCache};
+pub(crate) use tail::{GroupImage, TailCache, Written};

@@ -1,5 +1,8 @@
-//! Blocks that were read from drives of late, in memory, by the lap of their segment: what lies there never changes, and a lap names one
-//! use of one segment for ever. So nothing is ever taken out because it is out of date; what is of no use leaves by its age.
+//! Blocks in memory that were read from drives of late, or written and still needed when their group left the memory of recent groups. They are
+//! known by the lap of their segment: what lies there never changes, and a lap names one use of one segment for ever. So nothing is ever
+//! taken out because it is out of date. What is of no use leaves by its age, and first if it is known to be of none.
+//!
+//! Each block is a buffer of its own, so that what is counted is what is held.
 
 use bytes::{Bytes, BytesMut};
 use ithaca_env::limits::BLOCK_BYTES;
@@ -17,6 +20,11 @@ impl ReadCache {
     pub(crate) fn new(max_bytes: usize) -> Self {
         let count = u32::try_from(max_bytes / BLOCK_BYTES).unwrap_or(u32::MAX - 1);
         Self { blocks: Lru::new(count), is_used: count > 0 }
+    }
+
+    /// Whether it has any room.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// The blocks of these bytes of a segment; none if they are not whole blocks.
@@ -61,6 +69,16 @@ impl ReadCache {
         }
     }
 
+    /// The newest version of what this block holds lies elsewhere now: it is the first to leave when there is no more room.
+    pub(crate) fn leave_first(&mut self, lap: u64, block: u32) {
+        self.blocks.leave_first(&(lap, block));
+    }
+
+    /// A block was copied from one place to another, and will be read there.
+    pub(crate) fn moved(&mut self, from: (u64, u32), to: (u64, u32)) {
+        self.blocks.rename(&from, to);
+    }
+
     /// Bytes of what is here.
     pub(crate) fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES
@@ -82,6 +100,12 @@ mod tests {
         assert!(!cache.has(7, 8192, 8200), "no whole block");
         assert!(!cache.has(7, 4096, 16384), "not all of it");
         assert_eq!(cache.bytes(), 2 * BLOCK_BYTES);
+        cache.moved((7, 3), (9, 1));
+        assert_eq!(cache.get(9, 4096, 8192), Some(data.slice(4096..)));
+        assert!(cache.has(7, 8192, 12288) && !cache.has(7, 12288, 16384));
+        cache.leave_first(9, 1);
+        (20..22).for_each(|block: u32| cache.add(7, u64::from(block) * 4096, &data.slice(..4096)));
+        assert!(cache.has(7, 8192, 12288) && !cache.has(9, 4096, 8192), "it has left first");
         let mut off = ReadCache::new(0);
         off.add(7, 8192, &data);
         assert!(!off.has(7, 8192, 16384));

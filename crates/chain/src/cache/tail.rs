@@ -4,6 +4,15 @@ use bytes::Bytes;
 
 use super::Recent;
 
+/// Blocks of a group that lie one behind the other and hold records of keys that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) first_key: u64,
+    /// Block of the segment.
+    pub(crate) first_block: u32,
+    pub(crate) count: u32,
+}
+
 /// A group as it was written, and where.
 #[derive(Debug)]
 pub(crate) struct GroupImage {
@@ -12,6 +21,8 @@ pub(crate) struct GroupImage {
     /// Where it lies, byte in the segment.
     pub(crate) offset: u32,
     pub(crate) image: Bytes,
+    /// What of it stays in memory when the group leaves, if it is needed by then.
+    pub(crate) written: Vec<Written>,
 }
 
 /// Images of the latest groups, first in, first out.
@@ -63,8 +74,10 @@ mod tests {
     #[test]
     fn the_oldest_groups_go_first_and_a_place_between_groups_is_not_found() {
         let mut cache = TailCache::new(3 * 4096);
-        let group =
-            |lap, offset, byte| GroupImage { segment: 0, lap, offset, image: Bytes::from(vec![byte; 4096]) };
+        let group = |lap, offset, byte| {
+            let image = Bytes::from(vec![byte; 4096]);
+            GroupImage { segment: 0, lap, offset, image, written: Vec::new() }
+        };
         let mut gone = Vec::new();
         let mut add = |cache: &mut TailCache, it| cache.add(it, |it| gone.push((it.lap, it.offset)));
         assert_eq!(add(&mut cache, group(1, 4096, 1)), Some(1));

@@ -18,6 +18,7 @@ mod stats;
 mod stretch;
 mod tell;
 mod victim;
+mod written;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -34,7 +35,7 @@ pub use stretch::Stretch;
 
 use owned::Copied;
 
-use crate::cache::{FooterCache, ReadCache, ReadCounters, Share, TailCache};
+use crate::cache::{FooterCache, ReadCache, ReadCounters, Share, TailCache, Written};
 use crate::core::{Batch, Core, Effect, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
@@ -80,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) core: RefCell<Core>,
     pub(crate) tail: RefCell<TailCache>,
     pub(crate) read_cache: RefCell<ReadCache>,
+    /// What the group has written that the owner was told of last.
+    written: RefCell<Vec<Written>>,
     pub(crate) footers: RefCell<FooterCache>,
     /// The part in a cache drive, if there is one.
     pub(crate) share: RefCell<Option<Share>>,
@@ -134,8 +137,12 @@ impl Inner {
                         }
                     });
                 }
-                Effect::Cache(group) => {
-                    let lowest = self.tail.borrow_mut().add(group, |evicted| self.spill(&evicted));
+                Effect::Cache(mut group) => {
+                    group.written = self.written.take();
+                    let lowest = self.tail.borrow_mut().add(group, |evicted| {
+                        self.keep_written(&evicted);
+                        self.spill(&evicted);
+                    });
                     self.core.borrow_mut().catalog.cool(lowest.unwrap_or(u64::MAX));
                 }
                 Effect::Placed { segment, lap, blob, starts, batches } => {

@@ -105,8 +105,9 @@ impl Inner {
                 (to.key, to.version, to.kind),
                 "a copy is the same"
             );
-            if !owner.moved(from, to.place) {
-                self.core.borrow_mut().note_garbage(to.place.lap, 1);
+            match owner.moved(from, to.place) {
+                true => self.keep_moved(&from.place, &to.place),
+                false => self.core.borrow_mut().note_garbage(to.place.lap, 1),
             }
         }
     }

@@ -197,6 +197,7 @@ impl Chain {
             core: RefCell::new(core),
             tail: RefCell::new(TailCache::new(tail_bytes)),
             read_cache: RefCell::new(ReadCache::new(read_cache_bytes)),
+            written: RefCell::default(),
             footers: RefCell::new(FooterCache::new(footer_bytes)),
             share: RefCell::default(),
             metadata,

@@ -86,6 +86,7 @@ impl Inner {
     ) {
         let Some(owner) = &self.owner else { return };
         let mut copies = self.copies.borrow_mut();
+        let mut written = Vec::with_capacity(starts.len());
         let mut starts = starts.iter();
         for &(ticket, runs) in batches {
             let copied = copies.iter_mut().find(|copied| copied.ticket == ticket);
@@ -96,8 +97,12 @@ impl Inner {
                     let located = |head: HeadView<'_>| Located { segment, lap, run: head.to_head(blob) };
                     copied.runs.extend(heads.map(located));
                 }
-                None => heads.for_each(|head| self.place(&**owner, &head, segment, lap)),
+                None => heads.for_each(|head| written.extend(records_of(&head, segment, lap))),
             }
+        }
+        if !written.is_empty() {
+            self.note_written(&**owner, &written);
+            self.place_all(&**owner, &mut written);
         }
     }
 
@@ -107,11 +112,6 @@ impl Inner {
             let heads = starts.iter().map(|&at| RunHead::decode(blob, at as usize).expect("encoded here").0);
             copied.runs.extend(heads.map(|run| Located { segment, lap, run }));
         }
-    }
-
-    pub(super) fn place(&self, owner: &dyn Owner, head: &HeadView<'_>, segment: u32, lap: u64) {
-        let mut records = records_of(head, segment, lap).collect();
-        self.place_all(owner, &mut records);
     }
 
     /// Tells the owner of these records, but for those that are released: they were in a segment that came back, or will go with the

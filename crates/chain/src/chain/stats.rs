@@ -31,7 +31,7 @@ pub struct Stats {
     pub data_bytes: u64,
     /// Bytes of memory that hold recent groups.
     pub tail_cache_bytes: usize,
-    /// Bytes of memory that hold blocks which were read of late.
+    /// Bytes of memory that hold blocks which were read or written of late.
     pub read_cache_bytes: usize,
     /// Bytes of memory that hold parts of footers.
     pub footer_cache_bytes: usize,

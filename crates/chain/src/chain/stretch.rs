@@ -78,18 +78,10 @@ impl Inner {
     pub(super) fn remembered(&self, place: Place) -> Option<Bytes> {
         let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
         let recent = self.tail.borrow().get(place.lap, start, end);
-        let found =
-            recent.or_else(|| self.read_cache.borrow_mut().get(self.read_cache_lap(place), start, end))?;
+        let lap = self.read_cache_lap(place.segment, place.lap);
+        let found = recent.or_else(|| self.read_cache.borrow_mut().get(lap, start, end))?;
         self.reads.add(self.is_on_tail(place.segment), |count| count.memory += 1);
         Some(found)
-    }
-
-    /// The lap under which the read cache keeps what lies at a place.
-    fn read_cache_lap(&self, place: Place) -> u64 {
-        if self.core.borrow().options.planted.is(PlantedBug::ReadCacheForgetsLap) {
-            return u64::from(place.segment);
-        }
-        place.lap
     }
 
     /// The bytes at `place` if they are right: from memory, from the cache drive if `may_ask_cache`, or from any side of the link.
@@ -112,6 +104,7 @@ impl Inner {
             return Ok(data);
         }
         let Some(device) = self.device_of(place.segment) else { return Err(PlaceError::Moved { place }) };
+        let lap = self.read_cache_lap(place.segment, place.lap);
         let geometry = self.core.borrow().geometry;
         if end > geometry.segment_bytes {
             return Err(PlaceError::Damaged { place });
@@ -123,7 +116,7 @@ impl Inner {
             if !is_there() {
                 return Err(PlaceError::Moved { place });
             }
-            self.read_cache.borrow_mut().add(self.read_cache_lap(place), start, &data);
+            self.read_cache.borrow_mut().add(lap, start, &data);
             return Ok(data);
         }
         let block = BLOCK_BYTES as u64;
@@ -144,7 +137,7 @@ impl Inner {
                         if may_ask_cache {
                             self.place_missed(place, &bytes);
                         }
-                        self.read_cache.borrow_mut().add(self.read_cache_lap(place), start, &data);
+                        self.read_cache.borrow_mut().add(lap, start, &data);
                         return Ok(data);
                     }
                 }

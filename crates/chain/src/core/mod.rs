@@ -359,6 +359,7 @@ impl Core {
             lap: flight.lap,
             offset: flight.offset,
             image: flight.image,
+            written: Vec::new(),
         }));
         out.push(Effect::Changed);
     }

@@ -54,6 +54,11 @@ impl Owner for Map {
         self.entries.borrow().get(&it.key) == Some(&(it.version, it.kind, it.place))
     }
 
+    fn newest(&self, key: u64) -> Option<(u32, u32)> {
+        let data = self.entries.borrow().get(&key).copied().filter(|(_, kind, _)| *kind == RunKind::Data);
+        data.map(|(_, _, place)| (place.segment, place.offset))
+    }
+
     fn moved(&self, it: Placed, to: Place) -> bool {
         let takes = self.is_live(it) && self.pinned.get() != Some(it.key);
         if takes {
@@ -355,7 +360,10 @@ fn many_lives_of_overwritten_blocks_keep_every_promise() {
     for seed in 0..40 {
         let options = if seed % 2 == 0 { eager() } else { in_body() };
         let read_cache_bytes = if seed % 3 == 0 { 64 << 10 } else { 0 };
-        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, read_cache_bytes, ..options });
+        // Groups leave the memory of recent ones at once, soon, or seldom.
+        let tail_cache_bytes = [0, 16 << 10, 64 << 10][seed as usize / 6 % 3];
+        let options = ChainOptions { tail_cache_bytes, read_cache_bytes, ..options };
+        let done = lives(seed, &ChainOptions { capacity_bytes: 2 << 20, ..options });
         sum = (sum.0 + done.0, sum.1 + done.1, sum.2 + done.2);
     }
     let (acked, cleaned, dropped) = sum;

@@ -291,6 +291,15 @@ fn a_block_that_was_read_in_an_earlier_use_of_its_segment_is_found() {
 }
 
 #[test]
+fn a_written_block_that_is_remembered_in_the_place_of_another_is_found() {
+    let planted = Planted::bug(PlantedBug::WrittenOnePlaceOff);
+    let options = ChainOptions { planted, capacity_bytes: 2 << 20, ..cleaning::eager() };
+    let options = ChainOptions { read_cache_bytes: 64 << 10, tail_cache_bytes: 16 << 10, ..options };
+    let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| owned::lives(*seed, &options))).is_err();
+    assert!((0..40).any(|seed| fails(&seed)), "a block that was served for another went unnoticed");
+}
+
+#[test]
 fn a_metadata_drive_that_is_believed_without_asking_is_found() {
     let options =
         ChainOptions { planted: Planted::bug(PlantedBug::StaleMetadataBelieved), ..small_options() };

@@ -118,7 +118,7 @@ pub struct ServeVolumeArgs {
     /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Memory for blocks that were read of late
+    /// Memory for blocks that were read or written of late
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub read_cache: u64,
     /// Name of the export [default: the name of the first directory]
@@ -140,7 +140,7 @@ pub struct MountArgs {
     /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Memory for blocks that were read of late
+    /// Memory for blocks that were read or written of late
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = quantity::size_bytes)]
     pub read_cache: u64,
     /// The region that the file shows [default: all of the volume]

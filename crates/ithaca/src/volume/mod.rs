@@ -91,7 +91,7 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
     Ok(opened)
 }
 
-/// Opens the volume of these directories, with so much memory for blocks that were read of late.
+/// Opens the volume of these directories, with so much memory for blocks that were read or written of late.
 async fn open(env: &Env, at: &DirArgs, read_cache_bytes: usize) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;

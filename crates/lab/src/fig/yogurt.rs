@@ -107,6 +107,7 @@ fn volume_options(extent: Extent, is_cached: bool, flights: usize) -> (VolumeOpt
         segments_ready: per_disk as usize * DISKS,
         tail_cache_bytes: 0,
         read_cache_bytes: if is_cached { (extent.blocks / SPACE_OF_CACHE * BLOCK) as usize } else { 0 },
+        read_cache_takes_writes: false,
         ..ChainOptions::default()
     };
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };

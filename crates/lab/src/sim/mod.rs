@@ -72,7 +72,10 @@ impl Name {
             Name::LogHarm => log(Budget::Detect),
             Name::Cluster => Box::new(ClusterScenario { planted: Planted::NONE }),
             Name::Objects => Box::new(ObjectsScenario { planted: ithaca_object::planted::Planted::NONE }),
-            Name::Volume => Box::new(VolumeScenario { planted: ithaca_volume::Planted::default() }),
+            Name::Volume => Box::new(VolumeScenario {
+                planted: ithaca_volume::Planted::default(),
+                chain: ithaca_chain::Planted::default(),
+            }),
         }
     }
 }
@@ -203,8 +206,14 @@ pub fn run_planted(ceiling: u64, only: &str) -> io::Result<bool> {
         all_found &= is_found((&format!("objects/{bug:?}"), only), &scenario, ceiling);
     }
     for bug in planted::in_volume() {
-        let scenario = VolumeScenario { planted: ithaca_volume::Planted::bug(bug) };
+        let chain = ithaca_chain::Planted::default();
+        let scenario = VolumeScenario { planted: ithaca_volume::Planted::bug(bug), chain };
         all_found &= is_found((&format!("volume/{bug:?}"), only), &scenario, ceiling);
+    }
+    for bug in planted::below_volume() {
+        let (planted, chain) = (ithaca_volume::Planted::default(), ithaca_chain::Planted::bug(bug));
+        let scenario = VolumeScenario { planted, chain };
+        all_found &= is_found((&format!("volume/chain/{bug:?}"), only), &scenario, ceiling);
     }
     Ok(all_found)
 }

@@ -146,6 +146,12 @@ pub fn in_volume() -> [ithaca_volume::PlantedBug; 14] {
     ]
 }
 
+/// Faults of the chain that the volume scenario must find.
+#[cfg(feature = "planted-bugs")]
+pub fn below_volume() -> [ithaca_chain::PlantedBug; 1] {
+    [ithaca_chain::PlantedBug::WrittenOnePlaceOff]
+}
+
 /// Every fault that the objects scenario must find. Not among them is what needs transactions inside each other, a write that is in the
 /// log twice, or a crash between two steps of a checkpoint; the models in the objects' own tests find those.
 #[cfg(feature = "planted-bugs")]

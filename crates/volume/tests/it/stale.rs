@@ -187,6 +187,7 @@ fn clients_live(seed: u64, planted: Planted) {
         options.settings.planted = planted;
         options.settings.chain.tail_cache_bytes = rng.pick(&[0, 64 << 10]);
         options.settings.chain.read_cache_bytes = rng.pick(&[0, 16 << 10, 1 << 20]);
+        options.settings.chain.read_cache_takes_writes = rng.below(3) > 0;
         let volume = create(&env, options).await;
         let store = StaleStore::new(&volume, Costs::all(DriveCost::NVME));
         let client = |level| (store.client(level, Version(0), 3), Past::default());
@@ -272,12 +273,15 @@ fn what_was_read_is_in_memory_if_there_is_room_and_costs_nothing() {
     within(4, async |env| {
         let mut options = small_options(1_000_000);
         options.settings.chain.tail_cache_bytes = 0;
-        options.settings.chain.read_cache_bytes = 64 << 10;
+        options.settings.chain.read_cache_bytes = 2 * 4096;
         let volume = create(&env, options).await;
         let store = StaleStore::new(&volume, Costs::all(DriveCost::DISK));
         let old = store.write(0, block(1)).await.expect("room");
         let new = store.write(0, block(2)).await.expect("room");
-        assert!(store.cost(0, old).expect("it is there") > Cost::MEMORY);
+        assert_eq!(store.cost(0, old), Ok(Cost::MEMORY), "there is room for both");
+        store.write(1, block(3)).await.expect("room");
+        assert!(store.cost(0, old).expect("it is there") > Cost::MEMORY, "it has left first");
+        assert_eq!(store.cost(0, new), Ok(Cost::MEMORY));
         assert_eq!(number(&store.read_version(0, old).await.expect("no fault")), 1);
         assert_eq!(store.cost(0, old), Ok(Cost::MEMORY));
         let both = VersionRange { first: Version(0), last: new };
@@ -285,6 +289,39 @@ fn what_was_read_is_in_memory_if_there_is_room_and_costs_nothing() {
         assert_eq!(store.cheapest(0, both, 1), Ok((Version(0), Cost::MEMORY)), "it was zeros once");
         assert_eq!(store.read(&mut client, 0).await.expect("no fault").version, old);
     });
+}
+
+#[test]
+fn what_was_written_is_in_memory_too_through_every_move_and_takes_the_place_of_what_it_was() {
+    // The newest version of every block has room, and nothing more.
+    const ALL: u64 = crate::world::BLOCKS;
+    for (seed, tail_cache_bytes) in [(6, 0), (7, 40 << 10)] {
+        within(seed, async move |env| {
+            let mut options = small_options(0);
+            options.settings.chain.tail_cache_bytes = tail_cache_bytes;
+            options.settings.chain.read_cache_bytes = ALL as usize * 4096;
+            let volume = create(&env, options).await;
+            let store = StaleStore::new(&volume, Costs::all(DriveCost::DISK));
+            let (mut rng, mut model) = (Random::new(seed), vec![0; ALL as usize]);
+            for step in 1..3000 {
+                let at = rng.below(ALL);
+                let durability = rng.pick(&[Durability::Stable, Durability::Acknowledged]);
+                volume.write(at, block(step), durability).await.expect("room");
+                model[at as usize] = step;
+                if step % 50 == 0 {
+                    let newest = volume.flush().await.expect("no fault");
+                    for at in 0..ALL {
+                        assert_eq!(store.cost(at, newest), Ok(Cost::MEMORY), "block {at}, step {step}");
+                        let read = volume.read(at, 1).await.expect("no damage");
+                        assert_eq!(number(&read), model[at as usize], "block {at}, step {step}");
+                    }
+                }
+            }
+            let chain = volume.info().chain;
+            assert!(chain.counters.records_moved > 200, "blocks have moved");
+            assert!(chain.read_cache_bytes <= ALL as usize * 4096, "more than was allowed");
+        });
+    }
 }
 
 #[test]

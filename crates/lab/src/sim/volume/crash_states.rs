@@ -86,9 +86,10 @@ pub fn explore(first: u64, states: u64, planted: Planted) -> Explored {
 
 /// One workload and its crash states. Errors: what is wrong with the first that is.
 fn workload(seed: u64, states: u64, planted: Planted, explored: &mut Explored) -> Result<(), String> {
-    let shape = VolumeScenario { planted }.shape();
+    let chain = ithaca_chain::Planted::default();
+    let shape = VolumeScenario { planted, chain }.shape();
     let plan = Plan::expand(seed, &Shape { faults: Vec::new(), ..shape });
-    let options = volume_options(&plan, planted);
+    let options = volume_options(&plan, planted, chain);
     let (sim, shared) = (world_of(&plan, false), Rc::new(Shared::of_plan(&plan)));
     let node = sim.process("node", machine(1));
     let drive = sim.drive(machine(1), DRIVE);

@@ -32,6 +32,8 @@ const DRIVE: &str = "volume.chain";
 pub struct VolumeScenario {
     /// A fault in the volume, if it is a test of the test.
     pub planted: Planted,
+    /// One in the chain below it.
+    pub chain: ithaca_chain::Planted,
 }
 
 const SETTINGS: &[Setting] = &[
@@ -46,7 +48,8 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "chain.flights", choices: &[1, 2, 4] },
     Setting { name: "chain.group_max_bytes", choices: &[1, 32_768, 1 << 20] },
     Setting { name: "chain.tail_cache_bytes", choices: &[0, 16_384, 1 << 20] },
-    Setting { name: "chain.read_cache_bytes", choices: &[0, 0, 16_384] },
+    Setting { name: "chain.read_cache_bytes", choices: &[0, 16_384, 1 << 20] },
+    Setting { name: "chain.read_cache_takes_writes", choices: &[0, 1, 1] },
     Setting { name: "chain.segments_ready", choices: &[1, 2] },
     Setting { name: "drive.speed", choices: &[1, 1, 1, 2] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
@@ -78,7 +81,7 @@ impl Scenario for VolumeScenario {
         let sim = world_of(plan, readable);
         let shared = Rc::new(Shared::of_plan(plan));
         let node = sim.process("node", machine(1));
-        let (told, volume) = (Rc::clone(&shared), volume_options(plan, self.planted));
+        let (told, volume) = (Rc::clone(&shared), volume_options(plan, self.planted, self.chain));
         let workers = plan.setting("workload.workers", 3) as u32;
         sim.start(node, move |env| serve(env, volume.clone(), workers, Rc::clone(&told)));
         let failure = run(&sim, node, plan, &shared).err();
@@ -171,7 +174,7 @@ async fn open(env: &Env, options: &VolumeOptions) -> Result<Volume, VolumeError>
     }
 }
 
-fn volume_options(plan: &Plan, planted: Planted) -> VolumeOptions {
+fn volume_options(plan: &Plan, planted: Planted, chain_planted: ithaca_chain::Planted) -> VolumeOptions {
     let number = |name: &str, default: u64| plan.setting(name, default);
     let segment_bytes = 256 << 10;
     let chain = ChainOptions {
@@ -181,12 +184,14 @@ fn volume_options(plan: &Plan, planted: Planted) -> VolumeOptions {
         queue_max_bytes: 1 << 20,
         tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20) as usize,
         read_cache_bytes: number("chain.read_cache_bytes", 0) as usize,
+        read_cache_takes_writes: number("chain.read_cache_takes_writes", 1) == 1,
         index_cache_bytes: 64 << 10,
         segments_ready: number("chain.segments_ready", 2) as usize,
         capacity_bytes: (64 << 10) + segment_bytes * number("chain.segments", 16),
         grow_bytes: 2 * segment_bytes,
         clean_start_free_percent: 100,
         clean_stop_free_percent: 100,
+        planted: chain_planted,
         ..ChainOptions::default()
     };
     let settings = VolumeSettings {
