@@ -8,6 +8,7 @@
 //! ```
 
 mod drive;
+mod finder;
 mod footers;
 mod lines;
 mod lru;

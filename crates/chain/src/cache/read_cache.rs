@@ -11,7 +11,7 @@ use super::lru::Lru;
 
 /// Whole blocks, the one that was used longest ago goes first.
 pub(crate) struct ReadCache {
-    blocks: Lru<(u64, u32), Bytes>,
+    blocks: Lru<Bytes>,
     is_used: bool,
 }
 
@@ -39,14 +39,14 @@ impl ReadCache {
     pub(crate) fn get(&mut self, lap: u64, start: u64, end: u64) -> Option<Bytes> {
         let blocks = self.blocks_of(start, end)?;
         if blocks.len() == 1 {
-            return self.blocks.get(&(lap, blocks.start)).cloned();
+            return self.blocks.get((lap, blocks.start)).cloned();
         }
-        if !blocks.clone().all(|block| self.blocks.has(&(lap, block))) {
+        if !blocks.clone().all(|block| self.blocks.has((lap, block))) {
             return None;
         }
         let mut whole = BytesMut::with_capacity((end - start) as usize);
         for block in blocks {
-            whole.extend_from_slice(self.blocks.get(&(lap, block))?);
+            whole.extend_from_slice(self.blocks.get((lap, block))?);
         }
         Some(whole.freeze())
     }
@@ -54,29 +54,41 @@ impl ReadCache {
     /// Whether [`ReadCache::get`] would give something; nothing counts as used.
     pub(crate) fn has(&self, lap: u64, start: u64, end: u64) -> bool {
         let blocks = self.blocks_of(start, end);
-        blocks.is_some_and(|mut blocks| blocks.all(|block| self.blocks.has(&(lap, block))))
+        blocks.is_some_and(|mut blocks| blocks.all(|block| self.blocks.has((lap, block))))
     }
 
     /// Keeps what was read, and found to be right, at `start` of a segment.
     pub(crate) fn add(&mut self, lap: u64, start: u64, data: &Bytes) {
         let Some(blocks) = self.blocks_of(start, start + data.len() as u64) else { return };
         if blocks.len() == 1 {
-            return self.blocks.put((lap, blocks.start), data.clone());
+            return self.blocks.put((lap, blocks.start), |_| data.clone());
         }
         for (block, bytes) in blocks.zip(data.chunks_exact(BLOCK_BYTES)) {
             // Copied: a block must not keep all that was read with it.
-            self.blocks.put((lap, block), Bytes::copy_from_slice(bytes));
+            self.add_copy(lap, block, bytes);
         }
+    }
+
+    /// Keeps a copy of a whole block of a segment, in the memory of what leaves for it.
+    pub(crate) fn add_copy(&mut self, lap: u64, block: u32, data: &[u8]) {
+        // Nobody else holds it, most often: then nothing is allocated and freed for each block.
+        self.blocks.put((lap, block), |leaves| match leaves.map(Bytes::try_into_mut) {
+            Some(Ok(mut own)) if own.len() == data.len() => {
+                own.copy_from_slice(data);
+                own.freeze()
+            }
+            _ => Bytes::copy_from_slice(data),
+        });
     }
 
     /// The newest version of what this block holds lies elsewhere now: it is the first to leave when there is no more room.
     pub(crate) fn leave_first(&mut self, lap: u64, block: u32) {
-        self.blocks.leave_first(&(lap, block));
+        self.blocks.leave_first((lap, block));
     }
 
     /// A block was copied from one place to another, and will be read there.
     pub(crate) fn moved(&mut self, from: (u64, u32), to: (u64, u32)) {
-        self.blocks.rename(&from, to);
+        self.blocks.rename(from, to);
     }
 
     /// Bytes of what is here.

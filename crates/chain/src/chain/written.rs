@@ -7,10 +7,9 @@
 //!   cleaner: a block that is here goes along to its new place ─┘
 //! ```
 //!
-//! A block is copied then, and not kept as a part of its group: a few blocks that are needed would hold a megabyte. What is written again
+//! A block is copied then, into the memory of what leaves for it, and not kept as a part of its group: a few blocks that are needed would hold a megabyte. What is written again
 //! while its group is still here is never copied. What the cleaner writes is not a sign that anybody will read it, and is not taken.
 
-use bytes::Bytes;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::Inner;
@@ -59,9 +58,8 @@ impl Inner {
                     continue;
                 }
                 let at = (offset - group.offset) as usize;
-                let data = Bytes::copy_from_slice(&group.image[at..at + BLOCK_BYTES]);
-                let place = u64::from(offset) + if is_misplaced { BLOCK_BYTES as u64 } else { 0 };
-                cache.add(lap, place, &data);
+                let place = if is_misplaced { block + 1 } else { block };
+                cache.add_copy(lap, place, &group.image[at..at + BLOCK_BYTES]);
             }
         }
     }

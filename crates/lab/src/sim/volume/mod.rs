@@ -49,11 +49,11 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "chain.group_max_bytes", choices: &[1, 32_768, 1 << 20] },
     Setting { name: "chain.tail_cache_bytes", choices: &[0, 16_384, 1 << 20] },
     Setting { name: "chain.read_cache_bytes", choices: &[0, 16_384, 1 << 20] },
-    Setting { name: "chain.read_cache_takes_writes", choices: &[0, 1, 1] },
     Setting { name: "chain.segments_ready", choices: &[1, 2] },
     Setting { name: "drive.speed", choices: &[1, 1, 1, 2] },
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
     Setting { name: "workload.parts_percent", choices: &[0, 0, 50] },
+    Setting { name: "chain.read_cache_takes_writes", choices: &[0, 1, 1] },
 ];
 
 impl Scenario for VolumeScenario {
