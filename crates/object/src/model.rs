@@ -493,10 +493,10 @@ fn every_planted_fault_is_found() {
     let elsewhere = |bug: &PlantedBug| {
         use PlantedBug::{
             ForgetBeforeComplete, ForgetIgnoresPins, ForgetIgnoresValues, GapNotSeen, LateCheckpointTaken,
-            OtherStateAssumed, RemoteAnswersEarly,
+            OtherStateAssumed, RemoteAnswersEarly, WatchLeavesOut,
         };
         let of_forgetting = matches!(bug, ForgetBeforeComplete | ForgetIgnoresPins | ForgetIgnoresValues);
-        let of_reading = matches!(bug, GapNotSeen | OtherStateAssumed | RemoteAnswersEarly);
+        let of_reading = matches!(bug, GapNotSeen | OtherStateAssumed | RemoteAnswersEarly | WatchLeavesOut);
         of_forgetting || of_reading || *bug == LateCheckpointTaken
     };
     for &bug in PlantedBug::ALL.iter().filter(|bug| !elsewhere(bug)) {

@@ -32,6 +32,8 @@ ithaca_env::planted_bugs! {
     ForgetIgnoresValues,
     /// A view that lies behind what was forgotten goes on without it.
     GapNotSeen,
+    /// A watch that lags behind is told of the last change only.
+    WatchLeavesOut,
     /// A node answers as if its view reflected what it was asked for, before it does.
     RemoteAnswersEarly,
     /// A key of a composed map is looked for where the map had it when it was read last.

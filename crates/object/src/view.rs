@@ -269,7 +269,10 @@ impl<O: Object> View<O> {
         if known < self.floor {
             return Some(self.floor);
         }
-        let next = self.covered.partition_point(|(pos, _)| *pos < known);
+        let mut next = self.covered.partition_point(|(pos, _)| *pos < known);
+        if self.planted.is(PlantedBug::WatchLeavesOut) {
+            next = next.max(self.covered.len().saturating_sub(1));
+        }
         self.covered.get(next).map(|(pos, _)| LogPos(pos.0 + 1))
     }
 

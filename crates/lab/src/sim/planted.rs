@@ -155,7 +155,7 @@ pub fn below_volume() -> [ithaca_chain::PlantedBug; 1] {
 /// Every fault that the objects scenario must find. Not among them is what needs transactions inside each other, a write that is in the
 /// log twice, or a crash between two steps of a checkpoint; the models in the objects' own tests find those.
 #[cfg(feature = "planted-bugs")]
-pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 11] {
+pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 12] {
     use ithaca_object::planted::PlantedBug;
     [
         PlantedBug::ReadsNotChecked,
@@ -169,5 +169,6 @@ pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 11] {
         PlantedBug::GapNotSeen,
         PlantedBug::RemoteAnswersEarly,
         PlantedBug::OtherStateAssumed,
+        PlantedBug::WatchLeavesOut,
     ]
 }

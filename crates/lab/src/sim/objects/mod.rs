@@ -6,6 +6,7 @@
 mod pairs;
 mod spread;
 mod truth;
+mod watches;
 mod workers;
 
 use std::net::SocketAddr;
@@ -140,6 +141,7 @@ impl World {
         points.see("values of a store were copied", self.shared.pairs.compacted.get() > 0);
         points.see("a put expected another version", self.shared.pairs.differed.get() > 0);
         points.see("calls were forgotten", self.shared.forgotten.get() > 0);
+        points.see("a watch was told of several changes", self.shared.watches.has_told_several());
         points.see("a node said what it has", self.shared.told.get() > 0);
         points.see("a node did not say what a call gave", self.shared.untold.get() > 0);
         points.see("a hashed map was split", self.shared.spread.buckets.get() > 1);

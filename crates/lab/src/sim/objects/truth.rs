@@ -75,6 +75,11 @@ impl Truth {
         last.map_or_else(Vec::new, |(_, state)| state.iter().map(|(key, value)| (*key, *value)).collect())
     }
 
+    /// Where the records stand that changed an object.
+    pub fn changes(&self, object: usize) -> Vec<LogPos> {
+        self.objects[object].states.iter().map(|(pos, _)| *pos).collect()
+    }
+
     /// Judges what was done.
     pub fn judge(&self, deeds: &[Deed]) -> Result<(), String> {
         let written: BTreeSet<u64> = self.all_values();

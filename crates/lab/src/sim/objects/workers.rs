@@ -19,6 +19,7 @@ use ithaca_object::{Begin, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, 
 use super::pairs;
 use super::spread::{self, Spread};
 use super::truth::{Cell, Deed, Fate, Truth};
+use super::watches;
 
 /// Objects, and keys of each that are worked on.
 const OBJECTS: usize = 2;
@@ -49,6 +50,8 @@ pub struct Shared {
     /// What is known of the pairs of keys in the store, and of the hashed map.
     pub pairs: pairs::Known,
     pub spread: spread::Known,
+    /// What watches were told.
+    pub watches: watches::Known,
     serial: StdCell<u64>,
 }
 
@@ -136,7 +139,7 @@ impl Worker {
     pub async fn work(mut self) {
         while self.shared.left.get() > 0 {
             self.shared.left.set(self.shared.left.get() - 1);
-            let worked = match self.below(24) {
+            let worked = match self.below(26) {
                 0..3 => self.put().await,
                 3..5 => self.look_back().await,
                 5 => self.forget().await,
@@ -145,6 +148,7 @@ impl Worker {
                 8..11 => self.pairs().await,
                 11..14 => self.look().await,
                 14..18 => self.spread().await,
+                18..20 => self.watch().await,
                 _ => self.transaction().await,
             };
             match worked {
@@ -188,6 +192,22 @@ impl Worker {
         if let Err(wrong) = Box::pin(step).await? {
             self.shared.wrong.borrow_mut().get_or_insert(wrong);
         }
+        Ok(())
+    }
+
+    /// Watches a map from some position on that was known, and reads what it was told of last.
+    async fn watch(&self) -> Result<(), ObjectError> {
+        let object = self.below(OBJECTS as u64) as usize;
+        let known = self.shared.known.get().map_or(0, |known| known.0 + 1);
+        let since = LogPos(known - self.below(known + 1) / 8);
+        let map = &self.maps[object];
+        let told = watches::step(&self.env, (object, map), since, &self.shared.watches).await?;
+        let Some(&snapshot) = told.last() else { return Ok(()) };
+        let mut reads = Vec::new();
+        for key in 0..KEYS {
+            reads.push(((object, key), map.at(snapshot).get(&key).await?));
+        }
+        self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
         Ok(())
     }
 
@@ -425,6 +445,7 @@ impl Worker {
         }
         let truth = Truth::of(&streams)?;
         truth.judge(&self.shared.deeds.borrow())?;
+        watches::judge(&self.shared.watches, |object| truth.changes(object), self.shared.forgets.get() > 0)?;
         pairs::audit(&self.store, &self.shared.pairs).await?;
         spread::audit(&self.spread[0], &self.shared.spread).await?;
         for (object, map) in self.maps.iter().enumerate() {
