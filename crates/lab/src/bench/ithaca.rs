@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bare::ServerProcess;
@@ -89,6 +89,16 @@ impl Dev {
         Ok(dev)
     }
 
+    /// `ithaca bench` of a workload, with so many clients and so much in flight as it counts that.
+    pub fn bench(&self, workload: &str, (clients, inflight): (usize, usize), span: Duration) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["bench", workload, "--json", "--endpoint", &self.endpoint]);
+        command.args(["--seconds", &span.as_secs_f64().to_string()]);
+        command.args(["--clients", &clients.to_string(), "--inflight", &inflight.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
     /// The process.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -148,34 +158,36 @@ impl Ithaca {
     /// Runs `ithaca bench` and takes its figures.
     fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
         let Bench { size, clients, .. } = self.bench;
-        let mut command = Command::new(&self.dev.program);
-        command.args(["bench", workload, "--json", "--endpoint", &self.dev.endpoint]).args(more);
-        command.args(["--seconds", &span.as_secs_f64().to_string()]);
-        command.args(["--clients", &clients.to_string(), "--inflight", &inflight.to_string()]);
+        let mut command = self.dev.bench(workload, (*clients, inflight), span);
+        command.args(more);
         if self.bench.operation != Operation::Token {
             command.args(["--size", &size.to_string()]);
         }
-        let output = command.stdin(Stdio::null()).output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().last().unwrap_or_default();
-        let field = |key: &str| {
-            let complaint = || {
-                let said = String::from_utf8_lossy(&output.stderr);
-                io::Error::other(format!("`ithaca bench {workload}` gave no {key}: {}", said.trim()))
-            };
-            json_number(line, key).ok_or_else(complaint)
-        };
-        let cpu_us = field("cpu_us_per_op")?;
-        let client_cpu_us = json_number(line, "client_cpu_us_per_op").unwrap_or(0.0);
-        Ok(Figure {
-            ops_per_s: field("ops_per_s")?,
-            p50_us: field("p50_us")?,
-            p99_us: field("p99_us")?,
-            client_cpu_us,
-            server_cpu_us: cpu_us - client_cpu_us,
-            flush_us: json_number(line, "flush_us").unwrap_or(0.0),
-        })
+        figure_of(workload, &command.output()?)
     }
+}
+
+/// What `ithaca bench` has printed.
+pub fn figure_of(workload: &str, output: &Output) -> io::Result<Figure> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    let field = |key: &str| {
+        let complaint = || {
+            let said = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("`ithaca bench {workload}` gave no {key}: {}", said.trim()))
+        };
+        json_number(line, key).ok_or_else(complaint)
+    };
+    let cpu_us = field("cpu_us_per_op")?;
+    let client_cpu_us = json_number(line, "client_cpu_us_per_op").unwrap_or(0.0);
+    Ok(Figure {
+        ops_per_s: field("ops_per_s")?,
+        p50_us: field("p50_us")?,
+        p99_us: field("p99_us")?,
+        client_cpu_us,
+        server_cpu_us: cpu_us - client_cpu_us,
+        flush_us: json_number(line, "flush_us").unwrap_or(0.0),
+    })
 }
 
 impl Drop for Dev {

@@ -20,6 +20,7 @@ mod commands;
 mod etcd;
 mod ithaca;
 mod memory;
+mod objects;
 mod open_map;
 mod plan;
 mod redis;
@@ -81,7 +82,7 @@ struct Suite {
     run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
 }
 
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 14] = [
     Suite { names: &chain::NAMES, by_default: true, run: chain::run },
     Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
     Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
@@ -89,6 +90,7 @@ const SUITES: [Suite; 13] = [
     Suite { names: &[takeover::NAME], by_default: true, run: takeover::run },
     Suite { names: &[open::NAME], by_default: true, run: |arguments, _| open::run(arguments) },
     Suite { names: &[read::NAME], by_default: true, run: |arguments, _| read::run(arguments) },
+    Suite { names: &[objects::NAME], by_default: true, run: objects::run },
     Suite { names: &[open_map::NAME], by_default: false, run: |arguments, _| open_map::run(arguments) },
     Suite { names: &[socket::NAME], by_default: false, run: socket::run },
     Suite { names: &[volume::NAME], by_default: false, run: volume::run },
