@@ -36,6 +36,7 @@ mod remote_views;
 mod scaling;
 mod slow_replica;
 mod ssd_lifetime;
+mod store;
 mod stream_append;
 mod stream_outage;
 mod stream_read;
@@ -119,6 +120,8 @@ pub enum Name {
     Analytics,
     /// A clear of a hashed map and a size after it (Wei, figure 5.17).
     Clear,
+    /// Gets and puts of several keys at once in a store (Wei, figures 3.18 and 3.19).
+    Store,
     /// Conditions at the sequencer beside commit and decision records (Wei 5.2 and 5.3.3).
     CommitRecords,
 }
@@ -276,6 +279,10 @@ fn measured(name: Name, traces: &[PathBuf]) -> io::Result<Figure> {
         Name::ReadOnly => read_only::measure(&[0, 8, 16, 32, 64], Duration::from_millis(150)),
         Name::Analytics => analytics::measure(),
         Name::Clear => clear::measure(&[10, 100, 1000, 4000]),
+        Name::Store => store::measure(
+            &[1, 2, 4, 8, 16],
+            store::Extent { units: 32, machines: 16, span: Duration::from_millis(50) },
+        ),
         Name::CommitRecords => commit_records::measure(&[2, 4, 8, 16], Duration::from_millis(200)),
         Name::Cleaning => cleaning::measure(cleaning::Extent {
             disk_segments: 10,
