@@ -35,6 +35,7 @@ const OUTSIDE_ALLOWED: &[(&str, &[&str], &str)] = &[
     ("crates/ithaca/tests/", &[], "it starts the real program and kills it"),
     ("crates/env/tests/", &[], "it tests the door"),
     ("crates/volume/examples/", &["std::process"], "a program: its exit code"),
+    ("crates/object/examples/", &["std::process"], "the same"),
 ];
 
 /// Who may use unordered collections.
