@@ -81,6 +81,9 @@ fn help_version_completions_and_manual_need_no_cluster() {
 fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
     let dir = temp_dir();
     let data = dir.path().to_str().expect("text");
-    let told = run(ithaca(&["dev", "--data", data, "--quota", "1M"]), b"").expect(2).stderr;
+    let ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+    let mut command = ithaca(&["dev", "--data", data, "--quota", "1M"]);
+    command.args(ports);
+    let told = run(command, b"").expect(2).stderr;
     assert!(told.contains("a quota of 1048576 bytes is given, allowed are 268"), "{told}");
 }
