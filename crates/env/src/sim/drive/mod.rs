@@ -201,7 +201,9 @@ impl DriveState {
                     self.image.write_volatile_parts(self.writes_done, request.offset, data, kept);
                 }
                 Op::Write { data, .. } => self.overlay(request.offset, data, &fates, number),
-                Op::Grow { size_bytes } if fates.coin(number) => self.resize(*size_bytes),
+                Op::Grow { size_bytes } if fates.coin(number) => {
+                    self.resize(self.size_bytes.unwrap_or(0).max(*size_bytes));
+                }
                 Op::Grow { .. } | Op::Read { .. } | Op::Sync { .. } | Op::Discard { .. } => {}
             }
         }
