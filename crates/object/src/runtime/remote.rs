@@ -168,9 +168,9 @@ impl<O: Object> Handle<O> {
             Answer::Refused(refused) => Err(refused.into_error(name(), of.at.unwrap_or_default())),
             Answer::Value { upto, value } if at.map_or(upto >= least, |at| upto == at) => {
                 // A view reflects what is decided, and nothing else.
-                upto.checked_sub(1)
-                    .into_iter()
-                    .for_each(|last| self.slot.runtime.decided.stands(LogPos(last)));
+                if let Some(last) = upto.checked_sub(1) {
+                    self.slot.runtime.decided.stands(LogPos(last));
+                }
                 Ok((value, LogPos(upto)))
             }
             // Whoever answers early would have us show what is not so.

@@ -49,15 +49,21 @@ impl<O: Object> Watch<O> {
     ///
     /// Errors: those of a read; `Stopped` after all changes that came before. One may call it again. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<LogPos, ObjectError> {
-        loop {
+        // Of what the view has already nobody is asked.
+        let mut next = self.next_in_view();
+        while next.is_none() {
             self.slot.sync().await?;
-            let next = self.slot.view.borrow().next_snapshot(self.told);
-            if let Some(snapshot) = next {
-                self.told = snapshot;
-                return Ok(snapshot);
+            next = self.next_in_view();
+            if next.is_none() {
+                self.slot.state()?;
+                self.stream.changed().await?;
             }
-            self.slot.state()?;
-            self.stream.changed().await?;
         }
+        self.told = next.unwrap_or(self.told);
+        Ok(self.told)
+    }
+
+    fn next_in_view(&self) -> Option<LogPos> {
+        self.slot.view.borrow().next_snapshot(self.told)
     }
 }
