@@ -4,6 +4,8 @@
 //! written takes three of them: the version before it, the block that leaves, its own. Here each takes one or two. Nothing walks over
 //! the table, so that its order shows nowhere.
 
+use ithaca_env::mix;
+
 /// No slot.
 const NONE: u32 = u32::MAX;
 /// At most one in so many places is taken.
@@ -22,10 +24,8 @@ pub(super) struct Finder {
 
 impl Finder {
     fn home(&self, (lap, block): BlockPlace) -> usize {
-        // Blocks of a segment follow each other, and so do laps: the high bits of the product depend on all of both.
-        let mixed = (lap.rotate_left(32) ^ u64::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed >> 32) as usize & (self.table.len() - 1)
+        // Blocks of a segment follow each other, and so do laps.
+        mix(lap.rotate_left(32) ^ u64::from(block)) as usize & (self.table.len() - 1)
     }
 
     fn after(&self, at: usize) -> usize {
@@ -99,6 +99,8 @@ impl Finder {
 mod tests {
     use std::collections::BTreeMap;
 
+    use ithaca_env::sim::Random;
+
     use super::*;
 
     #[test]
@@ -106,10 +108,9 @@ mod tests {
         // Keys whose homes are neighbours, a table that goes round, a gap in the middle of a row.
         for spread in [1, 7, 1 << 20] {
             let (mut finder, mut slots, mut model) = (Finder::default(), Vec::new(), BTreeMap::new());
-            let mut state = 1_u64;
+            let mut random = Random::new(1);
             for step in 0..20_000_u64 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let key = ((state >> 40) % 5 * spread, (state >> 33) as u32 % 40);
+                let key = (random.below(5) * spread, random.below(40) as u32);
                 let found = finder.find(&slots, key);
                 assert_eq!(found, model.get(&key).copied(), "step {step}");
                 if found.is_some() {
