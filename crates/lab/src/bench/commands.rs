@@ -14,7 +14,7 @@ use ithaca_object::machine::{Machine, Replica};
 use ithaca_object::{ObjectError, Runtime, RuntimeOptions};
 use serde::{Deserialize, Serialize};
 
-use super::volume::cpu_ticks;
+use super::started::cpu_nanos_of;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{Histogram, process_cpu_nanos, wall_nanos};
@@ -26,8 +26,6 @@ const COMMAND_BYTES: usize = 512;
 /// Commands under way in each program.
 const WINDOW: u64 = 64;
 const PROGRAMS: [usize; 3] = [1, 2, 4];
-/// Nanoseconds of a tick of processor time, as the system counts them.
-const TICK_NANOS: f64 = 1e7;
 
 /// How a command becomes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,14 +107,14 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
         for programs in PROGRAMS {
             let flush_us = flush_probe_us(probe)?;
             for how in [How::Call, How::Submit, How::Machine] {
-                let (client_before, ticks_before) = (process_cpu_nanos(), cpu_ticks(dev.pid())?);
+                let (client_before, server_before) = (process_cpu_nanos(), cpu_nanos_of(dev.pid())?);
                 let name = format!("{round} {programs} {}", how.name());
                 let latencies = ithaca_env::real::run(async |env| {
                     measure(&env, &options, &name, how, programs, span).await
                 })?;
                 let count = latencies.total().max(1) as f64;
                 let client_us = (process_cpu_nanos() - client_before) as f64 / 1e3 / count;
-                let server_us = (cpu_ticks(dev.pid())? - ticks_before) * TICK_NANOS / 1e3 / count;
+                let server_us = (cpu_nanos_of(dev.pid())? - server_before) as f64 / 1e3 / count;
                 let row = format!(
                     "{round},{flush_us:.0},{},{programs},{:.0},{:.1},{:.1},{client_us:.2},{server_us:.2}",
                     how.name(),

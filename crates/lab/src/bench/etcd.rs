@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::plan::{Bench, Operation};
 use super::redis::{connect, free_port};
 use super::side::{MakeSide, Side, WARM_UP};
-use super::volume::{TICKS, cpu_ticks};
+use super::started::Started;
 use crate::bare::{Client, MAP_KEYS, ServerProcess, Work};
 use crate::measure::{Figure, process_cpu_nanos};
 
@@ -23,9 +23,8 @@ pub struct Etcd {
 }
 
 struct Server {
-    child: Child,
+    started: Started,
     addr: SocketAddr,
-    folder: PathBuf,
 }
 
 impl Etcd {
@@ -53,8 +52,7 @@ impl Server {
         command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
         command.args(["--initial-cluster", &format!("default={peer_url}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| io::Error::other(format!("etcd: {error}")))?;
-        let server = Self { child, addr, folder };
+        let server = Self { started: Started::new(&mut command, folder)?, addr };
         connect(addr)?;
         Ok(server)
     }
@@ -89,21 +87,10 @@ impl Side for Etcd {
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
         self.client.run(WARM_UP)?;
-        let pid = self.server.child.id();
-        let (ticks_before, client_before) = (cpu_ticks(pid)?, process_cpu_nanos());
+        let (server_before, client_before) = (self.server.started.cpu_nanos()?, process_cpu_nanos());
         let run = self.client.run(span)?;
         let client_nanos = process_cpu_nanos() - client_before;
-        let server_nanos = ((cpu_ticks(pid)? - ticks_before) / TICKS * 1e9) as u64;
+        let server_nanos = self.server.started.cpu_nanos()? - server_before;
         Ok(run.figure(client_nanos, server_nanos, 0))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // What it holds is of no worth: it is killed, then its files go.
-        if self.child.kill().is_ok() {
-            let _ = self.child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

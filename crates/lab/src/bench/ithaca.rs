@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bare::ServerProcess;
@@ -11,13 +11,13 @@ use crate::measure::Figure;
 
 use super::plan::{Bench, Operation};
 use super::side::{MakeSide, Side};
+use super::started::Started;
 
 /// `ithaca dev` as a process, with data of its own. It ends, and its data goes, when this is dropped.
 pub struct Dev {
     program: PathBuf,
-    child: Child,
+    started: Started,
     endpoint: String,
-    folder: PathBuf,
 }
 
 /// A running cluster in one process.
@@ -73,20 +73,15 @@ impl Dev {
             .arg("dev")
             .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--data"])
             .arg(&folder);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut started = Started::new(&mut command, folder)?;
         let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
+        if let Some(stdout) = started.child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        // What was started ends with it, ready or not.
-        let mut dev = Self { program, child, endpoint: String::new(), folder };
-        match json_string(&line, "log") {
-            Some(endpoint) => dev.endpoint = endpoint.to_string(),
-            None => {
-                return Err(io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}")));
-            }
-        }
-        Ok(dev)
+        let not_ready = || io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}"));
+        let endpoint = json_string(&line, "log").ok_or_else(not_ready)?.to_owned();
+        Ok(Self { program, started, endpoint })
     }
 
     /// `ithaca bench` of a workload, with so many clients and so much in flight as it counts that.
@@ -101,7 +96,7 @@ impl Dev {
 
     /// The process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.started.child.id()
     }
 
     /// Where clients connect.
@@ -138,7 +133,7 @@ impl Ithaca {
     /// Waits until the server is idle: after many appends it prepares segments for the next ones, and meanwhile the drive
     /// would not be the others' alone.
     fn settle(&self) -> io::Result<()> {
-        let path = format!("/proc/{}/io", self.dev.child.id());
+        let path = format!("/proc/{}/io", self.dev.pid());
         let written = || std::fs::read_to_string(&path);
         let deadline = Instant::now() + QUIET_MAX;
         let mut before = written()?;
@@ -188,15 +183,6 @@ pub fn figure_of(workload: &str, output: &Output) -> io::Result<Figure> {
         server_cpu_us: cpu_us - client_cpu_us,
         flush_us: json_number(line, "flush_us").unwrap_or(0.0),
     })
-}
-
-impl Drop for Dev {
-    fn drop(&mut self) {
-        if self.child.kill().is_ok() {
-            let _ = self.child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 /// What follows `"key":` in one line of JSON whose keys are unique, as ours is.

@@ -29,6 +29,7 @@ mod restart_volume;
 mod side;
 mod socket;
 mod stale;
+mod started;
 mod streams;
 mod transactions;
 mod volume;

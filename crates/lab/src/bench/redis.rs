@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bare::{Client, ServerProcess, Work};
@@ -11,16 +11,17 @@ use crate::measure::{Figure, process_cpu_nanos};
 
 use super::plan::{Bench, Operation};
 use super::side::{MakeSide, Side, WARM_UP};
+use super::started::Started;
 
 /// How long a server may take to answer at first.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running Redis. It ends, and its data goes, when this is dropped.
 pub struct Server {
-    child: Child,
+    /// Killed when this is dropped.
+    _started: Started,
     control: TcpStream,
     addr: SocketAddr,
-    folder: PathBuf,
 }
 
 /// A running Redis and a client of it.
@@ -63,9 +64,8 @@ impl Server {
             "0",
         ]);
         command.arg("--dir").arg(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().map_err(|error| io::Error::other(format!("redis-server: {error}")))?;
-        let control = connect(addr)?;
-        Ok(Self { child, control, addr, folder })
+        let started = Started::new(&mut command, folder)?;
+        Ok(Self { _started: started, control: connect(addr)?, addr })
     }
 
     /// Where clients connect.
@@ -106,16 +106,6 @@ impl Side for Redis {
         let client_nanos = process_cpu_nanos() - client_before;
         let server_nanos = self.server.cpu_nanos()?.saturating_sub(server_before);
         Ok(run.figure(client_nanos, server_nanos, 0))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // What it holds is of no worth: it is killed, then its files go.
-        if self.child.kill().is_ok() {
-            let _ = self.child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -17,7 +17,8 @@ use ithaca_env::drive::OpenDrive;
 use ithaca_volume::{Durability, TxOptions, Version, Volume, VolumeOptions};
 use rustix::fs::FallocateFlags;
 
-use super::volume::{TICKS, cpu_ticks, load};
+use super::started::cpu_nanos_of;
+use super::volume::load;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{median, thread_cpu_nanos};
@@ -193,7 +194,7 @@ fn restart(folder: &Path) -> io::Result<Restart> {
         BufReader::new(stdout).read_line(&mut line)?;
     }
     let ready = began.elapsed();
-    let seen = memory(&child).and_then(|memory| Ok((memory, cpu_ticks(child.id())? / TICKS)));
+    let seen = memory(&child).and_then(|memory| Ok((memory, cpu_nanos_of(child.id())? as f64 / 1e9)));
     child.kill()?;
     child.wait()?;
     if line.is_empty() {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use super::started::cpu_nanos_of;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::median;
@@ -20,8 +21,6 @@ const SIZE: &str = "1G";
 const SIZE_BYTES: u64 = 1 << 30;
 /// What is asked of the volume, against nbdkit.
 const LEAST: f64 = 0.8;
-/// Ticks a second in which the system counts processor time for `/proc`.
-pub const TICKS: f64 = 100.0;
 /// Each with how fio is asked for it.
 const WORKLOADS: [(&str, &[&str]); 3] = [
     ("read", &["--rw=randread"]),
@@ -153,16 +152,16 @@ fn done(mut command: Command) -> io::Result<()> {
 }
 
 fn slice(server: &NbdServer, options: &[&str], span: Duration) -> io::Result<Slice> {
-    let before = cpu_ticks(server.child.id())?;
+    let before = cpu_nanos_of(server.child.id())?;
     let mut fio = Command::new("fio");
     fio.args(["--name=slice", "--ioengine=nbd", "--bs=4k", "--iodepth=32", "--time_based", "--randrepeat=0"]);
     fio.args([&format!("--uri={}", uri(server)), &format!("--size={SIZE}")]).args(options);
     fio.args([&format!("--runtime={}ms", span.as_millis()), "--output-format=terse", "--terse-version=3"]);
     let output = fio.output().map_err(|error| io::Error::other(format!("fio: {error}")))?;
     let ops_per_s = rate(&output).map_err(|why| io::Error::other(format!("{}: {why}", server.name)))?;
-    let ticks = cpu_ticks(server.child.id())? - before;
+    let nanos = cpu_nanos_of(server.child.id())? - before;
     let ops = (ops_per_s * span.as_secs_f64()).max(1.0);
-    Ok(Slice { ops_per_s, cpu_us: ticks / TICKS * 1e6 / ops })
+    Ok(Slice { ops_per_s, cpu_us: nanos as f64 / 1e3 / ops })
 }
 
 /// Reads and writes a second by what fio has printed. Errors: it has failed, or measured nothing; a side that does nothing is not to be compared
@@ -184,13 +183,6 @@ fn rate(output: &Output) -> Result<f64, String> {
             Err(format!("fio did {} requests a second ({}): {said}", found.unwrap_or(0.0), output.status))
         }
     }
-}
-
-/// User and system time of a process so far.
-pub fn cpu_ticks(pid: u32) -> io::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    Ok(fields.map(|ticks| ticks.parse::<f64>().unwrap_or(0.0)).sum())
 }
 
 /// Processes that wanted to run of late, as the system counts them.

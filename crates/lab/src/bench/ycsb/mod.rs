@@ -13,7 +13,7 @@ use std::time::Duration;
 use ithaca_env::Env;
 use ithaca_log::client::ClientOptions;
 
-use super::volume::cpu_ticks;
+use super::started::cpu_nanos_of;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{Histogram, median, process_cpu_nanos, wall_nanos};
@@ -26,8 +26,6 @@ pub const NAME: &str = "ycsb";
 /// Programs, each with a client and a view of its own, and operations under way in each.
 const PROGRAMS: usize = 2;
 const WORKERS: usize = 32;
-/// Ticks of processor time a second, as the system counts them.
-const TICK_NANOS: f64 = 1e7;
 /// How long a side works before it is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
 
@@ -146,11 +144,11 @@ async fn measure(
         programs.push(Rc::new(Program::new(env, options, kind).await.map_err(io::Error::other)?));
     }
     work(env, &programs, workload, operations, WARM_UP).await?;
-    let (client_before, ticks_before, begun) = (process_cpu_nanos(), cpu_ticks(server)?, wall_nanos());
+    let (client_before, server_before, begun) = (process_cpu_nanos(), cpu_nanos_of(server)?, wall_nanos());
     let latencies = work(env, &programs, workload, operations, span).await?;
     let seconds = (wall_nanos() - begun) as f64 / 1e9;
     let client_nanos = process_cpu_nanos() - client_before;
-    let server_nanos = ((cpu_ticks(server)? - ticks_before) * TICK_NANOS) as u64;
+    let server_nanos = cpu_nanos_of(server)? - server_before;
     Ok(Slice { latencies, seconds, client_nanos, server_nanos })
 }
 
