@@ -59,6 +59,11 @@ impl Registry {
         self.roster.borrow().is_live(drive)
     }
 
+    /// Nothing is under way on the drives, and nothing will be: others may have them.
+    pub(crate) fn let_go(&self) {
+        self.roster.borrow_mut().drives.iter_mut().for_each(|it| it.hold = None);
+    }
+
     /// Waits until nobody else rewrites superblocks.
     pub(crate) async fn take(self: &Rc<Self>) -> Taken {
         self.free.until(|| (!self.is_taken.replace(true)).then_some(())).await;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, Durability, Hold, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
@@ -27,6 +27,8 @@ pub(crate) struct MemberDrive {
     pub(crate) superblock: Superblock,
     /// Copies of the superblock that are as they should be.
     pub(crate) copies: usize,
+    /// While the chain may write to it.
+    pub(crate) hold: Option<Rc<Hold>>,
 }
 
 /// The drives of a chain that are there, in its order.
@@ -43,16 +45,22 @@ pub(crate) struct Roster {
     pub(crate) pulses: BTreeMap<u32, Pulse>,
 }
 
-/// Reads the superblocks of all drives and decides which chain they make. Writes nothing.
-pub(crate) async fn gather(drives: &Drives, options: &ChainOptions) -> Result<Roster, OpenError> {
+/// Reads the superblocks of all drives and decides which chain they make. Writes nothing. With `holds` nobody else of this process
+/// writes to them from before the first read on.
+pub(crate) async fn gather(
+    drives: &Drives,
+    options: &ChainOptions,
+    holds: bool,
+) -> Result<Roster, OpenError> {
     let given: Vec<&Drive> = drives.links.iter().flatten().collect();
     if given.len() > DRIVES_MAX {
         return Err(OpenError::TooManyDrives { found: given.len(), max: DRIVES_MAX });
     }
     let mut found = Vec::with_capacity(given.len());
     for drive in given {
+        let hold = if holds { Some(Rc::new(drive.hold()?)) } else { None };
         let (superblock, copies) = read_superblock(drive).await?;
-        found.push(MemberDrive { drive: drive.clone(), superblock, copies });
+        found.push(MemberDrive { drive: drive.clone(), superblock, copies, hold });
     }
     let seen: Vec<Seen> =
         found.iter().map(|it| Seen { name: it.drive.name(), superblock: it.superblock.clone() }).collect();
@@ -102,17 +110,19 @@ impl MemberDrive {
 impl Roster {
     /// A chain that is about to be made of these drives. Nothing is written.
     pub(crate) fn new(
-        drives: Vec<(Drive, DriveId, u32)>,
+        drives: Vec<(Drive, Hold, DriveId, u32)>,
         identity: &Identity,
         geometry: Geometry,
         keys: Keys,
     ) -> Self {
-        let members: Vec<Member> =
-            drives.iter().map(|&(_, drive, link)| Member { drive, link, state: SideState::Live }).collect();
+        let members: Vec<Member> = drives
+            .iter()
+            .map(|&(_, _, drive, link)| Member { drive, link, state: SideState::Live })
+            .collect();
         let membership = Membership { generation: 1, members, earlier: Some(Vec::new()) };
         let drives = drives
             .into_iter()
-            .map(|(drive, id, _)| {
+            .map(|(drive, hold, id, _)| {
                 let segments = geometry.segments_in(drive.size_bytes());
                 let superblock = Superblock {
                     identity: identity.clone(),
@@ -123,7 +133,7 @@ impl Roster {
                     segments,
                     membership: membership.clone(),
                 };
-                MemberDrive { drive, superblock, copies: 0 }
+                MemberDrive { drive, superblock, copies: 0, hold: Some(Rc::new(hold)) }
             })
             .collect();
         Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new() }
@@ -154,14 +164,14 @@ impl Roster {
     /// is written.
     pub(crate) fn newcomer(
         &self,
-        drive: Drive,
+        (drive, hold): (Drive, Hold),
         (id, segments, sequence): (DriveId, u32, u64),
         pending: &Membership,
     ) -> MemberDrive {
         let of_a_member = self.drives[0].superblock.clone();
         let membership = pending.clone();
         let superblock = Superblock { drive: id, segments, membership, sequence, ..of_a_member };
-        MemberDrive { drive, superblock, copies: 0 }
+        MemberDrive { drive, superblock, copies: 0, hold: Some(Rc::new(hold)) }
     }
 
     /// Whose chain it is.
@@ -368,9 +378,12 @@ async fn write_copies(drive: &Drive, block: &Bytes, at_once: usize) -> Result<()
                 drive.write(offset, block.clone(), Durability::Durable)
             })
             .collect();
+        let mut answer = Ok(());
         for write in writes {
-            write.await?;
+            // All of them: none is to be under way when this returns.
+            answer = answer.and(write.await);
         }
+        answer?;
     }
     Ok(())
 }

@@ -66,11 +66,10 @@ impl Inner {
             loop {
                 let ticket = changed.ticket();
                 let Some(inner) = weak.upgrade() else { return };
-                inner.busy.set(inner.busy.get() + 1);
+                let busy = inner.busy.one_more();
                 let has_cleaned = inner.clean_if_due().await;
-                inner.busy.set(inner.busy.get() - 1);
+                drop(busy);
                 if inner.core.borrow().stopped().is_some() {
-                    inner.changed.ring();
                     return;
                 }
                 // A chain that nobody uses any more ends here.

@@ -38,17 +38,13 @@ impl Inner {
                 if inner.core.borrow().stopped().is_some() {
                     return;
                 }
-                inner.busy.set(inner.busy.get() + 1);
+                let busy = inner.busy.one_more();
                 let again = env.now().since(asked) >= GROW_AGAIN;
                 if again {
                     asked = env.now();
                 }
                 let kept = inner.keep(again).await;
-                inner.busy.set(inner.busy.get() - 1);
-                // Only then: a ring before would wake this very task again and again.
-                if inner.core.borrow().stopped().is_some() {
-                    inner.changed.ring();
-                }
+                drop(busy);
                 let goes_on = match kept {
                     Ok(goes_on) => goes_on,
                     Err(first) => {

@@ -12,7 +12,6 @@ use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::Inner;
-use super::scrub::Busy;
 use crate::catalog::SegmentState;
 use crate::core::Io;
 use crate::format::{Directory, PageEntry, Trailer};
@@ -123,7 +122,7 @@ impl Inner {
             None => {
                 let began = self.env.now();
                 let read = {
-                    let _busy = Busy::begin(self);
+                    let _busy = self.busy.one_more();
                     self.read_footer(segment, lap).await
                 };
                 self.rest(began).await;

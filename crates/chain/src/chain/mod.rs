@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_env::drive::Durability;
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Count, Notify};
 use ithaca_env::{Env, Time};
 
 pub use scrub::Scrubbed;
@@ -61,6 +61,8 @@ const BUSY_REST_FACTOR: u32 = 4;
 /// * Only durable records can be read.
 /// * After the first failed write the chain has stopped: nothing is tried again, every append and wait ends with the
 ///   first error. Reads of what was durable go on.
+/// * What is under way goes on when the last handle is dropped. Until it is over, or for as long as there is a handle of a
+///   chain that was not closed, whoever opens a chain on the same [`Drive`](ithaca_env::drive::Drive)s is refused: `InUse`.
 ///
 /// Cheap to clone; belongs to one environment, and so to one thread.
 #[derive(Clone)]
@@ -110,8 +112,8 @@ pub(crate) struct Inner {
     is_rebuilding: Cell<bool>,
     /// Sides that failed while they were rebuilt; they are left alone until the next open.
     failed_sides: RefCell<Vec<DriveId>>,
-    /// Writes under way, those of the keeper too: a closed chain leaves its drive alone.
-    busy: Cell<usize>,
+    /// Writes under way, and rounds of the keeper and the others who work in the background: a closed chain leaves its drives alone.
+    busy: Count,
 }
 
 impl Inner {
@@ -124,17 +126,14 @@ impl Inner {
                     self.keep_footer(io, &bytes);
                     let write = self.device(link).write(offset, bytes, Durability::Durable);
                     let inner = Rc::clone(self);
-                    self.busy.set(self.busy.get() + 1);
+                    let busy = self.busy.one_more();
                     self.env.spawn(async move {
                         let result = write.await;
-                        inner.busy.set(inner.busy.get() - 1);
                         let mut effects = Vec::new();
                         inner.core.borrow_mut().done(io, result, &mut effects);
                         inner.start(effects);
                         inner.ring_mirror(io);
-                        if inner.is_closing.get() {
-                            inner.changed.ring();
-                        }
+                        drop(busy);
                     });
                 }
                 Effect::Cache(mut group) => {
@@ -184,6 +183,15 @@ impl Inner {
     pub(crate) async fn rest(&self, began: Time) {
         let factor = if self.core.borrow().is_flying() { BUSY_REST_FACTOR } else { 1 };
         self.env.sleep(self.env.now().since(began) * factor).await;
+    }
+
+    /// Begins nothing any more, and waits for what is under way. On return others may have the drives.
+    async fn come_to_rest(self: &Rc<Self>) {
+        let mut effects = Vec::new();
+        self.core.borrow_mut().stop(ChainError::Closed, &mut effects);
+        self.start(effects);
+        self.busy.below(1).await;
+        self.registry.let_go();
     }
 
     /// Lets the core do what it can, and starts it.
@@ -298,8 +306,8 @@ impl Chain {
     }
 
     /// Refuses further appends, waits until everything is durable, and writes a last mark that says so: the next open
-    /// then knows that nothing is missing at the end. On return nothing is under way on the drive. Errors: the chain has
-    /// stopped.
+    /// then knows that nothing is missing at the end. On return nothing is under way on the drives. Errors: the chain has
+    /// stopped; something may be under way then.
     pub async fn close(self) -> Result<(), ChainError> {
         let inner = &self.inner;
         if inner.is_closing.replace(true) {
@@ -320,10 +328,18 @@ impl Chain {
                 (core.is_idle() || core.is_stuck()).then_some(Ok(()))
             })
             .await?;
-        let mut effects = Vec::new();
-        inner.core.borrow_mut().stop(ChainError::Closed, &mut effects);
-        inner.start(effects);
-        inner.changed.until(|| (inner.busy.get() == 0).then_some(())).await;
+        inner.come_to_rest().await;
         Ok(())
+    }
+
+    /// Ends the chain where it is, as if the process had been killed, for one who does not want it: appends that are not durable may
+    /// be there at the next open or not. On return nothing is under way on the drives. One that is being closed is left alone.
+    pub async fn abandon(self) {
+        let inner = &self.inner;
+        if inner.is_closing.replace(true) {
+            return;
+        }
+        drop(inner.begin_change().await);
+        inner.come_to_rest().await;
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Count, Notify};
 
 use super::{Chain, Inner};
 use crate::cache::{FooterCache, ReadCache, TailCache};
@@ -61,9 +61,10 @@ impl Chain {
         for (link, sides) in links.into_iter().enumerate() {
             let segments = if link == 0 { least_segments(&options) } else { 1 };
             for drive in sides {
+                let hold = drive.hold()?;
                 grow_to_least(&drive, geometry, &options, segments).await?;
                 refuse_remains(&drive, geometry).await?;
-                drives.push((drive, DriveId(env.random_u64()), link as u32));
+                drives.push((drive, hold, DriveId(env.random_u64()), link as u32));
             }
         }
         let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options);
@@ -120,7 +121,7 @@ impl Chain {
         options: ChainOptions,
         owner: Option<Rc<dyn Owner>>,
     ) -> Result<(Self, Recovered), OpenError> {
-        let roster = gather(&drives, &options).await?;
+        let roster = gather(&drives, &options, true).await?;
         let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
@@ -213,7 +214,7 @@ impl Chain {
             copies: RefCell::default(),
             is_rebuilding: Cell::new(false),
             failed_sides: RefCell::default(),
-            busy: Cell::new(0),
+            busy: Count::default(),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -396,10 +397,11 @@ async fn wipe(
             mark_free(links.device_of(segment).expect("it was read"), chain, geometry, segment, lap)
         })
         .collect();
+    let mut answer = Ok(());
     for write in writes {
-        write.await?;
+        answer = answer.and(write.await);
     }
-    Ok(())
+    Ok(answer?)
 }
 
 /// Marks a segment as free that held something; laps up to `lap` have been used. On return the device says so, durably, and

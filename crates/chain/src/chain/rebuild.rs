@@ -58,6 +58,7 @@ impl Chain {
         let member = roster.membership.member(beside).ok_or(ChangeError::NoSuchDrive { id: beside })?;
         let link = member.link;
         let sequence = inner.check_new(&roster, &drive).await?;
+        let hold = drive.hold().map_err(OpenError::Drive)?;
         let device = inner.device(link);
         grow_like(&drive, &device).await?;
         let mut taken = inner.registry.take().await;
@@ -73,7 +74,7 @@ impl Chain {
         let pending = taken.roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
         let drive = taken.roster.pulses[&link].watch(id, drive);
-        let mut added = taken.roster.newcomer(drive.clone(), (id, segments, sequence), &pending);
+        let mut added = taken.roster.newcomer((drive.clone(), hold), (id, segments, sequence), &pending);
         added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
         taken.roster.drives.push(added);
         inner.write_change(&mut taken, &pending).await?;
@@ -106,7 +107,7 @@ impl Inner {
         }
         let inner = Rc::clone(self);
         self.env.spawn(async move {
-            inner.busy.set(inner.busy.get() + 1);
+            let busy = inner.busy.one_more();
             while let Some((link, device, side)) = inner.next_stale() {
                 let name = side.drive.name();
                 match inner.rebuild_side(link, &device, &side).await {
@@ -119,7 +120,7 @@ impl Inner {
                 }
                 device.follow(side.id, false);
             }
-            inner.busy.set(inner.busy.get() - 1);
+            drop(busy);
             inner.is_rebuilding.set(false);
             inner.changed.ring();
         });

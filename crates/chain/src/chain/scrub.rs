@@ -39,25 +39,6 @@ pub struct Scrubbed {
     pub segments: u64,
 }
 
-/// Work on the drives that a close waits for, until it is dropped.
-pub(super) struct Busy<'a>(&'a Inner);
-
-impl<'a> Busy<'a> {
-    pub(super) fn begin(inner: &'a Inner) -> Self {
-        inner.busy.set(inner.busy.get() + 1);
-        Self(inner)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.busy.set(self.0.busy.get() - 1);
-        if self.0.is_closing.get() {
-            self.0.changed.ring();
-        }
-    }
-}
-
 /// A drive that is read no faster than it should be. Nothing else is asked of it.
 struct Paced {
     drive: Drive,
@@ -170,7 +151,7 @@ impl Inner {
     /// what is on it.
     async fn scrub_segment(self: &Rc<Self>, segment: u32, lap: u64) {
         let place = Place { segment, lap: Some(lap) };
-        let _busy = Busy::begin(self);
+        let _busy = self.busy.one_more();
         match self.scrub_groups(place, lap).await {
             Ok(()) => {
                 let mut scrubbed = self.scrubbed.get();

@@ -1,9 +1,11 @@
 //! Drives that are not what is expected: each refused with a clear error, nothing written.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainId, DumpOptions, Identity, OpenError, check, dump};
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, Durability, OpenDrive, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, Durability, OpenDrive, PageBuf};
 
 use crate::model::run_of;
 use crate::world::{World, identity, open_drive, small_options};
@@ -60,6 +62,35 @@ fn a_blank_drive_is_no_chain_and_an_interrupted_creation_can_be_repeated() {
         let error = Chain::open(&env, drive.clone(), None, small_options()).await.err();
         assert!(matches!(&error, Some(OpenError::SuperblockLost { valid: 0, .. })), "{error:?}");
         Chain::create(&env, drive, identity(), small_options()).await.expect("nothing was there");
+    });
+}
+
+#[test]
+fn a_drive_that_another_chain_may_be_writing_to_is_refused() {
+    within(14, async |env| {
+        let drive = make_chain(&env).await;
+        let open = async || Chain::open(&env, drive.clone(), None, small_options()).await;
+        let is_in_use = |error: Option<OpenError>| {
+            assert!(matches!(&error, Some(OpenError::Drive(DriveError::InUse { .. }))), "{error:?}");
+        };
+        let (chain, _) = open().await.expect("it was closed");
+        is_in_use(open().await.err());
+        is_in_use(Chain::create(&env, drive.clone(), identity(), small_options()).await.err());
+        // Handles of a chain that was abandoned keep nobody away.
+        let handle = chain.clone();
+        chain.abandon().await;
+        let (chain, _) = open().await.expect("it was abandoned");
+        drop(handle);
+        is_in_use(open().await.err());
+        // What is under way when the last handle is dropped goes on, and then that is over.
+        let run = run_of(40, 1, &[Bytes::from(vec![1; 8192])]);
+        chain.append(Batch { runs: vec![run], ..Batch::default() }).expect("room");
+        env.yield_now().await;
+        drop(chain);
+        is_in_use(open().await.err());
+        env.sleep(Duration::from_secs(1)).await;
+        let (chain, _) = open().await.expect("nobody has it");
+        assert!(chain.read(40).await.expect("no damage").is_some());
     });
 }
 

@@ -1,5 +1,6 @@
 //! Drives: block-aligned reads and writes on a file or a block device, real or simulated.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -30,8 +31,8 @@ pub enum DriveError {
         /// What was opened.
         path: String,
     },
-    /// Another process holds the drive.
-    #[error("{path}: in use by another process")]
+    /// Another process has the drive, or somebody else in this one: see [`Drive::hold`].
+    #[error("{path}: in use by another process, or by somebody else in this one")]
     InUse {
         /// What was opened.
         path: String,
@@ -127,12 +128,35 @@ pub trait Device {
 #[derive(Clone)]
 pub struct Drive {
     device: Rc<dyn Device>,
+    is_held: Rc<Cell<bool>>,
+}
+
+/// Who has this is the only one who writes to the drive, until it is dropped. See [`Drive::hold`].
+pub struct Hold {
+    is_held: Rc<Cell<bool>>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.is_held.set(false);
+    }
 }
 
 impl Drive {
     /// A drive that is made of `device`.
     pub fn new(device: Rc<dyn Device>) -> Self {
-        Self { device }
+        Self { device, is_held: Rc::default() }
+    }
+
+    /// Asks to be the only one who writes through this handle and its clones. Other processes are kept away by a lock;
+    /// this is for those of one process who share a handle, and asks nothing of who does not ask for it: a request that is
+    /// under way is carried out although its future is gone, so that who gave the drive up may still be writing to it.
+    /// Errors: `InUse`, at once.
+    pub fn hold(&self) -> Result<Hold, DriveError> {
+        if self.is_held.replace(true) {
+            return Err(DriveError::InUse { path: self.name() });
+        }
+        Ok(Hold { is_held: Rc::clone(&self.is_held) })
     }
 
     /// Size in bytes.

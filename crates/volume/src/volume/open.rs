@@ -33,7 +33,7 @@ impl Volume {
     /// Makes a volume on drives that hold none. On return it is durable that it is there.
     ///
     /// A creation that was interrupted is taken up again. Errors: `Option`; `Chain` with all that a creation of a chain can end with. A
-    /// future that is dropped may leave the volume.
+    /// future that is dropped may leave the volume. After an error that `Drive` did not give the drives can be opened again at once.
     pub async fn create(
         env: &Env,
         drives: impl Into<Drives>,
@@ -66,7 +66,7 @@ impl Volume {
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
         let (drives, chain) = (drives.into(), settings.chain.clone());
         match Chain::create_owned(env, drives.clone(), identity, chain, owned).await {
-            Ok(chain) => Self::over(env, chain, owner, settings),
+            Ok(chain) => Self::over(env, chain, owner, settings).await,
             Err(already @ OpenError::AlreadyThere { .. }) => {
                 Self::finish(env, drives, &state, settings).await?.ok_or(VolumeError::Chain(already))
             }
@@ -90,9 +90,10 @@ impl Volume {
             Err(_) => return Ok(None),
         };
         if chain.identity().label.as_str() != LABEL || !is_unfinished(&recovered) {
+            chain.abandon().await;
             return Ok(None);
         }
-        let volume = Self::over(env, chain, owner, settings)?;
+        let volume = Self::over(env, chain, owner, settings).await?;
         volume.inner.replace_state(|asked| Ok(asked.clone())).await?;
         Ok(Some(volume))
     }
@@ -111,24 +112,31 @@ impl Volume {
         let (chain, recovered) = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await?;
         // Also what was found when the chain told of its records.
         let damage = chain.stats().damage;
+        let is_volume = chain.identity().label.as_str() == LABEL;
         let is_lost =
             |damage: &&Damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment);
-        if let Some(damage) = damage.iter().find(is_lost) {
-            return Err(VolumeError::Lost { segment: damage.segment, offset: damage.offset });
-        }
-        if chain.identity().label.as_str() == LABEL && is_unfinished(&recovered) {
-            return Err(VolumeError::Unfinished);
-        }
-        Self::over(env, chain, owner, settings)
+        let refused = match damage.iter().find(is_lost) {
+            Some(damage) => VolumeError::Lost { segment: damage.segment, offset: damage.offset },
+            None if is_volume && is_unfinished(&recovered) => VolumeError::Unfinished,
+            None => return Self::over(env, chain, owner, settings).await,
+        };
+        chain.abandon().await;
+        Err(refused)
     }
 
-    fn over(
+    async fn over(
         env: &Env,
         chain: Chain,
         blocks: Rc<Blocks>,
         settings: VolumeSettings,
     ) -> Result<Self, VolumeError> {
-        let state = blocks.opened(chain.identity().label.as_str())?;
+        let state = match blocks.opened(chain.identity().label.as_str()) {
+            Ok(state) => state,
+            Err(refused) => {
+                chain.abandon().await;
+                return Err(refused);
+            }
+        };
         let newest = blocks.with(|index| index.newest());
         let count = state.blocks;
         let grain = Grain::new(state.fragment_bytes);

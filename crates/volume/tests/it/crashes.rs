@@ -1,8 +1,13 @@
 //! Power cuts and kills at every I/O point.
 
-use ithaca_env::sim::{Death, Random};
+use std::rc::Rc;
+use std::time::Duration;
 
-use crate::world::{Life, World, small_options};
+use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Owner, Place, Placed};
+use ithaca_env::sim::{Death, DriveFault, Random};
+use ithaca_volume::{Durability, Volume, VolumeError};
+
+use crate::world::{BLOCKS, Life, MACHINE, World, block, numbers, open_drive, small_options};
 
 /// Two lives; the second is cut off at I/O point `point`. True if it came to its end before.
 fn cut_at(point: u64, death: Death, versions: u64) -> bool {
@@ -90,4 +95,77 @@ fn a_creation_is_taken_up_again_wherever_it_was_cut_off() {
         points += 1;
     }
     assert!(points > 5, "only {points} I/O points");
+}
+
+/// Knows nothing: its chain is a volume whose creation was interrupted.
+struct Nobody;
+
+impl Owner for Nobody {
+    fn placed(&self, _: Placed) -> Option<Place> {
+        None
+    }
+
+    fn is_live(&self, _: Placed) -> bool {
+        true
+    }
+
+    fn moved(&self, _: Placed, _: Place) -> bool {
+        false
+    }
+
+    fn dropped(&self, _: Placed) -> bool {
+        false
+    }
+}
+
+/// A creation is interrupted; then an open is refused, and the volume made at once, over the same handle. Meanwhile the drive is slow
+/// for `slow`.
+fn is_made_right_after_a_refused_open(slow: Duration) {
+    let world = World::new(12);
+    let (sim, process) = (&world.sim, world.process);
+    let env = sim.env(process);
+    let chain = ChainOptions { segments_ready: 1, ..small_options(1000).settings.chain };
+    sim.block_on(process, async move {
+        let label = Label::new("volume").expect("short");
+        let identity = Identity { id: ChainId([7; 16]), label };
+        let drive = open_drive(&env).await;
+        let made = Chain::create_owned(&env, drive, identity, chain, Rc::new(Nobody)).await;
+        made.expect("blank").close().await.expect("no fault");
+    });
+    sim.fault_drive(sim.drive(MACHINE, "volume"), DriveFault::Slow { percent: 20_000, span: slow });
+    let env = sim.env(process);
+    let mut options = small_options(1000);
+    options.settings.chain.segments_ready = 3;
+    sim.block_on(process, async move {
+        let drive = open_drive(&env).await;
+        let refused = Volume::open(&env, &drive, options.settings.clone()).await.err();
+        assert!(matches!(&refused, Some(VolumeError::Unfinished)), "{refused:?}");
+        let volume = Volume::create(&env, &drive, options).await.expect("it is taken up again");
+        for round in 0..6 {
+            for at in 0..BLOCKS {
+                let written = volume.write(at, block(round * BLOCKS + at + 1), Durability::Acknowledged);
+                written.await.expect("there is room");
+            }
+        }
+        volume.flush().await.expect("no fault");
+        env.sleep(Duration::from_secs(1)).await;
+    });
+    sim.end(process, Death::PowerCut);
+    sim.restart(process);
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let drive = open_drive(&env).await;
+        let volume = Volume::open(&env, &drive, small_options(1000).settings).await.expect("it is whole");
+        for round in 0..6 {
+            let then = volume.at(ithaca_volume::Version((round + 1) * BLOCKS)).expect("it is kept");
+            let data = then.read(0, BLOCKS).await.expect("no damage");
+            let expected: Vec<u64> = (0..BLOCKS).map(|at| round * BLOCKS + at + 1).collect();
+            assert_eq!(numbers(&data), expected, "slow for {slow:?}");
+        }
+    });
+}
+
+#[test]
+fn what_a_refused_open_has_under_way_does_no_harm_to_the_volume_that_is_made_after_it() {
+    (0..40).for_each(|step| is_made_right_after_a_refused_open(Duration::from_micros(250 * step)));
 }
