@@ -18,37 +18,48 @@ use crate::limits;
 use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
+/// Whether the first replica has an entry, besides what the answer to its write says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnFirst {
+    /// That write was the only one.
+    No,
+    /// A forwarder's write may have come to it, or may yet.
+    MayBe,
+    /// It has it, whatever a later replica refuses.
+    Yes,
+}
+
 impl Inner {
-    /// Finds out what became of an entry whose write, in `epoch`, got no answer: by filling its position. `is_stored` says that
-    /// the first replica has it, whatever a later one refuses. What a full unit has refused may go to another one, once it is decided
-    /// that it does not stand here.
+    /// Finds out what became of an entry whose write, in `epoch`, got no answer, or was refused: by filling its position. What a full
+    /// unit has refused may go to another one, once it is decided that it does not stand here.
     pub(super) async fn resolve(
         self: &Rc<Self>,
         epoch: Epoch,
         pos: LogPos,
         queued: &mut Queued,
         error: &ClientError,
-        is_stored: bool,
+        on_first: OnFirst,
     ) -> Result<LogPos, ClientError> {
         let refused = match error {
             ClientError::Node { addr, error: CallError::Refused(refusal), .. }
-                if !is_stored && matches!(refusal.advice(), Advice::GiveUp) =>
+                if on_first != OnFirst::Yes && matches!(refusal.advice(), Advice::GiveUp) =>
             {
                 Some((*addr, refusal))
             }
             _ => None,
         };
         let is_refused = refused.is_some();
-        if refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, queued)) {
+        let stays = refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, queued));
+        // What was refused is nowhere, unless somebody else has written it.
+        let is_nowhere = is_refused && on_first == OnFirst::No;
+        if stays && is_nowhere {
             self.give_up(pos);
             return Err(error.clone());
         }
         queued.found_full += u32::from(is_refused);
-        let filled = self.fill_by(pos, Some(epoch), queued.deadline).await;
-        match filled {
-            Ok(None) => Err(ClientError::Overtaken { pos }),
+        match self.fill_by(pos, Some(epoch), queued.deadline).await {
             Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
-            Err(_) if is_refused => {
+            Err(_) if is_nowhere => {
                 self.give_up(pos);
                 Err(error.clone())
             }
@@ -56,7 +67,8 @@ impl Inner {
             Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => {
                 Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error.clone()) })
             }
-            Ok(Some(_)) => Err(ClientError::Overtaken { pos }),
+            Ok(_) if stays => Err(error.clone()),
+            Ok(_) => Err(ClientError::Overtaken { pos }),
         }
     }
 

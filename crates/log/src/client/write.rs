@@ -16,6 +16,7 @@ use ithaca_env::task::gather;
 use super::append::{Batch, Placed, Queued};
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
+use super::resolve::OnFirst;
 use super::{Inner, View};
 use crate::entry::{EntryMeta, StreamGroup};
 use crate::layout::Piece;
@@ -30,6 +31,15 @@ pub(super) enum Earlier {
     Never,
     /// A forwarder may have had them written.
     MayBe,
+}
+
+impl Earlier {
+    fn on_first(self) -> OnFirst {
+        match self {
+            Self::Never => OnFirst::No,
+            Self::MayBe => OnFirst::MayBe,
+        }
+    }
 }
 
 /// Entries of a batch whose positions lie on one stripe, as indexes into the batch.
@@ -181,7 +191,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, 0..part.count, &error, false).await,
+            Err(error) => self.resolve(part, 0..part.count, &error, self.earlier.on_first()).await,
         }
         own
     }
@@ -208,7 +218,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, nths, &error, true).await,
+            Err(error) => self.resolve(part, nths, &error, OnFirst::Yes).await,
         }
         own
     }
@@ -225,15 +235,14 @@ impl Writing<'_> {
         verdict(&self.inner, written, part.addr(nth), queued, self.pos(part, nth), self.earlier)
     }
 
-    /// Finds out what became of entries whose write got no answer, and settles them. `is_stored` says that the first replica
-    /// has them.
-    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, is_stored: bool) {
+    /// Finds out what became of entries whose write got no answer, or was refused, and settles them.
+    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, on_first: OnFirst) {
         self.is_slow.set(true);
         self.tell();
         for nth in nths {
             let Some(mut queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
             let pos = self.pos(part, nth);
-            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, is_stored).await;
+            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, on_first).await;
             self.finish(queued, found);
         }
     }
