@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::{Served, has, text, tool, volume};
+use super::{Served, has, text, tool, until, volume};
 use crate::harness::temp_dir;
 
 /// The export as a file, and what is mounted of it; taken down when it is dropped, in whatever state it is.
@@ -20,10 +20,10 @@ impl Mounted {
         let export = dir.join("export");
         let fuse = Command::new("nbdfuse").arg(&export).arg(uri).stderr(Stdio::null()).spawn();
         let mut mounted = Self { fuse: fuse.expect("it starts"), dir: dir.to_owned() };
-        while !mounted.device().exists() {
+        until("nbdfuse shows the volume", || {
             assert!(mounted.fuse.try_wait().expect("a child").is_none(), "nbdfuse has ended");
-            std::thread::yield_now();
-        }
+            mounted.device().exists()
+        });
         mounted
     }
 
@@ -85,9 +85,7 @@ fn ext4_on_a_volume_is_whole_after_the_server_was_killed_under_it() {
     let copy =
         Command::new("sh").args(["-c", copied, text(&tree), text(&files)]).stderr(Stdio::null()).spawn();
     let mut copy = copy.expect("it starts");
-    while !files.join("2").exists() {
-        std::thread::yield_now();
-    }
+    until("the first copy is there", || files.join("2").exists());
     drop(served);
     copy.wait().expect("it ends");
     drop(mounted);

@@ -19,6 +19,7 @@ mod within;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::harness::{Ran, ithaca, run, signal, string_field};
 
@@ -30,6 +31,18 @@ fn volume(arguments: &[&str]) -> Ran {
 /// A directory as text.
 fn text(path: &Path) -> &str {
     path.to_str().expect("text")
+}
+
+/// Longer than anything takes that is to come.
+const NEVER: Duration = Duration::from_secs(120);
+
+/// Waits until it is so; what never is ends the test.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < NEVER, "{what}: not within {NEVER:?}");
+        std::thread::yield_now();
+    }
 }
 
 /// A volume that is served until this is dropped, which kills the server.

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::{has, text, tool, volume};
+use super::{has, text, tool, until, volume};
 use crate::harness::{ithaca, signal, string_field, temp_dir};
 
 /// A mounted volume; its server is killed when this is dropped.
@@ -92,14 +92,10 @@ fn threads_of_a_c_program_have_transactions_of_their_own() {
     assert_eq!(said, "begun\n");
     let live = || volume(&["info", text(&disk), "--json"]).expect(0).text();
     // Those of threads that have ended go within a tenth of a second.
-    while !live().contains("\"transactions\":1") {
-        std::thread::yield_now();
-    }
+    until("only one thread has a transaction", || live().contains("\"transactions\":1"));
     dying.kill().expect("it lives");
     dying.wait().expect("it ends");
-    while !live().contains("\"transactions\":0") {
-        std::thread::yield_now();
-    }
+    until("nobody has a transaction", || live().contains("\"transactions\":0"));
     let mut bytes = [0; 6];
     mounted.open().read_exact_at(&mut bytes, 8192).expect("readable");
     assert_eq!(&bytes, b"handed");
