@@ -340,6 +340,15 @@ mod tests {
     }
 
     #[test]
+    fn a_range_of_small_entries_in_many_streams_is_copied() {
+        // What comes with the entries of a piece was more than a batch of the chain may have: it was refused for ever.
+        let plan = "seed 5505965\nset topology.removed 2\nset workload.burst_max 16\nset workload.entry_max_bytes 1\n\
+                    set workload.forwarded 1\nset workload.operations 400\nset workload.pause_us 1\n\
+                    set workload.relayed 1\nset workload.streams 4";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

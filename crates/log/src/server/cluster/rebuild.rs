@@ -135,8 +135,8 @@ fn trims_begun(unit: &Rc<UnitShell>, runs: &ReceivedRuns) -> Vec<AddrRange> {
 pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<(), RebuildError> {
     let unit = member.unit()?;
     let source = Source::of(member, layout, copy)?;
-    // As much as the unit's chain takes at a time.
-    let (bytes_max, count_max) = unit.write_limits();
+    // As much as the unit's chain takes at a time, unless the entries have more with them than usual, such as many streams.
+    let (bytes_max, mut count_max) = unit.write_limits();
     let limit_bytes = PIECE_BYTES.min(bytes_max as u32);
     // Whatever was copied in an earlier epoch is decided: only trims can have changed it since.
     let mut next = member.copied_up_to(copy).unwrap_or(source.extent.start);
@@ -161,7 +161,13 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         if reached == next {
             return Err(RebuildError::Unit(Refusal::Unwritten { addr: next }));
         }
-        unit.restore(layout.epoch, copied).await.map_err(RebuildError::Unit)?;
+        match unit.restore(layout.epoch, copied).await {
+            Err(Refusal::TooLarge { .. }) if reached.0 - next.0 > 1 => {
+                count_max = ((reached.0 - next.0) / 2) as usize;
+                continue;
+            }
+            restored => restored.map_err(RebuildError::Unit)?,
+        }
         next = reached;
         member.has_copied(copy, next);
         let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
