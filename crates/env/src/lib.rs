@@ -16,6 +16,7 @@ pub mod drive;
 mod env;
 pub mod fuse;
 pub mod limits;
+pub mod memory;
 mod mix;
 pub mod net;
 mod planted;

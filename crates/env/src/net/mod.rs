@@ -6,6 +6,8 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
+use crate::memory::MemoryHandle;
+
 use std::future::Future;
 use std::pin::Pin;
 
@@ -82,6 +84,10 @@ pub(crate) trait Stream {
     fn close(&self);
     /// See [`Conn::be_patient`].
     fn be_patient(&self);
+    /// See [`Writer::pass`].
+    fn pass(&self, memory: MemoryHandle);
+    /// See [`Reader::passed`].
+    fn passed(&self) -> Option<MemoryHandle>;
 }
 
 /// A socket that listens.
@@ -171,6 +177,12 @@ impl Reader {
     ) -> std::task::Poll<Result<usize, NetError>> {
         self.stream.poll_read(cx, buf)
     }
+
+    /// The memory that the other end has passed, if that has come; it is there when the first bytes were read. A connection gives one at
+    /// the most.
+    pub fn passed(&mut self) -> Option<MemoryHandle> {
+        self.stream.passed()
+    }
 }
 
 /// The sending half of a connection. Clones send on the same connection.
@@ -200,6 +212,15 @@ impl Writer {
     pub fn push_shared(&self, bytes: Bytes) {
         self.stream.outbox().push_shared(bytes);
         Rc::clone(&self.stream).mark_dirty();
+    }
+
+    /// Passes memory to the process at the other end of a local connection, with the first bytes that are sent: to be called before
+    /// anything is queued. It is the other end's to ask for it.
+    ///
+    /// Panics on a connection that is not local.
+    pub fn pass(&self, memory: MemoryHandle) {
+        assert!(self.stream.credentials().is_some(), "memory is passed within a machine");
+        self.stream.pass(memory);
     }
 
     /// Bytes queued and not yet taken by the system.

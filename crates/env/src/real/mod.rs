@@ -33,6 +33,7 @@ pub mod golden;
 mod io_pool;
 mod listener;
 mod local;
+mod memory;
 mod park;
 mod priority;
 pub mod process;
@@ -45,6 +46,9 @@ pub mod terminal;
 pub use background::{shutdown_signal, unblock};
 pub use priority::run_at_once;
 pub use stdin::Stdin;
+
+pub(crate) use memory::Mapping;
+pub(crate) use rustix::fd::OwnedFd as Descriptor;
 
 use io_pool::IoPool;
 use reactor::Reactor;

@@ -2,22 +2,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, sockopt,
+};
 
 use super::reactor::{Reactor, Readiness};
 use crate::limits::{GATHER_MAX, OUTBOX_MAX_BYTES};
+use crate::memory::{HandleInner, MemoryHandle};
 use crate::net::{Conn, Credentials, NetError, Outbox, Stream};
 
 /// Room that a read offers at the least. Large enough for a batch of entries, so that one call takes a whole frame.
 const READ_BYTES: usize = 256 << 10;
+/// What the first read of a local connection takes at the most, into memory that is set to 0 before.
+const FIRST_READ_BYTES: usize = 4 << 10;
 /// A connection on which the other side's system has acknowledged nothing of what was sent for so long is lost. Left alone, TCP would try
 /// again ever more seldom, and find out that a link is back as late as it had been away.
 const UNACKNOWLEDGED_MAX_MS: u32 = 2_000;
@@ -34,6 +41,12 @@ pub(super) struct Socket {
     /// Stands in the reactor's list of connections to flush.
     dirty: Cell<bool>,
     overflowed: Cell<bool>,
+    /// Goes with the first bytes that are sent.
+    passing: RefCell<Option<OwnedFd>>,
+    /// Came with the first bytes.
+    passed: RefCell<Option<OwnedFd>>,
+    /// Nothing was read yet.
+    is_fresh: Cell<bool>,
     reactor: Weak<Reactor>,
     key: Cell<usize>,
 }
@@ -73,6 +86,9 @@ fn register(
         outbox: Outbox::default(),
         dirty: Cell::new(false),
         overflowed: Cell::new(false),
+        passing: RefCell::default(),
+        passed: RefCell::default(),
+        is_fresh: Cell::new(credentials.is_some()),
         reactor: Rc::downgrade(reactor),
         key: Cell::new(usize::MAX),
     });
@@ -114,6 +130,14 @@ impl Socket {
         &self.readiness
     }
 
+    fn gather(&self, fd: &OwnedFd, pieces: &VecDeque<Bytes>) -> Result<usize, Errno> {
+        let mut passing = self.passing.borrow_mut();
+        let Some(passed) = &*passing else { return gather(fd, pieces) };
+        let sent = send_with(fd, &pieces[0], passed)?;
+        *passing = None;
+        Ok(sent)
+    }
+
     /// The system has room again: send what is left.
     pub(super) fn resume(self: &Rc<Self>) {
         if self.outbox.queued_bytes() > 0 {
@@ -121,12 +145,28 @@ impl Socket {
         }
     }
 
+    /// Reads as [`receive`] does, and takes a descriptor that comes along. Of later reads the system closes what they bring.
+    fn receive_first(&self, fd: &OwnedFd, buf: &mut BytesMut) -> Result<usize, Errno> {
+        let mut bytes = [0; FIRST_READ_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let received = rustix::net::recvmsg(fd, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                self.passed.replace(fds.next());
+            }
+        }
+        buf.extend_from_slice(&bytes[..received.bytes]);
+        Ok(received.bytes)
+    }
+
     /// Sends until nothing is left or the system has no room.
     pub(super) fn flush(&self) {
         self.dirty.set(false);
         while self.outbox.queued_bytes() > 0 && self.readiness.is_writable() {
             let sent = match &*self.fd.borrow() {
-                Some(fd) => self.outbox.flush(|pieces| gather(fd, pieces)),
+                Some(fd) => self.outbox.flush(|pieces| self.gather(fd, pieces)),
                 None => return,
             };
             match sent {
@@ -141,6 +181,15 @@ impl Socket {
             self.close();
         }
     }
+}
+
+/// Sends a descriptor with as many bytes as the system takes, at least one.
+fn send_with(fd: &OwnedFd, bytes: &[u8], passing: &OwnedFd) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let passing = [passing.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&passing)), "there is room for one");
+    rustix::net::sendmsg(fd, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
 fn gather(fd: &OwnedFd, pieces: &VecDeque<Bytes>) -> Result<usize, Errno> {
@@ -180,8 +229,10 @@ impl Stream for Socket {
             if buf.capacity() - buf.len() < READ_BYTES / 4 {
                 buf.reserve(READ_BYTES);
             }
-            let room = buf.capacity() - buf.len();
-            match receive(fd, buf) {
+            let is_first = self.is_fresh.replace(false);
+            let room = if is_first { FIRST_READ_BYTES } else { buf.capacity() - buf.len() };
+            let received = if is_first { self.receive_first(fd, buf) } else { receive(fd, buf) };
+            match received {
                 Ok(len) => {
                     // A short read emptied the socket; asking again would cost a system call to hear so.
                     if len < room {
@@ -189,8 +240,12 @@ impl Stream for Socket {
                     }
                     return Poll::Ready(Ok(len));
                 }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.readiness.clear_readable(),
+                // Nothing was read: the first bytes are still to come.
+                Err(Errno::INTR) => self.is_fresh.set(is_first),
+                Err(Errno::AGAIN) => {
+                    self.is_fresh.set(is_first);
+                    self.readiness.clear_readable();
+                }
                 Err(Errno::CONNRESET | Errno::PIPE) => {
                     return Poll::Ready(Err(NetError::Closed { addr: self.peer }));
                 }
@@ -222,11 +277,22 @@ impl Stream for Socket {
         }
     }
 
+    fn pass(&self, memory: MemoryHandle) {
+        if let HandleInner::Real(fd) = memory.inner {
+            self.passing.replace(Some(fd));
+        }
+    }
+
+    fn passed(&self) -> Option<MemoryHandle> {
+        let fd = self.passed.take()?;
+        Some(MemoryHandle { inner: HandleInner::Real(fd) })
+    }
+
     fn close(&self) {
         let Some(fd) = self.fd.take() else { return };
         // What was queued in this turn still goes out if the system takes it: a refusal must reach the peer.
         if self.outbox.queued_bytes() > 0 && !self.overflowed.get() {
-            let _ = self.outbox.flush(|pieces| gather(&fd, pieces));
+            let _ = self.outbox.flush(|pieces| self.gather(&fd, pieces));
         }
         if let Some(reactor) = self.reactor.upgrade() {
             reactor.remove(self.key.get(), &fd);

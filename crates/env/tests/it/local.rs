@@ -9,7 +9,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use bytes::{BufMut, BytesMut};
-use ithaca_env::net::LocalError;
+use ithaca_env::memory::MemoryError;
+use ithaca_env::net::{Conn, LocalError};
 use ithaca_env::real;
 use ithaca_env::sim::{Death, Sim};
 
@@ -34,6 +35,53 @@ fn bytes_go_both_ways_and_each_end_knows_who_the_other_is() {
         drop(server);
         while client.reader.read(&mut got).await.expect("open") > 0 {}
         assert_eq!(&got[..], b"thereback");
+    });
+}
+
+/// Sends a byte from one end to the other.
+async fn send_byte(from: &Conn, to: &mut Conn) {
+    from.writer.push(|out| out.put_u8(1));
+    let mut got = BytesMut::new();
+    assert_eq!(to.reader.read(&mut got).await, Ok(1));
+}
+
+#[test]
+fn memory_is_passed_with_the_first_bytes_and_stays_when_its_maker_has_gone() {
+    everywhere(|env, dir| async move {
+        let path = dir.join("socket");
+        let listener = env.listen_local(&path).expect("a free name");
+        let mut client = env.connect_local(&path).await.expect("it listens");
+        let mut server = listener.accept().await.expect("one came");
+        let (memory, handle) = env.share_memory(8192).expect("there is some");
+        client.writer.pass(handle);
+        send_byte(&client, &mut server).await;
+        let passed = server.reader.passed().expect("it came along").open(8192).expect("sealed");
+        assert!(server.reader.passed().is_none(), "one comes, once");
+        memory.copy_in(8190, b"xy");
+        assert_eq!((passed.len_bytes(), &passed.copy_out(8189, 3)[..]), (8192, &b"\0xy"[..]));
+        send_byte(&server, &mut client).await;
+        assert!(client.reader.passed().is_none(), "nothing came along");
+        drop((client, memory));
+        passed.copy_in(0, b"z");
+        assert_eq!(&passed.copy_out(0, 1)[..], b"z");
+    });
+}
+
+#[test]
+fn memory_of_a_size_that_nobody_wants_is_refused() {
+    everywhere(|env, dir| async move {
+        let listener = env.listen_local(&dir.join("socket")).expect("a free name");
+        let client = env.connect_local(&dir.join("socket")).await.expect("it listens");
+        let mut server = listener.accept().await.expect("one came");
+        client.writer.pass(env.share_memory(8192).expect("there is some").1);
+        send_byte(&client, &mut server).await;
+        let refused = server.reader.passed().expect("it came along").open(4096).err();
+        assert_eq!(refused, Some(MemoryError::Size { found: 8192, page: 4096, max: 4096 }));
+        // One that nobody asks for goes with its connection.
+        let client = env.connect_local(&dir.join("socket")).await.expect("it listens");
+        let mut server = listener.accept().await.expect("one came");
+        client.writer.pass(env.share_memory(4096).expect("there is some").1);
+        send_byte(&client, &mut server).await;
     });
 }
 

@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::Time;
 use crate::limits::BLOCK_BYTES;
+use crate::memory::MemoryHandle;
 use crate::net::{Credentials, NetError, Outbox, Stream};
 use crate::sim::options::nanos;
 use crate::sim::process::{Life, ProcessId};
@@ -59,6 +60,8 @@ pub(super) struct State {
     pub(super) window_stalled: bool,
     /// The window is full: the peer's reads are to be told.
     pub(super) blocked: bool,
+    /// Memory that the peer has passed.
+    pub(super) passed: Option<MemoryHandle>,
 }
 
 pub(in crate::sim) struct SimStream {
@@ -121,6 +124,7 @@ impl SimStream {
                 stalled: false,
                 window_stalled: false,
                 blocked: false,
+                passed: None,
             }),
         });
         world.net.borrow_mut().streams.insert(stream.id, Rc::downgrade(&stream));
@@ -237,6 +241,17 @@ impl Stream for SimStream {
     }
 
     fn be_patient(&self) {}
+
+    fn pass(&self, memory: MemoryHandle) {
+        let peer = self.state.borrow().peer.upgrade();
+        if let Some(peer) = peer {
+            peer.state.borrow_mut().passed = Some(memory);
+        }
+    }
+
+    fn passed(&self) -> Option<MemoryHandle> {
+        self.state.borrow_mut().passed.take()
+    }
 
     fn close(&self) {
         if self.is_closed() || !self.world.is_alive(self.owner, self.life) {
