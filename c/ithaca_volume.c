@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The client of ithaca_volume.h: one request at a time over a local socket, each a frame of a head and a body, as
- * docs/protocol/socket.md has them. C11 and POSIX, nothing else.
+ * docs/protocol/socket.md has them. C11 and POSIX, and on Linux memory that the server has too.
  */
+#ifdef __linux__
+#define _GNU_SOURCE
+#else
 #define _POSIX_C_SOURCE 200809L
+#endif
 
 #include "ithaca_volume.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,6 +27,8 @@
 #define FIELDS_MAX 32
 /* Bytes of a body at the most: the data of the largest read or write, and what comes before it. */
 #define BODY_MAX ((size_t)ITHACA_BLOCKS_MAX * ITHACA_BLOCK_BYTES + 64)
+/* Bytes of memory that the server has too: the data of the largest read or write. */
+#define MEMORY_BYTES ((size_t)ITHACA_BLOCKS_MAX * ITHACA_BLOCK_BYTES)
 /* A refusal: block, bytes and version of a conflict come before its words. */
 #define REFUSAL_FIELDS 24
 #define WORDS_MAX 512
@@ -41,7 +49,10 @@ enum kind {
 	PLEASE_CACHE = 13,
 	FLUSH = 14,
 	DISCARD = 15,
-	OPEN_REGION = 21
+	OPEN_REGION = 21,
+	SHARE_MEMORY = 25,
+	READ_INTO = 26,
+	WRITE_FROM = 27
 };
 
 struct ithaca_volume {
@@ -50,6 +61,10 @@ struct ithaca_volume {
 	int lost;
 	uint64_t next_id;
 	uint32_t next_tx;
+	/* What the server has too, MEMORY_BYTES of it; NULL if there is none. */
+	uint8_t *memory;
+	/* A descriptor that goes with the next bytes; -1 if none does. */
+	int passing;
 	char error[WORDS_MAX + 1];
 };
 
@@ -61,7 +76,7 @@ struct ithaca_tx {
 };
 
 /* What is known of a connection that was not made. */
-static _Thread_local char open_error[WORDS_MAX + 1];
+static _Thread_local char open_error[2 * WORDS_MAX];
 
 /* --- numbers, little-endian --- */
 
@@ -162,15 +177,35 @@ static int lose(struct ithaca_volume *volume, const char *operation, const char 
 	return ITHACA_LOST;
 }
 
+/* Puts the descriptor that goes with a message behind it. */
+static void attach(struct msghdr *message, void *space, size_t size, int fd)
+{
+	memset(space, 0, size);
+	message->msg_control = space;
+	message->msg_controllen = size;
+	struct cmsghdr *control = CMSG_FIRSTHDR(message);
+	control->cmsg_level = SOL_SOCKET;
+	control->cmsg_type = SCM_RIGHTS;
+	control->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(control), &fd, sizeof fd);
+}
+
 static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t count)
 {
 	while (count > 0) {
 		struct msghdr message = { .msg_iov = pieces, .msg_iovlen = count };
+		union {
+			struct cmsghdr head;
+			char bytes[CMSG_SPACE(sizeof(int))];
+		} space;
+		if (volume->passing >= 0)
+			attach(&message, &space, sizeof space, volume->passing);
 		ssize_t sent = sendmsg(volume->fd, &message, MSG_NOSIGNAL);
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0)
 			return lose(volume, "send", strerror(errno));
+		volume->passing = -1;
 		while (count > 0 && (size_t)sent >= pieces->iov_len) {
 			sent -= (ssize_t)pieces->iov_len;
 			pieces++;
@@ -313,7 +348,15 @@ static int read_blocks(struct ithaca_volume *volume, uint32_t tx, uint64_t block
 		return result;
 	put_u64(request.fields, block);
 	put_u32(request.fields + 8, (uint32_t)(size / ITHACA_BLOCK_BYTES));
-	return call(volume, &request, data, size, NULL);
+	if (!volume->memory)
+		return call(volume, &request, data, size, NULL);
+	request.kind = READ_INTO;
+	request.fields_size = 16;
+	put_u32(request.fields + 12, 0);
+	result = call(volume, &request, NULL, 0, NULL);
+	if (result == ITHACA_OK)
+		memcpy(data, volume->memory, size);
+	return result;
 }
 
 static int write_blocks(struct ithaca_volume *volume, uint32_t tx, uint64_t block, const void *data, size_t size, int stable)
@@ -324,8 +367,56 @@ static int write_blocks(struct ithaca_volume *volume, uint32_t tx, uint64_t bloc
 	if (result != ITHACA_OK)
 		return result;
 	put_u64(request.fields, block);
-	request.fields[8] = stable ? 0 : 1;
+	if (volume->memory) {
+		/* One call at a time: the server has answered what was there before. */
+		memcpy(volume->memory, data, size);
+		request = (struct request){ .kind = WRITE_FROM, .tx = tx, .fields_size = 17 };
+		put_u64(request.fields, block);
+		put_u32(request.fields + 8, (uint32_t)(size / ITHACA_BLOCK_BYTES));
+		put_u32(request.fields + 12, 0);
+	}
+	request.fields[request.fields_size - 1] = stable ? 0 : 1;
 	return call(volume, &request, version, sizeof version, NULL);
+}
+
+/* Maps memory that the server may have too: all of it is there, and nobody can take it away. Returns its descriptor, -1 if there is none. */
+static int make_memory(uint8_t **memory)
+{
+#ifdef MFD_ALLOW_SEALING
+	int fd = memfd_create("ithaca", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -1;
+	if (ftruncate(fd, (off_t)MEMORY_BYTES) == 0 && posix_fallocate(fd, 0, (off_t)MEMORY_BYTES) == 0 &&
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+		void *mapped = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (mapped != MAP_FAILED) {
+			*memory = mapped;
+			return fd;
+		}
+	}
+	close(fd);
+#endif
+	(void)memory;
+	return -1;
+}
+
+/* Asks the server to use memory of this library; if it does not, all goes through the socket. */
+static int share_memory(struct ithaca_volume *volume)
+{
+	struct request request = { .kind = SHARE_MEMORY };
+	uint8_t *memory = NULL;
+	int fd = make_memory(&memory);
+	if (fd < 0)
+		return ITHACA_OK;
+	volume->passing = fd;
+	int result = call(volume, &request, NULL, 0, NULL);
+	close(fd);
+	if (result == ITHACA_OK)
+		volume->memory = memory;
+	else
+		munmap(memory, MEMORY_BYTES);
+	volume->passing = -1;
+	return volume->lost ? result : ITHACA_OK;
 }
 
 /* --- what others call --- */
@@ -337,6 +428,17 @@ static int unreachable(const char *path, const char *words)
 }
 
 int ithaca_open(const char *path, struct ithaca_volume **volume)
+{
+	int result = ithaca_open_without_memory(path, volume);
+	if (result != ITHACA_OK || share_memory(*volume) == ITHACA_OK)
+		return result;
+	result = unreachable(path, (*volume)->error);
+	ithaca_close(*volume);
+	*volume = NULL;
+	return result;
+}
+
+int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	*volume = NULL;
@@ -361,6 +463,7 @@ int ithaca_open(const char *path, struct ithaca_volume **volume)
 	made->fd = fd;
 	made->next_id = 1;
 	made->next_tx = 1;
+	made->passing = -1;
 	*volume = made;
 	return ITHACA_OK;
 }
@@ -370,6 +473,8 @@ void ithaca_close(struct ithaca_volume *volume)
 	if (!volume)
 		return;
 	close(volume->fd);
+	if (volume->memory)
+		munmap(volume->memory, MEMORY_BYTES);
 	free(volume);
 }
 

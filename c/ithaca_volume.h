@@ -14,6 +14,8 @@
  *     ithaca_tx_write(tx, 0, block, sizeof block);
  *     if (ithaca_commit(tx, &version) == ITHACA_CONFLICT) ... begin again
  *
+ * Blocks do not travel through the socket: the library has memory that the server reads and writes too, where the server and the system know of it.
+ *
  * Every call waits for its answer. A connection is for one thread at a time: programs with several threads open one each. No call
  * leaves anything on the heap but what ithaca_open, ithaca_begin and ithaca_takeover give.
  *
@@ -111,8 +113,12 @@ struct ithaca_info {
 	uint64_t data_blocks;
 };
 
-/* Connects to the server that listens at `path`. On success *volume is to be closed; on failure it is NULL. */
+/* Connects to the server that listens at `path`. On success *volume is to be closed; on failure it is NULL. Takes 4 MiB of memory that the server
+ * has too, and is as large as the largest read or write. */
 int ithaca_open(const char *path, struct ithaca_volume **volume);
+
+/* The same without that memory: all data goes through the socket, which takes more time. */
+int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume);
 
 /* Ends the connection and frees it: transactions of it that were not released are aborted by the server. Those that still have a
  * struct ithaca_tx must have been freed. NULL does nothing. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the library promises, against a real server: client SOCKET. Prints `ok` and ends with 0, or says which line failed.
+ * What the library promises, against a real server: client SOCKET, or, with all data through the socket, client SOCKET without-memory. Prints `ok`
+ * and ends with 0, or says which line failed.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 static const char *path;
+static int without_memory;
 static struct ithaca_volume *volume;
 
 #define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
@@ -37,7 +39,7 @@ static void expect(int found, int status, const char *what, int line)
 static struct ithaca_volume *another(void)
 {
 	struct ithaca_volume *made;
-	EXPECT(ithaca_open(path, &made), ITHACA_OK);
+	EXPECT(without_memory ? ithaca_open_without_memory(path, &made) : ithaca_open(path, &made), ITHACA_OK);
 	return made;
 }
 
@@ -104,6 +106,24 @@ static void plain_reads_and_writes(void)
 	EXPECT(ithaca_write(volume, 0, block, 0, 1), ITHACA_REQUEST);
 	EXPECT(ithaca_info(volume, &info), ITHACA_OK);
 	CHECK(info.version >= 2);
+}
+
+static void the_largest_read_and_write_are_whole(void)
+{
+	size_t size = (size_t)ITHACA_BLOCKS_MAX * ITHACA_BLOCK_BYTES;
+	unsigned char *data = malloc(size + ITHACA_BLOCK_BYTES), *back = malloc(size);
+	CHECK(data && back);
+	for (size_t at = 0; at < size; at++)
+		data[at] = (unsigned char)(at / 13);
+	EXPECT(ithaca_write(volume, 512, data, size, 0), ITHACA_OK);
+	EXPECT(ithaca_write(volume, 0, data, size + ITHACA_BLOCK_BYTES, 0), ITHACA_REQUEST);
+	/* Nothing of it is left where the next one is read. */
+	EXPECT(ithaca_read(volume, 0, back, ITHACA_BLOCK_BYTES), ITHACA_OK);
+	EXPECT(ithaca_read(volume, 512, back, size), ITHACA_OK);
+	CHECK(memcmp(back, data, size) == 0);
+	EXPECT(ithaca_discard(volume, 512, ITHACA_BLOCKS_MAX, 0), ITHACA_OK);
+	free(data);
+	free(back);
 }
 
 static void a_transaction_is_all_or_nothing(void)
@@ -238,13 +258,15 @@ static void what_exceeds_a_limit_is_refused(void)
 
 int main(int count, char **arguments)
 {
-	if (count != 2) {
-		fprintf(stderr, "usage: client SOCKET\n");
+	if (count < 2) {
+		fprintf(stderr, "usage: client SOCKET [without-memory]\n");
 		return 2;
 	}
 	path = arguments[1];
+	without_memory = count > 2;
 	volume = another();
 	plain_reads_and_writes();
+	the_largest_read_and_write_are_whole();
 	a_transaction_is_all_or_nothing();
 	conflicts_are_found_and_marks_narrow_them();
 	nested_ends_are_the_outer_ones();

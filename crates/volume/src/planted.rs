@@ -27,6 +27,8 @@ ithaca_env::planted_bugs! {
     RequestsOvertake,
     /// A connection that ends leaves its transactions as they are.
     EndKeepsTransactions,
+    /// A client gives the room of a request in its memory to the next one before the answer has come.
+    SlotsNotHeld,
     /// A client that dies within a transaction releases it, as one that disconnects does.
     DeadClientReleases,
     /// A thread that dies leaves its transaction as it is.

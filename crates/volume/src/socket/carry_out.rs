@@ -1,19 +1,79 @@
 //! What the server does for each request.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
 
+use ithaca_env::memory::SharedMemory;
+
+use super::limits::MEMORY_MAX_BYTES;
 use super::refusal::{Refusal, Status};
 use super::reply::{NO_VERSION, Reply};
 use super::request::Request;
 use super::server::Client;
 use super::summary::Summary;
+use crate::limits::VOLUME_BLOCK_BYTES;
 use crate::{CommitError, Heir, Taker, Tx, TxOptions};
 
 impl Client {
     /// Carries a request out. Of one transaction only one at a time is.
+    ///
+    /// What a client may change meanwhile is copied before anything is done with it, and written to when all is done: nothing is decided by it.
     pub(super) async fn carry_out(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
+        match request {
+            Request::ShareMemory => self.share_memory(),
+            Request::ReadInto { blocks, slot } => {
+                let (memory, at) = self.slots(slot, &blocks)?;
+                let reply = self.do_it(number, Request::Read { blocks: blocks.clone() }).await?;
+                let data = reply.data();
+                assert_eq!(data.len(), bytes_of(&blocks), "what was read is what was asked for");
+                memory.copy_in(at, &data);
+                Ok(Reply::Done)
+            }
+            Request::WriteFrom { blocks, slot, durability } => {
+                let (memory, at) = self.slots(slot, &blocks)?;
+                let data = memory.copy_out(at, bytes_of(&blocks));
+                self.do_it(number, Request::Write { first_block: blocks.start, data, durability }).await
+            }
+            Request::Write { first_block, data, durability } if number != 0 => {
+                // Copied: it is a part of what the connection has received, and the transaction keeps it.
+                let data = Bytes::copy_from_slice(&data);
+                self.do_it(number, Request::Write { first_block, data, durability }).await
+            }
+            other => self.do_it(number, other).await,
+        }
+    }
+
+    /// Uses the memory that came with the first bytes. Errors: `Request`, if none came, or some that is not to be trusted.
+    fn share_memory(&self) -> Result<Reply, Refusal> {
+        let refusal = |words: &dyn std::fmt::Display| Refusal::new(Status::Request, words);
+        if self.memory.borrow().is_some() {
+            return Err(refusal(&"there is memory already"));
+        }
+        let passed = self.passed.take();
+        let passed =
+            passed.ok_or_else(|| refusal(&"no memory came with the first bytes of the connection"))?;
+        let memory = passed.open(MEMORY_MAX_BYTES).map_err(|error| refusal(&error))?;
+        self.memory.replace(Some(Rc::new(memory)));
+        Ok(Reply::Done)
+    }
+
+    /// The client's memory, and where in it these blocks begin. Errors: `Request`, `OutOfRange`.
+    fn slots(&self, slot: u32, blocks: &Range<u64>) -> Result<(Rc<SharedMemory>, usize), Refusal> {
+        let memory = self.memory.borrow().clone();
+        let memory = memory.ok_or_else(|| Refusal::new(Status::Request, "there is no memory"))?;
+        let there = memory.len_bytes() / VOLUME_BLOCK_BYTES;
+        let end = slot as usize + (blocks.end - blocks.start) as usize;
+        if end > there {
+            let words = format!("slots {slot} to {}, of {there}", end - 1);
+            return Err(Refusal::new(Status::OutOfRange, words));
+        }
+        Ok((memory, slot as usize * VOLUME_BLOCK_BYTES))
+    }
+
+    /// Does what is asked for, all of which the server has.
+    async fn do_it(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
         let volume = &self.shared.volume;
         let request = self.placed(request)?;
         let version = match request {
@@ -109,8 +169,7 @@ impl Client {
                 return Ok(Reply::Data(tx.read(blocks.start, blocks.end - blocks.start).await?));
             }
             Request::Write { first_block, data, .. } => {
-                // Copied: it is a part of what the connection has received.
-                tx.write(first_block, Bytes::copy_from_slice(&data))?;
+                tx.write(first_block, data)?;
                 return Ok(Reply::Version(NO_VERSION));
             }
             Request::ReadPart { block, bytes } => return Ok(Reply::Data(tx.read_part(block, bytes).await?)),
@@ -160,4 +219,9 @@ impl Client {
         let heir = if heir == Heir::Anyone { heir } else { Heir::User(self.peer.user) };
         Ok(Reply::Handle(tx.release(heir)?))
     }
+}
+
+/// Bytes of so many blocks.
+fn bytes_of(blocks: &Range<u64>) -> usize {
+    (blocks.end - blocks.start) as usize * VOLUME_BLOCK_BYTES
 }

@@ -15,11 +15,13 @@ use ithaca_env::task::TaskHandle;
 use thiserror::Error;
 
 use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
+use super::limits::MEMORY_BYTES;
+use super::memory::Memory;
 use super::refusal::Refusal;
 use super::reply::{NO_VERSION, Reply, Scrub};
-use super::request::Request;
+use super::request::{Request, kind};
 use super::summary::Summary;
-use crate::{Durability, Heir, Region, TxHandle, TxOptions, Version};
+use crate::{Durability, Heir, Planted, Region, TxHandle, TxOptions, Version};
 
 /// Why a call was not done. After anything but [`Refused`](Self::Refused) the connection is gone, and with it every transaction
 /// that was not released; whether a commit that was under way is there is not known.
@@ -45,6 +47,23 @@ pub enum ClientError {
     Refused(#[from] Refusal),
 }
 
+/// How a client talks to its server.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Bytes of memory that it shares with the server, whole blocks: as many blocks can be under way at a time without going through the
+    /// socket. 4 MiB unless it is said; none with 0. Where the server does not know of it, or the system has none, all goes through
+    /// the socket.
+    pub memory_bytes: usize,
+    /// A deliberate fault; none in ordinary builds.
+    pub planted: Planted,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { memory_bytes: MEMORY_BYTES, planted: Planted::default() }
+    }
+}
+
 type Answer = Result<Reply, ClientError>;
 
 /// A connection to the server of a volume. Calls may be made side by side; their requests go out in the order in which the
@@ -59,13 +78,24 @@ pub struct Client {
 
 struct Inner {
     writer: Writer,
-    /// Who waits for which answer, and of which kind it is.
-    waiting: RefCell<BTreeMap<u64, (u16, oneshot::Sender<Answer>)>>,
+    /// Who waits for which answer.
+    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    /// What is shared with the server.
+    memory: RefCell<Option<Memory>>,
     next_id: Cell<u64>,
     next_tx: Cell<u32>,
     /// Why nothing is answered any more.
     lost: RefCell<Option<ClientError>>,
     reading: RefCell<Option<TaskHandle<()>>>,
+}
+
+/// A request that is not answered yet.
+struct Waiting {
+    kind: u16,
+    /// Room in the memory that is the server's until then.
+    slots: Option<Range<usize>>,
+    /// Who has asked. May have gone.
+    sender: oneshot::Sender<Answer>,
 }
 
 impl Drop for Inner {
@@ -110,28 +140,51 @@ impl Inner {
             if let (0, Err(refusal)) = (head.id, &answer) {
                 return Err(refusal.clone().into());
             }
-            // Who has asked may have gone.
-            let Some((kind, sender)) = self.waiting.borrow_mut().remove(&head.id) else { continue };
-            sender.send(match answer {
-                Ok(body) => Reply::decode(kind, body).map_err(ClientError::from),
+            // Nobody waits for the answer to an abort.
+            let Some(waiting) = self.waiting.borrow_mut().remove(&head.id) else { continue };
+            let reply = match answer {
+                Ok(body) => Reply::decode(waiting.kind, body).map_err(ClientError::from),
                 Err(refusal) => Err(refusal.into()),
-            });
+            };
+            waiting.sender.send(self.answered(waiting.kind, waiting.slots, reply));
         }
+    }
+
+    /// The answer to a request of this kind, with what the server has put into the memory.
+    fn answered(&self, kind: u16, slots: Option<Range<usize>>, answer: Answer) -> Answer {
+        let mut memory = self.memory.borrow_mut();
+        let Some(there) = &mut *memory else { return answer };
+        if kind == kind::SHARE_MEMORY {
+            match answer {
+                Ok(_) => there.use_it(),
+                // The server knows nothing of memory, or does not take this one.
+                Err(_) => *memory = None,
+            }
+            return answer;
+        }
+        let Some(slots) = slots else { return answer };
+        let data = there.take_back(slots, kind);
+        answer.map(|reply| data.map_or(reply, Reply::Data))
     }
 
     fn end(&self, why: ClientError) {
         self.lost.replace(Some(why.clone()));
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        waiting.into_values().for_each(|(_, sender)| sender.send(Err(why.clone())));
+        waiting.into_values().for_each(|waiting| waiting.sender.send(Err(why.clone())));
         self.writer.close();
     }
 
     /// Sends a request. `None` if nobody waits for its answer.
-    fn send(&self, tx: u32, request: &Request, waiting: Option<oneshot::Sender<Answer>>) {
+    fn send(&self, tx: u32, request: Request, waiting: Option<oneshot::Sender<Answer>>) {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
+        let (request, slots) = match &mut *self.memory.borrow_mut() {
+            Some(memory) => memory.through(request),
+            None => (request, None),
+        };
         if let Some(sender) = waiting {
-            self.waiting.borrow_mut().insert(id, (request.kind(), sender));
+            let kind = request.kind();
+            self.waiting.borrow_mut().insert(id, Waiting { kind, slots, sender });
         }
         let head = Head { kind: request.kind(), id, tx, status: 0 };
         let (mut body, data) = (BytesMut::new(), request.data());
@@ -148,7 +201,7 @@ impl Inner {
             return Err(lost.clone());
         }
         let (sender, receiver) = oneshot::channel();
-        self.send(tx, &request, Some(sender));
+        self.send(tx, request, Some(sender));
         receiver.await.unwrap_or(Err(ClientError::Lost))
     }
 
@@ -170,10 +223,18 @@ impl Inner {
 impl Client {
     /// Connects to the server that listens at `path`. Errors: `Connect`. Whether the server lets this user in is known with the first answer.
     pub async fn connect(env: &Env, path: &Path) -> Result<Self, ClientError> {
+        Self::connect_with(env, path, ClientOptions::default()).await
+    }
+
+    /// The same, as `options` say.
+    pub async fn connect_with(env: &Env, path: &Path, options: ClientOptions) -> Result<Self, ClientError> {
         let conn = env.connect_local(path).await?;
+        let memory = Memory::share(env, &conn.writer, options);
+        let is_shared = memory.is_some();
         let inner = Rc::new(Inner {
             writer: conn.writer,
             waiting: RefCell::default(),
+            memory: RefCell::new(memory),
             next_id: Cell::new(1),
             next_tx: Cell::new(1),
             lost: RefCell::default(),
@@ -181,6 +242,10 @@ impl Client {
         });
         let reading = env.spawn(read_answers(Rc::downgrade(&inner), conn.reader));
         inner.reading.replace(Some(reading));
+        if is_shared {
+            // Until the answer has come all goes through the socket; nobody waits for it.
+            inner.send(0, Request::ShareMemory, Some(oneshot::channel().0));
+        }
         Ok(Self { inner })
     }
 
@@ -414,7 +479,7 @@ impl Drop for RemoteTx {
     fn drop(&mut self) {
         if !self.is_over.get() && self.inner.lost.borrow().is_none() {
             // Of one that has ended the server says so, and nobody listens.
-            self.inner.send(self.number, &Request::Abort, None);
+            self.inner.send(self.number, Request::Abort, None);
         }
     }
 }

@@ -21,6 +21,12 @@ pub const REQUESTS_MAX_BYTES: usize = 16 * BODY_MAX_BYTES;
 /// Bytes of replies that a client has yet to take before its next request is begun.
 pub const UNSENT_MAX_BYTES: usize = 4 << 20;
 
+/// Bytes of the memory of one client that the server maps.
+pub const MEMORY_MAX_BYTES: usize = 64 << 20;
+
+/// Bytes of memory that [`Client`](super::Client) shares unless it is told otherwise: the largest request fits.
+pub const MEMORY_BYTES: usize = BLOCKS_MAX as usize * VOLUME_BLOCK_BYTES;
+
 /// Bytes of the words of a refusal.
 pub const WORDS_MAX_BYTES: usize = 512;
 
@@ -28,4 +34,5 @@ pub const WORDS_MAX_BYTES: usize = 512;
 pub const DAMAGE_MAX: usize = 64;
 
 const _: () = assert!(BLOCKS_MAX <= REQUEST_BLOCKS_MAX && BLOCKS_MAX >= COMMIT_BLOCKS_MAX as u64);
+const _: () = assert!(MEMORY_BYTES <= MEMORY_MAX_BYTES, "what is shared is taken");
 const _: () = assert!(REQUESTS_MAX_BYTES >= BODY_MAX_BYTES, "the largest request can begin");

@@ -14,16 +14,18 @@ mod carry_out;
 mod client;
 mod frame;
 pub mod limits;
+mod memory;
 mod refusal;
 mod reply;
 mod request;
 mod server;
 mod session;
+mod slots;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientError, RemoteTx};
+pub use client::{Client, ClientError, ClientOptions, RemoteTx};
 pub use frame::FrameError;
 pub use refusal::{Refusal, Status};
 pub use reply::Scrub;

@@ -124,7 +124,7 @@ impl Reply {
             kind::BEGIN | kind::TAKE_OVER => {
                 Self::Entered { snapshot: Version(fields.u64("version")?), depth: fields.u32("depth")? }
             }
-            kind::COMMIT | kind::WRITE | kind::FLUSH | kind::DISCARD | kind::SNAPSHOT => {
+            kind::COMMIT | kind::WRITE | kind::WRITE_FROM | kind::FLUSH | kind::DISCARD | kind::SNAPSHOT => {
                 Self::Version(Version(fields.u64("version")?))
             }
             kind::RELEASE => Self::Handle(TxHandle(fields.bytes("handle", 16)?.get_u128())),

@@ -37,6 +37,9 @@ pub(super) mod kind {
     pub const REGIONS: u16 = 22;
     pub const CREATE_REGION: u16 = 23;
     pub const DELETE_REGION: u16 = 24;
+    pub const SHARE_MEMORY: u16 = 25;
+    pub const READ_INTO: u16 = 26;
+    pub const WRITE_FROM: u16 = 27;
 }
 
 /// A request, and all that it says.
@@ -111,6 +114,21 @@ pub(super) enum Request {
     },
     /// A region is removed, and its blocks are given up.
     DeleteRegion(String),
+    /// The memory that came with the first bytes of the connection is to be used.
+    ShareMemory,
+    /// As `Read`, into the client's memory.
+    ReadInto {
+        blocks: Range<u64>,
+        /// Where the first block goes.
+        slot: u32,
+    },
+    /// As `Write`, from the client's memory.
+    WriteFrom {
+        blocks: Range<u64>,
+        /// Where the first block is.
+        slot: u32,
+        durability: Durability,
+    },
 }
 
 /// Which transaction a request is about.
@@ -134,9 +152,11 @@ impl Request {
             kind::NEST | kind::COMMIT | kind::ABORT | kind::RELEASE => About::Tx,
             kind::READ_PART | kind::WRITE_PART | kind::MARK_ACCESSED => About::Tx,
             kind::READ | kind::WRITE | kind::PLEASE_CACHE => About::Either,
+            kind::READ_INTO | kind::WRITE_FROM => About::Either,
             kind::INFO | kind::FLUSH | kind::DISCARD | kind::SCRUB | kind::SCRUBBED => About::None,
             kind::SNAPSHOT | kind::SNAPSHOTS | kind::FORGET => About::None,
             kind::OPEN_REGION | kind::REGIONS | kind::CREATE_REGION | kind::DELETE_REGION => About::None,
+            kind::SHARE_MEMORY => About::None,
             _ => return None,
         })
     }
@@ -168,6 +188,9 @@ impl Request {
             Self::Regions => kind::REGIONS,
             Self::CreateRegion { .. } => kind::CREATE_REGION,
             Self::DeleteRegion(_) => kind::DELETE_REGION,
+            Self::ShareMemory => kind::SHARE_MEMORY,
+            Self::ReadInto { .. } => kind::READ_INTO,
+            Self::WriteFrom { .. } => kind::WRITE_FROM,
         }
     }
 
@@ -185,6 +208,7 @@ impl Request {
             Self::MarkAccessed { block, bytes } => Self::MarkAccessed { block: one(block)?, bytes },
             Self::PleaseCache { block } => Self::PleaseCache { block: one(block)? },
             Self::Discard { blocks, durability } => Self::Discard { blocks: place(blocks)?, durability },
+            Self::ReadInto { .. } | Self::WriteFrom { .. } => unreachable!("of memory only the others know"),
             about_no_blocks => about_no_blocks,
         })
     }
@@ -192,7 +216,9 @@ impl Request {
     /// Bytes of data that it takes or gives.
     pub fn cost_bytes(&self) -> usize {
         match self {
-            Self::Read { blocks } => (blocks.end - blocks.start) as usize * BLOCK,
+            Self::Read { blocks } | Self::ReadInto { blocks, .. } | Self::WriteFrom { blocks, .. } => {
+                (blocks.end - blocks.start) as usize * BLOCK
+            }
             Self::ReadPart { bytes, .. } => bytes.len(),
             Self::Write { data, .. } | Self::WritePart { data, .. } => data.len(),
             _ => 0,
@@ -241,7 +267,12 @@ impl Request {
                 out.put_u64_le(*blocks);
                 out.put_slice(name.as_bytes());
             }
-            Self::Info | Self::Nest | Self::Commit | Self::Abort | Self::Flush => {}
+            Self::ReadInto { blocks, slot } => put_slots(out, blocks, *slot),
+            Self::WriteFrom { blocks, slot, durability } => {
+                put_slots(out, blocks, *slot);
+                put_durability(out, *durability);
+            }
+            Self::Info | Self::Nest | Self::Commit | Self::Abort | Self::Flush | Self::ShareMemory => {}
             Self::Snapshots | Self::Scrub | Self::Scrubbed | Self::Regions => {}
         }
     }
@@ -316,7 +347,9 @@ impl Request {
                 return Ok(Self::CreateRegion { name: name(&rest(&fields, &body))?, blocks });
             }
             kind::DELETE_REGION => return Ok(Self::DeleteRegion(name(&body)?)),
-            other => return Err(invalid("kind", u64::from(other), "1 to 24")),
+            kind::SHARE_MEMORY => Self::ShareMemory,
+            kind::READ_INTO | kind::WRITE_FROM => in_memory(kind, &mut fields)?,
+            other => return Err(invalid("kind", u64::from(other), "1 to 27")),
         };
         fields.finish()?;
         Ok(request)
@@ -359,6 +392,22 @@ fn few_blocks(first: u64, count: u64) -> Result<Range<u64>, DecodeError> {
         return Err(invalid("blocks", count, "at most 1024"));
     }
     some_blocks(first, count)
+}
+
+/// A read into the client's memory, or a write from there. Whether the client has these slots is asked later.
+fn in_memory(kind: u16, fields: &mut Decoder<'_>) -> Result<Request, DecodeError> {
+    let (first, count) = (fields.u64("first block")?, u64::from(fields.u32("blocks")?));
+    let (blocks, slot) = (few_blocks(first, count)?, fields.u32("slot")?);
+    if kind == kind::READ_INTO {
+        return Ok(Request::ReadInto { blocks, slot });
+    }
+    Ok(Request::WriteFrom { blocks, slot, durability: durability(fields)? })
+}
+
+fn put_slots(out: &mut BytesMut, blocks: &Range<u64>, slot: u32) {
+    out.put_u64_le(blocks.start);
+    out.put_u32_le((blocks.end - blocks.start) as u32);
+    out.put_u32_le(slot);
 }
 
 fn some_blocks(first: u64, count: u64) -> Result<Range<u64>, DecodeError> {

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use bytes::BytesMut;
 use ithaca_env::Env;
+use ithaca_env::memory::{MemoryHandle, SharedMemory};
 use ithaca_env::net::{Conn, Credentials, Listener, NetError, Reader, Writer};
 use ithaca_env::sync::Notify;
 use ithaca_env::task::{Ended, race};
@@ -119,6 +120,8 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
         session: RefCell::new(Session::new(shared.options.planted)),
         region: RefCell::default(),
         txs: RefCell::default(),
+        passed: RefCell::default(),
+        memory: RefCell::default(),
         writer: conn.writer,
         done: Notify::default(),
         has_ended: Cell::new(false),
@@ -147,6 +150,10 @@ pub(super) struct Client {
     pub(super) region: RefCell<Option<Region>>,
     /// Its transactions by their numbers.
     pub(super) txs: RefCell<BTreeMap<u32, Rc<Tx>>>,
+    /// Memory that came and is not looked at yet.
+    pub(super) passed: RefCell<Option<MemoryHandle>>,
+    /// The client's memory, once it has asked that it be used. Mapped for as long as a request of the client is under way.
+    pub(super) memory: RefCell<Option<Rc<SharedMemory>>>,
     writer: Writer,
     /// Rings when a request is done, and when the connection has ended.
     done: Notify,
@@ -170,6 +177,9 @@ impl Client {
                     received.reserve(missing);
                     if reader.read(&mut received).await? == 0 {
                         return Ok(());
+                    }
+                    if let Some(memory) = reader.passed() {
+                        self.passed.replace(Some(memory));
                     }
                 }
             }

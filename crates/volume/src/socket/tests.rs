@@ -1,15 +1,19 @@
 //! Frames and records byte by byte, and the order of a connection's requests.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::ChainId;
+use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
+use ithaca_env::net::Conn;
 use ithaca_env::real::golden;
 use ithaca_env::sim::{Random, Sim};
 
+use super::client::Client;
 use super::frame::{self, FrameError, Front, HEAD_BYTES, Head, put_head};
-use super::limits::{BODY_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
+use super::limits::{BODY_MAX_BYTES, MEMORY_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
 use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
 use super::request::{About, Request, kind};
@@ -77,6 +81,9 @@ fn requests() -> Vec<(u32, Request)> {
         (0, Request::Regions),
         (0, Request::CreateRegion { name: "mail".to_owned(), blocks: 1 << 18 }),
         (0, Request::DeleteRegion("mail".to_owned())),
+        (0, Request::ShareMemory),
+        (1, Request::ReadInto { blocks: 5..7, slot: 3 }),
+        (0, Request::WriteFrom { blocks: 5..9, slot: 1, durability: acknowledged }),
     ]
 }
 
@@ -111,6 +118,8 @@ fn replies() -> Vec<(u16, Reply)> {
         (kind::TAKE_OVER, Reply::Entered { snapshot: Version(0x1122), depth: 1 }),
         (kind::COMMIT, Reply::Version(Version(0x1122))),
         (kind::RELEASE, Reply::Handle(HANDLE)),
+        (kind::READ_INTO, Reply::Done),
+        (kind::WRITE_FROM, Reply::Version(Version(0x1122))),
         (kind::READ, Reply::Data(data(64))),
         (kind::INFO, Reply::Info(summary())),
         (
@@ -221,7 +230,7 @@ fn senseless_bodies_are_refused_and_nothing_panics() {
     for round in 0..200_000_u32 {
         let len = random.below(80) as usize;
         let body: Bytes = (0..len).map(|_| random.next_u64() as u8).collect::<Vec<u8>>().into();
-        let kind = (round % 24) as u16;
+        let kind = (round % 29) as u16;
         if let Ok(request) = Request::decode(kind, body.clone()) {
             // What decodes is what would be encoded, but for who is meant by a user.
             assert_eq!(whole(&asked(1, 1, &request)).1, body, "{request:?}");
@@ -356,6 +365,13 @@ fn random_request(random: &mut Random) -> (u32, Request) {
     let request = match request {
         Request::Read { .. } => Request::Read { blocks: blocks..blocks + 1 + random.below(9) },
         Request::Discard { durability, .. } => Request::Discard { blocks: blocks..blocks + 5, durability },
+        Request::ReadInto { .. } => {
+            Request::ReadInto { blocks: blocks..blocks + 1 + random.below(9), slot: random.below(20) as u32 }
+        }
+        Request::WriteFrom { durability, .. } => {
+            let slot = if random.percent(10) { u32::MAX } else { random.below(20) as u32 };
+            Request::WriteFrom { blocks: blocks..blocks + 1 + random.below(9), slot, durability }
+        }
         Request::Snapshot(_) => Request::Snapshot(format!("s{}", random.below(4))),
         Request::Forget(_) => Request::Forget(format!("s{}", random.below(4))),
         other => other,
@@ -369,19 +385,18 @@ fn whatever_is_asked_in_whatever_order_is_answered_once_and_leaves_nothing() {
     let machine = sim.process("machine", [10, 0, 0, 1].into());
     let env = sim.env(machine);
     sim.block_on(machine, async move {
-        let path = std::path::Path::new("socket");
-        let open = OpenDrive { path: "volume".into(), create_bytes: Some(64 << 10), read_only: false };
-        let drive = env.open_drive(open).await.expect("a drive");
-        let mut options = VolumeOptions::new(64);
-        let chain = &mut options.settings.chain;
-        (chain.segment_bytes, chain.grow_bytes, chain.capacity_bytes) = (256 << 10, 512 << 10, 8 << 20);
-        let volume = Volume::create(&env, vec![drive], options).await.expect("created");
-        let listener = env.listen_local(path).expect("a free name");
-        let server = Server::start(&env, listener, volume.clone(), ServerOptions::default());
+        let path = Path::new("socket");
+        let (volume, server) = served(&env).await;
         for round in 0..60 {
             let mut random = Random::new(round);
             let mut conn = env.connect_local(path).await.expect("it listens");
             let count = 1 + random.below(100);
+            // Some share memory, of some size, and some change it meanwhile, or have left it behind.
+            let memory = env.share_memory(random.below(20) as usize * 4096).expect("there is some");
+            if random.percent(80) {
+                conn.writer.pass(memory.1);
+                conn.writer.push(|out| out.extend_from_slice(&asked(0, 0, &Request::ShareMemory)));
+            }
             for id in 1..=count {
                 let (tx, request) = random_request(&mut random);
                 conn.writer.push(|out| out.extend_from_slice(&asked(id, tx, &request)));
@@ -391,7 +406,11 @@ fn whatever_is_asked_in_whatever_order_is_answered_once_and_leaves_nothing() {
             let (mut received, mut answered) = (BytesMut::new(), std::collections::BTreeSet::new());
             while (answered.len() as u64) < awaited {
                 match frame::take(&mut received).expect("frames") {
-                    Front::Frame(head, _) => assert!(answered.insert(head.id), "{} twice", head.id),
+                    // Of memory it is asked with id 0.
+                    Front::Frame(head, _) if head.id > 0 => {
+                        assert!(answered.insert(head.id), "{} twice", head.id)
+                    }
+                    Front::Frame(..) => {}
                     Front::Missing(_) => assert!(conn.reader.read(&mut received).await.expect("open") > 0),
                 }
             }
@@ -401,5 +420,103 @@ fn whatever_is_asked_in_whatever_order_is_answered_once_and_leaves_nothing() {
         assert_eq!((server.connections(), volume.info().transactions), (0, 0));
         volume.read(0, 64).await.expect("no damage");
         server.stop().await;
+    });
+}
+
+/// A served volume of 64 blocks in a simulation, and a connection to it.
+async fn served(env: &Env) -> (Volume, Server) {
+    let open = OpenDrive { path: "volume".into(), create_bytes: Some(64 << 10), read_only: false };
+    let drive = env.open_drive(open).await.expect("a drive");
+    let mut options = VolumeOptions::new(64);
+    let chain = &mut options.settings.chain;
+    (chain.segment_bytes, chain.grow_bytes, chain.capacity_bytes) = (256 << 10, 512 << 10, 8 << 20);
+    let volume = Volume::create(env, vec![drive], options).await.expect("created");
+    let listener = env.listen_local(Path::new("socket")).expect("a free name");
+    let server = Server::start(env, listener, volume.clone(), ServerOptions::default());
+    (volume, server)
+}
+
+/// Asks one thing. Returns the status, and the words of a refusal.
+async fn ask(conn: &mut Conn, request: &Request) -> (u32, String) {
+    conn.writer.push(|out| out.extend_from_slice(&asked(7, 0, request)));
+    let mut received = BytesMut::new();
+    loop {
+        match frame::take(&mut received).expect("frames") {
+            Front::Frame(Head { id: 7, status: 0, .. }, _) => return (0, String::new()),
+            Front::Frame(head, body) => {
+                let refusal = Refusal::decode(head.status, &body).expect("a refusal");
+                return (head.status, refusal.words);
+            }
+            Front::Missing(_) => assert!(conn.reader.read(&mut received).await.expect("open") > 0),
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_or_too_large_and_slots_outside_of_it_are_refused_and_the_connection_goes_on() {
+    let sim = Sim::new(66);
+    let machine = sim.process("machine", [10, 0, 0, 1].into());
+    let env = sim.env(machine);
+    sim.block_on(machine, async move {
+        let (_volume, server) = served(&env).await;
+        let read = |slot, blocks| Request::ReadInto { blocks, slot };
+        let mut conn = env.connect_local(Path::new("socket")).await.expect("it listens");
+        let none = (2, "no memory came with the first bytes of the connection".to_owned());
+        assert_eq!(ask(&mut conn, &Request::ShareMemory).await, none);
+        assert_eq!(ask(&mut conn, &read(0, 0..1)).await, (2, "there is no memory".to_owned()));
+        let mut conn = env.connect_local(Path::new("socket")).await.expect("it listens");
+        conn.writer.pass(env.share_memory(MEMORY_MAX_BYTES + 4096).expect("there is some").1);
+        let (status, words) = ask(&mut conn, &Request::ShareMemory).await;
+        assert!(status == 2 && words.contains("at most 67108864") && !words.contains('\n'), "{words}");
+        assert_eq!(ask(&mut conn, &Request::Flush).await.0, 0);
+        let mut conn = env.connect_local(Path::new("socket")).await.expect("it listens");
+        conn.writer.pass(env.share_memory(4 * 4096).expect("there is some").1);
+        assert_eq!(ask(&mut conn, &Request::ShareMemory).await.0, 0);
+        assert_eq!(ask(&mut conn, &Request::ShareMemory).await, (2, "there is memory already".to_owned()));
+        assert_eq!(ask(&mut conn, &read(3, 0..1)).await.0, 0, "the last slot");
+        assert_eq!(ask(&mut conn, &read(0, 0..5)).await, (11, "slots 0 to 4, of 4".to_owned()));
+        assert_eq!(ask(&mut conn, &read(4, 0..1)).await, (11, "slots 4 to 4, of 4".to_owned()));
+        let last = Request::WriteFrom { blocks: 0..2, slot: u32::MAX, durability: Durability::Stable };
+        assert_eq!(ask(&mut conn, &last).await, (11, "slots 4294967295 to 4294967296, of 4".to_owned()));
+        assert_eq!(ask(&mut conn, &read(0, 63..65)).await.0, 11, "blocks that there are not");
+        drop(conn);
+        server.stop().await;
+    });
+}
+
+#[test]
+fn a_server_that_knows_nothing_of_memory_is_served_through_the_socket() {
+    let sim = Sim::new(67);
+    let machine = sim.process("machine", [10, 0, 0, 1].into());
+    let env = sim.env(machine);
+    sim.block_on(machine, async move {
+        let listener = env.listen_local(Path::new("socket")).expect("a free name");
+        let older = env.spawn(async move {
+            let mut conn = listener.accept().await.expect("one came");
+            let (mut received, mut kinds) = (BytesMut::new(), Vec::new());
+            while kinds.len() < 3 {
+                while let Front::Frame(head, _) = frame::take(&mut received).expect("frames") {
+                    kinds.push(head.kind);
+                    let unknown = Refusal::new(Status::Request, "there is no request 25");
+                    let mut refused = BytesMut::new();
+                    unknown.encode(&mut refused);
+                    let reply = match head.kind {
+                        kind::SHARE_MEMORY => frame(Head { status: 2, ..head }, &refused, b""),
+                        _ => answered(head.id, head.tx, head.kind, &Reply::Data(data(4096))),
+                    };
+                    conn.writer.push(|out| out.extend_from_slice(&reply));
+                }
+                if kinds.len() < 3 {
+                    assert!(conn.reader.read(&mut received).await.expect("open") > 0);
+                }
+            }
+            (kinds, conn)
+        });
+        let client = Client::connect(&env, Path::new("socket")).await.expect("it listens");
+        for _ in 0..2 {
+            assert_eq!(client.read(0, 1).await, Ok(data(4096)));
+        }
+        let (kinds, _) = older.join().await.expect("it ends");
+        assert_eq!(kinds, [kind::SHARE_MEMORY, kind::READ, kind::READ]);
     });
 }

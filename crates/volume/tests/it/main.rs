@@ -12,6 +12,7 @@
 //! * [`real`]: a file of the real file system.
 //! * [`regions`]: parts of a volume with names, in every way into it.
 //! * [`socket`]: transactions of other processes.
+//! * [`socket_memory`]: the same through memory that client and server have.
 //! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
@@ -27,6 +28,7 @@ mod planted;
 mod real;
 mod regions;
 mod socket;
+mod socket_memory;
 mod stale;
 mod transactions;
 mod world;

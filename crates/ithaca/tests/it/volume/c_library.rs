@@ -6,14 +6,15 @@ use std::process::{Command, Stdio};
 use super::{Served, has, text, tool, volume};
 use crate::harness::temp_dir;
 
-/// Compiles a program of `c/` with the library. Panics with what the compiler says if it says anything.
+/// Compiles a program of `c/` with the library, which one of them has within it. Panics with what the compiler says if it says anything.
 fn compile(dir: &Path, source: &str, more: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c");
     let program = dir.join("program");
     let output = Command::new("gcc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2", "-o", text(&program)])
         .args(more)
-        .args([sources.join(source), sources.join("ithaca_volume.c")])
+        .arg(sources.join(source))
+        .args((!source.contains("memory")).then(|| sources.join("ithaca_volume.c")))
         .output()
         .expect("gcc is there");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -28,17 +29,34 @@ fn the_library_keeps_what_its_header_promises() {
     }
     let dir = temp_dir();
     let disk = dir.path().join("disk");
-    // With the checksums of the processor, and with those that any has.
-    for more in [&[][..], &["-DITHACA_PORTABLE"]] {
+    // With the checksums of the processor, and with those that any has; and with all data in frames.
+    let ways =
+        [(&[][..], &[][..]), (&["-DITHACA_PORTABLE"], &[]), (&["-DITHACA_PORTABLE"], &["without-memory"])];
+    for (more, how) in ways {
         volume(&["create", text(&disk), "--size", "8M"]).expect(0);
         volume(&["region", "add", text(&disk), "part", "--size", "32k"]).expect(0);
         let served = Served::start(&disk);
         let program = compile(dir.path(), "tests/client.c", more);
-        assert_eq!(tool(&[text(&program), &served.socket]), "ok\n");
+        assert_eq!(tool(&[&[text(&program), &served.socket], how].concat()), "ok\n");
         assert_eq!(served.stop(), Some(0));
         volume(&["check", text(&disk)]).expect(0);
         std::fs::remove_dir_all(&disk).expect("it is there");
     }
+}
+
+#[test]
+fn memory_that_could_be_taken_away_is_refused_and_no_client_harms_the_server_with_its_own() {
+    if !has(&["gcc"]) {
+        return;
+    }
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let served = Served::start(&disk);
+    let program = compile(dir.path(), "tests/memory.c", &[]);
+    assert_eq!(tool(&[text(&program), &served.socket]), "ok\n");
+    assert_eq!(served.stop(), Some(0));
+    volume(&["check", text(&disk)]).expect(0);
 }
 
 #[test]
