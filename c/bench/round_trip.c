@@ -2,9 +2,10 @@
  *
  * What a call over the socket takes, beside a bare socket on which two processes send as many bytes to and fro:
  *
- *     round_trip SOCKET SECONDS
+ *     round_trip SOCKET SECONDS CALL
  *
- * Prints a line `NAME,CALLS,NANOSECONDS EACH` for each kind of call. Block 0 of the volume is written.
+ * Makes calls of one kind, one at a time, and prints `CALLS,NANOSECONDS EACH,PROCESSOR NANOSECONDS EACH`, the last one without the server's; of a
+ * bare call, with the other process's. Kinds of calls are in the table `calls`. Block 0 of the volume and those after it are written.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -12,19 +13,24 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Bytes of a request that has no data, and of an answer with a block. */
 #define SHORT_BYTES 40
 #define LONG_BYTES (32 + ITHACA_BLOCK_BYTES)
+/* Blocks of a large call. */
+#define MANY 256
 /* Calls between two looks at the clock. */
 #define BATCH 16
 
 static struct ithaca_volume *volume;
 static int bare;
-static unsigned char data[LONG_BYTES];
+static unsigned char data[32 + MANY * ITHACA_BLOCK_BYTES];
 
 static void need(int holds, const char *what)
 {
@@ -69,6 +75,21 @@ static void read_block(void)
 	need(ithaca_read(volume, 0, data, ITHACA_BLOCK_BYTES) == ITHACA_OK, "read");
 }
 
+static void write_block(void)
+{
+	need(ithaca_write(volume, 0, data, ITHACA_BLOCK_BYTES, 0) == ITHACA_OK, "write");
+}
+
+static void read_many(void)
+{
+	need(ithaca_read(volume, 0, data, MANY * ITHACA_BLOCK_BYTES) == ITHACA_OK, "read");
+}
+
+static void write_many(void)
+{
+	need(ithaca_write(volume, 0, data, MANY * ITHACA_BLOCK_BYTES, 0) == ITHACA_OK, "write");
+}
+
 static void begin_abort(void)
 {
 	struct ithaca_tx *tx;
@@ -85,19 +106,32 @@ static void transaction(void)
 	need(ithaca_commit(tx, NULL) == ITHACA_OK, "commit");
 }
 
-static void measure(const char *name, void (*call)(void), double seconds)
+/* A kind of call. Of those whose names begin with `framed` all data goes through the socket. */
+static const struct kind {
+	const char *name;
+	void (*call)(void);
+} calls[] = {
+	{ "bare", bare_short },
+	{ "bare-block", bare_block },
+	{ "hint", hint },
+	{ "read-block", read_block },
+	{ "framed-read-block", read_block },
+	{ "write-block", write_block },
+	{ "framed-write-block", write_block },
+	{ "read-256-blocks", read_many },
+	{ "framed-read-256-blocks", read_many },
+	{ "write-256-blocks", write_many },
+	{ "framed-write-256-blocks", write_many },
+	{ "begin-abort", begin_abort },
+	{ "transaction", transaction },
+};
+
+static const struct kind *find(const char *name)
 {
-	uint64_t calls = 0, began, spent;
-	for (int at = 0; at < BATCH; at++)
-		call();
-	began = now_ns();
-	do {
-		for (int at = 0; at < BATCH; at++)
-			call();
-		calls += BATCH;
-		spent = now_ns() - began;
-	} while ((double)spent < seconds * 1e9);
-	printf("%s,%llu,%.0f\n", name, (unsigned long long)calls, (double)spent / (double)calls);
+	for (size_t at = 0; at < sizeof calls / sizeof *calls; at++)
+		if (strcmp(calls[at].name, name) == 0)
+			return &calls[at];
+	return NULL;
 }
 
 /* The other end of the bare socket. */
@@ -111,11 +145,19 @@ static void answer(int end)
 	_exit(0);
 }
 
+static double cpu_ns(int who)
+{
+	struct rusage used;
+	getrusage(who, &used);
+	return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e9 + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e3;
+}
+
 int main(int count, char **arguments)
 {
 	int ends[2];
-	if (count != 3) {
-		fprintf(stderr, "usage: round_trip SOCKET SECONDS\n");
+	const struct kind *kind = count == 4 ? find(arguments[3]) : NULL;
+	if (!kind) {
+		fprintf(stderr, "usage: round_trip SOCKET SECONDS CALL\n");
 		return 2;
 	}
 	double seconds = atof(arguments[2]);
@@ -128,16 +170,23 @@ int main(int count, char **arguments)
 	}
 	close(ends[1]);
 	bare = ends[0];
-	need(ithaca_open(arguments[1], &volume) == ITHACA_OK, "open");
-	need(ithaca_write(volume, 0, data, ITHACA_BLOCK_BYTES, 1) == ITHACA_OK, "write");
-	hint();
-	/* In turn, so that what else the machine does hits neighbours alike. */
-	measure("bare", bare_short, seconds);
-	measure("hint", hint, seconds);
-	measure("bare-block", bare_block, seconds);
-	measure("read-block", read_block, seconds);
-	measure("begin-abort", begin_abort, seconds);
-	measure("transaction", transaction, seconds);
+	int framed = strncmp(kind->name, "framed", 6) == 0;
+	need((framed ? ithaca_open_without_memory : ithaca_open)(arguments[1], &volume) == ITHACA_OK, "open");
+	write_many();
+	read_many();
+	uint64_t made = 0, began = now_ns(), spent;
+	double own = cpu_ns(RUSAGE_SELF);
+	do {
+		for (int at = 0; at < BATCH; at++)
+			kind->call();
+		made += BATCH;
+		spent = now_ns() - began;
+	} while ((double)spent < seconds * 1e9);
+	own = cpu_ns(RUSAGE_SELF) - own;
+	close(bare);
+	need(waitpid(child, NULL, 0) == child, "wait");
+	own += cpu_ns(RUSAGE_CHILDREN);
+	printf("%llu,%.0f,%.0f\n", (unsigned long long)made, (double)spent / (double)made, own / (double)made);
 	ithaca_close(volume);
 	return 0;
 }

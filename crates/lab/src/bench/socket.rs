@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use super::started::cpu_nanos_of;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::median;
@@ -11,11 +12,48 @@ use crate::soak::results::Results;
 
 /// The bench's name on the command line.
 pub const NAME: &str = "socket";
-/// Each call, what it is judged beside, and how many round trips it is.
-const CALLS: [(&str, &str, f64); 3] =
+/// Calls, in the order in which they are made: neighbours are compared.
+const CALLS: [&str; 13] = [
+    "bare",
+    "hint",
+    "bare-block",
+    "read-block",
+    "framed-read-block",
+    "write-block",
+    "framed-write-block",
+    "read-256-blocks",
+    "framed-read-256-blocks",
+    "write-256-blocks",
+    "framed-write-256-blocks",
+    "begin-abort",
+    "transaction",
+];
+/// Each call that is judged by the time that it takes, beside which, and how many round trips it is.
+const ROUND_TRIPS: [(&str, &str, f64); 3] =
     [("hint", "bare", 1.0), ("read-block", "bare-block", 1.0), ("begin-abort", "bare", 2.0)];
 /// What a round trip may take, of a bare one.
 const MOST: f64 = 1.5;
+/// Calls whose blocks lie in memory that the server has too, judged by processor time beside the same calls with their blocks in frames.
+const IN_MEMORY: [(&str, &str); 4] = [
+    ("read-block", "framed-read-block"),
+    ("write-block", "framed-write-block"),
+    ("read-256-blocks", "framed-read-256-blocks"),
+    ("write-256-blocks", "framed-write-256-blocks"),
+];
+
+/// What calls of one kind took.
+struct Took {
+    calls: u64,
+    ns_each: f64,
+    client_cpu_ns: f64,
+    server_cpu_ns: f64,
+}
+
+impl Took {
+    fn cpu_ns(&self) -> f64 {
+        self.client_cpu_ns + self.server_cpu_ns
+    }
+}
 
 /// A server that is killed when it is dropped.
 struct Server(Child);
@@ -34,34 +72,53 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     let program = compile(&arguments.data)?;
     let disk = arguments.data.join(NAME);
     let server = serve(&disk)?;
-    let what = "one client in C, one call at a time; bare: 40 bytes to another process and back, bare-block: 40 bytes and 4128 back; hint: \
-                please_cache; read-block: 4 KB that are kept in memory; transaction: begin, read, write and commit of a block, durable";
-    let mut results = Results::new(what, "round,flush_us,call,calls,ns_each");
-    let mut ratios = CALLS.map(|_| Vec::new());
+    let what = "one client in C, one call at a time; bare: 40 bytes to another process and back, bare-block: 40 bytes and 4128 back, and the processor time of both \
+                processes; hint: please_cache; read: blocks that are kept in memory; write: without a flush; framed: blocks go through the socket, and not through \
+                memory that client and server have; transaction: begin, read, write and commit of a block, durable";
+    let columns = "round,flush_us,call,calls,ns_each,client_cpu_ns,server_cpu_ns";
+    let mut results = Results::new(what, columns);
+    let mut rounds = Vec::new();
     for round in 0..arguments.rounds {
-        let flush_us = flush_probe_us(probe)?;
-        let measured = measure(&program, &disk.join("volume.sock"), arguments.seconds)?;
-        for (call, calls, ns) in &measured {
-            let row = format!("{round},{flush_us:.0},{call},{calls},{ns}");
+        let mut measured = Vec::new();
+        for call in CALLS {
+            let flush_us = flush_probe_us(probe)?;
+            let took = measure(&program, &disk.join("volume.sock"), arguments.seconds, call, &server)?;
+            let Took { calls, ns_each, client_cpu_ns, server_cpu_ns } = took;
+            let row = format!(
+                "{round},{flush_us:.0},{call},{calls},{ns_each:.0},{client_cpu_ns:.0},{server_cpu_ns:.0}"
+            );
             println!("{NAME} {row}");
             results.row(&row);
+            measured.push(took);
         }
-        let of = |name: &str| measured.iter().find(|(call, ..)| call == name).map_or(0.0, |(.., ns)| *ns);
-        for ((call, beside, trips), ratios) in CALLS.iter().zip(&mut ratios) {
-            ratios.push(of(call) / trips / of(beside).max(1.0));
-        }
+        rounds.push(measured);
     }
     drop(server);
-    let mut all_met = true;
-    for ((call, beside, _), ratios) in CALLS.iter().zip(ratios) {
-        let ratio = median(ratios);
-        let met = ratio <= MOST;
-        all_met &= met;
-        let said = if met { "met" } else { "MISSED" };
-        println!("{NAME} {call}: a round trip takes {ratio:.2} of `{beside}`, at most {MOST}: {said}");
-    }
     results.write(&arguments.results, NAME)?;
-    Ok(all_met)
+    Ok(judge(&rounds))
+}
+
+/// Says whether round trips take as little as they should, and memory less than frames.
+fn judge(rounds: &[Vec<Took>]) -> bool {
+    let ratio = |call: &str, beside: &str, of: fn(&Took) -> f64| {
+        let at = |name: &str| CALLS.iter().position(|call| *call == name).expect("a call that is made");
+        let ratios = rounds.iter().map(|took| of(&took[at(call)]) / of(&took[at(beside)]).max(1.0));
+        median(ratios)
+    };
+    let mut all_met = true;
+    for (call, beside, trips) in ROUND_TRIPS {
+        let ratio = ratio(call, beside, |took| took.ns_each) / trips;
+        let said = if ratio <= MOST { "met" } else { "MISSED" };
+        println!("{NAME} {call}: a round trip takes {ratio:.2} of `{beside}`, at most {MOST}: {said}");
+        all_met &= ratio <= MOST;
+    }
+    for (call, beside) in IN_MEMORY {
+        let ratio = ratio(call, beside, Took::cpu_ns);
+        let said = if ratio <= 1.0 { "met" } else { "MISSED" };
+        println!("{NAME} {call}: {ratio:.2} of the processor time of `{beside}`, at most 1: {said}");
+        all_met &= ratio <= 1.0;
+    }
+    all_met
 }
 
 fn compile(data: &Path) -> io::Result<std::path::PathBuf> {
@@ -92,15 +149,18 @@ fn serve(disk: &Path) -> io::Result<Server> {
     if ready.contains("socket") { Ok(server) } else { Err(io::Error::other(format!("no socket: {ready}"))) }
 }
 
-/// One round: each call's name, how many were made, and nanoseconds of one.
-fn measure(program: &Path, socket: &Path, seconds: f64) -> io::Result<Vec<(String, u64, f64)>> {
-    let output = Command::new(program).arg(socket).arg(seconds.to_string()).output()?;
-    if !output.status.success() {
-        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+/// Makes calls of one kind for a while.
+fn measure(program: &Path, socket: &Path, seconds: f64, call: &str, server: &Server) -> io::Result<Took> {
+    let before = cpu_nanos_of(server.0.id())?;
+    let output = Command::new(program).arg(socket).arg(seconds.to_string()).arg(call).output()?;
+    let server_ns = (cpu_nanos_of(server.0.id())? - before) as f64;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let fields: Vec<f64> = said.trim().split(',').filter_map(|field| field.parse().ok()).collect();
+    match fields[..] {
+        [calls, ns_each, client_cpu_ns] if output.status.success() => {
+            let server_cpu_ns = server_ns / calls.max(1.0);
+            Ok(Took { calls: calls as u64, ns_each, client_cpu_ns, server_cpu_ns })
+        }
+        _ => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
     }
-    let parse = |line: &str| {
-        let mut fields = line.split(',');
-        Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-    };
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(parse).collect())
 }
