@@ -84,7 +84,8 @@ impl Over {
     }
 }
 
-fn is_there(tool: &str) -> bool {
+/// Whether a program is in the path.
+pub fn is_there(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
 }

@@ -1,14 +1,16 @@
-//! Real file systems on a volume: worked on as the tester fsx does, their server killed under them, recovered, checked.
+//! Real file systems on a volume: worked on, by the tester [`fsx`] too, their server killed under them, recovered, checked.
 //!
 //! ```text
-//!   mkfs ─► mount ─► work, trims ─► kill -9 of the server ─► take down ─► serve again ─► mount ─► files against their models ─┐
-//!             ▲                                                                                                               │
-//!             └──────────────────────────────────── the file system's own check finds nothing ◄──────────────────── unmount ──┘
+//!   mkfs ─► mount ─► fsx ─► work, trims, fsx ─► kill -9 of the server ─► take down ─► serve again ─► mount ─► files against their models ─┐
+//!             ▲                                                                                                                           │
+//!             └──────────────────────────────────── the file system's own check finds nothing ◄──────────────────────────────── unmount ──┘
 //! ```
 //!
-//! The files' models say what may be there ([`model`]); what a file system has synced before the kill must be.
+//! The files' models say what may be there ([`model`]); what a file system has synced before the kill must be. fsx knows its file as long as
+//! the server lives.
 
 mod disk;
+mod fsx;
 mod model;
 
 use std::io;
@@ -22,6 +24,7 @@ use super::Ground;
 use super::kill::parse_span;
 use super::results::Results;
 use disk::{Attached, Disk, Kind, Over};
+use fsx::Fsx;
 use model::{Ended, Modelled};
 
 /// Files that are worked on.
@@ -47,6 +50,9 @@ pub struct FsArguments {
     /// Seconds of work before each, from a range.
     #[arg(long, default_value = "0.5..3", value_parser = parse_span)]
     seconds_between: (f64, f64),
+    /// Operations of fsx before each kill, and as many as there is time for until it comes; 0 for none. It is installed if it is not there.
+    #[arg(long, default_value_t = 5000)]
+    fsx: u64,
     #[command(flatten)]
     ground: Ground,
 }
@@ -56,6 +62,8 @@ pub struct FsArguments {
 struct Done {
     kills: u64,
     operations: u64,
+    /// Of fsx, those that it has compared.
+    by_fsx: u64,
     trims: u64,
     settled: u64,
     /// What was wrong.
@@ -67,9 +75,17 @@ pub fn run(arguments: &FsArguments) -> io::Result<(u64, u64)> {
     let (program, folder, mut random) = arguments.ground.place("fs")?;
     let mut results = Results::new(
         "a file system on a volume over FUSE and a loop device: random work on files, trims, SIGKILL of the volume's server, restart, mount, \
-         the files against what was synced, the file system's own check",
-        "kind,over,kills,operations,trims,files_settled_at_a_kill,failed",
+         the files against what was synced, the file system's own check; before each kill fsx, whose every read is compared, and fsx until it comes",
+        "kind,over,kills,operations,fsx_operations,trims,files_settled_at_a_kill,failed",
     );
+    let fsx = match (arguments.fsx > 0).then(|| Fsx::find(&folder)).transpose() {
+        Ok(fsx) => fsx,
+        Err(error) => {
+            println!("skip  fsx: {error}");
+            results.remark(&format!("fsx skipped: {error}"));
+            None
+        }
+    };
     let (mut passed, mut failed) = (0, 0);
     for &kind in &arguments.kinds {
         if let Some(missing) = kind.missing(arguments.over) {
@@ -79,20 +95,20 @@ pub fn run(arguments: &FsArguments) -> io::Result<(u64, u64)> {
         }
         let disk = Disk::create(program.clone(), folder.join(kind.name()), SIZE)?;
         let mut done = Done::default();
-        if let Err(error) = soak(arguments, kind, &disk, &mut random, &mut done) {
+        if let Err(error) = soak(arguments, kind, &disk, fsx.as_ref(), &mut random, &mut done) {
             done.wrong.push(error.to_string());
         }
         done.wrong.extend(disk.panics()?);
-        let Done { kills, operations, trims, settled, wrong } = done;
+        let Done { kills, operations, by_fsx, trims, settled, wrong } = done;
         println!(
-            "{}: {kills} kills, {operations} operations, {trims} trims, {settled} files settled at a kill, {} wrong",
+            "{}: {kills} kills, {operations} operations, {by_fsx} of fsx, {trims} trims, {settled} files settled at a kill, {} wrong",
             kind.name(),
             wrong.len()
         );
         wrong.iter().for_each(|wrong| println!("FAIL  {}: {wrong}", kind.name()));
         let over = if arguments.over == Over::Nbd { "nbdfuse" } else { "mount" };
         results.row(&format!(
-            "{},{over},{kills},{operations},{trims},{settled},{}",
+            "{},{over},{kills},{operations},{by_fsx},{trims},{settled},{}",
             kind.name(),
             wrong.len()
         ));
@@ -106,6 +122,9 @@ pub fn run(arguments: &FsArguments) -> io::Result<(u64, u64)> {
     let name = if arguments.over == Over::Nbd { "fs" } else { "fs-mount" };
     results.write(&arguments.ground.results, name)?;
     if failed == 0 {
+        if let Some(fsx) = fsx {
+            fsx.remove()?;
+        }
         let _ = std::fs::remove_dir(&folder);
     } else {
         eprintln!("what is wrong stays in {}", folder.display());
@@ -117,6 +136,7 @@ fn soak(
     arguments: &FsArguments,
     kind: Kind,
     disk: &Disk,
+    fsx: Option<&Fsx>,
     random: &mut Random,
     done: &mut Done,
 ) -> io::Result<()> {
@@ -128,7 +148,11 @@ fn soak(
     std::fs::File::open(disk.files())?.sync_all()?;
     for _ in 0..arguments.kills {
         let (first, end) = arguments.seconds_between;
-        work_and_kill(&mut attached, disk, &mut files, random, random_seconds(first, end), done)?;
+        if let Some(fsx) = fsx {
+            fsx.run(&disk.files().join("fsx"), random.next_u64(), arguments.fsx)?;
+            done.by_fsx += arguments.fsx;
+        }
+        work_and_kill(&mut attached, disk, &mut files, fsx, random, random_seconds(first, end), done)?;
         drop(attached);
         attached = disk.attach(arguments.over)?;
         attached.mount(kind).map_err(|error| during("mount after a kill", &error))?;
@@ -163,15 +187,23 @@ fn work_and_kill(
     attached: &mut Attached,
     disk: &Disk,
     files: &mut [Modelled],
+    fsx: Option<&Fsx>,
     random: &mut Random,
     span: impl Fn(&mut Random) -> Duration,
     done: &mut Done,
 ) -> io::Result<()> {
     let (span, mut workers) = (span(random), Random::new(random.next_u64()));
+    let beside = fsx.map(|fsx| fsx.start(&disk.files().join("fsx-beside"), random.next_u64()));
+    let mut beside = beside.transpose()?;
     let (is_killed, operations) = (AtomicBool::new(false), AtomicU64::new(0));
     let (worked, killed) = std::thread::scope(|scope| {
         let worker = scope.spawn(|| work(disk, files, &mut workers, &is_killed, &operations));
         std::thread::sleep(span);
+        if let (Some(fsx), Some(beside)) = (fsx, &mut beside)
+            && !beside.is_working().unwrap_or(false)
+        {
+            done.wrong.push(format!("fsx ended before the kill; see {}", fsx.findings().display()));
+        }
         let killed = attached.kill();
         is_killed.store(true, Ordering::SeqCst);
         (worker.join(), killed)
