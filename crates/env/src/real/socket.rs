@@ -145,7 +145,8 @@ impl Socket {
         }
     }
 
-    /// Reads as [`receive`] does, and takes a descriptor that comes along. Of later reads the system closes what they bring.
+    /// Reads as [`receive`] does, and takes a descriptor that comes along. What comes with later ones the system closes, and
+    /// gives no more at once: who passes more than one waits for itself.
     fn receive_first(&self, fd: &OwnedFd, buf: &mut BytesMut) -> Result<usize, Errno> {
         let mut bytes = [0; FIRST_READ_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -230,12 +231,13 @@ impl Stream for Socket {
                 buf.reserve(READ_BYTES);
             }
             let is_first = self.is_fresh.replace(false);
-            let room = if is_first { FIRST_READ_BYTES } else { buf.capacity() - buf.len() };
+            let room = buf.capacity() - buf.len();
             let received = if is_first { self.receive_first(fd, buf) } else { receive(fd, buf) };
             match received {
                 Ok(len) => {
-                    // A short read emptied the socket; asking again would cost a system call to hear so.
-                    if len < room {
+                    // A short read emptied the socket; asking again would cost a system call to hear so. But the system gives no more at once
+                    // than what a descriptor came with, which the first read may have met.
+                    if len < room && !is_first {
                         self.readiness.clear_readable();
                     }
                     return Poll::Ready(Ok(len));

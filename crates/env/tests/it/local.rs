@@ -7,6 +7,7 @@
 )]
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use ithaca_env::memory::MemoryError;
@@ -64,6 +65,27 @@ fn memory_is_passed_with_the_first_bytes_and_stays_when_its_maker_has_gone() {
         drop((client, memory));
         passed.copy_in(0, b"z");
         assert_eq!(&passed.copy_out(0, 1)[..], b"z");
+    });
+}
+
+#[test]
+fn what_is_sent_after_the_memory_is_read_too() {
+    // The system gives no more at once than the bytes that the memory came with: what stands behind them would never be announced again.
+    everywhere(|env, dir| async move {
+        let listener = env.listen_local(&dir.join("socket")).expect("a free name");
+        let client = env.connect_local(&dir.join("socket")).await.expect("it listens");
+        let mut server = listener.accept().await.expect("one came");
+        client.writer.pass(env.share_memory(4096).expect("there is some").1);
+        for byte in *b"abc" {
+            client.writer.push(|out| out.put_u8(byte));
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        let mut got = BytesMut::new();
+        while got.len() < 3 {
+            let read = env.timeout(Duration::from_secs(5), server.reader.read(&mut got)).await;
+            assert!(matches!(read, Ok(Ok(1..))), "{got:?} of abc: {read:?}");
+        }
+        assert!(server.reader.passed().is_some());
     });
 }
 
