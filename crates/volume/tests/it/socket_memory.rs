@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::Env;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::{Death, Random, Sim};
+use ithaca_env::{Env, real};
 use ithaca_volume::socket::{Client, ClientOptions, Server, ServerOptions};
 use ithaca_volume::{Durability, Planted, TxOptions, Volume};
 
@@ -14,15 +15,15 @@ use crate::world::{MACHINE, block, create, numbers, small_options};
 
 const PATH: &str = "volume.sock";
 
-fn serve(env: &Env, volume: &Volume) -> Server {
-    let listener = env.listen_local(Path::new(PATH)).expect("a free name");
+fn serve(env: &Env, volume: &Volume, path: &Path) -> Server {
+    let listener = env.listen_local(path).expect("a free name");
     Server::start(env, listener, volume.clone(), ServerOptions::default())
 }
 
 /// A client that shares memory for so many blocks.
-async fn connect(env: &Env, blocks: usize, planted: Planted) -> Client {
+async fn connect(env: &Env, path: &Path, blocks: usize, planted: Planted) -> Client {
     let options = ClientOptions { memory_bytes: blocks * 4096, planted };
-    let client = Client::connect_with(env, Path::new(PATH), options).await.expect("it listens");
+    let client = Client::connect_with(env, path, options).await.expect("it listens");
     // The answer to this comes after the one that says that the memory is used.
     client.flush().await.expect("it serves");
     client
@@ -68,27 +69,54 @@ async fn works(env: &Env, client: Rc<Client>, first_block: u64, seed: u64) -> bo
     true
 }
 
-/// Whether several at a time all find what they have written, with so many blocks of memory.
+/// Whether several at a time all find what they have written.
+async fn all_work(env: &Env, client: Client) -> bool {
+    let client = Rc::new(client);
+    let start = |nth: u64| {
+        let (own, client) = (env.clone(), Rc::clone(&client));
+        env.spawn(async move { works(&own, client, nth * 10, nth + 1).await })
+    };
+    let mut all = true;
+    for task in (0..6).map(start).collect::<Vec<_>>() {
+        all &= task.join().await.expect("it ends");
+    }
+    all
+}
+
+/// The same in a simulation, with so many blocks of memory.
 fn all_find_their_own(seed: u64, blocks: usize, planted: Planted) -> bool {
     let sim = Sim::new(seed);
     let (server, other) = (sim.process("server", MACHINE), sim.process("other", MACHINE));
     let (env, other) = (sim.env(server), sim.env(other));
     sim.block_on(server, async move {
         let volume = create(&env, small_options(0)).await;
-        let server = serve(&env, &volume);
-        let client = Rc::new(connect(&other, blocks, planted).await);
-        let start = |nth: u64| {
-            let (env, client) = (other.clone(), Rc::clone(&client));
-            other.spawn(async move { works(&env, client, nth * 10, nth + 1).await })
-        };
-        let mut all = true;
-        for task in (0..6).map(start).collect::<Vec<_>>() {
-            all &= task.join().await.expect("it ends");
-        }
-        drop(client);
+        let server = serve(&env, &volume, Path::new(PATH));
+        let client = connect(&other, Path::new(PATH), blocks, planted).await;
+        let all = all_work(&other, client).await;
         server.stop().await;
         all
     })
+}
+
+#[test]
+fn memory_of_this_system_holds_what_was_put_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    real::run(async |env| {
+        let (path, socket) = (folder.path().join("volume.chain"), folder.path().join("socket"));
+        let open = OpenDrive { path, create_bytes: Some(64 << 10), read_only: false };
+        let drive = env.open_drive(open).await.expect("the file opens");
+        let volume = Volume::create(&env, drive, small_options(0)).await.expect("created");
+        let server = serve(&env, &volume, &socket);
+        for blocks in [0, 12, 1024] {
+            let client = connect(&env, &socket, blocks, Planted::default()).await;
+            assert!(all_work(&env, client).await, "{blocks} blocks");
+            for at in (0..60).step_by(10) {
+                volume.discard(at..at + 10, Durability::Acknowledged).await.expect("room");
+            }
+        }
+        server.stop().await;
+        volume.close().await.expect("no fault");
+    });
 }
 
 #[test]
@@ -109,8 +137,8 @@ fn a_client_that_dies_with_its_memory_in_use_harms_nobody() {
     let (env, [one, two]) = (sim.env(server), others.map(|other| sim.env(other)));
     let (volume, running) = sim.block_on(server, async move {
         let volume = create(&env, small_options(0)).await;
-        let running = serve(&env, &volume);
-        let client = Rc::new(connect(&one, 64, Planted::default()).await);
+        let running = serve(&env, &volume, Path::new(PATH));
+        let client = Rc::new(connect(&one, Path::new(PATH), 64, Planted::default()).await);
         for nth in 0..20 {
             let client = Rc::clone(&client);
             one.spawn(async move {
@@ -126,7 +154,7 @@ fn a_client_that_dies_with_its_memory_in_use_harms_nobody() {
     sim.run_for(Duration::from_secs(2));
     assert_eq!((running.connections(), volume.info().transactions), (0, 0));
     sim.block_on(server, async move {
-        let client = connect(&two, 64, Planted::default()).await;
+        let client = connect(&two, Path::new(PATH), 64, Planted::default()).await;
         for (nth, number) in numbers(&client.read(0, 20).await.expect("no damage")).into_iter().enumerate() {
             assert!(number == 0 || number == nth as u64 + 1, "block {nth} is {number}");
         }
