@@ -182,7 +182,7 @@ impl Env {
     }
 
     /// Makes memory of so many bytes, all 0, that other processes of this machine may be given: whole pages of 4096. It is there at once, so
-    /// that it takes a quarter of a millisecond for each MiB, and is given back when nobody has it any more. Errors: `Size`; `System` if
+    /// that it takes a third of a millisecond for each MiB, and is given back when nobody has it any more. Errors: `Size`; `System` if
     /// there is not so much.
     pub fn share_memory(&self, bytes: usize) -> Result<(SharedMemory, MemoryHandle), MemoryError> {
         match &self.inner {

@@ -7,7 +7,7 @@ use ithaca_env::Env;
 use ithaca_env::net::LocalError;
 use ithaca_env::real::files;
 use ithaca_env::task::{Ended, race};
-use ithaca_volume::socket::{Client, ClientError, Scrub, Status, Summary};
+use ithaca_volume::socket::{Client, ClientError, ClientOptions, Scrub, Status, Summary};
 use ithaca_volume::{Region, Version, Volume};
 
 use super::arguments::DirArgs;
@@ -40,7 +40,9 @@ pub enum Reached {
 /// listens there, by opening it.
 pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Reached, Failure> {
     if let Some(path) = socket.map(Path::to_owned).or_else(|| default_socket(at)) {
-        match Client::connect(env, &path).await {
+        // No block is read or written: memory for them would be of no use.
+        let options = ClientOptions { memory_bytes: 0, ..ClientOptions::default() };
+        match Client::connect_with(env, &path, options).await {
             Ok(client) => return Ok(Reached::Served(env.clone(), client, path)),
             Err(error) if socket.is_some() => return Err(unserved(error)),
             Err(ClientError::Connect(LocalError::Refused { .. })) => {}
