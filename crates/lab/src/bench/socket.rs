@@ -1,24 +1,32 @@
-//! Calls over a volume's socket, by the client in C, beside a bare socket on which two processes send as many bytes to and fro.
+//! Calls over a volume's socket, by the client in C, beside a bare socket on which two processes send as many bytes to and fro; and reads by the
+//! client in Rust, many under way.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ithaca_env::real;
+use ithaca_env::sim::Random;
+use ithaca_volume::socket::{Client, ClientError, ClientOptions};
 
 use super::started::cpu_nanos_of;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
-use crate::measure::median;
+use crate::measure::{median, process_cpu_nanos};
 use crate::soak::results::Results;
 
 /// The bench's name on the command line.
 pub const NAME: &str = "socket";
 /// Calls, in the order in which they are made: neighbours are compared.
-const CALLS: [&str; 13] = [
+const CALLS: [&str; 15] = [
     "bare",
     "hint",
     "bare-block",
     "read-block",
     "framed-read-block",
+    "reads-under-way",
+    "framed-reads-under-way",
     "write-block",
     "framed-write-block",
     "read-256-blocks",
@@ -34,12 +42,17 @@ const ROUND_TRIPS: [(&str, &str, f64); 3] =
 /// What a round trip may take, of a bare one.
 const MOST: f64 = 1.5;
 /// Calls whose blocks lie in memory that the server has too, judged by processor time beside the same calls with their blocks in frames.
-const IN_MEMORY: [(&str, &str); 4] = [
+const IN_MEMORY: [(&str, &str); 5] = [
     ("read-block", "framed-read-block"),
+    ("reads-under-way", "framed-reads-under-way"),
     ("write-block", "framed-write-block"),
     ("read-256-blocks", "framed-read-256-blocks"),
     ("write-256-blocks", "framed-write-256-blocks"),
 ];
+
+/// Reads of the client in Rust that are under way at a time, and of how many blocks they are.
+const UNDER_WAY: u64 = 32;
+const BLOCKS: u64 = 256;
 
 /// What calls of one kind took.
 struct Took {
@@ -72,7 +85,7 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     let program = compile(&arguments.data)?;
     let disk = arguments.data.join(NAME);
     let server = serve(&disk)?;
-    let what = "one client in C, one call at a time; bare: 40 bytes to another process and back, bare-block: 40 bytes and 4128 back, and the processor time of both \
+    let what = "one client in C, one call at a time, but for reads-under-way: the client in Rust, 32 reads of 4 KB at a time; bare: 40 bytes to another process and back, bare-block: 40 bytes and 4128 back, and the processor time of both \
                 processes; hint: please_cache; read: blocks that are kept in memory; write: without a flush; framed: blocks go through the socket, and not through \
                 memory that client and server have; transaction: begin, read, write and commit of a block, durable";
     let columns = "round,flush_us,call,calls,ns_each,client_cpu_ns,server_cpu_ns";
@@ -82,7 +95,11 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
         let mut measured = Vec::new();
         for call in CALLS {
             let flush_us = flush_probe_us(probe)?;
-            let took = measure(&program, &disk.join("volume.sock"), arguments.seconds, call, &server)?;
+            let socket = disk.join("volume.sock");
+            let took = match call.ends_with("under-way") {
+                true => many_at_a_time(&socket, arguments.seconds, call, &server)?,
+                false => measure(&program, &socket, arguments.seconds, call, &server)?,
+            };
             let Took { calls, ns_each, client_cpu_ns, server_cpu_ns } = took;
             let row = format!(
                 "{round},{flush_us:.0},{call},{calls},{ns_each:.0},{client_cpu_ns:.0},{server_cpu_ns:.0}"
@@ -163,4 +180,44 @@ fn measure(program: &Path, socket: &Path, seconds: f64, call: &str, server: &Ser
         }
         _ => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
     }
+}
+
+/// Reads blocks that are kept in memory with the client in Rust, many at a time, for a while.
+fn many_at_a_time(socket: &Path, seconds: f64, call: &str, server: &Server) -> io::Result<Took> {
+    let mut options = ClientOptions::default();
+    if call.starts_with("framed") {
+        options.memory_bytes = 0;
+    }
+    let (before, own_before) = (cpu_nanos_of(server.0.id())?, process_cpu_nanos());
+    let (calls, ns) = real::run(async |env| {
+        let client = Client::connect_with(&env, socket, options).await?;
+        // Answered after it was said that the memory is used.
+        client.flush().await?;
+        let began = env.now();
+        let end = began + Duration::from_secs_f64(seconds);
+        let reader = |nth| {
+            let (own, client) = (env.clone(), client.clone());
+            env.spawn(async move {
+                let (mut random, mut calls) = (Random::new(nth), 0_u64);
+                while own.now() < end {
+                    client.read(random.below(BLOCKS), 1).await?;
+                    calls += 1;
+                }
+                Ok::<_, ClientError>(calls)
+            })
+        };
+        let mut calls = 0;
+        for reader in (0..UNDER_WAY).map(reader).collect::<Vec<_>>() {
+            calls += reader.join().await.unwrap_or(Ok(0))?;
+        }
+        Ok::<_, ClientError>((calls, env.now().0 - began.0))
+    })
+    .map_err(io::Error::other)?;
+    let each = |ns: f64| ns / calls.max(1) as f64;
+    Ok(Took {
+        calls,
+        ns_each: each(ns as f64),
+        client_cpu_ns: each((process_cpu_nanos() - own_before) as f64),
+        server_cpu_ns: each((cpu_nanos_of(server.0.id())? - before) as f64),
+    })
 }
