@@ -24,7 +24,7 @@ impl<K: Name, V: Value> Accessor<MapState<K, V>> for Get<K> {
     }
 
     fn read(&self, map: &MapState<K, V>) -> Option<Placed<V>> {
-        map.entries().get(&self.key).map(|placed| (**placed).clone())
+        map.entries().get(&self.key).cloned()
     }
 }
 

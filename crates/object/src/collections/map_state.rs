@@ -1,11 +1,13 @@
 //! The state of maps and sets. Transactions conflict only over the same key, or over which keys there are.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::ops::RangeBounds;
 
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{All, Get, Has, Len, Name, Value};
+use super::{All, Entries, Get, Has, Len, Name, Value};
 use crate::access::{Access, Portable};
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object, digest_of, digest_of_values};
@@ -43,14 +45,13 @@ impl<V: Value> Placed<V> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "K: Name, V: Value")]
 pub struct MapState<K, V> {
-    /// Values lie outside of the tree: its nodes are small then, and more of it stays in the processor's caches.
-    entries: BTreeMap<K, Box<Placed<V>>>,
+    entries: Entries<K, Placed<V>>,
     digest: u64,
 }
 
 impl<K, V> Default for MapState<K, V> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), digest: 0 }
+        Self { entries: Entries::default(), digest: 0 }
     }
 }
 
@@ -61,9 +62,45 @@ pub struct Slot<K, V> {
 }
 
 impl<K: Name, V: Value> MapState<K, V> {
-    /// What the map holds.
-    pub fn entries(&self) -> &BTreeMap<K, Box<Placed<V>>> {
+    /// What the map holds, with where it was put.
+    pub fn entries(&self) -> &Entries<K, Placed<V>> {
         &self.entries
+    }
+
+    /// The value of `key`.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key).map(|placed| &placed.value)
+    }
+
+    /// Whether there is a value for `key`.
+    pub fn contains_key<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.contains_key(key)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The keys with their values, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, placed)| (key, &placed.value))
+    }
+
+    /// The keys of a range with their values, in order. None if its start lies after its end.
+    pub fn range(&self, range: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.range(range).map(|(key, placed)| (key, &placed.value))
     }
 
     /// Gives `key` another value, or none, and returns the one that it had.
@@ -72,9 +109,9 @@ impl<K: Name, V: Value> MapState<K, V> {
             self.digest ^= value.digest(key);
         }
         let mut before = match (value, self.entries.get_mut(key)) {
-            (Some(value), Some(place)) => Some(std::mem::replace(&mut **place, value)),
-            (Some(value), None) => self.entries.insert(key.clone(), Box::new(value)).map(|before| *before),
-            (None, _) => self.entries.remove(key).map(|before| *before),
+            (Some(value), Some(place)) => Some(std::mem::replace(place, value)),
+            (Some(value), None) => self.entries.insert(key.clone(), value),
+            (None, _) => self.entries.remove(key),
         };
         if let Some(before) = &mut before {
             self.digest ^= before.digest(key);

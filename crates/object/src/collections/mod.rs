@@ -16,6 +16,7 @@
 mod asked;
 mod blob;
 mod counter;
+mod entries;
 mod list;
 mod list_state;
 mod map;
@@ -25,6 +26,8 @@ mod register;
 mod set;
 mod sorted_map;
 
+use std::hash::Hash;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -32,6 +35,7 @@ pub use asked::{All, Get, Has, Item, Len, Now, Values};
 pub use blob::Blob;
 pub(crate) use blob::Sharing;
 pub use counter::{Add, Counter, CounterState};
+pub use entries::Entries;
 pub use list::{List, Queue, Stack};
 pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};
 pub use map::Map;
@@ -47,10 +51,10 @@ pub trait Value: Clone + Serialize + DeserializeOwned + 'static {}
 
 impl<T: Clone + Serialize + DeserializeOwned + 'static> Value for T {}
 
-/// What can be a key: a value with an order. Keys that are equal MUST have the same MessagePack.
-pub trait Name: Value + Ord {}
+/// What can be a key: a value with an order and a hash. Keys that are equal MUST have the same MessagePack.
+pub trait Name: Value + Ord + Hash {}
 
-impl<T: Value + Ord> Name for T {}
+impl<T: Value + Ord + Hash> Name for T {}
 
 /// What every handle of a collection has: how it is opened, and what its reads are of.
 macro_rules! handle {

@@ -32,8 +32,8 @@ impl<K: Name, V: Value> SortedMap<K, V> {
     /// The keys of a range and their values, in order, at most `limit` of them. A range whose start lies after its end is empty.
     pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
         let read = |map: &MapState<K, V>| {
-            let found = within(map.entries(), &range).take(limit);
-            found.map(|(key, placed)| owned(key, placed)).collect()
+            let found = map.range((range.start_bound(), range.end_bound())).take(limit);
+            found.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         self.handle.read(Key::all, read).await
     }

@@ -18,7 +18,7 @@ const AHEAD_MAX_COUNT: usize = 256;
 const DEPTH_MAX: usize = 128;
 
 /// Any value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Any {
     /// Nothing: `None`, or a value without parts.
     #[default]
@@ -175,7 +175,7 @@ mod tests {
     use crate::object::{Mutator, Object};
     use ithaca_log::pos::LogPos;
 
-    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Hash)]
     enum Kind {
         Plain,
         Of(u8, i64),
