@@ -44,7 +44,7 @@ pub enum Workload {
     Map,
     /// The value of a key of a map, as of now: the sequencer is asked.
     Get,
-    /// The value of a key of a map as of a position that the program has read up to: nobody is asked.
+    /// The value of a key in a copy of a map's state as of a position: nobody is asked.
     Snapshot,
     /// A transaction: two keys of a map are read, a third gets a value.
     Tx,

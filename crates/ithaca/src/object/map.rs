@@ -137,11 +137,9 @@ fn not_there(verb: &str, name: &str, key: &str) -> Failure {
 }
 
 fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
-    let entries = with_map(global, &format!("map ls {name}"), name, (as_of, false), async |map| {
-        let all = |map: &ithaca_object::collections::MapState<String, String>| map.entries().clone();
-        Ok(map.handle().read(|| vec![ithaca_object::key::Key::all()], all).await?)
-    })?;
-    for (key, found) in &entries {
+    let verb = format!("map ls {name}");
+    let map = with_map(global, &verb, name, (as_of, false), async |map| Ok(map.state().await?))?;
+    for (key, found) in map.entries().iter() {
         out.either(|| format!("{key}\t{}", found.value), || entry(key, found))?;
     }
     out.flush()

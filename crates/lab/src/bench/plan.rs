@@ -191,7 +191,7 @@ impl Bench {
             Operation::Get => {
                 "linearizable reads: bare's is a question to a counter in a message of its own, answered and verified; etcd's is a Range over gRPC"
             }
-            Operation::Snapshot => "reads of an old state: nobody is asked",
+            Operation::Snapshot => "reads of a copy of an old state, made before: nobody is asked",
             Operation::Read | Operation::ReadCold | Operation::Replay => "none needed: reads",
         }
     }

@@ -99,6 +99,11 @@ macro_rules! handle {
                 Self { handle: self.handle.stale(bound) }
             }
 
+            /// A copy of its state: see [`Handle::state`]($crate::Handle::state).
+            pub async fn state(&self) -> Result<$state, $crate::ObjectError> {
+                self.handle.state().await
+            }
+
             /// The handle of its state, for calls that are not among its methods.
             pub fn handle(&self) -> &$crate::Handle<$state> {
                 &self.handle

@@ -13,7 +13,7 @@ use super::append::Plan;
 use super::slot::{AnySlot, Slot};
 use super::transaction::{Tx, TxOptions};
 use crate::error::ObjectError;
-use crate::key::{Keys, Parts};
+use crate::key::{Key, Keys, Parts};
 use crate::object::{Mutator, Object, call_of, empty_call, encoded};
 use crate::record::Record;
 use crate::tx::condensed;
@@ -95,6 +95,16 @@ impl<O: Object> Handle<O> {
         let view = self.slot.state()?;
         let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
         Ok(read(state))
+    }
+
+    /// A copy of the state, of the same moment as any other read of this handle. It is read by plain functions as often as one likes; what is
+    /// written later is not in it. Making it takes time and memory by how large the state is; blobs share their bytes with it. For a
+    /// transaction it is a read of the whole object.
+    pub async fn state(&self) -> Result<O, ObjectError>
+    where
+        O: Clone,
+    {
+        self.read(Key::all, O::clone).await
     }
 
     /// Calls a mutator and gives its result. On return the call is on stable storage and applied; in a transaction it takes

@@ -39,12 +39,18 @@ fn maps_sets_and_multimaps_are_what_those_in_memory_are_now_and_before() {
         }
         assert_eq!(set.values().await, Ok(in_set.into_iter().collect()));
         for (tail, in_map, in_multi) in moments {
+            let state = map.at(tail).state().await.expect("it is read");
+            assert!(state.iter().eq(&in_map) && state.range(1..3).eq(in_map.range(1..3)));
+            assert_eq!((state.get(&1), state.len()), (in_map.get(&1), in_map.len()));
             assert_eq!(map.at(tail).entries().await, Ok(in_map.into_iter().collect()));
             let first = in_multi.get(&0).cloned().unwrap_or_default();
             assert_eq!(multi.at(tail).get(&0).await, Ok(first));
         }
+        map.put(9, 9).await.expect("put");
+        let kept = map.state().await.expect("it is read");
         map.clear().await.expect("cleared");
         assert_eq!(map.is_empty().await, Ok(true));
+        assert!(kept.contains_key(&9) && !kept.is_empty(), "a copy stays as it is");
     });
 }
 
