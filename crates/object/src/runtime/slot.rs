@@ -488,13 +488,22 @@ impl<'s, O: Object> Wanted<'s, O> {
 impl<O: Object> Drop for Wanted<'_, O> {
     fn drop(&mut self) {
         let mut wanted = self.slot.wanted.borrow_mut();
-        if let Ok(at) = wanted.binary_search_by_key(&self.request, |(request, _)| *request) {
+        if let Some(at) = place(&wanted, self.request) {
             wanted.remove(at);
         }
     }
 }
 
 fn find(wanted: &mut Waiting, request: u64) -> Option<&mut Results> {
-    let at = wanted.binary_search_by_key(&request, |(request, _)| *request).ok()?;
+    let at = place(wanted, request)?;
     Some(&mut wanted[at].1)
+}
+
+/// Where the results of a request are. Where all requests in a row are of this object they are as far from the first as their numbers say.
+fn place(wanted: &Waiting, request: u64) -> Option<usize> {
+    let distance = request.checked_sub(wanted.front()?.0)? as usize;
+    match wanted.get(distance) {
+        Some((found, _)) if *found == request => Some(distance),
+        _ => wanted.binary_search_by_key(&request, |(request, _)| *request).ok(),
+    }
 }
