@@ -127,7 +127,18 @@ impl Record {
 
     /// Its bytes, with the arguments of each call taken from `arguments`.
     fn encode_with<'a>(&self, arguments: impl Fn(usize) -> &'a [u8]) -> Bytes {
-        let streams = self.streams();
+        let (one, many);
+        // Most records are of one object: its stream needs no memory of its own.
+        let streams: &[StreamId] = match self.calls.split_first() {
+            Some((first, others)) if others.iter().all(|call| call.stream == first.stream) => {
+                one = [first.stream];
+                &one
+            }
+            _ => {
+                many = self.streams();
+                &many
+            }
+        };
         assert!(streams.len() <= limits::OBJECTS_MAX_COUNT, "{} objects", streams.len());
         assert!(self.calls.len() <= limits::CALLS_MAX_COUNT, "{} calls", self.calls.len());
         let number = |stream: StreamId| streams.iter().position(|known| *known == stream);
