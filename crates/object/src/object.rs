@@ -148,6 +148,11 @@ pub trait Mutator<O: Object>: Serialize + DeserializeOwned + 'static {
     /// Does it. Every change is pushed to `undo`, in order. `pos` is where the record stands in the log; while a transaction
     /// is not committed it is the transaction's snapshot, so a result MUST NOT depend on it.
     fn apply(self, object: &mut O, pos: LogPos, undo: &mut Vec<O::Undo>) -> Self::Output;
+
+    /// The same where nobody asks what it gives back, which most views of most records do not. MUST change the object in the same way.
+    fn apply_unasked(self, object: &mut O, pos: LogPos, undo: &mut Vec<O::Undo>) {
+        drop(self.apply(object, pos, undo));
+    }
 }
 
 /// Why a call cannot be applied.
@@ -295,8 +300,12 @@ fn apply<O: Object, M: Mutator<O>>(
     undo: &mut Vec<O::Undo>,
     wanted: bool,
 ) -> Result<Output, CallError> {
-    let output = decode::<O, M>(arguments)?.apply(object, pos, undo);
-    Ok(wanted.then(|| Box::new(output) as Box<dyn Any>))
+    let mutator = decode::<O, M>(arguments)?;
+    if wanted {
+        return Ok(Some(Box::new(mutator.apply(object, pos, undo))));
+    }
+    mutator.apply_unasked(object, pos, undo);
+    Ok(None)
 }
 
 fn keys<O: Object, M: Mutator<O>>(arguments: &[u8]) -> Result<Keys, CallError> {

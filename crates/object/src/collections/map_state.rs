@@ -33,6 +33,10 @@ impl<V: PartialEq> PartialEq for Placed<V> {
 impl<V: Eq> Eq for Placed<V> {}
 
 impl<V: Value> Placed<V> {
+    fn new(value: V, pos: LogPos) -> Self {
+        Self { value, pos: pos.0, digest: 0 }
+    }
+
     fn digest<K: Name>(&mut self, key: &K) -> u64 {
         if self.digest == 0 {
             self.digest = digest_of_entry(key, &self.value);
@@ -119,11 +123,16 @@ impl<K: Name, V: Value> MapState<K, V> {
         before
     }
 
-    fn change(&mut self, key: K, value: Option<Placed<V>>, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
-        let before = self.set(&key, value);
-        let value = before.as_ref().map(|before| before.value.clone());
-        undo.push(Slot { key, value: before });
-        value
+    /// The same with an undo; gives a look at the value that the key had.
+    fn change<'u>(
+        &mut self,
+        key: K,
+        value: Option<Placed<V>>,
+        undo: &'u mut Vec<Slot<K, V>>,
+    ) -> Option<&'u V> {
+        let value = self.set(&key, value);
+        undo.push(Slot { key, value });
+        undo.last().and_then(|slot| slot.value.as_ref()).map(|before| &before.value)
     }
 }
 
@@ -170,7 +179,12 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Put<K, V> {
     }
 
     fn apply(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
-        map.change(self.key, Some(Placed { value: self.value, pos: pos.0, digest: 0 }), undo)
+        map.change(self.key, Some(Placed::new(self.value, pos)), undo).cloned()
+    }
+
+    fn apply_unasked(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) {
+        // A look at the value that goes would be one more place in memory.
+        map.change(self.key, Some(Placed::new(self.value, pos)), undo);
     }
 }
 
@@ -191,7 +205,11 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Remove<K> {
     }
 
     fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
-        map.change(self.key, None, undo)
+        map.change(self.key, None, undo).cloned()
+    }
+
+    fn apply_unasked(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) {
+        map.change(self.key, None, undo);
     }
 }
 
@@ -238,6 +256,26 @@ mod tests {
         (0..8).for_each(|key| put(&mut fresh, key, if key < 5 { 7 } else { 10 * key }, 40));
         assert_eq!((map.digest(), restored.digest()), (fresh.digest(), fresh.digest()));
         assert_eq!(map.entries(), restored.entries());
+    }
+
+    #[test]
+    fn a_call_changes_the_same_whether_its_result_is_asked_for_or_not() {
+        // Views that do not want a result would go another way than the one that does.
+        type Map = MapState<u64, u64>;
+        let (mut asked, mut unasked) = (Map::default(), Map::default());
+        let (mut undo_asked, mut undo_unasked) = (Vec::new(), Vec::new());
+        for step in 0..40 {
+            let (put, remove) = (Put { key: step % 7, value: step }, Remove { key: step % 5 });
+            put.clone().apply(&mut asked, LogPos(step), &mut undo_asked);
+            put.apply_unasked(&mut unasked, LogPos(step), &mut undo_unasked);
+            Mutator::<Map>::apply(remove.clone(), &mut asked, LogPos(step), &mut undo_asked);
+            Mutator::<Map>::apply_unasked(remove, &mut unasked, LogPos(step), &mut undo_unasked);
+            assert_eq!((asked.entries(), asked.digest()), (unasked.entries(), unasked.digest()));
+        }
+        for (map, undo) in [(&mut asked, undo_asked), (&mut unasked, undo_unasked)] {
+            undo.into_iter().rev().for_each(|mut undo| map.exchange(&mut undo));
+            assert!(map.is_empty() && map.digest() == Map::default().digest());
+        }
     }
 
     #[test]
