@@ -85,6 +85,16 @@ pub const CHUNKS_MAX_COUNT: usize = 65_536;
 /// Bytes of a checkpoint: what a program that opens the object has in memory beside its state.
 pub const CHECKPOINT_MAX_BYTES: u64 = 1 << 30;
 
+/// Positions of the log for each record of an object from which on its records are rare: to read what lies between them takes longer than
+/// to read each by itself.
+pub const RARE_SPAN: u64 = 16;
+
+/// Bytes of calls for each byte of the last checkpoint before there is another one of an object whose records are rare.
+pub const RARE_BYTES: u64 = 2;
+
+/// So many times as many calls must be there for one who has not appended the last of them to make such a checkpoint.
+pub const RARE_OTHERS: u64 = 4;
+
 /// Chunks that are written or read at the same time.
 pub const CHUNKS_AT_ONCE: usize = 8;
 

@@ -26,6 +26,7 @@ use ithaca_env::record::RecordError;
 use ithaca_log::pos::{LogPos, StreamId};
 use thiserror::Error;
 
+use crate::checkpoint::Last;
 use crate::collections::Sharing;
 use crate::limits;
 use crate::object::{CallError, Method, Object};
@@ -118,6 +119,8 @@ pub struct View<O: Object> {
     /// Bytes of their calls.
     bytes: u64,
     requests: Requests,
+    /// The checkpoint that it began at.
+    began: Last,
     /// Each change with the position of its record.
     history: VecDeque<(LogPos, O::Undo)>,
     /// Positions of the records that the history covers, and how many bytes all calls up to there had.
@@ -145,6 +148,7 @@ impl<O: Object> View<O> {
             count: 0,
             bytes: 0,
             requests: Requests::default(),
+            began: Last::default(),
             history: VecDeque::new(),
             covered: VecDeque::new(),
             floor: LogPos(0),
@@ -179,6 +183,11 @@ impl<O: Object> View<O> {
     /// Records that it reflects, and the bytes of their calls.
     pub fn progress(&self) -> (u64, u64) {
         (self.count, self.bytes)
+    }
+
+    /// The checkpoint that it began at.
+    pub fn last_checkpoint(&self) -> Last {
+        self.began
     }
 
     /// Why it stopped, if it did.

@@ -23,8 +23,11 @@ use crate::planted::{Planted, PlantedBug};
 pub struct Stored {
     /// Which one it is: a random number that its maker drew.
     pub id: u64,
-    /// Where its directory stands in the log.
+    /// Where its directory stands in the log, or its only chunk.
     pub directory: u64,
+    /// Bytes of it, in all chunks.
+    #[serde(default)]
+    pub len: u64,
     /// Records that the state reflects.
     pub count: u64,
     /// Bytes of their calls.
@@ -42,6 +45,15 @@ pub struct Begun {
     pub count: u64,
     /// Bytes of their calls.
     pub bytes: u64,
+}
+
+/// The checkpoint after which the next one may be due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Last {
+    /// How far the object was.
+    pub at: Begun,
+    /// Bytes that the checkpoint has; 0 if there is none.
+    pub len: u64,
 }
 
 /// The state.
@@ -95,6 +107,14 @@ impl Catalog {
     /// What was begun last.
     pub fn begun(&self) -> Begun {
         self.begun
+    }
+
+    /// The newest checkpoint, or one that was begun after it.
+    pub fn last(&self) -> Last {
+        let Some((upto, stored)) = self.newest() else { return Last { at: self.begun, len: 0 } };
+        let Begun { upto: begun, count, bytes } = self.begun;
+        let (count, bytes) = (count.max(stored.count), bytes.max(stored.bytes));
+        Last { at: Begun { upto: begun.max(upto.0), count, bytes }, len: stored.len }
     }
 
     /// Calls below this position are forgotten: it is the earliest that can be read.
@@ -207,9 +227,7 @@ impl Mutator<Catalog> for Begin {
     }
 
     fn apply(self, catalog: &mut Catalog, _: LogPos, undo: &mut Vec<Change>) -> bool {
-        let newest = catalog.newest().map(|(_, stored)| (stored.count, stored.bytes));
-        let (count, bytes) = newest.unwrap_or_default();
-        let (count, bytes) = (count.max(catalog.begun.count), bytes.max(catalog.begun.bytes));
+        let Begun { count, bytes, .. } = catalog.last().at;
         let is_due = self.begun.count >= count.saturating_add(self.calls)
             || (self.begun.count > count && self.begun.bytes >= bytes.saturating_add(self.bytes));
         if is_due {

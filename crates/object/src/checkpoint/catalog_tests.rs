@@ -140,6 +140,7 @@ impl World {
         let stored = Stored {
             id: making.id,
             directory,
+            len: 0,
             count: making.begun.count,
             bytes: making.begun.bytes,
             digest: 0,
@@ -261,7 +262,7 @@ fn of_too_many_checkpoints_the_one_in_the_closest_company_goes() {
     for nth in 0..=limits::CHECKPOINTS_MAX_COUNT as u64 {
         // The 40th stands next to the 39th.
         let count = if nth == 40 { 391 } else { 10 * nth };
-        let stored = Stored { id: nth, directory: 1000 + nth, count, bytes: 0, digest: 0 };
+        let stored = Stored { id: nth, directory: 1000 + nth, len: 0, count, bytes: 0, digest: 0 };
         let call = Store { upto: 10 * nth + 1, stored, swept: 0 };
         assert!(call.apply(&mut catalog, LogPos(0), &mut Vec::new()));
     }

@@ -20,8 +20,10 @@ mod hold;
 
 use ithaca_log::pos::StreamId;
 
-pub use catalog::{Catalog, Forgot, Stored};
+pub use catalog::{Begun, Catalog, Forgot, Last, Stored};
 pub use hold::{Hold, HoldRefused};
+
+use crate::limits;
 
 /// When a program makes a checkpoint of an object that it has in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,19 +32,42 @@ pub struct Policy {
     pub calls: u64,
     /// Or after so many bytes of calls.
     pub bytes: u64,
+    /// Or after so many calls of an object whose records lie far apart in the log, so that each is a read of the drive for whoever opens it;
+    /// 0 for no sooner than of others. See [`Policy::is_due`].
+    pub rare_calls: u64,
     /// Bytes of a chunk, at most [`CHUNK_MAX_BYTES`](crate::limits::CHUNK_MAX_BYTES).
     pub chunk_bytes: usize,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { calls: 65_536, bytes: 64 << 20, chunk_bytes: 512 << 10 }
+        Self { calls: 65_536, bytes: 64 << 20, rare_calls: 64, chunk_bytes: 512 << 10 }
     }
 }
 
 impl Policy {
     /// None but those that are asked for.
-    pub const NEVER: Self = Self { calls: 0, bytes: 0, chunk_bytes: 512 << 10 };
+    pub const NEVER: Self = Self { calls: 0, bytes: 0, rare_calls: 0, chunk_bytes: 512 << 10 };
+
+    /// Whether a checkpoint is due of an object that is as far as `now`, if the last one is `last`. `is_author` says that the program that asks has
+    /// appended a record whose number among the object's divides by `rare_calls`.
+    ///
+    /// Of an object that has few of the log's records a checkpoint is due sooner, but not before its calls have twice as many bytes as the last
+    /// one: those of such an object have at most half as many bytes as its calls, or one and a half of one that only grows. Authors make them;
+    /// others, who know of each other only by the catalog, do if four times as many calls are there.
+    pub fn is_due(&self, now: Begun, last: &Last, is_author: bool) -> bool {
+        if self.calls == 0 {
+            return false;
+        }
+        let count = now.count.saturating_sub(last.at.count);
+        let bytes = now.bytes.saturating_sub(last.at.bytes);
+        let span = now.upto.saturating_sub(last.at.upto);
+        let rare = self.rare_calls.saturating_mul(if is_author { 1 } else { limits::RARE_OTHERS });
+        let is_rare = rare > 0 && count >= rare && span / limits::RARE_SPAN >= count;
+        count >= self.calls
+            || (count > 0 && bytes >= self.bytes)
+            || (is_rare && bytes >= last.len.saturating_mul(limits::RARE_BYTES))
+    }
 }
 
 /// The stream of the catalog of an object's checkpoints. No name that can be typed leads to it.
@@ -53,4 +78,31 @@ pub fn catalog_of(object: StreamId) -> StreamId {
 /// The stream of the chunks of an object's checkpoints.
 pub fn chunks_of(object: StreamId) -> StreamId {
     StreamId::of_name(&format!("\0chunks of {object}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_whose_records_are_rare_has_its_checkpoint_sooner_but_not_at_every_price() {
+        let policy = Policy { calls: 1000, bytes: 1 << 20, rare_calls: 64, chunk_bytes: 1 << 10 };
+        let last = Last { at: Begun { upto: 5_000, count: 100, bytes: 10_000 }, len: 8_000 };
+        let due = |upto: u64, count: u64, bytes: u64, is_author| {
+            let now = Begun { upto: 5_000 + upto, count: 100 + count, bytes: 10_000 + bytes };
+            policy.is_due(now, &last, is_author)
+        };
+        assert!(due(64 * 16, 64, 16_000, true));
+        assert!(!due(64 * 16, 63, 16_000, true), "too few calls");
+        assert!(!due(64 * 16 - 1, 64, 16_000, true), "they lie close together");
+        assert!(!due(64 * 16, 64, 15_999, true), "its state would be written too often");
+        assert!(!due(255 * 16, 255, 16_000, false), "others wait for the author");
+        assert!(due(256 * 16, 256, 16_000, false));
+        assert!(due(1000, 1000, 1, false), "many calls, wherever they lie");
+        assert!(due(1, 1, 1 << 20, false), "many bytes");
+        assert!(!due(1 << 30, 0, 0, true), "nothing was called");
+        let never =
+            Policy::NEVER.is_due(Begun { upto: 1 << 30, count: 1 << 30, bytes: 1 << 40 }, &last, true);
+        assert!(!never);
+    }
 }

@@ -8,11 +8,12 @@ use ithaca_env::task::gather;
 use ithaca_log::client::{EntryKind, Placed};
 use ithaca_log::pos::{LogPos, StreamPos};
 
+use super::restore::Named;
 use super::slot::Slot;
 use super::{Handle, Runtime};
-use crate::checkpoint::catalog::{Begin, Begun, Clean, Forget, HoldFrom, LetGo, Store};
+use crate::checkpoint::catalog::{Begin, Clean, Forget, HoldFrom, LetGo, Store};
 use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
-use crate::checkpoint::{Catalog, Forgot, Hold, Policy, Stored, chunks_of};
+use crate::checkpoint::{Begun, Catalog, Forgot, Hold, Last, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
@@ -108,28 +109,32 @@ impl Runtime {
     }
 }
 
-/// Chunks of a checkpoint that stand in the log.
+/// A checkpoint that stands in the log: its chunks and their directory, or one chunk alone.
 struct Written {
     chunks: Vec<Placed>,
-    directory: Placed,
+    named: Placed,
 }
 
 impl Written {
+    fn all(&self) -> impl Iterator<Item = &Placed> {
+        self.chunks.iter().chain([&self.named])
+    }
+
     /// Everything that was written, in order.
     fn positions(&self) -> Vec<LogPos> {
-        self.chunks.iter().chain([&self.directory]).map(|placed| placed.pos).collect()
+        self.all().map(|placed| placed.pos).collect()
     }
 
     /// Whether nobody else's chunk stands between them.
     fn is_in_a_row(&self) -> bool {
         let previous = |placed: &Placed| placed.places.first().and_then(|place| place.previous);
-        let all: Vec<&Placed> = self.chunks.iter().chain([&self.directory]).collect();
+        let all: Vec<&Placed> = self.all().collect();
         all.windows(2).all(|two| previous(two[1]) == Some(two[0].pos))
     }
 
     /// The position that was granted to the stream before the first of them.
     fn previous(&self) -> Option<LogPos> {
-        self.chunks.first()?.places.first()?.previous
+        self.all().next()?.places.first()?.previous
     }
 }
 
@@ -145,46 +150,57 @@ fn released_below<O: Object>(state: &O, earliest: LogPos, planted: Planted) -> L
 impl<O: Object> Slot<O> {
     /// Has a checkpoint made if it is time for one, by the counts of this view.
     pub(super) fn consider(&self) {
+        let is_author = self.is_author.take();
+        let (now, last) = (self.begun(), self.reviewed.get());
         let policy = self.runtime.options.checkpoints;
-        let (count, bytes) = self.view.borrow().progress();
-        let (count_then, bytes_then) = self.reviewed.get();
-        let is_due = count - count_then >= policy.calls || bytes - bytes_then >= policy.bytes;
-        if policy.calls == 0 || !is_due || self.is_making.get() || self.view.borrow().fault().is_some() {
+        let is_due = policy.is_due(now, &last, is_author);
+        if !is_due || self.is_making.get() || self.view.borrow().fault().is_some() {
             return;
         }
-        self.reviewed.set((count, bytes));
+        self.reviewed.set(Last { at: now, ..last });
         let (Ok(Some(_)), Some(slot)) = (self.catalog(), self.me.upgrade()) else { return };
         self.is_making.set(true);
         self.runtime.env.spawn(async move {
             // It is tried again after as many calls; what was left is trimmed by whoever makes the next one.
-            if let Err(error) = slot.make(Some(policy)).await {
+            if let Err(error) = slot.make(Some((policy, is_author))).await {
                 tracing::debug!(object = slot.name, %error, "no checkpoint was made");
             }
             slot.is_making.set(false);
         });
     }
 
-    /// Makes a checkpoint of the view as it is: if nobody else has begun one since the counts of `policy`, where there is one.
-    pub(super) async fn make(self: &Rc<Self>, policy: Option<Policy>) -> Result<LogPos, ObjectError> {
+    /// How far the view is.
+    fn begun(&self) -> Begun {
+        let view = self.view.borrow();
+        let (count, bytes) = view.progress();
+        Begun { upto: view.upto().0, count, bytes }
+    }
+
+    /// Makes a checkpoint of the view as it is: if one is due, where there is a policy, and nobody else has begun it. With the policy comes
+    /// whether this program is the one to think of it first.
+    pub(super) async fn make(self: &Rc<Self>, policy: Option<(Policy, bool)>) -> Result<LogPos, ObjectError> {
         let catalog = self.catalog()?;
         let catalog = catalog.ok_or_else(|| ObjectError::NoCheckpoints { object: self.name.clone() })?;
-        let newest = |catalog: &Catalog| catalog.newest().map(|(upto, stored)| (upto, stored.clone()));
-        let newest = Self::look(&catalog, newest).await?;
+        let newest = |catalog: &Catalog| {
+            (catalog.newest().map(|(upto, stored)| (upto, stored.clone())), catalog.last())
+        };
+        let (newest, last) = Self::look(&catalog, newest).await?;
         if let Some((upto, stored)) = &newest {
             self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
         }
-        let begun = {
-            let view = self.state()?;
-            let (count, bytes) = view.progress();
-            Begun { upto: view.upto().0, count, bytes }
-        };
+        self.state()?;
+        let begun = self.begun();
         if let Some((upto, _)) = newest.as_ref().filter(|(_, stored)| begun.count <= stored.count) {
             return Ok(*upto);
         }
-        if let Some(Policy { calls, bytes, .. }) = policy
-            && !Box::pin(catalog.call(Begin { begun, calls, bytes })).await?
-        {
-            return Ok(newest.map_or(LogPos(0), |(upto, _)| upto));
+        if let Some((policy, is_author)) = policy {
+            let is_due = policy.is_due(begun, &last, is_author);
+            // Whoever looked at the same moment may be told to go on; then nobody else is.
+            let calls = begun.count.saturating_sub(last.at.count);
+            if !is_due || !Box::pin(catalog.call(Begin { begun, calls, bytes: policy.bytes })).await? {
+                self.reviewed.set(last);
+                return Ok(newest.map_or(LogPos(0), |(upto, _)| upto));
+            }
         }
         self.write(&catalog).await
     }
@@ -196,9 +212,10 @@ impl<O: Object> Slot<O> {
             let mut view = self.view.borrow_mut();
             let all = view.checkpoint().map_err(|fault| self.stopped(fault))?;
             let digest = view.state().map_err(|fault| self.stopped(fault))?.digest();
-            let (count, bytes) = view.progress();
-            (view.upto(), all, Stored { id, directory: 0, count, bytes, digest })
+            let ((count, bytes), len) = (view.progress(), all.len() as u64);
+            (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest })
         };
+        let at = Begun { upto: upto.0, count: stored.count, bytes: stored.bytes };
         let chunk_bytes = self.runtime.options.checkpoints.chunk_bytes.clamp(1, limits::CHUNK_MAX_BYTES);
         let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES
             || all.len().div_ceil(chunk_bytes) > limits::CHUNKS_MAX_COUNT;
@@ -207,9 +224,11 @@ impl<O: Object> Slot<O> {
         }
         let of = Of { object: self.stream, id, upto };
         let written = self.write_chunks(of, &all, chunk_bytes).await?;
-        stored.directory = written.directory.pos.0;
+        stored.directory = written.named.pos.0;
         let swept = self.sweep_before(catalog, &written).await?.0;
+        let len = stored.len;
         let is_taken = Box::pin(catalog.call(Store { upto: upto.0, stored, swept })).await?;
+        self.reviewed.set(Last { at, len });
         if !is_taken {
             self.trim_all(&written.positions()).await?;
         }
@@ -220,6 +239,13 @@ impl<O: Object> Slot<O> {
     async fn write_chunks(&self, of: Of, all: &Bytes, chunk_bytes: usize) -> Result<Written, ObjectError> {
         let stream = [chunks_of(self.stream)];
         let client = &self.runtime.client;
+        if all.len() <= chunk_bytes {
+            let chunk = Chunk { of, number: 0, data: all.clone() };
+            return Ok(Written {
+                chunks: Vec::new(),
+                named: client.append_to(&stream, chunk.encode()).await?,
+            });
+        }
         let mut chunks: Vec<Placed> = Vec::new();
         let pieces: Vec<usize> = (0..all.len()).step_by(chunk_bytes).collect();
         for some in pieces.chunks(limits::CHUNKS_AT_ONCE) {
@@ -234,8 +260,8 @@ impl<O: Object> Slot<O> {
         }
         let positions = chunks.iter().map(|placed| placed.pos).collect();
         let directory = Directory { of, len: all.len() as u64, chunks: positions };
-        let directory = client.append_to(&stream, directory.encode()).await?;
-        Ok(Written { chunks, directory })
+        let named = client.append_to(&stream, directory.encode()).await?;
+        Ok(Written { chunks, named })
     }
 
     /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
@@ -271,8 +297,10 @@ impl<O: Object> Slot<O> {
         let dropped: Vec<u64> = Self::look(catalog, dropped).await?;
         for &directory in &dropped {
             // What has no directory any more was trimmed by somebody who did not come to say so.
-            if let Ok(found) = self.directory(LogPos(directory)).await? {
-                self.trim_all(&found.chunks).await?;
+            if let Ok(found) = self.named(LogPos(directory)).await? {
+                if let Named::Directory(found) = found {
+                    self.trim_all(&found.chunks).await?;
+                }
                 self.trim_all(&[LogPos(directory)]).await?;
             }
         }
@@ -289,13 +317,13 @@ impl<O: Object> Slot<O> {
         written: &Written,
     ) -> Result<LogPos, ObjectError> {
         let swept = Self::look(catalog, Catalog::swept).await?;
-        let first = written.chunks.first().map_or(written.directory.pos, |placed| placed.pos);
+        let first = written.chunks.first().unwrap_or(&written.named).pos;
         let lowest = match written.previous().is_some_and(|previous| previous >= swept) {
             true => self.sweep(catalog, swept, first).await?,
             false => first,
         };
         let is_all = lowest == first && written.is_in_a_row();
-        Ok(if is_all { LogPos(written.directory.pos.0 + 1) } else { lowest })
+        Ok(if is_all { LogPos(written.named.pos.0 + 1) } else { lowest })
     }
 
     /// Trims what is left of torn checkpoints between two positions of the log; gives the lowest position of one that may still become

@@ -4,10 +4,12 @@
 //! of this stream is missing: each names the position that was granted to the stream before it.
 
 use std::any::TypeId;
+use std::ops::Range;
+use std::time::Duration;
 
-use bytes::BytesMut;
-use ithaca_env::task::gather;
-use ithaca_log::client::{Entry, EntryKind, StreamPart};
+use bytes::{Bytes, BytesMut};
+use ithaca_env::task::{TaskHandle, gather};
+use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamPos};
 
 use super::slot::{Later, Slot};
@@ -20,6 +22,23 @@ use crate::limits;
 use crate::object::Object;
 use crate::planted::PlantedBug;
 use crate::view::View;
+
+/// How old what the catalog said may be when a view begins by it. What has changed since is noticed: what is gone is looked for in
+/// vain.
+const CATALOG_AGE: Duration = Duration::from_secs(1);
+
+/// What stands where the catalog says that a checkpoint is.
+pub(super) enum Named {
+    Directory(Directory),
+    /// All of it.
+    Only(Chunk),
+}
+
+/// A piece of a stream that is asked for: which one, and the task that does it.
+pub(super) struct Coming {
+    piece: Range<LogPos>,
+    reading: TaskHandle<Result<StreamPart, ClientError>>,
+}
 
 impl<O: Object> Slot<O> {
     /// The catalog of the object's checkpoints; `None` for a catalog itself, which has none.
@@ -45,15 +64,23 @@ impl<O: Object> Slot<O> {
         Box::pin(catalog.read(|| vec![Key::all()], look))
     }
 
-    /// A view that reflects nothing at or above `limit`, as far as the newest usable checkpoint goes; an empty one if there is none.
+    /// A view that reflects nothing at or above `limit`, as far as the newest usable checkpoint goes; an empty one if there is none. What lies
+    /// between the newest one and `target`, where there is one, is read at the same time as the checkpoint.
     ///
     /// Errors: `Forgotten`; `Unusable` if calls are forgotten below a checkpoint that cannot be read.
-    pub(super) async fn begin_view(&self, limit: LogPos) -> Result<View<O>, ObjectError> {
+    pub(super) async fn begin_view(
+        &self,
+        limit: LogPos,
+        target: Option<LogPos>,
+    ) -> Result<View<O>, ObjectError> {
         let empty = || View::new(self.stream, self.runtime.options.planted);
         let Some(catalog) = self.catalog()? else { return Ok(empty()) };
         let mut seen = None;
+        // As a rule it was asked for together with where the stream ends.
+        let (lately, now) = (catalog.stale(CATALOG_AGE), catalog);
+        let mut catalog = &lately;
         loop {
-            let (forgotten, candidates) = Self::look(&catalog, |catalog| {
+            let (forgotten, candidates) = Self::look(catalog, |catalog| {
                 let candidates: Vec<(LogPos, Stored)> = catalog
                     .stored()
                     .range(..=limit.0)
@@ -63,8 +90,12 @@ impl<O: Object> Slot<O> {
                 (catalog.forgotten(), candidates)
             })
             .await?;
+            catalog = &now;
             if limit < forgotten {
                 return Err(self.forgotten(limit, forgotten));
+            }
+            if let (Some((upto, _)), Some(target)) = (candidates.first(), target) {
+                self.read_ahead(*upto..target);
             }
             let mut unusable = None;
             for (upto, stored) in candidates {
@@ -97,16 +128,29 @@ impl<O: Object> Slot<O> {
         stored: &Stored,
     ) -> Result<Result<View<O>, Unusable>, ObjectError> {
         let of = Of { object: self.stream, id: stored.id, upto };
-        let directory = match self.directory(LogPos(stored.directory)).await? {
-            Ok(directory) if directory.of == of => directory,
-            Ok(_) => return Ok(Err(Unusable::Other { pos: LogPos(stored.directory) })),
-            Err(reason) => return Ok(Err(reason)),
+        let bytes = match self.named(LogPos(stored.directory)).await? {
+            Ok(Named::Only(chunk)) if chunk.of == of && chunk.number == 0 => Ok(chunk.data),
+            Ok(Named::Directory(directory)) if directory.of == of => self.gathered(&directory).await?,
+            Ok(_) => Err(Unusable::Other { pos: LogPos(stored.directory) }),
+            Err(reason) => Err(reason),
         };
+        let restored = bytes.and_then(|bytes| {
+            let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
+            view.map_err(|error| Unusable::State(error.to_string()))
+        });
+        Ok(restored.and_then(|view| match view.state().map(Object::digest) {
+            Ok(digest) if digest == stored.digest && view.upto() == upto => Ok(view),
+            _ => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
+        }))
+    }
+
+    /// The bytes of all chunks.
+    async fn gathered(&self, directory: &Directory) -> Result<Result<Bytes, Unusable>, ObjectError> {
         let mut bytes = BytesMut::new();
         let mut number = 0;
         for some in directory.chunks.chunks(limits::CHUNKS_AT_ONCE) {
             for entry in self.runtime.client.read_many(some).await? {
-                match chunk_of(&entry, of, number) {
+                match chunk_of(&entry, directory.of, number) {
                     Ok(chunk) => bytes.extend_from_slice(&chunk.data),
                     Err(reason) => return Ok(Err(reason)),
                 }
@@ -116,21 +160,30 @@ impl<O: Object> Slot<O> {
                 return Ok(Err(Unusable::State("its chunks are longer than it is".to_owned())));
             }
         }
-        let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
-        let view = view.map_err(|error| Unusable::State(error.to_string()));
-        Ok(view.and_then(|view| match view.state().map(Object::digest) {
-            Ok(digest) if digest == stored.digest && view.upto() == upto => Ok(view),
-            _ => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
-        }))
+        Ok(Ok(bytes.freeze()))
     }
 
-    /// The directory that stands at a position.
-    pub(super) async fn directory(&self, pos: LogPos) -> Result<Result<Directory, Unusable>, ObjectError> {
+    /// What stands at the position that a catalog names.
+    pub(super) async fn named(&self, pos: LogPos) -> Result<Result<Named, Unusable>, ObjectError> {
         let entry = self.runtime.client.read(pos).await?;
         if entry.kind != EntryKind::Data {
             return Ok(Err(Unusable::Missing { pos }));
         }
-        Ok(Directory::decode(&entry.data).map_err(|error| Unusable::Record { pos, error }))
+        let only = Chunk::decode(&entry.data).map(Named::Only);
+        let named = only.or_else(|_| Directory::decode(&entry.data).map(Named::Directory));
+        Ok(named.map_err(|error| Unusable::Record { pos, error }))
+    }
+
+    /// Begins to read a piece of the stream that is asked for next.
+    fn read_ahead(&self, piece: Range<LogPos>) {
+        if piece.is_empty() {
+            return;
+        }
+        let (client, stream, bytes) =
+            (self.runtime.client.clone(), self.stream, self.runtime.options.read_bytes);
+        let asked = piece.clone();
+        let reading = self.runtime.env.spawn(async move { client.read_stream(stream, asked, bytes).await });
+        self.coming.replace(Some(Coming { piece, reading }));
     }
 
     /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
@@ -153,7 +206,11 @@ impl<O: Object> Slot<O> {
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
         let client = &self.runtime.client;
-        let part = client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?;
+        let coming = self.coming.take().filter(|coming| coming.piece == (from..to));
+        let part = match coming {
+            Some(coming) => coming.reading.join().await.unwrap_or(Err(ClientError::Closed))?,
+            None => client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?,
+        };
         let since = gap.unwrap_or(from);
         let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
         if (part.trimmed.is_none() && gap.is_none()) || self.is_whole(&part, since) || is_off {

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
+use ithaca_env::task::TaskHandle;
 use ithaca_log::pos::{LogPos, StreamId};
 
 use super::append::Plan;
+use super::restore::Coming;
 use super::tails::Tail;
 use super::{Handle, Inner};
-use crate::checkpoint::Catalog;
+use crate::checkpoint::{Catalog, Last};
 use crate::error::ObjectError;
 use crate::key::Keys;
 use crate::object::{CallError, Object, keys_of};
@@ -83,9 +85,13 @@ pub(super) struct Slot<O: Object> {
     /// From where on it is not known whether something that is trimmed was of the stream.
     gap: Cell<Option<LogPos>>,
     pub(super) catalog: RefCell<Option<Handle<Catalog>>>,
-    /// Records and bytes when a checkpoint was considered last, and whether one is being made.
-    pub(super) reviewed: Cell<(u64, u64)>,
+    /// A piece of the stream that is being read ahead.
+    pub(super) coming: RefCell<Option<Coming>>,
+    /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
+    pub(super) reviewed: Cell<Last>,
     pub(super) is_making: Cell<bool>,
+    /// Whether a record of this program was taken since that makes it the one to think of a checkpoint.
+    pub(super) is_author: Cell<bool>,
     is_reading: Cell<bool>,
     /// Rings when a read of the stream ended.
     changed: Notify,
@@ -112,8 +118,10 @@ impl<O: Object> Slot<O> {
             is_begun: Cell::default(),
             gap: Cell::default(),
             catalog: RefCell::default(),
+            coming: RefCell::default(),
             reviewed: Cell::default(),
             is_making: Cell::default(),
+            is_author: Cell::default(),
             is_reading: Cell::default(),
             changed: Notify::default(),
             ahead: RefCell::default(),
@@ -155,10 +163,27 @@ impl<O: Object> Slot<O> {
     /// Brings the view up to date as of some moment of this call.
     pub(super) async fn sync(&self) -> Result<(), ObjectError> {
         let asked = self.runtime.env.now();
+        // Whoever has nothing yet needs the catalog too: one question is about both.
+        let catalog = if self.is_fresh() { self.catalog()? } else { None };
+        let catalog = catalog.map(|catalog| catalog.slot.sync_apart());
         let tail = self.runtime.tail_of(Some(self.stream)).await?;
+        if let Some(catalog) = catalog {
+            // If that fails it is looked at again.
+            catalog.join().await;
+        }
         self.reach(tail).await?;
         self.checked_at.set(self.checked_at.get().max(Some(asked)));
         Ok(())
+    }
+
+    /// The same by a task of its own, whatever comes of it.
+    fn sync_apart(&self) -> TaskHandle<()> {
+        let slot = self.me.upgrade();
+        self.runtime.env.spawn(async move {
+            if let Some(slot) = slot {
+                slot.sync().await.ok();
+            }
+        })
     }
 
     /// The same unless that was done within `bound` already.
@@ -194,14 +219,14 @@ impl<O: Object> Slot<O> {
             }
             let _reading = Reading(self);
             if !self.is_begun.get() {
-                self.begin(LogPos(target.0 - 1), false).await?;
+                self.begin(LogPos(target.0 - 1), Some(target)).await?;
                 continue;
             }
             let mut gap = self.gap.get();
             let part = self.piece(upto, target, &mut gap).await?;
             self.gap.set(gap);
             let Some(part) = part else {
-                self.begin(LogPos(u64::MAX), true).await?;
+                self.begin(LogPos(u64::MAX), None).await?;
                 continue;
             };
             // The view was made anew meanwhile, and lacks what comes before.
@@ -221,20 +246,21 @@ impl<O: Object> Slot<O> {
     }
 
     /// Takes a checkpoint of at most `limit` for the view, if it goes further or the view has a gap. At first that is one below the
-    /// record that is wanted, as a record's results are those of its call.
-    fn begin(&self, limit: LogPos, has_gap: bool) -> Later<'_, Result<(), ObjectError>> {
-        Box::pin(self.begin_at(limit, has_gap))
+    /// record that is wanted, as a record's results are those of its call, and the stream is read to `target` next.
+    fn begin(&self, limit: LogPos, target: Option<LogPos>) -> Later<'_, Result<(), ObjectError>> {
+        Box::pin(self.begin_at(limit, target))
     }
 
-    async fn begin_at(&self, limit: LogPos, has_gap: bool) -> Result<(), ObjectError> {
-        let begun = match self.begin_view(limit).await {
-            Err(ObjectError::Forgotten { .. }) => self.begin_view(LogPos(u64::MAX)).await?,
+    async fn begin_at(&self, limit: LogPos, target: Option<LogPos>) -> Result<(), ObjectError> {
+        let has_gap = target.is_none();
+        let begun = match self.begin_view(limit, target).await {
+            Err(ObjectError::Forgotten { .. }) => self.begin_view(LogPos(u64::MAX), None).await?,
             begun => begun?,
         };
         self.is_begun.set(true);
         let mut view = self.view.borrow_mut();
         if has_gap || begun.upto() > view.upto() {
-            self.reviewed.set(begun.progress());
+            self.reviewed.set(begun.last_checkpoint());
             *view = begun;
         }
         Ok(())
@@ -258,10 +284,13 @@ impl<O: Object> Slot<O> {
         let mut wanted = self.wanted.borrow_mut();
         let is_own = record.id.client == self.runtime.client.id().0;
         let waiting = if is_own { find(&mut wanted, record.id.request) } else { None };
-        if let Applied::Now(results) = apply(&mut self.view.borrow_mut(), pos, record, waiting.is_some())
-            && let Some(waiting) = waiting
-        {
+        let mut view = self.view.borrow_mut();
+        let Applied::Now(results) = apply(&mut view, pos, record, waiting.is_some()) else { return };
+        if let Some(waiting) = waiting {
             *waiting = results;
+        }
+        if is_own && view.progress().0.is_multiple_of(self.runtime.options.checkpoints.rare_calls) {
+            self.is_author.set(true);
         }
     }
 
@@ -371,11 +400,11 @@ impl<O: Object> Slot<O> {
         if let Some(past) = self.past.borrow().iter().find(|past| past.is(snapshot)) {
             return Ok(Rc::clone(past));
         }
-        let mut view = self.begin_view(snapshot).await?;
+        let mut view = self.begin_view(snapshot, None).await?;
         let mut gap = None;
         while view.upto() < snapshot && view.fault().is_none() {
             let Some(part) = self.piece(view.upto(), snapshot, &mut gap).await? else {
-                view = self.begin_view(snapshot).await?;
+                view = self.begin_view(snapshot, None).await?;
                 continue;
             };
             for entry in &part.entries {
@@ -450,7 +479,7 @@ impl<O: Object> Drop for Whole<'_, O> {
             *view = View::new(self.0.stream, self.0.runtime.options.planted);
             self.0.is_begun.set(false);
             self.0.gap.set(None);
-            self.0.reviewed.set((0, 0));
+            self.0.reviewed.set(Last::default());
         }
     }
 }

@@ -7,6 +7,7 @@ use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::{Fault, FaultKind, Rewound, View};
+use crate::checkpoint::{Begun, Last};
 use crate::object::{CallError, Object, digest_of};
 use crate::planted::{Planted, PlantedBug};
 use crate::requests::Requests;
@@ -55,6 +56,7 @@ impl<O: Object> View<O> {
             return Err(invalid("the state's digest is not the one that it had".to_owned()));
         }
         state.plant(planted);
+        let at = Begun { upto: head.upto, count: head.count, bytes: head.bytes };
         Ok(Self {
             state,
             upto: LogPos(head.upto),
@@ -62,6 +64,7 @@ impl<O: Object> View<O> {
             count: head.count,
             bytes: head.bytes,
             requests: head.requests,
+            began: Last { at, len: checkpoint.len() as u64 },
             digests: head.digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
             ..Self::new(stream, planted)
         })

@@ -17,7 +17,7 @@ type Numbers = Map<String, u64>;
 
 /// Small chunks, so that a checkpoint has several.
 fn options(calls: u64) -> RuntimeOptions {
-    let checkpoints = Policy { calls, bytes: 1 << 40, chunk_bytes: 100 };
+    let checkpoints = Policy { calls, bytes: 1 << 40, rare_calls: 0, chunk_bytes: 100 };
     RuntimeOptions { checkpoints, ..RuntimeOptions::default() }
 }
 
@@ -221,5 +221,35 @@ fn an_entry_of_two_objects_goes_when_both_have_forgotten_it() {
         assert_eq!(entries(&program, StreamId::of_name("two")).await.len(), 0);
         let fresh = world.program().await.open::<MapState<String, u64>>("two").expect("opened");
         assert_eq!(fresh.read(Vec::new, |map| map.entries().len()).await, Ok(20));
+    });
+}
+
+#[test]
+fn an_object_that_has_few_of_the_logs_records_has_a_checkpoint_of_one_entry_soon() {
+    // Each of its records is a read of the drive for whoever opens it.
+    run(async |world| {
+        let program = world.program().await;
+        let maps: Vec<Numbers> =
+            (0..24).map(|number| Numbers::open(&program, &format!("m{number}")).expect("opened")).collect();
+        for value in 0..70 {
+            for map in &maps {
+                map.fast_put(format!("key {value}"), value).await.expect("put");
+            }
+        }
+        for (number, map) in maps.iter().enumerate() {
+            let mut made = Vec::new();
+            while made.is_empty() {
+                // What is under way is waited for.
+                world.env.sleep(Duration::from_millis(1)).await;
+                made = map.handle().checkpoints().await.expect("read");
+            }
+            assert_eq!(made.len(), 1, "not before its calls have twice as many bytes");
+            let chunks = chunks_of(StreamId::of_name(&format!("m{number}")));
+            assert_eq!(entries(&program, chunks).await.len(), 1, "without a directory");
+        }
+        maps[0].handle().forget(LogPos(u64::MAX)).await.expect("forgotten");
+        let fresh = Numbers::open(&world.program().await, "m0").expect("opened");
+        assert_eq!(fresh.entries().await, maps[0].entries().await);
+        assert!(entries(&program, StreamId::of_name("m0")).await.len() < 10, "the rest is forgotten");
     });
 }

@@ -55,8 +55,8 @@ pub struct Shared {
     serial: StdCell<u64>,
 }
 
-/// Often, and in several chunks.
-pub const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, chunk_bytes: 96 };
+/// Often, and in several chunks; every other program has all in one.
+pub const CHECKPOINTS: Policy = Policy { calls: 12, bytes: 1 << 40, rare_calls: 4, chunk_bytes: 96 };
 
 fn opened(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
     (0..OBJECTS).map(|object| Map::open(runtime, &name(object))).collect()
@@ -96,7 +96,9 @@ impl Worker {
         planted: Planted,
         number: u64,
     ) -> Result<Self, ObjectError> {
-        let options = RuntimeOptions { planted, checkpoints: CHECKPOINTS, ..RuntimeOptions::default() };
+        let chunk_bytes = if number.is_multiple_of(2) { CHECKPOINTS.chunk_bytes } else { 64 << 10 };
+        let checkpoints = Policy { chunk_bytes, ..CHECKPOINTS };
+        let options = RuntimeOptions { planted, checkpoints, ..RuntimeOptions::default() };
         let runtime = Runtime::new(env, client, options.clone());
         let (maps, remotes) = (opened(&runtime)?, opened_remote(&runtime)?);
         let (store, spread) = (pairs::open(&runtime)?, spread::open(&runtime)?);
