@@ -492,12 +492,12 @@ fn every_planted_fault_is_found() {
     // Those of what is forgotten, of remote views and of composed maps are found by the catalog's model, by tests and by `cargo lab sim objects`.
     let elsewhere = |bug: &PlantedBug| {
         use PlantedBug::{
-            ForgetBeforeComplete, ForgetIgnoresPins, ForgetIgnoresValues, GapNotSeen, LateCheckpointTaken,
-            OtherStateAssumed, RemoteAnswersEarly, WatchLeavesOut,
+            CatalogCutAtItself, ForgetBeforeComplete, ForgetIgnoresPins, ForgetIgnoresValues, GapNotSeen,
+            LateCheckpointTaken, OtherStateAssumed, RemoteAnswersEarly, WatchLeavesOut,
         };
         let of_forgetting = matches!(bug, ForgetBeforeComplete | ForgetIgnoresPins | ForgetIgnoresValues);
         let of_reading = matches!(bug, GapNotSeen | OtherStateAssumed | RemoteAnswersEarly | WatchLeavesOut);
-        of_forgetting || of_reading || *bug == LateCheckpointTaken
+        of_forgetting || of_reading || matches!(bug, CatalogCutAtItself | LateCheckpointTaken)
     };
     for &bug in PlantedBug::ALL.iter().filter(|bug| !elsewhere(bug)) {
         let found = (1..=600).find_map(|seed| World::new(seed, Planted::bug(bug)).run().err());

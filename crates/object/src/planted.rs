@@ -26,6 +26,8 @@ ithaca_env::planted_bugs! {
     LateCheckpointTaken,
     /// What is below a checkpoint that was only begun is forgotten.
     ForgetBeforeComplete,
+    /// A catalog that is stored in its stream is trimmed up to there, and not to where what was stored ends.
+    CatalogCutAtItself,
     /// What somebody holds is forgotten.
     ForgetIgnoresPins,
     /// What is below a checkpoint is trimmed, though values of a store lie there that the checkpoint points to.

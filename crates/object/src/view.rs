@@ -27,6 +27,7 @@ use ithaca_log::pos::{LogPos, StreamId};
 use thiserror::Error;
 
 use crate::checkpoint::Last;
+use crate::checkpoint::chunk::Chunk;
 use crate::collections::Sharing;
 use crate::limits;
 use crate::object::{CallError, Method, Object};
@@ -121,6 +122,8 @@ pub struct View<O: Object> {
     requests: Requests,
     /// The checkpoint that it began at.
     began: Last,
+    /// What the latest checkpoint in the stream itself reflects, of those that it has come past.
+    passed: Option<LogPos>,
     /// Each change with the position of its record.
     history: VecDeque<(LogPos, O::Undo)>,
     /// Positions of the records that the history covers, and how many bytes all calls up to there had.
@@ -149,6 +152,7 @@ impl<O: Object> View<O> {
             bytes: 0,
             requests: Requests::default(),
             began: Last::default(),
+            passed: None,
             history: VecDeque::new(),
             covered: VecDeque::new(),
             floor: LogPos(0),
@@ -190,6 +194,11 @@ impl<O: Object> View<O> {
         self.began
     }
 
+    /// Below which position the latest checkpoint in the stream itself reflects everything, of those that it has come past.
+    pub(crate) fn passed_checkpoint(&self) -> Option<LogPos> {
+        self.passed
+    }
+
     /// Why it stopped, if it did.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
@@ -207,7 +216,15 @@ impl<O: Object> View<O> {
         match Record::decode(entry) {
             Ok(record) => self.apply(pos, &record, false),
             Err(_) if pos < self.upto || self.fault.is_some() => Applied::Passed,
-            Err(error) => self.stop(pos, FaultKind::NoRecord(error)),
+            Err(error) => match Chunk::decode(entry) {
+                // What it says is what the records before it say.
+                Ok(chunk) if chunk.of.object == self.stream => {
+                    self.passed = self.passed.max(Some(chunk.of.upto));
+                    self.advance(LogPos(pos.0 + 1));
+                    Applied::Before
+                }
+                _ => self.stop(pos, FaultKind::NoRecord(error)),
+            },
         }
     }
 

@@ -155,7 +155,7 @@ pub fn below_volume() -> [ithaca_chain::PlantedBug; 1] {
 /// Every fault that the objects scenario must find. Not among them is what needs transactions inside each other, a write that is in the
 /// log twice, or a crash between two steps of a checkpoint; the models in the objects' own tests find those.
 #[cfg(feature = "planted-bugs")]
-pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 12] {
+pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 13] {
     use ithaca_object::planted::PlantedBug;
     [
         PlantedBug::ReadsNotChecked,
@@ -164,6 +164,7 @@ pub fn in_objects() -> [ithaca_object::planted::PlantedBug; 12] {
         PlantedBug::OwnWritesStay,
         PlantedBug::SuffixNotChecked,
         PlantedBug::CheckpointLacksLast,
+        PlantedBug::CatalogCutAtItself,
         PlantedBug::ForgetIgnoresPins,
         PlantedBug::ForgetIgnoresValues,
         PlantedBug::GapNotSeen,

@@ -151,6 +151,12 @@ impl<O: Object> Slot<O> {
     /// Has a checkpoint made if it is time for one, by the counts of this view.
     pub(super) fn consider(&self) {
         let is_author = self.is_author.take();
+        if self.is_alone() {
+            if is_author {
+                self.consider_alone();
+            }
+            return;
+        }
         let (now, last) = (self.begun(), self.reviewed.get());
         let policy = self.runtime.options.checkpoints;
         let is_due = policy.is_due(now, &last, is_author);

@@ -3,7 +3,6 @@
 //! A piece of the stream in which nothing was trimmed is whole. Where something was, entries tell by their places whether one
 //! of this stream is missing: each names the position that was granted to the stream before it.
 
-use std::any::TypeId;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ pub(super) struct Coming {
 impl<O: Object> Slot<O> {
     /// The catalog of the object's checkpoints; `None` for a catalog itself, which has none.
     pub(super) fn catalog(&self) -> Result<Option<Handle<Catalog>>, ObjectError> {
-        if TypeId::of::<O>() == TypeId::of::<Catalog>() {
+        if self.is_alone() {
             return Ok(None);
         }
         let mut known = self.catalog.borrow_mut();
@@ -74,7 +73,7 @@ impl<O: Object> Slot<O> {
         target: Option<LogPos>,
     ) -> Result<View<O>, ObjectError> {
         let empty = || View::new(self.stream, self.runtime.options.planted);
-        let Some(catalog) = self.catalog()? else { return Ok(empty()) };
+        let Some(catalog) = self.catalog()? else { return self.begin_alone(limit) };
         let mut seen = None;
         // As a rule it was asked for together with where the stream ends.
         let (lately, now) = (catalog.stale(CATALOG_AGE), catalog);
@@ -216,6 +215,10 @@ impl<O: Object> Slot<O> {
         if (part.trimmed.is_none() && gap.is_none()) || self.is_whole(&part, since) || is_off {
             *gap = None;
             return Ok(Some(part));
+        }
+        if self.is_alone() && self.find_alone(&part, since).await? {
+            *gap = None;
+            return Ok(None);
         }
         // Asked before the catalog, which is told of what is forgotten before that is released.
         let below = client.released(self.stream).await?.log_below;

@@ -22,6 +22,7 @@ use super::{Handle, Inner};
 use crate::checkpoint::{Catalog, Last};
 use crate::error::ObjectError;
 use crate::key::Keys;
+use crate::limits;
 use crate::object::{CallError, Object, keys_of};
 use crate::record::{Call, Check, Record};
 use crate::view::{Applied, Fault, Results, SnapshotError, View};
@@ -85,6 +86,8 @@ pub(super) struct Slot<O: Object> {
     /// From where on it is not known whether something that is trimmed was of the stream.
     gap: Cell<Option<LogPos>>,
     pub(super) catalog: RefCell<Option<Handle<Catalog>>>,
+    /// Of a catalog: what was found in its stream to begin at.
+    pub(super) found: RefCell<Option<View<O>>>,
     /// A piece of the stream that is being read ahead.
     pub(super) coming: RefCell<Option<Coming>>,
     /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
@@ -118,6 +121,7 @@ impl<O: Object> Slot<O> {
             is_begun: Cell::default(),
             gap: Cell::default(),
             catalog: RefCell::default(),
+            found: RefCell::default(),
             coming: RefCell::default(),
             reviewed: Cell::default(),
             is_making: Cell::default(),
@@ -289,7 +293,9 @@ impl<O: Object> Slot<O> {
         if let Some(waiting) = waiting {
             *waiting = results;
         }
-        if is_own && view.progress().0.is_multiple_of(self.runtime.options.checkpoints.rare_calls) {
+        let policy = &self.runtime.options.checkpoints;
+        let every = if self.is_alone() { limits::CATALOG_RECORDS } else { policy.rare_calls };
+        if is_own && view.progress().0.is_multiple_of(every) {
             self.is_author.set(true);
         }
     }

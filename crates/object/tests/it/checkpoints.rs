@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ithaca_log::client::EntryKind;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::checkpoint::chunk::Chunk;
-use ithaca_object::checkpoint::{Policy, chunks_of};
+use ithaca_object::checkpoint::{Policy, catalog_of, chunks_of};
 use ithaca_object::collections::{Counter, List, Map, MapState, MultiMap, Register};
 use ithaca_object::object::Object;
 use ithaca_object::{Handle, ObjectError, Runtime, RuntimeOptions, Tx};
@@ -251,5 +251,35 @@ fn an_object_that_has_few_of_the_logs_records_has_a_checkpoint_of_one_entry_soon
         let fresh = Numbers::open(&world.program().await, "m0").expect("opened");
         assert_eq!(fresh.entries().await, maps[0].entries().await);
         assert!(entries(&program, StreamId::of_name("m0")).await.len() < 10, "the rest is forgotten");
+    });
+}
+
+#[test]
+fn a_catalog_is_as_long_as_what_came_since_it_was_stored() {
+    // Whoever opens an object reads its catalog.
+    run(async |world| {
+        let (here, lagging) = (map(&world, 0).await, map(&world, 0).await);
+        put(&here, 0..10).await;
+        let upto = here.handle().checkpoint().await.expect("made");
+        assert_eq!(lagging.handle().checkpoints().await, Ok(vec![upto]));
+        let program = world.program().await;
+        let catalog = catalog_of(StreamId::of_name("m"));
+        let mut lengths = Vec::new();
+        for round in 0..100 {
+            here.handle().pin(&format!("pin {round}"), upto).await.expect("pinned");
+            assert_eq!(here.handle().let_go(&format!("pin {round}")).await, Ok(true));
+            lengths.push(entries(&program, catalog).await.len());
+        }
+        here.handle().pin("last", upto).await.expect("pinned");
+        assert!(lengths.iter().all(|len| *len < 64), "{lengths:?}");
+        let fresh = map(&world, 0).await;
+        for (who, map) in [("fresh", &fresh), ("lagging", &lagging)] {
+            assert_eq!(map.handle().checkpoints().await, Ok(vec![upto]), "{who}");
+            assert_eq!(map.handle().let_go("pin 99").await, Ok(false), "{who}");
+            assert_eq!(map.handle().pin("mine", upto).await, Ok(()), "{who}");
+            assert_eq!(map.handle().let_go("mine").await, Ok(true), "{who}");
+        }
+        assert_eq!(lagging.handle().let_go("last").await, Ok(true));
+        assert_eq!(fresh.handle().let_go("last").await, Ok(false));
     });
 }
