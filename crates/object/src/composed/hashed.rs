@@ -39,6 +39,12 @@ struct Splits {
     now: Cell<usize>,
 }
 
+impl Splits {
+    fn at(keys: usize) -> Rc<Self> {
+        Rc::new(Self { at: keys, now: Cell::new(keys) })
+    }
+}
+
 impl<K: Name, V: Value> Clone for HashedMap<K, V> {
     fn clone(&self) -> Self {
         let (shape, buckets, first) = (self.shape.clone(), self.buckets.clone(), self.first);
@@ -59,21 +65,20 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     }
 
     /// The same with its state at nodes of the cluster, each bucket at one of its own, which answer all reads: for programs that read little
-    /// of it. What they put splits no bucket. (docs/protocol/composed.md)
+    /// of it. (docs/protocol/composed.md)
     pub fn open_remote(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
         Ok(Self::of(runtime.open_remote(name)?, Composed::remote(runtime, name)))
     }
 
     fn of(shape: Handle<Shape>, buckets: Composed<MapState<K, V>>) -> Self {
-        let at = limits::BUCKET_SPLIT_COUNT;
-        let splits = Rc::new(Splits { at, now: Cell::new(at) });
+        let splits = Splits::at(limits::BUCKET_SPLIT_COUNT);
         Self { shape, buckets, first: BUCKETS, splits, seen: Rc::default() }
     }
 
     /// The same map; what this program puts makes it split a bucket when one has more than so many keys. Small buckets are opened sooner,
     /// and there are more of them.
     pub fn splitting_at(self, keys: usize) -> Self {
-        Self { splits: Rc::new(Splits { at: keys, now: Cell::new(keys) }), ..self }
+        Self { splits: Splits::at(keys), ..self }
     }
 
     /// The same map in a transaction.
@@ -245,14 +250,19 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         Ok((shape, moment.of(&bucket)))
     }
 
-    /// Splits the next bucket if that of `key` is large by what is in memory. A split that does not come about is for the next one who
-    /// puts something; nothing depends on it.
+    /// Splits the next bucket if that of `key` is large, by what is in memory or what a node says now and then. A split that does not come
+    /// about is for the next one who puts something; nothing depends on it.
     async fn split_if_large(&self, shape: &Shape, key: &K) {
         if self.buckets.moment.is_some() || shape.buckets >= limits::BUCKETS_MAX_COUNT {
             return;
         }
         let Ok(bucket) = self.child(shape, key) else { return };
-        let Ok(len) = bucket.in_memory(|map| map.entries().len()) else { return };
+        let len = match bucket.is_remote() {
+            false => bucket.in_memory(|map| map.entries().len()),
+            true if self.buckets.is_time_to_ask() => bucket.look(Len {}).await,
+            true => return,
+        };
+        let Ok(len) = len else { return };
         if len <= self.splits.now.get() {
             return;
         }

@@ -19,7 +19,7 @@ mod permutation;
 mod shape;
 mod tree;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -27,6 +27,7 @@ use ithaca_env::task::gather;
 use ithaca_log::pos::{LogPos, StreamId};
 
 pub use hashed::HashedMap;
+pub(crate) use node::Node;
 pub(crate) use shape::Shape;
 pub use tree::TreeMap;
 
@@ -35,6 +36,9 @@ use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
 use crate::{Handle, Runtime, Tx, TxOptions};
+
+/// After how many puts a program whose children are at nodes asks how large one is: fewer than a child takes before it is split.
+const ASK_EVERY: u64 = 64;
 
 /// What reads are of and where calls go.
 #[derive(Clone)]
@@ -63,13 +67,16 @@ struct Composed<O: Object> {
     moment: Option<Moment>,
     /// Whether the children's states are at nodes.
     is_remote: bool,
+    /// Puts after which this program did not look how large a child is.
+    unseen: Rc<Cell<u64>>,
 }
 
 impl<O: Object> Clone for Composed<O> {
     fn clone(&self) -> Self {
         let (runtime, name) = (self.runtime.clone(), self.name.clone());
         let (children, moment) = (Rc::clone(&self.children), self.moment.clone());
-        Self { runtime, name, children, moment, is_remote: self.is_remote }
+        let unseen = Rc::clone(&self.unseen);
+        Self { runtime, name, children, moment, is_remote: self.is_remote, unseen }
     }
 }
 
@@ -82,7 +89,8 @@ struct Children<O: Object> {
 impl<O: Object> Composed<O> {
     fn new(runtime: &Runtime, name: &str) -> Self {
         let children = Rc::new(Children { open: RefCell::default(), order: RefCell::default() });
-        Self { runtime: runtime.clone(), name: name.to_owned(), children, moment: None, is_remote: false }
+        let (runtime, name, unseen) = (runtime.clone(), name.to_owned(), Rc::default());
+        Self { runtime, name, children, moment: None, is_remote: false, unseen }
     }
 
     /// One whose children's states are at nodes.
@@ -132,6 +140,13 @@ impl<O: Object> Composed<O> {
             }
         }
         Ok(seen)
+    }
+
+    /// Whether it is time to ask a node how large a child is, after a put.
+    fn is_time_to_ask(&self) -> bool {
+        let unseen = self.unseen.get() + 1;
+        self.unseen.set(unseen % ASK_EVERY);
+        unseen == ASK_EVERY
     }
 
     /// Reads, all of one snapshot.

@@ -8,7 +8,7 @@ use std::ops::{Bound, RangeBounds};
 
 use ithaca_log::pos::LogPos;
 
-use super::node::{Node, PutEntry, RemoveEntry, SetNode};
+use super::node::{Find, Node, PutEntry, RemoveEntry, SetNode, Whole};
 use super::{Composed, Moment};
 use crate::collections::{Name, Value};
 use crate::error::ObjectError;
@@ -47,6 +47,12 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     /// Opens the one of this name; it is empty if nobody has changed it. Nothing is read yet.
     pub fn open(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
         Ok(Self { nodes: Composed::new(runtime, name) })
+    }
+
+    /// The same with its state at nodes of the cluster, each of its nodes at one of theirs, which answer all reads: for programs that read
+    /// little of it. (docs/protocol/composed.md)
+    pub fn open_remote(runtime: &Runtime, name: &str) -> Result<Self, ObjectError> {
+        Ok(Self { nodes: Composed::remote(runtime, name) })
     }
 
     /// The same map in a transaction.
@@ -109,10 +115,8 @@ impl<K: Name, V: Value> TreeMap<K, V> {
                 if found.len() >= limit {
                     break;
                 }
-                let (children, entries) = self
-                    .node(moment, number)?
-                    .read(|| vec![Key::all()], |node| within(node, &bounds, limit - found.len()))
-                    .await?;
+                let see = |node: &Node<K, V>| within(node, &bounds, limit - found.len());
+                let (children, entries) = self.see(moment, number, None, see).await?;
                 // The first child is looked at first.
                 todo.extend(children.into_iter().rev());
                 found.extend(entries);
@@ -133,7 +137,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
             let (mut count, mut todo) = (0, vec![ROOT]);
             while let Some(number) = todo.pop() {
                 let look = |node: &Node<K, V>| (node.children.clone(), node.entries.len());
-                let (children, entries) = self.node(moment, number)?.read(|| vec![Key::all()], look).await?;
+                let (children, entries) = self.see(moment, number, None, look).await?;
                 todo.extend(children);
                 count += entries;
             }
@@ -165,6 +169,25 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         self.nodes.child(&format!("node {number:x}"))
     }
 
+    /// What `see` makes of a node. It depends on that of `key` alone, if there is one.
+    async fn see<T>(
+        &self,
+        moment: &Moment,
+        number: u64,
+        key: Option<&K>,
+        see: impl FnOnce(&Node<K, V>) -> T,
+    ) -> Result<T, ObjectError> {
+        let node = self.node(moment, number)?;
+        if !node.is_remote() {
+            return node.read(|| vec![key.map_or_else(Key::all, Key::of)], see).await;
+        }
+        let told = match key {
+            Some(key) => node.look(Find { key: key.clone() }).await?,
+            None => node.look(Whole {}).await?,
+        };
+        Ok(see(&told))
+    }
+
     /// Goes down to the leaf of a key and looks at it. What is read conflicts with other changes of the same key, and with what changes
     /// a node on the way.
     async fn find<T>(
@@ -179,7 +202,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
                 Some((at, child)) => Step::Down(at, child),
                 None => Step::Here(look(node)),
             };
-            match self.node(moment, path.leaf)?.read(|| vec![Key::of(key)], step).await? {
+            match self.see(moment, path.leaf, Some(key), step).await? {
                 Step::Here(found) => return Ok((path, found)),
                 Step::Down(..) if path.above.len() == limits::TREE_HEIGHT_MAX => {
                     return Err(ObjectError::TooHigh { object: self.nodes.name.clone() });
@@ -192,14 +215,19 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         }
     }
 
-    /// Splits the leaf of a key if it is large by what is in memory. A split that does not come about is for the next one who puts
+    /// Splits the leaf of a key if it is large, by what is in memory or what a node says now and then. A split that does not come about is for the next one who puts
     /// something; nothing depends on it.
     async fn split_if_large(&self, leaf: u64, key: &K) {
         if self.nodes.moment.is_some() {
             return;
         }
         let Ok(node) = self.child(leaf) else { return };
-        if node.in_memory(Node::size).is_ok_and(|size| size > limits::NODE_SPLIT_COUNT) {
+        let size = match node.is_remote() {
+            false => node.in_memory(Node::size),
+            true if self.nodes.is_time_to_ask() => node.look(Whole {}).await.map(|node| node.size()),
+            true => return,
+        };
+        if size.is_ok_and(|size| size > limits::NODE_SPLIT_COUNT) {
             let split = async |moment: &Moment| self.split(moment, key).await;
             // It conflicts with whoever changes the leaf meanwhile.
             self.nodes.change(split).await.ok();
@@ -229,7 +257,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     }
 
     async fn whole(&self, moment: &Moment, number: u64) -> Result<Node<K, V>, ObjectError> {
-        self.node(moment, number)?.read(|| vec![Key::all()], Node::clone).await
+        self.see(moment, number, None, Node::clone).await
     }
 
     /// A new node.

@@ -20,7 +20,7 @@ use super::any::Any;
 use super::{Answer, Asked, Question, Refused};
 use crate::access::{Access, encoded_bytes};
 use crate::collections::{Blob, CounterState, ListState, MapState, MultiMapState, RegisterState};
-use crate::composed::Shape;
+use crate::composed::{Node, Shape};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::{CallError, Method, Object};
@@ -222,6 +222,7 @@ fn opened(runtime: &Runtime, stream: StreamId, object: &str) -> Result<Rc<dyn Ho
         <RegisterState<Any> as Object>::TYPE => open::<RegisterState<Any>>(runtime, stream),
         CounterState::TYPE => open::<CounterState>(runtime, stream),
         Shape::TYPE => open::<Shape>(runtime, stream),
+        <Node<Any, Any> as Object>::TYPE => open::<Node<Any, Any>>(runtime, stream),
         _ => Err(Refused::UnknownType { object: object.to_owned() }),
     }
 }

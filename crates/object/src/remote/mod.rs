@@ -166,7 +166,7 @@ mod tests {
     use ithaca_env::real::golden;
 
     use super::*;
-    use crate::composed::Shape;
+    use crate::composed::{Node, Shape};
 
     #[test]
     fn questions_and_answers_have_golden_bytes() {
@@ -195,6 +195,7 @@ mod tests {
             line("value", rmp_serde::to_vec_named(&value)),
             line("refused", rmp_serde::to_vec_named(&refused)),
             line("shape_of_a_map_that_nobody_changed", rmp_serde::to_vec_named(&Shape::default())),
+            line("node_of_a_tree_that_nobody_changed", rmp_serde::to_vec_named(&Node::<u64, u64>::default())),
         ]
         .concat();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/questions.txt");

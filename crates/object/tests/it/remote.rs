@@ -6,7 +6,7 @@ use ithaca_env::task::gather;
 use ithaca_log::client::ClientError;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::collections::{Counter, List, Map, MultiMap, Put, Queue, Register, Set, SortedMap, Stack};
-use ithaca_object::composed::HashedMap;
+use ithaca_object::composed::{HashedMap, TreeMap};
 use ithaca_object::remote::{Answer, Asked, Question, Refused};
 use ithaca_object::{Begin, ObjectError, Tx, TxOptions};
 
@@ -224,6 +224,69 @@ fn a_hashed_map_is_read_at_nodes_while_it_is_split_and_cleared() {
         let read = two.transact(&TxOptions::default(), within).await.map(|(read, _)| read);
         assert_eq!(read, Ok(Some("later".to_owned())));
         assert_eq!(here.get(&98).await, Ok(Some("mine".to_owned())));
+    });
+}
+
+#[test]
+fn what_programs_put_at_nodes_splits_buckets_too() {
+    // A map that no program has in memory would keep its buckets, however large they get.
+    run(async |world| {
+        world.host_each(|_| false);
+        let (one, two) = (world.program().await, world.program().await);
+        let there = HashedMap::<u64, u64>::open_remote(&one, "m").expect("opened").splitting_at(2);
+        for key in 0..200 {
+            match key % 2 {
+                0 => there.fast_put(key, 2 * key).await.expect("put"),
+                _ => assert_eq!(there.put(key, 2 * key).await, Ok(None)),
+            }
+        }
+        assert!(there.bucket_count().await.expect("read") > 16, "more than it began with");
+        let here = HashedMap::<u64, u64>::open(&two, "m").expect("opened");
+        let expected: Vec<(u64, u64)> = (0..200).map(|key| (key, 2 * key)).collect();
+        assert_eq!((here.entries().await, there.entries().await), (Ok(expected.clone()), Ok(expected)));
+    });
+}
+
+#[test]
+fn a_tree_is_at_nodes_what_it_is_here() {
+    // Nodes know neither the type of its keys nor their order, which is not that of the numbers.
+    use std::cmp::Reverse;
+    run(async |world| {
+        world.host_each(|_| false);
+        let (one, two) = (world.program().await, world.program().await);
+        let here = TreeMap::<Reverse<i64>, Option<u64>>::open(&one, "t").expect("opened");
+        let there = TreeMap::<Reverse<i64>, Option<u64>>::open_remote(&two, "t").expect("opened");
+        assert_eq!((there.get(&Reverse(1)).await, there.len().await), (Ok(None), Ok(0)));
+        let mut model = std::collections::BTreeMap::new();
+        for step in 0..260_u64 {
+            let (key, value) = (Reverse(100 - (step * 7 % 200) as i64), Some(step));
+            let before = model.insert(key, value);
+            match step % 2 {
+                0 => assert_eq!(here.put(key, value).await, Ok(before)),
+                _ => assert_eq!(there.put(key, value).await, Ok(before)),
+            }
+            if step % 20 == 3 {
+                assert_eq!(there.remove(key).await, Ok(model.remove(&key)));
+            }
+            assert_eq!(there.get(&key).await, Ok(model.get(&key).copied()), "step {step}");
+        }
+        assert!(there.height_at(&Reverse(3)).await.expect("read") > 1, "it was split");
+        let all: Vec<_> = model.iter().map(|(key, value)| (*key, *value)).collect();
+        assert_eq!((there.entries().await, here.entries().await), (Ok(all.clone()), Ok(all)));
+        let some: Vec<_> =
+            model.range(Reverse(40)..Reverse(-20)).map(|(key, value)| (*key, *value)).collect();
+        assert_eq!(there.range(Reverse(40)..Reverse(-20), usize::MAX).await, Ok(some));
+        there.put(Reverse(1), None).await.expect("put");
+        assert_eq!(here.get(&Reverse(1)).await, Ok(Some(None)));
+        assert_eq!(there.get(&Reverse(1)).await, Ok(Some(None)), "there, with nothing for a value");
+        there.clear().await.expect("cleared");
+        assert_eq!((there.len().await, here.is_empty().await), (Ok(0), Ok(true)));
+        // Only who knows the order of the keys splits; here nobody has the tree.
+        let alone = TreeMap::<Reverse<i64>, u64>::open_remote(&two, "alone").expect("opened");
+        for key in 0..200 {
+            assert_eq!(alone.put(Reverse(key), 1).await, Ok(None));
+        }
+        assert_eq!((alone.height_at(&Reverse(3)).await, alone.len().await), (Ok(2), Ok(200)));
     });
 }
 
