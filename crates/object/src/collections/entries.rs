@@ -1,7 +1,7 @@
 //! A map with an order whose values are found by a hash of the key.
 //!
 //! ```text
-//!   index:  a hash's upper half and a place, open addressing    ──┬──────┬──
+//!   index:  places, found by the hash of a key                  ──┬──────┬──
 //!                                                                 ▼      ▼
 //!   items:  keys with their values, in any order              ┌──────┬──────┬──────┐
 //!                                                             └──▲───┴──────┴──▲───┘
@@ -15,29 +15,27 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// Slots of an index that has any, at the least.
-const SLOTS_MIN: usize = 8;
+use slab::Slab;
 
 /// Keys and values in the order of the keys.
 #[derive(Clone)]
 pub struct Entries<K, T> {
-    /// Free ones are `None`.
-    items: Vec<Option<(K, T)>>,
-    free: Vec<u32>,
+    items: Slab<(K, T)>,
     order: BTreeMap<K, u32>,
-    index: Index,
+    index: HashTable<u32>,
 }
 
 impl<K, T> Default for Entries<K, T> {
     fn default() -> Self {
-        Self { items: Vec::new(), free: Vec::new(), order: BTreeMap::new(), index: Index::default() }
+        Self { items: Slab::new(), order: BTreeMap::new(), index: HashTable::new() }
     }
 }
 
@@ -83,8 +81,7 @@ impl<K, T> Entries<K, T> {
     }
 
     fn value(&self, place: u32) -> &T {
-        let item = self.items[place as usize].as_ref();
-        &item.expect("a key in the order has its place").1
+        &self.items[place as usize].1
     }
 }
 
@@ -94,7 +91,7 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).ok().map(|found| self.value(found.place))
+        self.place(key).map(|place| self.value(place))
     }
 
     /// Whether there is a value for `key`.
@@ -102,7 +99,7 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).is_ok()
+        self.place(key).is_some()
     }
 
     /// The value of `key`, to be changed.
@@ -110,32 +107,21 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        let found = self.place(key).ok()?;
-        self.items[found.place as usize].as_mut().map(|(_, value)| value)
+        let place = self.place(key)?;
+        Some(&mut self.items[place as usize].1)
     }
 
     /// Gives `key` a value, and returns the one that it had.
     pub fn insert(&mut self, key: K, value: T) -> Option<T> {
-        let vacant = match self.place(&key) {
-            Ok(found) => {
-                let item = self.items[found.place as usize].as_mut();
-                return item.map(|(_, before)| std::mem::replace(before, value));
-            }
-            Err(vacant) => vacant,
-        };
-        let item = Some((key.clone(), value));
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.items[place as usize] = item;
-                place
-            }
-            None => {
-                self.items.push(item);
-                u32::try_from(self.items.len() - 1).expect("a map in memory has fewer keys")
-            }
-        };
+        if let Some(found) = self.get_mut(&key) {
+            return Some(std::mem::replace(found, value));
+        }
+        let hash = hash_of(&key);
+        let place = self.items.insert((key.clone(), value));
+        let place = u32::try_from(place).expect("a map in memory has fewer keys");
         self.order.insert(key, place);
-        self.index.insert(vacant, place, self.order.len());
+        let Self { items, index, .. } = self;
+        index.insert_unique(hash, place, |&place| hash_of(key_at(items, place)));
         None
     }
 
@@ -144,24 +130,31 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        let found = self.place(key).ok()?;
+        let Self { items, index, .. } = self;
+        let is_it = |place: &u32| key_at(items, *place).borrow() == key;
+        let (place, _) = index.find_entry(hash_of(key), is_it).ok()?.remove();
         self.order.remove(key);
-        self.index.remove(found.slot);
-        self.free.push(found.place);
-        self.items[found.place as usize].take().map(|(_, value)| value)
+        Some(self.items.remove(place as usize).1)
     }
 
-    /// Where `key` is, or where the index would have it.
-    fn place<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Result<Found, Vacant>
+    /// Where `key` is.
+    fn place<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
     {
-        let mut hash = KeyHasher::default();
-        key.hash(&mut hash);
-        let is_it =
-            |place: u32| self.items[place as usize].as_ref().is_some_and(|(found, _)| found.borrow() == key);
-        self.index.find((hash.finish() >> 32) as u32, is_it)
+        let is_it = |place: &u32| key_at(&self.items, *place).borrow() == key;
+        self.index.find(hash_of(key), is_it).copied()
     }
+}
+
+/// The key at a place that the index has.
+fn key_at<K, T>(items: &Slab<(K, T)>, place: u32) -> &K {
+    &items[place as usize].0
+}
+
+/// The same everywhere, though nobody sees it.
+fn hash_of<Q: Hash + ?Sized>(key: &Q) -> u64 {
+    FixedState::default().hash_one(key)
 }
 
 impl<K: PartialEq, T: PartialEq> PartialEq for Entries<K, T> {
@@ -206,145 +199,6 @@ impl<'de, K: Deserialize<'de> + Ord + Hash + Clone, T: Deserialize<'de>> Deseria
     }
 }
 
-/// A slot of the index that is taken: the upper half of a hash, and a place.
-#[derive(Clone, Copy)]
-struct Slot {
-    tag: u32,
-    place: u32,
-}
-
-impl Slot {
-    /// A free one: no item has this place.
-    const FREE: Self = Self { tag: 0, place: u32::MAX };
-
-    fn is_free(self) -> bool {
-        self.place == u32::MAX
-    }
-}
-
-/// Where a key is.
-struct Found {
-    slot: usize,
-    place: u32,
-}
-
-/// Where a key is not: its tag, and the free slot for it, if there is any.
-struct Vacant {
-    tag: u32,
-    slot: usize,
-}
-
-/// Places by hashes.
-#[derive(Clone, Default)]
-struct Index {
-    /// None, or a power of two of them, at most three in four taken.
-    slots: Vec<Slot>,
-}
-
-impl Index {
-    /// The slot with this tag whose place `is_it`.
-    fn find(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> Result<Found, Vacant> {
-        if self.slots.is_empty() {
-            return Err(Vacant { tag, slot: 0 });
-        }
-        let mut slot = self.home(tag);
-        loop {
-            let found = self.slots[slot];
-            if found.is_free() {
-                return Err(Vacant { tag, slot });
-            }
-            if found.tag == tag && is_it(found.place) {
-                return Ok(Found { slot, place: found.place });
-            }
-            slot = self.after(slot);
-        }
-    }
-
-    /// Takes the slot that was found free. It is the `count`th that is taken.
-    fn insert(&mut self, vacant: Vacant, place: u32, count: usize) {
-        if 4 * count <= 3 * self.slots.len() {
-            self.slots[vacant.slot] = Slot { tag: vacant.tag, place };
-            return;
-        }
-        let len = (2 * self.slots.len()).max(SLOTS_MIN);
-        let before = std::mem::replace(&mut self.slots, vec![Slot::FREE; len]);
-        let taken = before.into_iter().filter(|slot| !slot.is_free());
-        for taken in taken.chain([Slot { tag: vacant.tag, place }]) {
-            let mut slot = self.home(taken.tag);
-            while !self.slots[slot].is_free() {
-                slot = self.after(slot);
-            }
-            self.slots[slot] = taken;
-        }
-    }
-
-    /// Frees a slot. What came to stand behind it because it was taken moves up.
-    fn remove(&mut self, mut free: usize) {
-        let mask = self.slots.len() - 1;
-        let mut slot = free;
-        loop {
-            slot = self.after(slot);
-            let found = self.slots[slot];
-            if found.is_free() {
-                break;
-            }
-            // It may stand anywhere from its home on, not before.
-            if (slot.wrapping_sub(self.home(found.tag)) & mask) >= (slot.wrapping_sub(free) & mask) {
-                self.slots[free] = found;
-                free = slot;
-            }
-        }
-        self.slots[free] = Slot::FREE;
-    }
-
-    fn after(&self, slot: usize) -> usize {
-        (slot + 1) & (self.slots.len() - 1)
-    }
-
-    /// Where a tag is looked for first: by its upper bits, as far as it has them.
-    fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag) << 32) >> (64 - self.slots.len().trailing_zeros())) as usize
-    }
-}
-
-/// Hashes a key: each word by a multiplication whose halves are folded together.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        let mut words = bytes.chunks_exact(8);
-        for word in words.by_ref() {
-            self.write_u64(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        }
-        let rest = words.remainder();
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        self.write_u64(u64::from_le_bytes(word) ^ (bytes.len() as u64) << 56);
-    }
-
-    fn write_u8(&mut self, number: u8) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let mixed = u128::from(self.0 ^ number ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
-        self.0 = mixed as u64 ^ (mixed >> 64) as u64;
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ithaca_env::sim::Random;
@@ -376,31 +230,10 @@ mod tests {
             assert_eq!(entries.last_key_value(), tree.last_key_value());
             assert!(entries.range(keys / 3..keys / 2).eq(tree.range(keys / 3..keys / 2)));
             assert_eq!(entries.range((Bound::Included(2), Bound::Excluded(1))).count(), 0);
-            assert_eq!(entries.items.len(), entries.len() + entries.free.len());
+            assert_eq!((entries.items.len(), entries.index.len()), (tree.len(), tree.len()));
             let bytes = rmp_serde::to_vec_named(&tree).expect("it encodes");
             assert_eq!(rmp_serde::to_vec_named(&entries).expect("it encodes"), bytes, "it was a tree before");
             assert_eq!(rmp_serde::from_slice::<Entries<u64, u64>>(&bytes).expect("it decodes"), entries);
         }
-    }
-
-    #[test]
-    fn keys_that_are_alike_are_spread_over_the_index() {
-        // Where many share a slot each is looked for behind the others.
-        let spread = |hash: &dyn Fn(u64) -> u64| {
-            let mut slots = vec![0; 1024];
-            (0..4096).for_each(|key| slots[(hash(key) >> 54) as usize] += 1);
-            slots.into_iter().max()
-        };
-        let hash = |key: &dyn Fn(&mut KeyHasher)| {
-            let mut hasher = KeyHasher::default();
-            key(&mut hasher);
-            hasher.finish()
-        };
-        for shift in [0, 8, 20, 32, 48] {
-            let most = spread(&|key| hash(&|hasher| (key << shift).hash(hasher)));
-            assert!(most < Some(24), "{most:?} of 4 on average, shifted by {shift}");
-        }
-        let most = spread(&|key| hash(&|hasher| format!("user{key:012}").hash(hasher)));
-        assert!(most < Some(24), "{most:?} of 4 on average");
     }
 }
