@@ -60,8 +60,8 @@ impl Registry {
     }
 
     /// Nothing is under way on the drives, and nothing will be: others may have them.
-    pub(crate) fn let_go(&self) {
-        self.roster.borrow_mut().drives.iter_mut().for_each(|it| it.hold = None);
+    pub(crate) fn unlock(&self) {
+        self.roster.borrow_mut().drives.iter_mut().for_each(|it| it.lock = None);
     }
 
     /// Waits until nobody else rewrites superblocks.

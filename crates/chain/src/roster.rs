@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveError, Durability, Hold, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, DriveLock, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
@@ -28,7 +28,7 @@ pub(crate) struct MemberDrive {
     /// Copies of the superblock that are as they should be.
     pub(crate) copies: usize,
     /// While the chain may write to it.
-    pub(crate) hold: Option<Rc<Hold>>,
+    pub(crate) lock: Option<Rc<DriveLock>>,
 }
 
 /// The drives of a chain that are there, in its order.
@@ -45,12 +45,12 @@ pub(crate) struct Roster {
     pub(crate) pulses: BTreeMap<u32, Pulse>,
 }
 
-/// Reads the superblocks of all drives and decides which chain they make. Writes nothing. With `holds` nobody else of this process
+/// Reads the superblocks of all drives and decides which chain they make. Writes nothing. With `locks` nobody else of this process
 /// writes to them from before the first read on.
 pub(crate) async fn gather(
     drives: &Drives,
     options: &ChainOptions,
-    holds: bool,
+    locks: bool,
 ) -> Result<Roster, OpenError> {
     let given: Vec<&Drive> = drives.links.iter().flatten().collect();
     if given.len() > DRIVES_MAX {
@@ -58,9 +58,9 @@ pub(crate) async fn gather(
     }
     let mut found = Vec::with_capacity(given.len());
     for drive in given {
-        let hold = if holds { Some(Rc::new(drive.hold()?)) } else { None };
+        let lock = if locks { Some(Rc::new(drive.try_lock()?)) } else { None };
         let (superblock, copies) = read_superblock(drive).await?;
-        found.push(MemberDrive { drive: drive.clone(), superblock, copies, hold });
+        found.push(MemberDrive { drive: drive.clone(), superblock, copies, lock });
     }
     let seen: Vec<Seen> =
         found.iter().map(|it| Seen { name: it.drive.name(), superblock: it.superblock.clone() }).collect();
@@ -110,7 +110,7 @@ impl MemberDrive {
 impl Roster {
     /// A chain that is about to be made of these drives. Nothing is written.
     pub(crate) fn new(
-        drives: Vec<(Drive, Hold, DriveId, u32)>,
+        drives: Vec<(Drive, DriveLock, DriveId, u32)>,
         identity: &Identity,
         geometry: Geometry,
         keys: Keys,
@@ -122,7 +122,7 @@ impl Roster {
         let membership = Membership { generation: 1, members, earlier: Some(Vec::new()) };
         let drives = drives
             .into_iter()
-            .map(|(drive, hold, id, _)| {
+            .map(|(drive, lock, id, _)| {
                 let segments = geometry.segments_in(drive.size_bytes());
                 let superblock = Superblock {
                     identity: identity.clone(),
@@ -133,7 +133,7 @@ impl Roster {
                     segments,
                     membership: membership.clone(),
                 };
-                MemberDrive { drive, superblock, copies: 0, hold: Some(Rc::new(hold)) }
+                MemberDrive { drive, superblock, copies: 0, lock: Some(Rc::new(lock)) }
             })
             .collect();
         Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new() }
@@ -164,14 +164,14 @@ impl Roster {
     /// is written.
     pub(crate) fn newcomer(
         &self,
-        (drive, hold): (Drive, Hold),
+        (drive, lock): (Drive, DriveLock),
         (id, segments, sequence): (DriveId, u32, u64),
         pending: &Membership,
     ) -> MemberDrive {
         let of_a_member = self.drives[0].superblock.clone();
         let membership = pending.clone();
         let superblock = Superblock { drive: id, segments, membership, sequence, ..of_a_member };
-        MemberDrive { drive, superblock, copies: 0, hold: Some(Rc::new(hold)) }
+        MemberDrive { drive, superblock, copies: 0, lock: Some(Rc::new(lock)) }
     }
 
     /// Whose chain it is.

@@ -85,7 +85,7 @@ impl Chain {
         let link = self.free_link().await?;
         let roster = inner.registry.roster().clone();
         let sequence = inner.check_new(&roster, &drive).await?;
-        let hold = drive.hold().map_err(OpenError::Drive)?;
+        let lock = drive.try_lock().map_err(OpenError::Drive)?;
         let id = DriveId(inner.env.random_u64());
         inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
         let mut taken = inner.registry.take().await;
@@ -95,7 +95,7 @@ impl Chain {
         let pending = roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
         let pulse = Pulse::new(&inner.env, &inner.core.borrow().options);
-        let mut added = roster.newcomer((pulse.watch(id, drive), hold), (id, segments, sequence), &pending);
+        let mut added = roster.newcomer((pulse.watch(id, drive), lock), (id, segments, sequence), &pending);
         roster.pulses.insert(link, pulse);
         let is_used_early = inner.core.borrow().options.planted.is(PlantedBug::AddUsedBeforeMember);
         if is_used_early {

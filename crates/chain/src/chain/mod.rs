@@ -191,7 +191,7 @@ impl Inner {
         self.core.borrow_mut().stop(ChainError::Closed, &mut effects);
         self.start(effects);
         self.busy.below(1).await;
-        self.registry.let_go();
+        self.registry.unlock();
     }
 
     /// Lets the core do what it can, and starts it.

@@ -61,10 +61,10 @@ impl Chain {
         for (link, sides) in links.into_iter().enumerate() {
             let segments = if link == 0 { least_segments(&options) } else { 1 };
             for drive in sides {
-                let hold = drive.hold()?;
+                let lock = drive.try_lock()?;
                 grow_to_least(&drive, geometry, &options, segments).await?;
                 refuse_remains(&drive, geometry).await?;
-                drives.push((drive, hold, DriveId(env.random_u64()), link as u32));
+                drives.push((drive, lock, DriveId(env.random_u64()), link as u32));
             }
         }
         let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options);

@@ -58,7 +58,7 @@ impl Chain {
         let member = roster.membership.member(beside).ok_or(ChangeError::NoSuchDrive { id: beside })?;
         let link = member.link;
         let sequence = inner.check_new(&roster, &drive).await?;
-        let hold = drive.hold().map_err(OpenError::Drive)?;
+        let lock = drive.try_lock().map_err(OpenError::Drive)?;
         let device = inner.device(link);
         grow_like(&drive, &device).await?;
         let mut taken = inner.registry.take().await;
@@ -74,7 +74,7 @@ impl Chain {
         let pending = taken.roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
         let drive = taken.roster.pulses[&link].watch(id, drive);
-        let mut added = taken.roster.newcomer((drive.clone(), hold), (id, segments, sequence), &pending);
+        let mut added = taken.roster.newcomer((drive.clone(), lock), (id, segments, sequence), &pending);
         added.rewrite(|_| ()).await.map_err(OpenError::Drive)?;
         taken.roster.drives.push(added);
         inner.write_change(&mut taken, &pending).await?;

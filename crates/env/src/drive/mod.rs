@@ -31,7 +31,7 @@ pub enum DriveError {
         /// What was opened.
         path: String,
     },
-    /// Another process has the drive, or somebody else in this one: see [`Drive::hold`].
+    /// Another process has the drive, or somebody else in this one: see [`Drive::try_lock`].
     #[error("{path}: in use by another process, or by somebody else in this one")]
     InUse {
         /// What was opened.
@@ -128,35 +128,34 @@ pub trait Device {
 #[derive(Clone)]
 pub struct Drive {
     device: Rc<dyn Device>,
-    is_held: Rc<Cell<bool>>,
+    is_locked: Rc<Cell<bool>>,
 }
 
-/// Who has this is the only one who writes to the drive, until it is dropped. See [`Drive::hold`].
-pub struct Hold {
-    is_held: Rc<Cell<bool>>,
+/// The drive is locked until this is dropped. See [`Drive::try_lock`].
+pub struct DriveLock {
+    is_locked: Rc<Cell<bool>>,
 }
 
-impl Drop for Hold {
+impl Drop for DriveLock {
     fn drop(&mut self) {
-        self.is_held.set(false);
+        self.is_locked.set(false);
     }
 }
 
 impl Drive {
     /// A drive that is made of `device`.
     pub fn new(device: Rc<dyn Device>) -> Self {
-        Self { device, is_held: Rc::default() }
+        Self { device, is_locked: Rc::default() }
     }
 
-    /// Asks to be the only one who writes through this handle and its clones. Other processes are kept away by a lock;
-    /// this is for those of one process who share a handle, and asks nothing of who does not ask for it: a request that is
-    /// under way is carried out although its future is gone, so that who gave the drive up may still be writing to it.
-    /// Errors: `InUse`, at once.
-    pub fn hold(&self) -> Result<Hold, DriveError> {
-        if self.is_held.replace(true) {
+    /// Locks the drive for one of those who share this handle and its clones: a request that is under way is carried out although its
+    /// future is gone, so that one who has given the drive up may still be writing to it. Who does not ask is not kept from anything.
+    /// (Other processes are, from when the drive is opened on.) Errors: `InUse`, at once.
+    pub fn try_lock(&self) -> Result<DriveLock, DriveError> {
+        if self.is_locked.replace(true) {
             return Err(DriveError::InUse { path: self.name() });
         }
-        Ok(Hold { is_held: Rc::clone(&self.is_held) })
+        Ok(DriveLock { is_locked: Rc::clone(&self.is_locked) })
     }
 
     /// Size in bytes.
