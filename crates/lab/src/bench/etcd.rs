@@ -52,7 +52,7 @@ impl Server {
         command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
         command.args(["--initial-cluster", &format!("default={peer_url}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self { started: Started::new(&mut command, folder)?, addr };
+        let server = Self { started: Started::with_files(&mut command, folder)?, addr };
         connect(addr)?;
         Ok(server)
     }

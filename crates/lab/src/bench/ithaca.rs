@@ -1,6 +1,6 @@
 //! The system itself, as a user would run it: `ithaca dev` as one process, `ithaca bench --json` as another.
 
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -74,11 +74,8 @@ impl Dev {
             .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--data"])
             .arg(&folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut started = Started::new(&mut command, folder)?;
-        let mut line = String::new();
-        if let Some(stdout) = started.child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
+        let mut started = Started::with_files(&mut command, folder)?;
+        let line = started.first_line()?;
         let not_ready = || io::Error::other(format!("`ithaca dev` did not say that it is ready: {line:?}"));
         let endpoint = json_string(&line, "log").ok_or_else(not_ready)?.to_owned();
         Ok(Self { program, started, endpoint })

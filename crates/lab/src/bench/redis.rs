@@ -64,7 +64,7 @@ impl Server {
             "0",
         ]);
         command.arg("--dir").arg(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        let started = Started::new(&mut command, folder)?;
+        let started = Started::with_files(&mut command, folder)?;
         Ok(Self { _started: started, control: connect(addr)?, addr })
     }
 

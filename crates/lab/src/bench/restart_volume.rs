@@ -6,7 +6,7 @@
 //! [`KEPT_BYTES`], where the footer lies, stay. What is opened has every record, at its place, and would not verify if it were read.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use ithaca_env::drive::OpenDrive;
 use ithaca_volume::{Durability, TxOptions, Version, Volume, VolumeOptions};
 use rustix::fs::FallocateFlags;
 
-use super::started::cpu_nanos_of;
+use super::started::Started;
 use super::volume::load;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
@@ -188,19 +188,14 @@ fn restart(folder: &Path) -> io::Result<Restart> {
     let mut serve = Command::new(program);
     serve.args(["volume", "serve"]).arg(folder).args(["--nbd", "127.0.0.1:0", "--json"]);
     let began = Instant::now();
-    let mut child = serve.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
+    let mut server = Started::new(serve.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let line = server.first_line()?;
     let ready = began.elapsed();
-    let seen = memory(&child).and_then(|memory| Ok((memory, cpu_nanos_of(child.id())? as f64 / 1e9)));
-    child.kill()?;
-    child.wait()?;
     if line.is_empty() {
         return Err(io::Error::other(format!("{} does not serve", folder.display())));
     }
-    let ([resident_bytes, peak_bytes], cpu_s) = seen?;
+    let [resident_bytes, peak_bytes] = memory(&server.child)?;
+    let cpu_s = server.cpu_nanos()? as f64 / 1e9;
     Ok(Restart { ready, cpu_s, resident_bytes, peak_bytes })
 }
 

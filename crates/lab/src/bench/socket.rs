@@ -1,16 +1,16 @@
 //! Calls over a volume's socket, by the client in C, beside a bare socket on which two processes send as many bytes to and fro; and reads by the
 //! client in Rust, many under way.
 
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ithaca_env::real;
 use ithaca_env::sim::Random;
 use ithaca_volume::socket::{Client, ClientError, ClientOptions};
 
-use super::started::cpu_nanos_of;
+use super::started::Started;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{median, process_cpu_nanos};
@@ -65,17 +65,6 @@ struct Took {
 impl Took {
     fn cpu_ns(&self) -> f64 {
         self.client_cpu_ns + self.server_cpu_ns
-    }
-}
-
-/// A server that is killed when it is dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -148,7 +137,7 @@ fn compile(data: &Path) -> io::Result<std::path::PathBuf> {
     if status.success() { Ok(program) } else { Err(io::Error::other(format!("gcc: {status}"))) }
 }
 
-fn serve(disk: &Path) -> io::Result<Server> {
+fn serve(disk: &Path) -> io::Result<Started> {
     let program = std::env::current_exe()?.with_file_name("ithaca");
     let mut create = Command::new(&program);
     create.args(["volume", "create"]).arg(disk).args(["--size", "64M"]).stdout(Stdio::null());
@@ -158,19 +147,16 @@ fn serve(disk: &Path) -> io::Result<Server> {
     }
     let mut serve = Command::new(&program);
     serve.args(["volume", "serve"]).arg(disk).args(["--nbd", "127.0.0.1:0"]);
-    let mut server = Server(serve.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?);
-    let mut ready = String::new();
-    if let Some(stdout) = server.0.stdout.take() {
-        BufReader::new(stdout).read_line(&mut ready)?;
-    }
+    let mut server = Started::new(serve.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let ready = server.first_line()?;
     if ready.contains("socket") { Ok(server) } else { Err(io::Error::other(format!("no socket: {ready}"))) }
 }
 
 /// Makes calls of one kind for a while.
-fn measure(program: &Path, socket: &Path, seconds: f64, call: &str, server: &Server) -> io::Result<Took> {
-    let before = cpu_nanos_of(server.0.id())?;
+fn measure(program: &Path, socket: &Path, seconds: f64, call: &str, server: &Started) -> io::Result<Took> {
+    let before = server.cpu_nanos()?;
     let output = Command::new(program).arg(socket).arg(seconds.to_string()).arg(call).output()?;
-    let server_ns = (cpu_nanos_of(server.0.id())? - before) as f64;
+    let server_ns = (server.cpu_nanos()? - before) as f64;
     let said = String::from_utf8_lossy(&output.stdout);
     let fields: Vec<f64> = said.trim().split(',').filter_map(|field| field.parse().ok()).collect();
     match fields[..] {
@@ -183,12 +169,12 @@ fn measure(program: &Path, socket: &Path, seconds: f64, call: &str, server: &Ser
 }
 
 /// Reads blocks that are kept in memory with the client in Rust, many at a time, for a while.
-fn many_at_a_time(socket: &Path, seconds: f64, call: &str, server: &Server) -> io::Result<Took> {
+fn many_at_a_time(socket: &Path, seconds: f64, call: &str, server: &Started) -> io::Result<Took> {
     let mut options = ClientOptions::default();
     if call.starts_with("framed") {
         options.memory_bytes = 0;
     }
-    let (before, own_before) = (cpu_nanos_of(server.0.id())?, process_cpu_nanos());
+    let (before, own_before) = (server.cpu_nanos()?, process_cpu_nanos());
     let (calls, ns) = real::run(async |env| {
         let client = Client::connect_with(&env, socket, options).await?;
         // Answered after it was said that the memory is used.
@@ -218,6 +204,6 @@ fn many_at_a_time(socket: &Path, seconds: f64, call: &str, server: &Server) -> i
         calls,
         ns_each: each(ns as f64),
         client_cpu_ns: each((process_cpu_nanos() - own_before) as f64),
-        server_cpu_ns: each((cpu_nanos_of(server.0.id())? - before) as f64),
+        server_cpu_ns: each((server.cpu_nanos()? - before) as f64),
     })
 }

@@ -4,12 +4,12 @@
 //! rest from its drive, and writes a log. Everything was read once before it is measured. So what the two do differs, and the ratio says what a
 //! user of a file as a disk gains or loses.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use super::started::cpu_nanos_of;
+use super::started::Started;
 use super::{BenchArguments, ithaca};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::median;
@@ -28,19 +28,11 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
     ("write-flush", &["--rw=randwrite", "--fsync=32"]),
 ];
 
-/// A server that runs until it is dropped.
+/// A server and where it listens.
 struct NbdServer {
     name: &'static str,
-    child: Child,
+    started: Started,
     port: u16,
-}
-
-impl Drop for NbdServer {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// What a slice gave.
@@ -104,9 +96,8 @@ fn serve_file(image: &Path) -> io::Result<NbdServer> {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &port.to_string(), "file"]).arg(image);
-    let child = command.stdin(Stdio::null()).spawn();
-    let child = child.map_err(|error| io::Error::other(format!("nbdkit: {error}")))?;
-    let server = NbdServer { name: "nbdkit", child, port };
+    let started = Started::new(command.stdin(Stdio::null()))?;
+    let server = NbdServer { name: "nbdkit", started, port };
     for _ in 0..100 {
         if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
             return Ok(server);
@@ -124,13 +115,10 @@ fn serve_volume(data: &Path, image: &Path) -> io::Result<NbdServer> {
     done(create)?;
     let mut serve = Command::new(&program);
     serve.args(["volume", "serve"]).arg(&dir).args(["--nbd", "127.0.0.1:0", "--read-cache", SIZE, "--json"]);
-    let mut child = serve.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut ready = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut ready)?;
-    }
+    let mut started = Started::new(serve.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let ready = started.first_line()?;
     let port = ready.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('"').next()?.parse().ok());
-    let server = NbdServer { name: "volume", child, port: port.unwrap_or(0) };
+    let server = NbdServer { name: "volume", started, port: port.unwrap_or(0) };
     let mut copy = Command::new("nbdcopy");
     copy.arg("--flush").arg(image).arg(uri(&server));
     done(copy)?;
@@ -152,14 +140,14 @@ fn done(mut command: Command) -> io::Result<()> {
 }
 
 fn slice(server: &NbdServer, options: &[&str], span: Duration) -> io::Result<Slice> {
-    let before = cpu_nanos_of(server.child.id())?;
+    let before = server.started.cpu_nanos()?;
     let mut fio = Command::new("fio");
     fio.args(["--name=slice", "--ioengine=nbd", "--bs=4k", "--iodepth=32", "--time_based", "--randrepeat=0"]);
     fio.args([&format!("--uri={}", uri(server)), &format!("--size={SIZE}")]).args(options);
     fio.args([&format!("--runtime={}ms", span.as_millis()), "--output-format=terse", "--terse-version=3"]);
     let output = fio.output().map_err(|error| io::Error::other(format!("fio: {error}")))?;
     let ops_per_s = rate(&output).map_err(|why| io::Error::other(format!("{}: {why}", server.name)))?;
-    let nanos = cpu_nanos_of(server.child.id())? - before;
+    let nanos = server.started.cpu_nanos()? - before;
     let ops = (ops_per_s * span.as_secs_f64()).max(1.0);
     Ok(Slice { ops_per_s, cpu_us: nanos as f64 / 1e3 / ops })
 }
