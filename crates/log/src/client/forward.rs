@@ -12,7 +12,7 @@ use super::append::{Batch, Placed, Queued, RETRY_WAIT};
 use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::read::EntryKind;
-use super::resolve::{OnFirst, Search};
+use super::resolve::Search;
 use super::tokens::{self, Sorted};
 use super::write::Earlier;
 use super::{Inner, View};
@@ -149,7 +149,7 @@ impl Sending {
         let mut again = Vec::new();
         for (mut queued, placed) in granted {
             let cause = ClientError::Overtaken { pos: placed.pos };
-            match inner.resolve(epoch, placed.pos, &mut queued, &cause, OnFirst::Yes).await {
+            match inner.resolve(epoch, placed.pos, &mut queued, &cause, Earlier::Stored).await {
                 Ok(_) => inner.appender.finish(queued, Ok(placed)),
                 Err(ClientError::Overtaken { .. }) if inner.may_retry(&queued) => again.push(queued),
                 Err(error) => inner.appender.finish(queued, Err(error)),

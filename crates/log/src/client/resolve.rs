@@ -11,38 +11,27 @@ use super::append::Queued;
 use super::connection::CallError;
 use super::decide::Deciding;
 use super::error::{ClientError, Phase};
-use super::write::is_own;
+use super::write::{Earlier, is_own};
 use super::{Inner, View};
 use crate::layout::Stripe;
 use crate::limits;
 use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
-/// Whether the first replica has an entry, besides what the answer to its write says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnFirst {
-    /// That write was the only one.
-    No,
-    /// A forwarder's write may have come to it, or may yet.
-    MayBe,
-    /// It has it, whatever a later replica refuses.
-    Yes,
-}
-
 impl Inner {
-    /// Finds out what became of an entry whose write, in `epoch`, got no answer, or was refused: by filling its position. What a full
-    /// unit has refused may go to another one, once it is decided that it does not stand here.
+    /// Finds out what became of an entry whose write, in `epoch`, got no answer, or was refused: by filling its position. `earlier` is
+    /// what is known besides that write. What a full unit has refused may go to another one, once it is decided that it does not stand here.
     pub(super) async fn resolve(
         self: &Rc<Self>,
         epoch: Epoch,
         pos: LogPos,
         queued: &mut Queued,
         error: &ClientError,
-        on_first: OnFirst,
+        earlier: Earlier,
     ) -> Result<LogPos, ClientError> {
         let refused = match error {
             ClientError::Node { addr, error: CallError::Refused(refusal), .. }
-                if on_first != OnFirst::Yes && matches!(refusal.advice(), Advice::GiveUp) =>
+                if earlier != Earlier::Stored && matches!(refusal.advice(), Advice::GiveUp) =>
             {
                 Some((*addr, refusal))
             }
@@ -51,7 +40,7 @@ impl Inner {
         let is_refused = refused.is_some();
         let stays = refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, queued));
         // What was refused is nowhere, unless somebody else has written it.
-        let is_nowhere = is_refused && on_first == OnFirst::No;
+        let is_nowhere = is_refused && earlier == Earlier::Never;
         if stays && is_nowhere {
             self.give_up(pos);
             return Err(error.clone());

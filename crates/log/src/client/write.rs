@@ -16,7 +16,6 @@ use ithaca_env::task::gather;
 use super::append::{Batch, Placed, Queued};
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
-use super::resolve::OnFirst;
 use super::{Inner, View};
 use crate::entry::{EntryMeta, StreamGroup};
 use crate::layout::Piece;
@@ -24,22 +23,15 @@ use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, ClientId, LogPos, NodeId, RequestNo};
 use crate::wire::{self, FLAG_RELAY, Head, Outcome, Refusal, Taken, Written};
 
-/// Whether entries may have been written at their positions before.
+/// Whether the first replica has entries by an earlier write than the one that is spoken of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Earlier {
     /// They are written for the first time.
     Never,
-    /// A forwarder may have had them written.
+    /// A forwarder's write may have come to it, or may yet.
     MayBe,
-}
-
-impl Earlier {
-    fn on_first(self) -> OnFirst {
-        match self {
-            Self::Never => OnFirst::No,
-            Self::MayBe => OnFirst::MayBe,
-        }
-    }
+    /// It has them, whatever a later replica refuses.
+    Stored,
 }
 
 /// Entries of a batch whose positions lie on one stripe, as indexes into the batch.
@@ -191,7 +183,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, 0..part.count, &error, self.earlier.on_first()).await,
+            Err(error) => self.resolve(part, 0..part.count, &error, self.earlier).await,
         }
         own
     }
@@ -218,7 +210,7 @@ impl Writing<'_> {
                     }
                 }
             }
-            Err(error) => self.resolve(part, nths, &error, OnFirst::Yes).await,
+            Err(error) => self.resolve(part, nths, &error, Earlier::Stored).await,
         }
         own
     }
@@ -236,13 +228,13 @@ impl Writing<'_> {
     }
 
     /// Finds out what became of entries whose write got no answer, or was refused, and settles them.
-    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, on_first: OnFirst) {
+    async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, earlier: Earlier) {
         self.is_slow.set(true);
         self.tell();
         for nth in nths {
             let Some(mut queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
             let pos = self.pos(part, nth);
-            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, on_first).await;
+            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, earlier).await;
             self.finish(queued, found);
         }
     }
