@@ -35,13 +35,17 @@ fn the_library_keeps_what_its_header_promises() {
     for (more, how) in ways {
         volume(&["create", text(&disk), "--size", "8M"]).expect(0);
         volume(&["region", "add", text(&disk), "part", "--size", "32k"]).expect(0);
-        let served = Served::start(&disk);
-        let program = compile(dir.path(), "tests/client.c", more);
-        assert_eq!(tool(&[&[text(&program), &served.socket], how].concat()), "ok\n");
-        assert_eq!(served.stop(), Some(0));
-        volume(&["check", text(&disk)]).expect(0);
+        finds_all_as_it_should_be(&disk, &compile(dir.path(), "tests/client.c", more), how);
         std::fs::remove_dir_all(&disk).expect("it is there");
     }
+}
+
+/// Runs a program of checks beside the server of a volume, which is whole after it.
+fn finds_all_as_it_should_be(disk: &Path, program: &Path, how: &[&str]) {
+    let served = Served::start(disk);
+    assert_eq!(tool(&[&[text(program), &served.socket], how].concat()), "ok\n");
+    assert_eq!(served.stop(), Some(0));
+    volume(&["check", text(disk)]).expect(0);
 }
 
 #[test]
@@ -52,11 +56,7 @@ fn memory_that_could_be_taken_away_is_refused_and_no_client_harms_the_server_wit
     let dir = temp_dir();
     let disk = dir.path().join("disk");
     volume(&["create", text(&disk), "--size", "8M"]).expect(0);
-    let served = Served::start(&disk);
-    let program = compile(dir.path(), "tests/memory.c", &[]);
-    assert_eq!(tool(&[text(&program), &served.socket]), "ok\n");
-    assert_eq!(served.stop(), Some(0));
-    volume(&["check", text(&disk)]).expect(0);
+    finds_all_as_it_should_be(&disk, &compile(dir.path(), "tests/memory.c", &[]), &[]);
 }
 
 #[test]
