@@ -4,6 +4,9 @@
 //! reads a record applies it without asking anybody. A call that stands by itself is a transaction of one call. Bytes:
 //! docs/format/object.md.
 
+use std::borrow::Cow;
+use std::slice;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 use ithaca_env::record::{self, RecordError};
@@ -76,20 +79,25 @@ pub struct Record {
     pub calls: Vec<Call>,
 }
 
-/// The streams of calls, each once, in the order of their first calls.
-pub(crate) fn streams_of(calls: &[Call]) -> Vec<StreamId> {
-    let mut streams: Vec<StreamId> = Vec::new();
+/// The streams of calls, each once, in the order of their first calls. Most records are of one object: its stream needs no memory of its own.
+pub(crate) fn streams_of(calls: &[Call]) -> Cow<'_, [StreamId]> {
+    if let Some((first, others)) = calls.split_first()
+        && others.iter().all(|call| call.stream == first.stream)
+    {
+        return Cow::Borrowed(slice::from_ref(&first.stream));
+    }
+    let mut streams = Vec::new();
     for call in calls {
         if !streams.contains(&call.stream) {
             streams.push(call.stream);
         }
     }
-    streams
+    Cow::Owned(streams)
 }
 
 impl Record {
     /// The streams that its calls are of, each once, in the order of their first calls.
-    pub fn streams(&self) -> Vec<StreamId> {
+    pub fn streams(&self) -> Cow<'_, [StreamId]> {
         streams_of(&self.calls)
     }
 
@@ -127,18 +135,7 @@ impl Record {
 
     /// Its bytes, with the arguments of each call taken from `arguments`.
     fn encode_with<'a>(&self, arguments: impl Fn(usize) -> &'a [u8]) -> Bytes {
-        let (one, many);
-        // Most records are of one object: its stream needs no memory of its own.
-        let streams: &[StreamId] = match self.calls.split_first() {
-            Some((first, others)) if others.iter().all(|call| call.stream == first.stream) => {
-                one = [first.stream];
-                &one
-            }
-            _ => {
-                many = self.streams();
-                &many
-            }
-        };
+        let streams = self.streams();
         assert!(streams.len() <= limits::OBJECTS_MAX_COUNT, "{} objects", streams.len());
         assert!(self.calls.len() <= limits::CALLS_MAX_COUNT, "{} calls", self.calls.len());
         let number = |stream: StreamId| streams.iter().position(|known| *known == stream);

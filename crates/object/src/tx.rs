@@ -182,7 +182,7 @@ impl Transaction {
         if !self.planted.is(PlantedBug::NestedAbortKept) {
             self.calls.truncate(first);
             self.keys.truncate(first);
-            self.streams = streams_of(&self.calls);
+            self.streams = streams_of(&self.calls).into_owned();
             self.bytes = self.calls.iter().map(|call| call.arguments.len() + call.method.len() + 8).sum();
         }
     }
