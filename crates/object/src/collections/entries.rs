@@ -73,11 +73,9 @@ impl<K, T> Entries<K, T> {
     /// The keys of a range with their values, in order. None if its start lies after its end.
     pub fn range(&self, range: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &T)>
     where
-        K: Ord + Clone,
+        K: Ord,
     {
-        let from = self.order.range((range.start_bound().cloned(), Bound::Unbounded));
-        let within = from.take_while(move |(key, _)| range.contains(*key));
-        within.map(|(key, place)| (key, self.value(*place)))
+        within(&self.order, range).map(|(key, place)| (key, self.value(*place)))
     }
 
     fn value(&self, place: u32) -> &T {
@@ -91,7 +89,7 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).map(|place| self.value(place))
+        self.place(hash_of(key), key).map(|place| self.value(place))
     }
 
     /// Whether there is a value for `key`.
@@ -99,7 +97,7 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).is_some()
+        self.place(hash_of(key), key).is_some()
     }
 
     /// The value of `key`, to be changed.
@@ -107,16 +105,16 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
     where
         K: Borrow<Q>,
     {
-        let place = self.place(key)?;
+        let place = self.place(hash_of(key), key)?;
         Some(&mut self.items[place as usize].1)
     }
 
     /// Gives `key` a value, and returns the one that it had.
     pub fn insert(&mut self, key: K, value: T) -> Option<T> {
-        if let Some(found) = self.get_mut(&key) {
-            return Some(std::mem::replace(found, value));
-        }
         let hash = hash_of(&key);
+        if let Some(place) = self.place(hash, &key) {
+            return Some(std::mem::replace(&mut self.items[place as usize].1, value));
+        }
         let place = self.items.insert((key.clone(), value));
         let place = u32::try_from(place).expect("a map in memory has fewer keys");
         self.order.insert(key, place);
@@ -137,14 +135,23 @@ impl<K: Ord + Hash + Clone, T> Entries<K, T> {
         Some(self.items.remove(place as usize).1)
     }
 
-    /// Where `key` is.
-    fn place<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<u32>
+    /// Where `key` is, whose hash is known.
+    fn place<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
     {
         let is_it = |place: &u32| key_at(&self.items, *place).borrow() == key;
-        self.index.find(hash_of(key), is_it).copied()
+        self.index.find(hash, is_it).copied()
     }
+}
+
+/// The entries of a range, in order. None if its start lies after its end, where the tree's own `range` panics.
+pub(crate) fn within<K: Ord, T>(
+    entries: &BTreeMap<K, T>,
+    range: impl RangeBounds<K>,
+) -> impl Iterator<Item = (&K, &T)> {
+    let from = entries.range((range.start_bound(), Bound::Unbounded));
+    from.take_while(move |(key, _)| range.contains(*key))
 }
 
 /// The key at a place that the index has.

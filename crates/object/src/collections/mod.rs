@@ -36,6 +36,7 @@ pub use blob::Blob;
 pub(crate) use blob::Sharing;
 pub use counter::{Add, Counter, CounterState};
 pub use entries::Entries;
+pub(crate) use entries::within;
 pub use list::{List, Queue, Stack};
 pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};
 pub use map::Map;
@@ -44,7 +45,6 @@ pub use multi_map::{AddValue, MultiMap, MultiMapState, RemoveKey, RemoveValue};
 pub use register::{Register, RegisterState, Write};
 pub use set::Set;
 pub use sorted_map::SortedMap;
-pub(crate) use sorted_map::within;
 
 /// What can be a value: anything that goes to MessagePack and back.
 pub trait Value: Clone + Serialize + DeserializeOwned + 'static {}

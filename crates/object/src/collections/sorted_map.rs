@@ -1,7 +1,6 @@
 //! A map with an order: ranges of keys, the first and the last.
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
 use super::{Get, Len, MapState, Name, Placed, Put, Remove, Value, handle};
 use crate::error::ObjectError;
@@ -61,14 +60,6 @@ impl<K: Name, V: Value> SortedMap<K, V> {
     pub async fn is_empty(&self) -> Result<bool, ObjectError> {
         Ok(self.len().await? == 0)
     }
-}
-
-/// The entries of a range, in order. None if its start lies after its end, where the tree's own `range` panics.
-pub(crate) fn within<'m, K: Ord, T>(
-    entries: &'m BTreeMap<K, T>,
-    range: &impl RangeBounds<K>,
-) -> impl Iterator<Item = (&'m K, &'m T)> {
-    entries.range((range.start_bound(), Bound::Unbounded)).take_while(|(key, _)| range.contains(key))
 }
 
 fn owned<K: Clone, V: Clone>(key: &K, placed: &Placed<V>) -> (K, V) {

@@ -161,7 +161,7 @@ impl<K: Name, V: Value> Store<K, V> {
         limit: usize,
     ) -> Result<Vec<(K, Stored<V>)>, ObjectError> {
         let select = |store: &StoreState<K>| {
-            let found = within(store.entries(), &range).take(limit);
+            let found = within(store.entries(), (range.start_bound(), range.end_bound())).take(limit);
             found.map(|(key, located)| (key.clone(), Some(*located))).collect()
         };
         let found = self.look(|| vec![Key::all()], select).await?;
