@@ -250,20 +250,15 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         Ok((shape, moment.of(&bucket)))
     }
 
-    /// Splits the next bucket if that of `key` is large, by what is in memory or what a node says now and then. A split that does not come
-    /// about is for the next one who puts something; nothing depends on it.
+    /// Splits the next bucket if that of `key` is large. A split that does not come about is for the next one who puts something; nothing
+    /// depends on it.
     async fn split_if_large(&self, shape: &Shape, key: &K) {
         if self.buckets.moment.is_some() || shape.buckets >= limits::BUCKETS_MAX_COUNT {
             return;
         }
         let Ok(bucket) = self.child(shape, key) else { return };
-        let len = match bucket.is_remote() {
-            false => bucket.in_memory(|map| map.entries().len()),
-            true if self.buckets.is_time_to_ask() => bucket.look(Len {}).await,
-            true => return,
-        };
-        let Ok(len) = len else { return };
-        if len <= self.splits.now.get() {
+        let len = self.buckets.size(&bucket, |map| map.entries().len(), bucket.look(Len {})).await;
+        if len.is_none_or(|len| len <= self.splits.now.get()) {
             return;
         }
         match self.split(shape.buckets).await {

@@ -142,11 +142,20 @@ impl<O: Object> Composed<O> {
         Ok(seen)
     }
 
-    /// Whether it is time to ask a node how large a child is, after a put.
-    fn is_time_to_ask(&self) -> bool {
+    /// How large a child is, after a put, by what is in memory or, now and then, by what a node says when it is asked. `None` if none was asked, or
+    /// it is not known.
+    async fn size(
+        &self,
+        child: &Handle<O>,
+        in_memory: impl FnOnce(&O) -> usize,
+        asked: impl Future<Output = Result<usize, ObjectError>>,
+    ) -> Option<usize> {
+        if !child.is_remote() {
+            return child.in_memory(in_memory).ok();
+        }
         let unseen = self.unseen.get() + 1;
         self.unseen.set(unseen % ASK_EVERY);
-        unseen == ASK_EVERY
+        if unseen == ASK_EVERY { asked.await.ok() } else { None }
     }
 
     /// Reads, all of one snapshot.

@@ -215,19 +215,15 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         }
     }
 
-    /// Splits the leaf of a key if it is large, by what is in memory or what a node says now and then. A split that does not come about is for the next one who puts
-    /// something; nothing depends on it.
+    /// Splits the leaf of a key if it is large. A split that does not come about is for the next one who puts something; nothing depends on it.
     async fn split_if_large(&self, leaf: u64, key: &K) {
         if self.nodes.moment.is_some() {
             return;
         }
         let Ok(node) = self.child(leaf) else { return };
-        let size = match node.is_remote() {
-            false => node.in_memory(Node::size),
-            true if self.nodes.is_time_to_ask() => node.look(Whole {}).await.map(|node| node.size()),
-            true => return,
-        };
-        if size.is_ok_and(|size| size > limits::NODE_SPLIT_COUNT) {
+        let asked = async { node.look(Whole {}).await.map(|node| node.size()) };
+        if self.nodes.size(&node, Node::size, asked).await.is_some_and(|size| size > limits::NODE_SPLIT_COUNT)
+        {
             let split = async |moment: &Moment| self.split(moment, key).await;
             // It conflicts with whoever changes the leaf meanwhile.
             self.nodes.change(split).await.ok();
