@@ -11,7 +11,6 @@
 //! there, whoever else does the same. Two are left, so that a program that lags a little finds its calls. (docs/protocol/checkpoints.md)
 
 use std::any::TypeId;
-use std::rc::Rc;
 
 use ithaca_log::client::{EntryKind, StreamPart};
 use ithaca_log::pos::LogPos;
@@ -72,23 +71,8 @@ impl<O: Object> Slot<O> {
         views.max_by_key(View::upto)
     }
 
-    /// Has the catalog stored, as its author.
-    pub(super) fn consider_alone(&self) {
-        let Some(slot) = self.me.upgrade() else { return };
-        if self.is_making.replace(true) {
-            return;
-        }
-        self.runtime.env.spawn(async move {
-            // Whoever appends as many more calls does it.
-            if let Err(error) = slot.shorten().await {
-                tracing::debug!(object = slot.name, %error, "it was not stored");
-            }
-            slot.is_making.set(false);
-        });
-    }
-
     /// Stores the state in the stream, and trims what nobody needs who begins at the one before it.
-    async fn shorten(self: &Rc<Self>) -> Result<(), ObjectError> {
+    pub(super) async fn shorten(&self) -> Result<(), ObjectError> {
         let (upto, data, before) = {
             let mut view = self.view.borrow_mut();
             let data = view.checkpoint().map_err(|fault| self.stopped(fault))?;

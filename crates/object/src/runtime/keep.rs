@@ -151,24 +151,33 @@ impl<O: Object> Slot<O> {
     /// Has a checkpoint made if it is time for one, by the counts of this view.
     pub(super) fn consider(&self) {
         let is_author = self.is_author.take();
+        if self.is_making.get() {
+            return;
+        }
         if self.is_alone() {
             if is_author {
-                self.consider_alone();
+                self.begin_making(async |slot| slot.shorten().await);
             }
             return;
         }
         let (now, last) = (self.begun(), self.reviewed.get());
         let policy = self.runtime.options.checkpoints;
-        let is_due = policy.is_due(now, &last, is_author);
-        if !is_due || self.is_making.get() || self.view.borrow().fault().is_some() {
+        if !policy.is_due(now, &last, is_author) || self.view.borrow().fault().is_some() {
             return;
         }
         self.reviewed.set(Last { at: now, ..last });
-        let (Ok(Some(_)), Some(slot)) = (self.catalog(), self.me.upgrade()) else { return };
-        self.is_making.set(true);
+        if let Ok(Some(_)) = self.catalog() {
+            self.begin_making(async move |slot| slot.make(Some((policy, is_author))).await.map(drop));
+        }
+    }
+
+    /// Has a checkpoint made in the background, by this program alone.
+    fn begin_making(&self, make: impl AsyncFnOnce(Rc<Self>) -> Result<(), ObjectError> + 'static) {
+        let Some(slot) = self.me.upgrade() else { return };
+        slot.is_making.set(true);
         self.runtime.env.spawn(async move {
             // It is tried again after as many calls; what was left is trimmed by whoever makes the next one.
-            if let Err(error) = slot.make(Some((policy, is_author))).await {
+            if let Err(error) = make(Rc::clone(&slot)).await {
                 tracing::debug!(object = slot.name, %error, "no checkpoint was made");
             }
             slot.is_making.set(false);
