@@ -349,6 +349,17 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_decided_alone_that_it_is_removed_tells_the_other() {
+        // It ended at once, and what it had decided was known to nobody: the other could decide nothing any more.
+        let plan = "seed 6002255\nset drive.jitter_percent 300\nset topology.removed 2\nset topology.replicas 1\n\
+                    set topology.small 7\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\
+                    set workload.forwarded 1\nset workload.operations 1\nset workload.pause_us 1\n\
+                    set workload.relayed 1\nset workload.streams 1\nstep 2 at 303004us kill node-3 45925us\n\
+                    step 3 at 725187us vanish node-2 2168705us";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

@@ -13,6 +13,7 @@ mod member;
 mod order;
 mod rebuild;
 mod reconfigure;
+mod removed;
 mod repair;
 mod room;
 mod space;
@@ -89,6 +90,8 @@ pub struct NodeOptions {
 
 /// How long a node that stops waits for the cluster to go on without it.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a start of a node that was removed tries to tell the others.
+const REMOVED_PATIENCE: Duration = Duration::from_secs(10);
 
 impl NodeOptions {
     /// A node with its data in `data`, listening at `listen`, everything else as by default.
@@ -171,7 +174,8 @@ impl ClusterNode {
     /// Opens what the node has and serves. A node that belongs to no cluster yet waits to be told of one; any other learns
     /// what has happened meanwhile and has the cluster take it back.
     ///
-    /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else.
+    /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else; the node was removed from its cluster,
+    /// which by then most of those know who decide there, if they could be reached within 10 seconds.
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen(options.listen)?;
         let addr = listener.local_addr();
@@ -180,6 +184,8 @@ impl ClusterNode {
             open_register(env, options.id, &options.data, drives, options.planted).await?;
         let keeper = LayoutKeeper::new(env, register, acceptor);
         if let Some(layout) = keeper.latest().filter(|layout| layout.node(options.id).is_none()) {
+            // An earlier life may have ended before it could say so.
+            let _ = env.timeout(REMOVED_PATIENCE, removed::pass_on(env, &layout)).await;
             return Err(StartError::Removed { node: options.id, cluster: layout.cluster });
         }
         let node = Rc::new(Node {
@@ -233,7 +239,8 @@ impl ClusterNode {
         self.inner.node.status()
     }
 
-    /// Waits until the node is of no use any more and returns why; the cluster goes on without it.
+    /// Waits until the node is of no use any more and returns why; the cluster goes on without it. Of a node that was removed, most of those
+    /// know who decide without it: as long as they cannot be reached, it waits.
     pub async fn ended(&self) -> NodeEnd {
         match race(self.inner.failed(), self.inner.removed()).await {
             Ended::First(error) => NodeEnd::Failed(error),
@@ -327,12 +334,13 @@ impl Inner {
         unit.stopped().await
     }
 
-    /// Waits until there is a layout that does not list this node.
+    /// Waits until there is a layout that does not list this node, and those know it who need it.
     async fn removed(&self) -> NodeEnd {
         let node = self.options.id;
         let is_removed = || self.keeper.latest().filter(|layout| layout.node(node).is_none());
-        let cluster = self.keeper.changed().until(is_removed).await.cluster;
-        NodeEnd::Removed { node, cluster }
+        let layout = self.keeper.changed().until(is_removed).await;
+        removed::pass_on(&self.env, &layout).await;
+        NodeEnd::Removed { node, cluster: layout.cluster }
     }
 
     async fn form(self: &Rc<Self>, cluster: ClusterId) -> Result<(), StartError> {

@@ -39,6 +39,10 @@ pub(super) async fn carry_out(member: &Rc<Member>, layout: &Layout) {
     let next = member.orders.borrow().front().map(|order| (layout.change_for(&order.asked), order.until));
     let Some((wanted, until)) = next else { return };
     let Some(change) = wanted else { return answer(member, Ok(layout.epoch)) };
+    if layout.node(member.options.id).is_none() {
+        // A node that was removed has no say.
+        return answer(member, Err(Refusal::NotChanged { epoch: layout.epoch }));
+    }
     match reconfigure(member, layout, &change).await {
         // Whether it is so by now shows the layout that was decided, which may be another's.
         Ok(()) => {}
