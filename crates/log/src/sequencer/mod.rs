@@ -177,6 +177,7 @@ impl Sequencer {
             return Err(Refusal::Exhausted);
         }
         self.streams.admit(groups)?;
+        self.streams.prepare(groups);
         let mut answers = Vec::with_capacity(groups.len());
         for group in groups {
             let (answer, used) = self.streams.grant(group, self.next);

@@ -80,6 +80,13 @@ impl Streams {
         Ok(())
     }
 
+    /// Makes ready for groups that are about to be granted.
+    pub(super) fn prepare(&self, groups: &[TokenGroup]) {
+        let conditions = || groups.iter().filter_map(|group| group.condition.as_ref());
+        self.writes.bring_near(conditions().flat_map(|it| it.reads.iter().chain(&it.writes)).copied());
+        self.writes.bring_oldest_near(conditions().map(|it| it.writes.len()).sum());
+    }
+
     /// Grants a group positions from `first` on, or says why not. Also how many are used up. The group must have been
     /// admitted.
     pub(super) fn grant(&mut self, group: &TokenGroup, first: LogPos) -> (GroupGrant, u32) {

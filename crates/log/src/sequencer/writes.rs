@@ -9,6 +9,8 @@
 //! The table has the writes themselves, two in a line of the processor's cache, so that a look at one goes to one place. It is looked up and
 //! never gone through, so that nothing depends on the order in which it has its parts.
 
+use std::hint::black_box;
+
 use crate::pos::{LogPos, StreamId};
 use crate::stream::{ConflictKey, KeyHash};
 
@@ -32,15 +34,50 @@ impl Write {
     }
 }
 
+/// A write as it is kept: without the gaps that one has in memory, and never across two lines of the cache.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Kept {
+    stream: [u64; 2],
+    part: u64,
+    pos: LogPos,
+}
+
+const _: () = assert!(size_of::<Kept>() == 32, "two are a line of the cache");
+
+impl Kept {
+    fn is_of(&self, key: ConflictKey) -> bool {
+        self.part == key.key.0 && self.stream == halves(key.stream)
+    }
+}
+
+impl From<Write> for Kept {
+    fn from(write: Write) -> Self {
+        Self { stream: halves(write.key.stream), part: write.key.key.0, pos: write.pos }
+    }
+}
+
+impl From<Kept> for Write {
+    fn from(kept: Kept) -> Self {
+        let stream = StreamId(u128::from(kept.stream[1]) << 64 | u128::from(kept.stream[0]));
+        Self { key: ConflictKey { stream, key: KeyHash(kept.part) }, pos: kept.pos }
+    }
+}
+
+/// A stream's number, the lower half first.
+fn halves(stream: StreamId) -> [u64; 2] {
+    [stream.0 as u64, (stream.0 >> 64) as u64]
+}
+
 /// The latest writes of an epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Writes {
     /// Every write that was noted, in a ring; only the latest of each part counts.
-    noted: Vec<Write>,
+    noted: Vec<Kept>,
     /// Where in the ring the next one goes.
     next: usize,
     /// The latest write of each part. A power of two, at most half of them used.
-    slots: Vec<Write>,
+    slots: Vec<Kept>,
     used: usize,
     max: usize,
 }
@@ -48,7 +85,13 @@ pub(super) struct Writes {
 impl Writes {
     /// Remembers at most `max` writes, at least one.
     pub(super) fn new(max: usize) -> Self {
-        Self { noted: Vec::new(), next: 0, slots: vec![Write::none(); SLOTS_MIN], used: 0, max: max.max(1) }
+        Self {
+            noted: Vec::new(),
+            next: 0,
+            slots: vec![Write::none().into(); SLOTS_MIN],
+            used: 0,
+            max: max.max(1),
+        }
     }
 
     /// Notes a write. Writes are noted in the order of their positions. The write that is forgotten for it, if that was the latest of
@@ -64,16 +107,16 @@ impl Writes {
         self.next = if at + 1 == self.max { 0 } else { at + 1 };
         let mut forgotten = None;
         if at == self.noted.len() {
-            self.noted.push(write);
+            self.noted.push(write.into());
         } else {
-            let oldest = std::mem::replace(&mut self.noted[at], write);
-            forgotten = self.forget(oldest);
+            let oldest = std::mem::replace(&mut self.noted[at], write.into());
+            forgotten = self.forget(oldest.into());
             if forgotten.is_some() {
                 found = self.find(write.key);
             }
         }
         let (Ok(slot) | Err(slot)) = found;
-        self.slots[slot] = write;
+        self.slots[slot] = write.into();
         self.used += usize::from(found.is_err());
         if 2 * self.used > self.slots.len() {
             self.grow();
@@ -93,13 +136,27 @@ impl Writes {
         self.find(key).ok().map(|slot| self.slots[slot].pos)
     }
 
+    /// Looks at the slots that some parts are looked for at first, so that they are near when they are needed: one after the other each would be
+    /// waited for.
+    pub(super) fn bring_near(&self, keys: impl Iterator<Item = ConflictKey>) {
+        black_box(keys.fold(0, |seen, key| seen ^ self.slots[self.home(key)].pos.0));
+    }
+
+    /// The same for the parts of the next writes that are overwritten in the ring.
+    pub(super) fn bring_oldest_near(&self, count: usize) {
+        let (before, from) = self.noted.split_at(self.next.min(self.noted.len()));
+        let is_full = self.noted.len() == self.max;
+        let oldest = from.iter().chain(before).take(if is_full { count } else { 0 });
+        self.bring_near(oldest.map(|kept| Write::from(*kept).key));
+    }
+
     /// The slot of a part, or the free one where it belongs.
     fn find(&self, key: ConflictKey) -> Result<usize, usize> {
         let mut slot = self.home(key);
         loop {
             match &self.slots[slot] {
                 free if free.pos == NOWHERE => return Err(slot),
-                write if write.key == key => return Ok(slot),
+                kept if kept.is_of(key) => return Ok(slot),
                 _ => slot = self.after(slot),
             }
         }
@@ -111,27 +168,27 @@ impl Writes {
         let mut slot = free;
         loop {
             slot = self.after(slot);
-            let write = self.slots[slot];
-            if write.pos == NOWHERE {
+            let kept = self.slots[slot];
+            if kept.pos == NOWHERE {
                 break;
             }
-            let home = self.home(write.key);
+            let home = self.home(Write::from(kept).key);
             // It may stand anywhere from its home on, not before.
             let mask = self.slots.len() - 1;
             if (slot.wrapping_sub(home) & mask) >= (slot.wrapping_sub(free) & mask) {
-                self.slots[free] = write;
+                self.slots[free] = kept;
                 free = slot;
             }
         }
-        self.slots[free] = Write::none();
+        self.slots[free] = Write::none().into();
     }
 
     fn grow(&mut self) {
         let len = 2 * self.slots.len();
-        let before = std::mem::replace(&mut self.slots, vec![Write::none(); len]);
-        for write in before.into_iter().filter(|write| write.pos != NOWHERE) {
-            let (Ok(slot) | Err(slot)) = self.find(write.key);
-            self.slots[slot] = write;
+        let before = std::mem::replace(&mut self.slots, vec![Write::none().into(); len]);
+        for kept in before.into_iter().filter(|kept| kept.pos != NOWHERE) {
+            let (Ok(slot) | Err(slot)) = self.find(Write::from(kept).key);
+            self.slots[slot] = kept;
         }
     }
 
@@ -141,8 +198,8 @@ impl Writes {
 
     /// Where a part is looked for first.
     fn home(&self, key: ConflictKey) -> usize {
-        let stream = key.stream.0 as u64 ^ (key.stream.0 >> 64) as u64;
-        let mixed = (stream.rotate_left(32) ^ key.key.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let [low, high] = halves(key.stream);
+        let mixed = ((low ^ high).rotate_left(32) ^ key.key.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.slots.len().trailing_zeros())) as usize
     }
 }
