@@ -271,29 +271,35 @@ impl Batch {
         match asked {
             Some(Asked::Append(view, after, answer)) => {
                 let answer = answer.await;
-                self.forward(view, after, Some(answer)).await
+                self.forward(view, after, Some(answer)).await;
             }
-            Some(Asked::Token(view, answer)) => {
-                let answer = answer.await.map_err(|error| self.failed(&view, Phase::Token, error));
-                self.place(Some(view), answer).await
+            // In memory of their own: every batch would be as large as the largest of them.
+            Some(Asked::Token(view, answer)) => Box::pin(self.run_by_token(view, answer)).await,
+            None => Box::pin(self.run_late()).await,
+        }
+    }
+
+    async fn run_by_token(self, view: View, answer: Answered<Grant>) {
+        let answer = answer.await.map_err(|error| self.failed(&view, Phase::Token, error));
+        self.place(Some(view), answer).await;
+    }
+
+    /// Runs a batch of which nothing was sent.
+    async fn run_late(self) {
+        let view = match self.turn(Phase::Token).await {
+            Ok(()) => self.inner.view_by(self.deadline()).await,
+            Err(error) => Err(error),
+        };
+        match view {
+            Ok(view) if self.goes_whole(&view) => {
+                let after = self.inner.granted_below(&view);
+                self.forward(view, after, None).await;
             }
-            None => {
-                let view = match self.turn(Phase::Token).await {
-                    Ok(()) => self.inner.view_by(self.deadline()).await,
-                    Err(error) => Err(error),
-                };
-                match view {
-                    Ok(view) if self.goes_whole(&view) => {
-                        let after = self.inner.granted_below(&view);
-                        self.forward(view, after, None).await
-                    }
-                    Ok(_) => {
-                        let answer = self.ask_in_turn().await;
-                        self.place(None, answer).await
-                    }
-                    Err(error) => self.fail_all(&error),
-                }
+            Ok(_) => {
+                let answer = self.ask_in_turn().await;
+                self.place(None, answer).await;
             }
+            Err(error) => self.fail_all(&error),
         }
     }
 

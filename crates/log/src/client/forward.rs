@@ -5,7 +5,9 @@
 //! no copy can be granted anything any more, and the entries are searched for where they can be. Only what certainly
 //! stands nowhere is appended again. (docs/protocol/append.md)
 
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use super::append::{Batch, Placed, Queued, RETRY_WAIT};
@@ -16,6 +18,7 @@ use super::resolve::Search;
 use super::tokens::{self, Sorted};
 use super::write::Earlier;
 use super::{Inner, View};
+use crate::entry::StreamGroup;
 use crate::limits;
 use crate::pos::LogPos;
 use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
@@ -64,44 +67,65 @@ impl Batch {
         self,
         view: View,
         after: LogPos,
+        answer: Option<Result<(Appended, bytes::Bytes, crate::pos::Epoch), CallError>>,
+    ) {
+        let sending = Sending { batch: self, view, after, is_unsure: false };
+        let rest = match answer {
+            Some(Ok((appended, _, _))) if sending.is_answer(&appended) => sending.place(appended),
+            // In memory of its own: most batches need none of it.
+            answer => Some(Box::pin(sending.go_on(answer)) as Rest),
+        };
+        if let Some(rest) = rest {
+            rest.await;
+        }
+    }
+}
+
+/// What is left to do about a batch.
+type Rest = Pin<Box<dyn Future<Output = ()>>>;
+
+impl Sending {
+    /// Sends the batch until it is known what became of it, from this answer on.
+    async fn go_on(
+        mut self,
         mut answer: Option<Result<(Appended, bytes::Bytes, crate::pos::Epoch), CallError>>,
     ) {
-        let mut sending = Sending { batch: self, view, after, is_unsure: false };
         loop {
             let error = match answer {
-                Some(Ok((appended, _, _))) if sending.is_answer(&appended) => {
-                    return sending.place(appended).await;
+                Some(Ok((appended, _, _))) if self.is_answer(&appended) => {
+                    if let Some(rest) = self.place(appended) {
+                        rest.await;
+                    }
+                    return;
                 }
                 Some(Ok(_)) => {
-                    sending.is_unsure = true;
+                    self.is_unsure = true;
                     Some(CallError::Mismatch { asked: Kind::Append, answered: Kind::Appended })
                 }
                 Some(Err(error)) => {
                     // A refused copy did nothing, and it was the only one of its request.
-                    sending.is_unsure |= !matches!(error, CallError::Refused(_));
+                    self.is_unsure |= !matches!(error, CallError::Refused(_));
                     Some(error)
                 }
                 None => None,
             };
             let mut next = match error {
-                Some(error) => sending.after_error(error).await,
+                Some(error) => self.after_error(error).await,
                 None => Ok(Next::Send),
             };
             if matches!(next, Ok(Next::Send)) {
-                next = sending.send_again().await;
+                next = self.send_again().await;
             }
             answer = match next {
                 Ok(Next::Answer(answer)) => Some(answer.await),
                 Ok(Next::Send) => None,
-                Ok(Next::Tokens) => return sending.by_tokens().await,
+                Ok(Next::Tokens) => return self.by_tokens().await,
                 Ok(Next::Done) => return,
-                Err(error) => return sending.fail(error),
+                Err(error) => return self.fail(error),
             };
         }
     }
-}
 
-impl Sending {
     fn is_answer(&self, appended: &Appended) -> bool {
         let is_whole = match self.batch.groups.is_empty() {
             true => appended.groups.is_empty() && appended.count as usize == self.batch.entries.len(),
@@ -110,18 +134,18 @@ impl Sending {
         is_whole && appended.first >= self.after
     }
 
-    /// The batch has its positions: either it is written, or the client sees to that.
-    async fn place(mut self, appended: Appended) {
+    /// The batch has its positions: either it is written, or the client sees to that, which is the rest.
+    fn place(mut self, appended: Appended) -> Option<Rest> {
         let (inner, first) = (self.batch.inner.clone(), appended.first);
         inner.note_granted(self.view.layout.epoch, LogPos(first.0 + u64::from(appended.count)));
         if self.batch.groups.is_empty() {
             if !appended.written {
-                return self.batch.write(&self.view, first, Vec::new(), Earlier::MayBe).await;
+                return Some(self.write(first, Vec::new()));
             }
             for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
                 inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: Vec::new() }));
             }
-            return;
+            return None;
         }
         let entries = std::mem::take(&mut self.batch.entries);
         let Sorted { granted, groups, refused } = tokens::sort(entries, &self.batch.groups, appended.groups);
@@ -131,14 +155,19 @@ impl Sending {
         }
         if is_all && !appended.written {
             self.batch.entries = granted;
-            return self.batch.write(&self.view, first, groups, Earlier::MayBe).await;
+            return Some(self.write(first, groups));
         }
         let granted = granted.into_iter().zip(tokens::placed(first, &groups));
-        if appended.written {
-            granted.for_each(|(queued, placed)| inner.appender.finish(queued, Ok(placed)));
-        } else {
-            self.resolve_each(granted.collect()).await;
+        if !appended.written {
+            return Some(Box::pin(self.resolve_each(granted.collect())));
         }
+        granted.for_each(|(queued, placed)| inner.appender.finish(queued, Ok(placed)));
+        None
+    }
+
+    fn write(self, first: LogPos, groups: Vec<StreamGroup>) -> Rest {
+        let Self { batch, view, .. } = self;
+        Box::pin(async move { batch.write(&view, first, groups, Earlier::MayBe).await })
     }
 
     /// Finds out what became of entries that have positions, of which some are not written. Their numbers have gaps where others were
