@@ -157,9 +157,11 @@ pub(super) fn append_to(inner: &Rc<Inner>, aim: Option<Rc<Aim>>, entry: Bytes) -
             while let Some(inner) = weak.upgrade() {
                 let ticket = inner.appender.changed.ticket();
                 while start_batch(&inner) {}
-                let appender = Rc::clone(&inner.appender);
+                let (appender, env) = (Rc::clone(&inner.appender), inner.env.clone());
                 drop(inner);
                 appender.changed.after(ticket).await;
+                // Whoever is about to append may join.
+                env.yield_now().await;
             }
         });
     }

@@ -101,8 +101,9 @@ impl Runtime {
         Tx { inner: Rc::new(inner) }
     }
 
-    /// Runs `body` in a transaction and commits it; again, after a while, if it aborts because of a conflict. An error of `body`
-    /// aborts it and is returned: what it saw was one snapshot, so the error is not one of timing.
+    /// Runs `body` in a transaction and commits it; again, after a while, if it aborts because of a conflict. With [`Begin::Local`] that is at
+    /// once the first time, if the views have by then what was in its way. An error of `body` aborts it and is returned: what it saw was one
+    /// snapshot, so the error is not one of timing.
     ///
     /// Errors: those of `body`; `Aborted` after as many runs as the options allow; `Unknown` (it may be committed).
     pub async fn transact<T, E: From<ObjectError>>(
@@ -122,6 +123,14 @@ impl Runtime {
             match tx.commit_unnamed().await {
                 Ok(committed) => return Ok((value, committed)),
                 Err(ObjectError::Aborted(aborted)) if runs_left > 0 => {
+                    // Those who were told together with it go on first, and the views then have what they wrote. If that was in the way it runs
+                    // again with them: later it would be a batch by itself, and so would whatever follows it.
+                    if options.begin == Begin::Local && runs_left == options.retries {
+                        self.inner.env.yield_now().await;
+                        if tx.reflects(aborted.pos) {
+                            continue;
+                        }
+                    }
                     let jitter = self.inner.env.random_u64() % (wait.as_micros() as u64);
                     self.inner.env.sleep(wait / 2 + Duration::from_micros(jitter)).await;
                     wait = (2 * wait).min(BACK_OFF_MAX);
