@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
-use ithaca_env::task::gather;
-use ithaca_volume::{CommitError, Tx, TxCounters, TxError, TxOptions, Volume, VolumeOptions};
+use ithaca_env::limits::BLOCK_BYTES as PAGE_BYTES;
+use ithaca_env::{Env, Time};
+use ithaca_volume::{CommitError, Info, Tx, TxCounters, TxError, TxOptions, Volume, VolumeOptions};
 
 use super::BenchArguments;
-use crate::bare::{DriveFile, flush_probe_us};
+use crate::bare::{DriveFile, Mix, MixFile, flush_probe_us};
 use crate::measure::{median, process_cpu_nanos};
 use crate::soak::results::Results;
 use profile::Profile;
@@ -25,7 +25,10 @@ use stores::{Built, Counted, STORES, Store};
 pub const NAME: &str = "transactions";
 const FILE: &str = "transactions";
 const BLOCK_BYTES: usize = 4096;
-/// Transactions under way.
+/// The bare writer's file, and its bytes.
+const BARE_FILE: &str = "transactions-bare";
+const BARE_BYTES: u64 = 1 << 30;
+/// Transactions under way, each in a task of its own.
 const AT_ONCE: u64 = 64;
 /// Blocks of each.
 const BLOCKS_EACH: usize = 3;
@@ -56,6 +59,9 @@ struct Found {
     unmarked: Vec<f64>,
     /// Of each store, how many times its commits a second.
     ratios: [Vec<f64>; STORES.len()],
+    /// Commits a second that the bare writer's groups would have, and which part of them there are.
+    bare: Vec<f64>,
+    shares: Vec<f64>,
 }
 
 /// Measures as many rounds as asked. Returns whether every target that could be measured is met.
@@ -63,14 +69,17 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     let what = format!(
         "{AT_ONCE} transactions at once, each reads and writes {BLOCKS_EACH} random blocks of 4 KB; marked: {MARK_BYTES} bytes of each count; strictly \
          serializable, a commit is durable; processor time of the process in microseconds a commit. sqlite: one connection that {AT_ONCE} threads take in turn, \
-         WAL, synchronous=FULL; lmdb: {AT_ONCE} threads, its defaults (tools/stores)"
+         WAL, synchronous=FULL; lmdb: {AT_ONCE} threads, its defaults (tools/stores). bare: what the drive alone would give: groups of the same size as those of the volume's \
+         log, as many under way, written durably one behind the other by threads that do nothing else"
     );
     let columns = "round,flush_us,store,blocks,marked,commits_per_s,commit_rate,cpu_us_per_commit";
     let (mut results, mut found) = (Results::new(&what, columns), Found::default());
+    let bare = MixFile::create(&arguments.data.join(BARE_FILE), BARE_BYTES)?;
     let stores: Vec<_> = STORES.iter().map(|store| build(store, &arguments.data, &mut results)).collect();
     for round in 0..arguments.rounds {
-        self::round(round, arguments, probe, &stores, &mut results, &mut found)?;
+        self::round(round, arguments, probe, (&stores, &bare), &mut results, &mut found)?;
     }
+    std::fs::remove_file(arguments.data.join(BARE_FILE))?;
     let share = detection_share(arguments);
     let met = judge(&found, &share, &mut results);
     results.write(&arguments.results, NAME)?;
@@ -93,7 +102,7 @@ fn round(
     round: usize,
     arguments: &BenchArguments,
     probe: &DriveFile,
-    stores: &[Option<Built<'static>>],
+    (stores, bare): (&[Option<Built<'static>>], &MixFile),
     results: &mut Results,
     found: &mut Found,
 ) -> io::Result<()> {
@@ -116,9 +125,9 @@ fn round(
         let path = arguments.data.join(FILE);
         let cpu = process_cpu_nanos();
         let case = Case { blocks, is_marked };
-        let counters = ithaca_env::real::run(|env| measure(env, &path, case, span))?;
+        let info = ithaca_env::real::run(|env| measure(env, &path, case, span))?;
         std::fs::remove_file(&path)?;
-        let TxCounters { committed, conflicts, .. } = counters;
+        let TxCounters { committed, conflicts, .. } = info.tx_counters;
         let rate = committed as f64 / (committed + conflicts).max(1) as f64;
         let commits_per_s = committed as f64 / span.as_secs_f64();
         let cpu_us = (process_cpu_nanos() - cpu) as f64 / 1e3 / committed.max(1) as f64;
@@ -126,6 +135,12 @@ fn round(
         match (blocks, is_marked) {
             (SMALL, true) => {
                 found.marked.push(rate);
+                let cpu = process_cpu_nanos();
+                let bare_per_s = bare_commits(bare, &info, span)?;
+                let cpu_us = (process_cpu_nanos() - cpu) as f64 / 1e3 / (bare_per_s * span.as_secs_f64());
+                row(&format!("bare,{blocks},{is_marked},{bare_per_s:.0},1.0000,{cpu_us:.1}"));
+                found.bare.push(bare_per_s);
+                found.shares.push(commits_per_s / bare_per_s);
                 for (ratios, other) in found.ratios.iter_mut().zip(others) {
                     ratios.extend(other.map(|other| commits_per_s / other.max(1.0)));
                 }
@@ -135,6 +150,18 @@ fn round(
         }
     }
     Ok(())
+}
+
+/// Commits a second of the bare writer: each of its groups has as many as one of the volume's had.
+fn bare_commits(bare: &MixFile, info: &Info, span: Duration) -> io::Result<f64> {
+    let counters = info.chain.counters;
+    let groups = counters.groups.max(1);
+    let group_bytes = (counters.group_bytes / groups) as usize;
+    let under_way = VolumeOptions::new(1).settings.chain.flights;
+    let mix =
+        Mix { group_bytes: group_bytes.next_multiple_of(PAGE_BYTES), groups: under_way, ..Mix::default() };
+    let (groups_per_s, _) = bare.run(mix, span)?;
+    Ok(groups_per_s * info.tx_counters.committed as f64 / groups as f64)
 }
 
 /// Which part of the processor time is conflict detection, where all of it is asked for.
@@ -151,6 +178,11 @@ fn detection_share(arguments: &BenchArguments) -> io::Result<f64> {
 /// What was asked and what is. Returns whether all of it is met.
 fn judge(found: &Found, share: &io::Result<f64>, results: &mut Results) -> bool {
     let mut all_met = true;
+    let (bare, part) = (median(found.bare.clone()), median(found.shares.clone()));
+    let remark = format!(
+        "{part:.2} of the commits that the drive alone would give ({bare:.0} a second of bare groups)"
+    );
+    say(results, &remark);
     let mut line = |text: String, met: bool| {
         all_met &= met;
         say(results, &format!("{text}: {}", if met { "met" } else { "MISSED" }));
@@ -184,28 +216,33 @@ fn judge(found: &Found, share: &io::Result<f64>, results: &mut Results) -> bool 
 }
 
 /// What so many transactions at once come to on a new volume. One in conflict begins again as the library has it.
-async fn measure(env: Env, path: &Path, case: Case, span: Duration) -> io::Result<TxCounters> {
+async fn measure(env: Env, path: &Path, case: Case, span: Duration) -> io::Result<Info> {
     let options = VolumeOptions::new(case.blocks);
     let create_bytes = Some(options.settings.chain.capacity_bytes);
     let open = OpenDrive { path: path.to_owned(), create_bytes, read_only: false };
     let drive = env.open_drive(open).await.map_err(io::Error::other)?;
     let volume = Volume::create(&env, vec![drive], options).await.map_err(io::Error::other)?;
     let end = env.now() + span;
-    let workers = (0..AT_ONCE).map(async |client| {
-        while env.now() < end {
-            let options = TxOptions { client, ..TxOptions::default() };
-            match volume.transact(options, async |tx| change(&env, tx, case, client).await).await {
-                Ok(_) | Err(CommitError::Conflict { .. }) => {}
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        }
-        Ok(())
-    });
-    let ended = gather(workers.collect(), Result::is_err).await;
-    ended.into_iter().flatten().collect::<io::Result<Vec<()>>>()?;
-    let counters = volume.info().tx_counters;
+    let workers = (0..AT_ONCE).map(|client| env.spawn(work(env.clone(), volume.clone(), case, client, end)));
+    let workers: Vec<_> = workers.collect();
+    for worker in workers {
+        worker.join().await.ok_or_else(|| io::Error::other("a client has ended before its time"))??;
+    }
+    let info = volume.info();
     volume.close().await.map_err(io::Error::other)?;
-    Ok(counters)
+    Ok(info)
+}
+
+/// One client.
+async fn work(env: Env, volume: Volume, case: Case, client: u64, end: Time) -> io::Result<()> {
+    while env.now() < end {
+        let options = TxOptions { client, ..TxOptions::default() };
+        match volume.transact(options, async |tx| change(&env, tx, case, client).await).await {
+            Ok(_) | Err(CommitError::Conflict { .. }) => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(())
 }
 
 /// What a transaction does before it commits.
