@@ -5,10 +5,11 @@
 //! no copy can be granted anything any more, and the entries are searched for where they can be. Only what certainly
 //! stands nowhere is appended again. (docs/protocol/append.md)
 
-use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+
+use bytes::Bytes;
 
 use super::append::{Batch, Placed, Queued, RETRY_WAIT};
 use super::connection::{Answered, CallError};
@@ -20,8 +21,11 @@ use super::write::Earlier;
 use super::{Inner, View};
 use crate::entry::StreamGroup;
 use crate::limits;
-use crate::pos::LogPos;
+use crate::pos::{Epoch, LogPos};
 use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
+
+/// What came of a copy that was sent.
+type Answer = Result<(Appended, Bytes, Epoch), CallError>;
 
 /// A batch on its way.
 struct Sending {
@@ -63,12 +67,7 @@ impl Batch {
     }
 
     /// Settles the batch, whose first copy was sent in the epoch of `view`, and answered so; `None` if it was not sent.
-    pub(super) async fn forward(
-        self,
-        view: View,
-        after: LogPos,
-        answer: Option<Result<(Appended, bytes::Bytes, crate::pos::Epoch), CallError>>,
-    ) {
+    pub(super) async fn forward(self, view: View, after: LogPos, answer: Option<Answer>) {
         let sending = Sending { batch: self, view, after, is_unsure: false };
         let rest = match answer {
             Some(Ok((appended, _, _))) if sending.is_answer(&appended) => sending.place(appended),
@@ -86,10 +85,7 @@ type Rest = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Sending {
     /// Sends the batch until it is known what became of it, from this answer on.
-    async fn go_on(
-        mut self,
-        mut answer: Option<Result<(Appended, bytes::Bytes, crate::pos::Epoch), CallError>>,
-    ) {
+    async fn go_on(mut self, mut answer: Option<Answer>) {
         loop {
             let error = match answer {
                 Some(Ok((appended, _, _))) if self.is_answer(&appended) => {

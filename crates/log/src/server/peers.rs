@@ -11,6 +11,7 @@ use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 
 use crate::client::{CallError, Connection, Identity};
+use crate::layout::Layout;
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
 use crate::wire::Message;
 
@@ -37,6 +38,16 @@ impl Peers {
         let peer = known.cloned().unwrap_or_else(|| Rc::new(Peer::new(&self.env, node, addr, self.cluster)));
         met.insert(node, Rc::clone(&peer));
         peer
+    }
+
+    /// A member of `layout`, where that says that it listens. `None` if it is none.
+    pub(super) fn member(&self, layout: &Layout, node: NodeId) -> Option<Rc<Peer>> {
+        Some(self.at(node, layout.node(node)?.address.parse().ok()?))
+    }
+
+    /// Those who decide the layout that follows `layout`.
+    pub(super) fn acceptors(&self, layout: &Layout) -> Vec<Rc<Peer>> {
+        layout.acceptors().into_iter().filter_map(|node| self.member(layout, node)).collect()
     }
 
     /// The connection to a node, if one is open.

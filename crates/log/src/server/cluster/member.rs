@@ -36,7 +36,7 @@ const LEASE_EVERY: Duration = Duration::from_millis(limits::LEASE_MS / 3);
 /// The wait before a beat that found the connection lost is sent again.
 const LOST_WAIT: Duration = Duration::from_millis(10);
 /// How long the others may take to be told of a layout.
-const TELL_PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const TELL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long what a node does as a client may take.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait before a range that could not be copied is tried again.
@@ -213,12 +213,12 @@ impl Member {
 
     /// A node of `layout`, this one among them.
     pub(super) fn peer(&self, layout: &Layout, node: NodeId) -> Option<Rc<Peer>> {
-        Some(self.peers.at(node, layout.node(node)?.address.parse().ok()?))
+        self.peers.member(layout, node)
     }
 
     /// The acceptors of `layout`.
     pub(super) fn acceptors(&self, layout: &Layout) -> Vec<Rc<Peer>> {
-        layout.acceptors().into_iter().filter_map(|node| self.peer(layout, node)).collect()
+        self.peers.acceptors(layout)
     }
 
     /// Takes a layout that was decided, and tells every other node of it, those of the one `before` among them: who is no member

@@ -5,31 +5,22 @@
 //!                                                                           └──► it tells the acceptors of e + 1 ──► it ends
 //! ```
 
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_env::Env;
 
+use super::member::TELL_PATIENCE;
 use crate::layout::Layout;
-use crate::pos::NodeId;
 use crate::server::decide::learn;
-use crate::server::peers::{Peer, Peers};
+use crate::server::peers::Peers;
 
-/// How long each of the others may take to be told.
-const TELL_PATIENCE: Duration = Duration::from_millis(500);
 /// The wait before they are told again.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
 
 /// Tells those who decide the next layout of `layout`, again and again until most of them have it on stable storage. From then on they do not need
 /// this node to learn of it.
 pub(super) async fn pass_on(env: &Env, layout: &Layout) {
-    let peers = Peers::new(env, layout.cluster);
-    let peer = |node: NodeId| -> Option<Rc<Peer>> {
-        let addr: SocketAddr = layout.node(node)?.address.parse().ok()?;
-        Some(peers.at(node, addr))
-    };
-    let acceptors: Vec<Rc<Peer>> = layout.acceptors().into_iter().filter_map(peer).collect();
+    let acceptors = Peers::new(env, layout.cluster).acceptors(layout);
     while 2 * learn(&acceptors, layout, env.now() + TELL_PATIENCE).await <= acceptors.len() {
         env.sleep(TELL_AGAIN).await;
     }
