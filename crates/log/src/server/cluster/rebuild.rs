@@ -42,6 +42,12 @@ pub(super) enum RebuildError {
         /// Where its range would begin.
         start: LogPos,
     },
+    /// The replica that would be asked for trims may still take some in the epoch that ends.
+    #[error("node {node} was not sealed")]
+    NotSealed {
+        /// Which.
+        node: NodeId,
+    },
     /// A hole could not be decided.
     #[error(transparent)]
     Hole(Box<ClientError>),
@@ -122,6 +128,22 @@ impl Source {
         }
         Ok(())
     }
+
+    /// Takes over what the replica says is trimmed. Asked in `epoch`.
+    async fn take_trims(&self, member: &Rc<Member>, epoch: Epoch) -> Result<(), RebuildError> {
+        let unit = member.unit()?;
+        let mut extent = self.extent;
+        while !extent.is_empty() {
+            let asked = GetTrims { extent };
+            let (Trims { ranges }, _) = self.ask(member, epoch, &asked, TRIMS_PATIENCE).await?;
+            let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
+            extent.start =
+                if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) };
+            let copied = Copied { trimmed: ranges, ..Copied::default() };
+            unit.restore(epoch, copied).await.map_err(RebuildError::Unit)?;
+        }
+        Ok(())
+    }
 }
 
 /// Addresses that are trimmed here and not on the replica whose `runs` these are, as many as a request has at the most.
@@ -192,39 +214,33 @@ async fn decide(
     Ok(())
 }
 
-/// Takes over what was trimmed since the copy was made. All replicas are sealed, so that nothing is trimmed meanwhile; `next` is
-/// the epoch that is about to be proposed.
-pub(super) async fn take_trims(
+/// Takes over what was trimmed since the copy was made, from a replica for which `is_sealed` holds, so that nobody is told of another
+/// trim meanwhile. `next` is the epoch that is about to be proposed.
+pub(super) async fn take_last_trims(
     member: &Rc<Member>,
     layout: &Layout,
     next: Epoch,
     copy: &Copy,
+    is_sealed: impl Fn(NodeId) -> bool,
 ) -> Result<(), RebuildError> {
     if member.options.planted.is(PlantedBug::TrimsNotTaken) {
         return Ok(());
     }
-    take_trims_of(member, layout, next, copy).await
+    let source = Source::of(member, layout, copy)?;
+    let node = source.peer.node();
+    if !is_sealed(node) {
+        return Err(RebuildError::NotSealed { node });
+    }
+    source.take_trims(member, next).await
 }
 
-/// Takes over what the replica of a stripe that was written last says is trimmed. Asked in `epoch`.
-pub(super) async fn take_trims_of(
+/// Takes over what the replica of a stripe that was written last says is trimmed, in the epoch of `layout`.
+pub(super) async fn take_trims(
     member: &Rc<Member>,
     layout: &Layout,
-    epoch: Epoch,
     copy: &Copy,
 ) -> Result<(), RebuildError> {
-    let unit = member.unit()?;
-    let source = Source::of(member, layout, copy)?;
-    let mut extent = source.extent;
-    while !extent.is_empty() {
-        let asked = GetTrims { extent };
-        let (Trims { ranges }, _) = source.ask(member, epoch, &asked, TRIMS_PATIENCE).await?;
-        let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
-        extent.start = if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) };
-        let copied = Copied { trimmed: ranges, ..Copied::default() };
-        unit.restore(epoch, copied).await.map_err(RebuildError::Unit)?;
-    }
-    Ok(())
+    Source::of(member, layout, copy)?.take_trims(member, layout.epoch).await
 }
 
 /// What of a replica's runs is not here, or is otherwise here; and where the runs end.

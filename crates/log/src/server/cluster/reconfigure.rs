@@ -77,7 +77,8 @@ pub(super) async fn reconfigure(
             let mut completed = Vec::new();
             for copy in change.completed {
                 // A copy that could not be made whole is listed another time.
-                match rebuild::take_trims(member, before, epoch, &copy).await {
+                let is_sealed = |node| sealed.contains_key(&node);
+                match rebuild::take_last_trims(member, before, epoch, &copy, is_sealed).await {
                     Ok(()) => completed.push(copy),
                     Err(why) => tracing::info!(node = member.options.id.0, %why, "a copy is not listed yet"),
                 }

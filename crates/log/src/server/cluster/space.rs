@@ -55,7 +55,7 @@ async fn give_up(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>) -> 
         }
         let copy = Copy { start, stripe, node: me };
         // Whoever cannot be asked now is asked the next time.
-        if let Err(why) = rebuild::take_trims_of(member, layout, layout.epoch, &copy).await {
+        if let Err(why) = rebuild::take_trims(member, layout, &copy).await {
             tracing::debug!(node = me.0, %why, "trims of a stripe are not known yet");
         }
     }
