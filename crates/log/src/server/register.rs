@@ -62,7 +62,7 @@ enum Slot {
 }
 
 impl Register {
-    /// Opens the register, created if it is not there, and returns its value; `None` if it never had one.
+    /// Opens the register, created if it is not there, and returns its value; `None` if it never had one. The value is on stable storage.
     pub async fn open(env: &Env, open: OpenDrive) -> Result<(Self, Option<Bytes>), RegisterError> {
         let drive = env.open_drive(open).await?;
         let mut newest: Option<(u64, Bytes)> = None;
@@ -87,7 +87,11 @@ impl Register {
             }
         }
         match (newest, fault) {
-            (Some((sequence, value)), _) => Ok((Self { drive, sequence }, Some(value))),
+            (Some((sequence, value)), _) => {
+                // A writer that was killed may have left it in a volatile cache only, and what follows is built on it.
+                drive.sync().await?;
+                Ok((Self { drive, sequence }, Some(value)))
+            }
             // A first write that was torn was never acknowledged, but then the other slot is blank and so was this one:
             // only a register whose slots are both harmed has lost something. One harmed slot beside a blank one is the
             // torn first write.
