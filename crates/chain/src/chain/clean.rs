@@ -178,10 +178,10 @@ impl Inner {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
         let victim = self.victim(segment, lap, cause).await?;
-        let Measured { needed_bytes, least_bytes, runs } = self.measure(&victim).await?;
+        let Measured { needed_bytes, least_bytes, live, runs } = self.measure(&victim).await?;
         {
             let mut core = self.core.borrow_mut();
-            let began = core.begin_cleaning(segment, lap, needed_bytes, least_bytes, cause);
+            let began = core.begin_cleaning(segment, lap, needed_bytes, least_bytes, live, cause);
             began.map_err(Unclean::PassedBy)?;
         }
         self.move_records(&victim, runs).await?;

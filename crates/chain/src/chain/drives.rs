@@ -200,7 +200,7 @@ impl Chain {
         let drive = name.to_owned();
         match self.inner.clean_link(link).await? {
             Some(PassedBy::NoRoom) => Err(ChangeError::NoRoom { drive }),
-            Some(PassedBy::Damaged | PassedBy::NoGain | PassedBy::Kept) => {
+            Some(PassedBy::Damaged | PassedBy::NoGain { .. } | PassedBy::Kept) => {
                 let segments = self.inner.core.borrow_mut().closed_on(link).len() as u32;
                 Err(ChangeError::HoldsRecords { drive, segments })
             }

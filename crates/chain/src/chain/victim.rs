@@ -34,6 +34,8 @@ pub(super) struct Measured {
     pub(super) needed_bytes: u64,
     /// Bytes that it takes in any case: whether it is worth it does not depend on the size of batches.
     pub(super) least_bytes: u64,
+    /// How many are live.
+    pub(super) live: u64,
     /// If they are not too many, what is live, in the order in which it lies there.
     pub(super) runs: Option<Vec<Located>>,
 }
@@ -84,12 +86,13 @@ impl Inner {
     pub(super) async fn measure(&self, victim: &Victim) -> Result<Measured, Unclean> {
         let mut copies = Copies::of(victim.batch_bytes);
         let mut least = Copies::of(self.core.borrow().copies_max_bytes());
-        let (mut from, mut parts) = (0, 0);
+        let (mut from, mut parts, mut live) = (0, 0, 0);
         loop {
             let (runs, next) = self.collect(victim, from).await?;
             for located in &runs {
                 copies.add(&located.run);
                 least.add(&located.run);
+                live += located.run.table.count() as u64;
             }
             copies.finish();
             parts += 1;
@@ -97,6 +100,7 @@ impl Inner {
                 return Ok(Measured {
                     needed_bytes: copies.total_bytes(),
                     least_bytes: least.total_bytes(),
+                    live,
                     runs: (parts == 1).then_some(runs),
                 });
             }

@@ -28,8 +28,8 @@ use crate::victims::{Candidate, Cleaning};
 pub(crate) enum PassedBy {
     /// It has holes, or something in it does not match its checksum: it keeps its damage.
     Damaged,
-    /// Too little of it is released.
-    NoGain,
+    /// Too little of it is released: so many records are live.
+    NoGain { live: u64 },
     /// What is left of it does not fit into what is free.
     NoRoom,
     /// Its owner still needs records where they are.
@@ -205,7 +205,7 @@ impl Core {
             let is_passed = match self.cleaner.passed.get(&closed.lap) {
                 None => false,
                 Some((PassedBy::Damaged, _)) => true,
-                Some((PassedBy::NoGain | PassedBy::Kept, before)) => dead <= *before,
+                Some((PassedBy::NoGain { .. } | PassedBy::Kept, again)) => dead < *again,
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
@@ -244,10 +244,12 @@ impl Core {
         };
         let measure = match why {
             PassedBy::Damaged => 0,
-            // A measure of every record that goes would cost more than it gives.
-            PassedBy::NoGain | PassedBy::Kept => {
-                let (live, dead) = self.estimate(closed);
-                dead + (live + dead) / CLEAN_AGAIN_PART
+            // A measure of every record that goes would cost more than it gives; but when all have gone there is one. How many are
+            // live is not known from ranges that span keys of others.
+            PassedBy::NoGain { .. } | PassedBy::Kept => {
+                let (estimated, dead) = self.estimate(closed);
+                let live = if let PassedBy::NoGain { live } = why { live } else { estimated };
+                dead + (closed.record_count / CLEAN_AGAIN_PART).clamp(1, live.max(1))
             }
             PassedBy::NoRoom => self.free_bytes(),
         };
@@ -320,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Begins to clean a closed segment whose live records take `needed_bytes` at the tail, or, in the largest batches,
+    /// Begins to clean a closed segment whose `live` records take `needed_bytes` at the tail, or, in the largest batches,
     /// `least_bytes`. For space it is worth it only if that leaves room.
     ///
     /// All of it fits, or nothing is begun: what was moved of a segment gives no room before the last record is.
@@ -330,12 +332,13 @@ impl Core {
         lap: u64,
         needed_bytes: u64,
         least_bytes: u64,
+        live: u64,
         cause: Cause,
     ) -> Result<(), PassedBy> {
         assert!(self.cleaner.victim.is_none(), "one segment at a time");
         let usable_bytes = self.geometry.usable_bytes;
         if cause == Cause::Space && least_bytes + usable_bytes / CLEAN_GAIN_MIN > usable_bytes {
-            return Err(PassedBy::NoGain);
+            return Err(PassedBy::NoGain { live });
         }
         let body_room_bytes = match self.options.cleaning {
             Cleaning::CompactInBody if cause != Cause::Leaving => self.body_room_bytes(),
