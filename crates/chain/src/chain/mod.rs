@@ -241,6 +241,15 @@ impl Chain {
         Ok(ticket)
     }
 
+    /// Sends out a group now, and not at the end of the turn, if so much waits that the drive should not be idle until then. For
+    /// owners of versioned keys, who are told of a group when it is formed: to be called when they know of all that they have
+    /// appended.
+    pub fn send_early(&self) {
+        if self.inner.core.borrow().is_group_due() {
+            self.inner.turn();
+        }
+    }
+
     /// Whether data is refused as full, or so little room is left that it soon will be, and cleaning finds nothing that gives
     /// more. Once so it stays so until a tenth of the segments is free again (three more than the reserve, of few).
     pub fn is_full(&self) -> bool {

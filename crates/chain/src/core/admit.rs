@@ -186,7 +186,9 @@ impl Core {
         if free_bytes >= needed {
             return Ok(());
         }
-        if self.can_grow() || self.cleaner.is_active() {
+        // What is queued takes less than it is counted for once it shares groups.
+        let fits_alone = free_bytes >= needed - self.queued_cost;
+        if fits_alone || self.can_grow() || self.cleaner.is_active() {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
         self.is_full |= kept == self.options.reserve_segments;

@@ -17,6 +17,8 @@ use crate::planted::PlantedBug;
 use crate::run::Run;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The least that goes out before the end of a turn: the blocks of a group that hold no data are a small part of it.
+const EARLY_MIN_BYTES: u64 = 64 << 10;
 
 impl Core {
     /// Sends out groups while a flight is free and something is queued. A group never waits to become larger.
@@ -52,6 +54,14 @@ impl Core {
                 None => return,
             }
         }
+    }
+
+    /// Whether a flight is free and so much waits that its group should not wait for the end of the turn: a quarter of the largest, and
+    /// as much again for each group under way, because small groups cost more for each of their batches than a drive that is idle a while.
+    pub(crate) fn is_group_due(&self) -> bool {
+        let each_bytes = (self.options.group_max_bytes as u64 / 4).max(EARLY_MIN_BYTES);
+        self.flights.len() < self.options.flights
+            && self.queued_bytes >= each_bytes * (self.flights.len() as u64 + 1)
     }
 
     /// How many queued batches go into the next group; `None` if the segment has no room for the first.

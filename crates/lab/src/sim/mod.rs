@@ -367,6 +367,28 @@ mod tests {
     }
 
     #[test]
+    fn a_register_that_was_read_after_a_kill_survives_the_loss_of_power_that_follows() {
+        // What the killed process had written was in the drive's cache only; the next one made the unit's drive by it.
+        let plan = "seed 8204471\nset drive.jitter_percent 300\nset drive.speed 2\nset topology.replicas 2\n\
+                    set workload.burst_max 1\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
+                    set workload.operations 1\nset workload.relayed 1\nset workload.streams 1\n\
+                    step 5 at 8329us kill-at-io node 2 336127us\nstep 4 at 342778us kill-at-io node 55 960us\n\
+                    step 2 at 382043us vanish node 237719us";
+        check_passes(Name::Log, plan);
+    }
+
+    #[test]
+    fn a_full_drive_whose_segments_hold_records_of_many_stripes_has_room_when_all_is_trimmed() {
+        // What a segment holds is known as a few ranges, which span keys of others: it was taken for nearly all live, for good.
+        let plan = "seed 8100790\nset topology.added 1\nset topology.clients 3\nset topology.nodes 4\n\
+                    set topology.replicas 3\nset topology.small 7\nset workload.burst_max 16\n\
+                    set workload.entry_max_bytes 5000\nset workload.forwarded 2\nset workload.operations 400\n\
+                    set workload.pause_us 300000\nset workload.relayed 0\nset workload.streams 0\n\
+                    step 7 at 392552us vanish node-2 88020us";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn the_tail_is_not_asked_of_a_node_whose_sequencer_has_not_started() {
         // A client that came during a start was told that the log was empty.
         let plan = "seed 78\nset workload.burst_max 1\nset workload.entry_max_bytes 1\n\

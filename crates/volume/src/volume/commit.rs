@@ -92,6 +92,7 @@ impl Inner {
         }
         drop(history);
         self.settle(SETTLE_EACH + 4 * records as usize);
+        self.chain.send_early();
         Ok(Handed { version: Version(version), ticket })
     }
 

@@ -149,8 +149,17 @@ async fn open_or_create(env: &Env, options: &VolumeOptions, model: &RefCell<Mode
     let drive = open_drive(env).await;
     match Volume::open(env, &drive, options.settings.clone()).await {
         Ok(volume) => {
-            let newest = volume.info().version.0;
-            model.borrow_mut().settle(newest);
+            let (newest, mut names) = (volume.info().version.0, volume.snapshots().into_iter());
+            let mut model = model.borrow_mut();
+            model.settle(newest);
+            // The end came while it was made or deleted: from here on it is what it was found to be.
+            if let Some(unsure) = model.unsure.take() {
+                match names.find(|(name, _)| *name == unsure) {
+                    Some((_, version)) => _ = model.names.insert(unsure, version.0),
+                    None => _ = model.names.remove(&unsure),
+                }
+            }
+            drop(model);
             volume
         }
         Err(VolumeError::Chain(
