@@ -39,6 +39,9 @@ impl Grain {
 
     /// Those of them of which only a part is among the bytes.
     pub(crate) fn in_part(self, bytes: Range<usize>) -> Fragments {
+        if (bytes.start | bytes.end) % self.bytes() == 0 {
+            return Fragments::default();
+        }
         let whole = self.at_or_after(bytes.start)..bytes.end >> self.0;
         let whole = if whole.start < whole.end { Fragments::of(whole) } else { Fragments::default() };
         self.touched(bytes).without(whole)
@@ -62,9 +65,13 @@ impl Fragments {
     pub(crate) const ALL: Self = Self([u64::MAX; 4]);
 
     fn of(range: Range<usize>) -> Self {
-        let mut fragments = Self::default();
-        range.for_each(|at| fragments.0[at / 64] |= 1 << (at % 64));
-        fragments
+        Self(std::array::from_fn(|word| {
+            let below = |at: usize| match at.saturating_sub(64 * word) {
+                bits @ 0..64 => (1 << bits) - 1,
+                _ => u64::MAX,
+            };
+            below(range.end) & !below(range.start)
+        }))
     }
 
     fn has(self, at: usize) -> bool {

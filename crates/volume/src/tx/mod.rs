@@ -179,7 +179,7 @@ impl Transactions {
     }
 
     fn get(&mut self, id: TxId) -> Result<&mut Transaction, TxError> {
-        let tx = self.live.get_mut(&id).ok_or(TxError::Ended)?;
+        let Some(tx) = self.live.get_mut(&id) else { return Err(TxError::Ended) };
         match tx.phase {
             Phase::Live => Ok(tx),
             Phase::Doomed => Err(TxError::Doomed),
@@ -281,7 +281,8 @@ impl Transactions {
     #[inline(never)]
     pub(crate) fn mark(&mut self, id: TxId, block: u64, bytes: Range<usize>) -> Result<(), TxError> {
         let grain = self.grain;
-        let touched = self.get(id)?.blocks.get_mut(&block).ok_or(TxError::NotAccessed { block })?;
+        let touched = self.get(id)?.blocks.get_mut(&block);
+        let touched = touched.ok_or_else(|| TxError::NotAccessed { block })?;
         touched.mark(grain, bytes);
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! The commits that a transaction may be in conflict with: those after the oldest snapshot that one reads from, and those that are not
 //! durable, which the next one's snapshot will lack.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
@@ -22,20 +21,15 @@ struct Write {
     fragments: Fragments,
     /// The number of the write of the same block before it, which may be forgotten.
     before: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Recent {
-    /// The number of the last write, which is here.
-    last: u64,
-    /// By that write.
-    content: Content,
+    /// What the block is by it, if it is the last of its block.
+    content: Option<Content>,
 }
 
 /// See the module. Writes are numbered as they come; those of a block lead from the last one back to the first that is here.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    blocks: BTreeMap<u64, Recent>,
+    /// The number of the last write of each block that has one here.
+    last_writes: BTreeMap<u64, u64>,
     writes: VecDeque<Write>,
     /// The number of the first write that is here.
     first: u64,
@@ -49,21 +43,15 @@ impl Window {
     #[inline(never)]
     pub(crate) fn add(&mut self, version: u64, writes: impl IntoIterator<Item = (u64, Fragments, Content)>) {
         assert!(self.last().is_none_or(|last| last < version), "commits come in their order");
-        let data_bytes = |content: &Content| content.as_ref().map_or(0, Bytes::len);
         for (block, fragments, content) in writes {
             let number = self.next_number();
             self.bytes += WRITE_BYTES + data_bytes(&content);
-            let before = match self.blocks.entry(block) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert(Recent { last: number, content });
-                    None
-                }
-                Entry::Occupied(mut known) => {
-                    self.bytes -= data_bytes(&known.get().content);
-                    Some(known.insert(Recent { last: number, content }).last)
-                }
-            };
-            self.writes.push_back(Write { version, block, fragments, before });
+            let before = self.last_writes.insert(block, number);
+            if let Some(before) = before {
+                let superseded = self.writes[(before - self.first) as usize].content.take();
+                self.bytes -= superseded.as_ref().map_or(0, data_bytes);
+            }
+            self.writes.push_back(Write { version, block, fragments, before, content: Some(content) });
         }
         self.commits.push_back((version, self.next_number()));
     }
@@ -79,10 +67,9 @@ impl Window {
             while self.first < end {
                 let write = self.writes.pop_front().expect("a write of a commit that is here");
                 self.bytes -= WRITE_BYTES;
-                if let Entry::Occupied(known) = self.blocks.entry(write.block)
-                    && known.get().last == self.first
-                {
-                    self.bytes -= known.remove().content.map_or(0, |data| data.len());
+                if let Some(content) = write.content {
+                    self.last_writes.remove(&write.block);
+                    self.bytes -= data_bytes(&content);
                 }
                 self.first += 1;
             }
@@ -91,7 +78,7 @@ impl Window {
 
     /// The writes of a block, the last one first.
     fn writes_of(&self, block: u64) -> impl Iterator<Item = &Write> {
-        let last = self.blocks.get(&block).map(|recent| recent.last);
+        let last = self.last_writes.get(&block).copied();
         let at = |number: u64| self.writes.get(number.checked_sub(self.first)? as usize);
         std::iter::successors(last.and_then(at), move |write| write.before.and_then(at))
     }
@@ -112,9 +99,9 @@ impl Window {
 
     /// The last commit that has written a block, if it is after `after`, and what the block is by it.
     pub(crate) fn latest(&self, block: u64, after: u64) -> Option<(u64, &Content)> {
-        let recent = self.blocks.get(&block)?;
-        let version = self.writes[(recent.last - self.first) as usize].version;
-        (version > after).then_some((version, &recent.content))
+        let last = self.writes_of(block).next().filter(|write| write.version > after)?;
+        let content = last.content.as_ref().expect("the last of its block says what the block is");
+        Some((last.version, content))
     }
 
     /// What a block is by the last commit, if one after `after` has written it.
@@ -136,4 +123,8 @@ impl Window {
     pub(crate) fn len(&self) -> usize {
         self.commits.len()
     }
+}
+
+fn data_bytes(content: &Content) -> usize {
+    content.as_ref().map_or(0, Bytes::len)
 }
