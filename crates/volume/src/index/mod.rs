@@ -12,6 +12,7 @@
 //! kept, which does no harm. What is needed is a function of the records on the drives and of the points, so that an open with the
 //! same points finds the same.
 
+mod ascent;
 mod opening;
 mod packing;
 mod points;
@@ -41,6 +42,12 @@ pub(crate) enum Found {
     Zeros,
     /// Its data lies here.
     At(Packed),
+}
+
+impl Found {
+    fn of(packed: Packed) -> Self {
+        if packed.is_junk() { Self::Zeros } else { Self::At(packed) }
+    }
 }
 
 /// Where the index has a place.
@@ -140,7 +147,7 @@ impl Index {
             }
             word => Some(Packed(word)),
         };
-        found.filter(|it| !it.is_junk()).map_or(Found::Zeros, Found::At)
+        found.map_or(Found::Zeros, Found::of)
     }
 
     /// What a block is now.

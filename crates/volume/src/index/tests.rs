@@ -95,6 +95,13 @@ impl World {
                 assert_eq!(found, expected, "block {block} at version {point}");
             }
         }
+        for (block, step) in (0..BLOCKS).flat_map(|block| [1, 2, 7, 40].map(|step| (block, step))) {
+            let mut ascent = self.index.ascent(block);
+            let points: BTreeSet<u64> = self.points().step_by(step).collect();
+            points.iter().for_each(|&point| {
+                assert_eq!(ascent.at(point), self.index.at(block, point), "block {block} at version {point}");
+            });
+        }
         let is_data = |block: &u64| self.index.now(*block) != Found::Zeros;
         assert_eq!(self.index.data_blocks(), (0..BLOCKS).filter(is_data).count() as u64);
     }

@@ -57,7 +57,7 @@ impl Volume {
     }
 
     /// Tells what would answer a read of the block at each of these versions; of one that lies on a drive which is gone, nothing. Errors:
-    /// `OutOfRange`, `NoSuchVersion`.
+    /// `OutOfRange`, `NoSuchVersion`. The versions ascend.
     pub(crate) fn sources(
         &self,
         block: u64,
@@ -67,9 +67,10 @@ impl Volume {
         let inner = &self.inner;
         inner.check_inside(block, 1)?;
         inner.blocks.with_kept(|index, kept| {
+            let mut ascent = index.ascent(block);
             for version in versions {
                 check_version(index, version)?;
-                let source = match index.at(block, version.0) {
+                let source = match ascent.at(version.0) {
                     Found::Zeros => Some(Source::Memory),
                     Found::At(packed) if kept.has(block, packed) => Some(Source::Memory),
                     Found::At(packed) => index.packing().spot(packed).and_then(|spot| {
