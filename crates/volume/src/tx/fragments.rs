@@ -39,7 +39,7 @@ impl Grain {
 
     /// Those of them of which only a part is among the bytes.
     pub(crate) fn in_part(self, bytes: Range<usize>) -> Fragments {
-        if (bytes.start | bytes.end) % self.bytes() == 0 {
+        if (bytes.start | bytes.end).is_multiple_of(self.bytes()) {
             return Fragments::default();
         }
         let whole = self.at_or_after(bytes.start)..bytes.end >> self.0;

@@ -281,8 +281,9 @@ impl Transactions {
     #[inline(never)]
     pub(crate) fn mark(&mut self, id: TxId, block: u64, bytes: Range<usize>) -> Result<(), TxError> {
         let grain = self.grain;
-        let touched = self.get(id)?.blocks.get_mut(&block);
-        let touched = touched.ok_or_else(|| TxError::NotAccessed { block })?;
+        let Some(touched) = self.get(id)?.blocks.get_mut(&block) else {
+            return Err(TxError::NotAccessed { block });
+        };
         touched.mark(grain, bytes);
         Ok(())
     }
