@@ -241,9 +241,9 @@ impl Chain {
         Ok(ticket)
     }
 
-    /// Sends out a group now, and not at the end of the turn, if so much waits that the drive should not be idle until then. For
-    /// owners of versioned keys, who are told of a group when it is formed: to be called when they know of all that they have
-    /// appended.
+    /// Sends out a group now, and not at the end of the turn, if enough waits for it. For those who compute much between their appends: the
+    /// drive would be idle meanwhile. Of appends that follow each other at once it would only make smaller groups. Owners of versioned
+    /// keys, who are told of a group when it is formed, call it when they know of all that they have appended.
     pub fn send_early(&self) {
         if self.inner.core.borrow().is_group_due() {
             self.inner.turn();

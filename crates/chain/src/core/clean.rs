@@ -67,7 +67,7 @@ pub(crate) struct Cleaner {
     victim: Option<Victim>,
     /// Victims whose records are copied, some of them to the open body segment: free when that is closed. Number and lap.
     waiting: Vec<(u32, u64)>,
-    /// By lap, with what has to become more before it is looked at again.
+    /// By lap, with when it is looked at again: at so many dead records (`NoGain`, `Kept`), or with more than so many bytes free (`NoRoom`).
     passed: BTreeMap<u64, (PassedBy, u64)>,
     /// Records of each segment that their owner does not need, by lap, if keys are versioned.
     garbage: BTreeMap<u64, u64>,

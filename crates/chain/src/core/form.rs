@@ -56,11 +56,11 @@ impl Core {
         }
     }
 
-    /// Whether nothing is under way and so much waits that its group should not wait for the end of the turn: a quarter of the largest.
-    /// Small groups cost more for each of their batches than a drive that is idle a while.
+    /// Whether so much waits that its group should not wait for the end of the turn: a quarter of the largest, and as much again for each
+    /// group that is under way, so that a drive that falls behind is given larger ones.
     pub(crate) fn is_group_due(&self) -> bool {
         let due_bytes = (self.options.group_max_bytes as u64 / 4).max(EARLY_MIN_BYTES);
-        self.flights.is_empty() && self.queued_bytes >= due_bytes
+        self.queued_bytes >= due_bytes * (1 + self.flights.len() as u64)
     }
 
     /// How many queued batches go into the next group; `None` if the segment has no room for the first.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{Batch, Core, Effect, Io, Resume, Ticket};
+use crate::AppendError;
 use crate::catalog::Catalog;
 use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::run::{Run, RunKind, Table};
@@ -73,6 +74,13 @@ impl Rig {
     }
 
     fn append(&mut self, release: Option<Range<u64>>) -> Ticket {
+        let ticket = self.try_append(release).expect("there is room");
+        self.turn();
+        ticket
+    }
+
+    /// Appends a record of two blocks, or a release, without a turn.
+    fn try_append(&mut self, release: Option<Range<u64>>) -> Result<Ticket, AppendError> {
         let data = Bytes::from(vec![7; 8192]);
         let run = Run {
             first_key: self.next_key,
@@ -82,14 +90,13 @@ impl Rig {
             table: Table::of_payloads([&data]),
             data,
         };
-        self.next_key += 1;
         let batch = match release {
             None => Batch { runs: vec![run], ..Batch::default() },
             Some(range) => Batch { release: vec![range], ..Batch::default() },
         };
-        let ticket = self.core.append(batch).expect("there is room");
-        self.turn();
-        ticket
+        let ticket = self.core.append(batch)?;
+        self.next_key += 1;
+        Ok(ticket)
     }
 }
 
@@ -191,4 +198,42 @@ fn nothing_is_written_beside_the_fence() {
     assert_eq!((groups(&rig), rig.core.is_fenced()), (1, false));
     rig.answer(|io, _| matches!(io, Io::Group(1)));
     assert_eq!((groups(&rig), rig.core.is_fenced()), (1, true));
+}
+
+#[test]
+fn a_log_is_full_only_when_what_waits_leaves_no_room_once_it_is_written() {
+    // A batch that waits is counted as if it were alone in its group, which is more than it will take.
+    let mut rig = Rig::new(ChainOptions { group_max_bytes: 64 << 10, ..options() });
+    let refused = loop {
+        if let Err(error) = rig.try_append(None) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, AppendError::Overloaded { .. }), "{refused}");
+    rig.turn();
+    rig.answer(|_, _| true);
+    rig.try_append(None).expect("what waited shares groups");
+    let refused = loop {
+        rig.turn();
+        rig.answer(|_, _| true);
+        if let Err(error) = rig.try_append(None) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, AppendError::Full { .. }), "{refused}");
+}
+
+#[test]
+fn a_group_is_due_before_the_end_of_the_turn_by_what_waits_and_what_is_under_way() {
+    let mut rig = Rig::new(ChainOptions { group_max_bytes: 256 << 10, ..options() });
+    rig.answer(|_, _| true);
+    for under_way in 0..2 {
+        let least_bytes = (64 << 10) * (under_way + 1);
+        while !rig.core.is_group_due() {
+            assert!(rig.core.queued_bytes() < least_bytes, "{under_way} groups are under way");
+            rig.try_append(None).expect("there is room");
+        }
+        assert!(rig.core.queued_bytes() >= least_bytes, "{under_way} groups are under way");
+        rig.turn();
+    }
 }

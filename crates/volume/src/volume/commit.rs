@@ -92,7 +92,6 @@ impl Inner {
         }
         drop(history);
         self.settle(SETTLE_EACH + 4 * records as usize);
-        self.chain.send_early();
         Ok(Handed { version: Version(version), ticket })
     }
 

@@ -275,6 +275,7 @@ impl Tx {
         let reads_only = inner.transactions.borrow().reads_only(id);
         let handed = if reads_only { decide().map(|_| None) } else { inner.commit(decide).await.map(Some) };
         self.note_end(&handed, &writes.borrow());
+        inner.chain.send_early();
         inner.catch_up();
         let Some(handed) = handed? else { return Ok(Some(snapshot)) };
         match self.durability {

@@ -56,8 +56,8 @@ impl Volume {
         Version(inner.times.borrow().newest_at(inner.env.now() - age, newest))
     }
 
-    /// Tells what would answer a read of the block at each of these versions; of one that lies on a drive which is gone, nothing. Errors:
-    /// `OutOfRange`, `NoSuchVersion`. The versions ascend.
+    /// Tells what would answer a read of the block at each of these versions, which ascend; of one that lies on a drive which is gone,
+    /// nothing. Errors: `OutOfRange`, `NoSuchVersion`.
     pub(crate) fn sources(
         &self,
         block: u64,
