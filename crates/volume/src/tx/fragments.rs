@@ -42,8 +42,7 @@ impl Grain {
         if (bytes.start | bytes.end).is_multiple_of(self.bytes()) {
             return Fragments::default();
         }
-        let whole = self.at_or_after(bytes.start)..bytes.end >> self.0;
-        let whole = if whole.start < whole.end { Fragments::of(whole) } else { Fragments::default() };
+        let whole = Fragments::of(self.at_or_after(bytes.start)..bytes.end >> self.0);
         self.touched(bytes).without(whole)
     }
 
@@ -64,14 +63,18 @@ impl Fragments {
     /// Everything.
     pub(crate) const ALL: Self = Self([u64::MAX; 4]);
 
+    /// Most ranges lie in one word.
     fn of(range: Range<usize>) -> Self {
-        Self(std::array::from_fn(|word| {
-            let below = |at: usize| match at.saturating_sub(64 * word) {
-                bits @ 0..64 => (1 << bits) - 1,
-                _ => u64::MAX,
-            };
-            below(range.end) & !below(range.start)
-        }))
+        let mut words = [0; 4];
+        if range.is_empty() {
+            return Self(words);
+        }
+        for word in range.start / 64..=(range.end - 1) / 64 {
+            let first = range.start.saturating_sub(64 * word);
+            let past = (range.end - 64 * word).min(64);
+            words[word] = u64::MAX << first & u64::MAX >> (64 - past);
+        }
+        Self(words)
     }
 
     fn has(self, at: usize) -> bool {
