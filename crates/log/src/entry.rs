@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
+use smallvec::SmallVec;
 
 use crate::limits;
 use crate::pos::{Addr, AddrRange, ClientId, LogPos, RequestNo, StreamId, StreamPos};
@@ -45,6 +46,9 @@ pub struct StreamPlace {
     pub previous: Option<LogPos>,
 }
 
+/// Where an entry stands in its streams: the first place is inline.
+pub type StreamPlaces = SmallVec<[StreamPlace; 1]>;
+
 /// Appends in a row that belong to the same streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamGroup {
@@ -52,12 +56,12 @@ pub struct StreamGroup {
     pub count: u32,
     /// The places of the first one, at most [`limits::STREAMS_MAX_COUNT`], each of another stream. The others follow one
     /// by one, in each stream and in the log.
-    pub places: Vec<StreamPlace>,
+    pub places: StreamPlaces,
 }
 
 impl StreamGroup {
     /// The places of the `nth` entry of the group, which stands at `pos`.
-    pub fn places_of(&self, nth: u32, pos: LogPos) -> Vec<StreamPlace> {
+    pub fn places_of(&self, nth: u32, pos: LogPos) -> StreamPlaces {
         let place = |first: &StreamPlace| match nth {
             0 => *first,
             _ => StreamPlace {
@@ -130,7 +134,7 @@ impl EntryMeta {
                     last.count += group.count;
                 }
                 Some(_) if own.is_empty() => {
-                    meta.groups.push(StreamGroup { count: group.count, places: Vec::new() });
+                    meta.groups.push(StreamGroup { count: group.count, places: StreamPlaces::new() });
                 }
                 _ => meta.groups.push(group.clone()),
             }
@@ -148,7 +152,7 @@ impl EntryMeta {
     }
 
     /// The places of the entry at `addr`, which stands at `pos` of the log; none if it is in no stream.
-    pub fn places_at(&self, addr: Addr, pos: LogPos) -> Vec<StreamPlace> {
+    pub fn places_at(&self, addr: Addr, pos: LogPos) -> StreamPlaces {
         let mut before = self.request_at(addr).0.wrapping_sub(self.groups_from.0);
         for group in &self.groups {
             match before.checked_sub(group.count.into()) {
@@ -156,7 +160,7 @@ impl EntryMeta {
                 None => return group.places_of(before as u32, pos),
             }
         }
-        Vec::new()
+        StreamPlaces::new()
     }
 
     /// Which of `addrs` belong to each group that has streams: the addresses, how many entries of the group come before the
@@ -334,7 +338,7 @@ fn decode_group_count(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
 fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
     let count = decode_group_count(decoder)?;
     let streams = decode_stream_count(decoder)?;
-    let mut places: Vec<StreamPlace> = Vec::with_capacity(streams);
+    let mut places = StreamPlaces::with_capacity(streams);
     for _ in 0..streams {
         let place = decode_place(decoder)?;
         if places.iter().any(|before| before.stream == place.stream) {
@@ -400,9 +404,9 @@ mod tests {
     /// 505 in stream 7, 506 in none.
     fn meta() -> EntryMeta {
         let groups = vec![
-            StreamGroup { count: 2, places: vec![place(7, 4, Some(99)), place(8, 0, None)] },
-            StreamGroup { count: 1, places: Vec::new() },
-            StreamGroup { count: 3, places: vec![place(7, 6, Some(1001))] },
+            StreamGroup { count: 2, places: vec![place(7, 4, Some(99)), place(8, 0, None)].into() },
+            StreamGroup { count: 1, places: StreamPlaces::new() },
+            StreamGroup { count: 3, places: [place(7, 6, Some(1001))].into() },
         ];
         let first = EntryMeta::new(ClientId(0xC0FFEE), Addr(10), RequestNo(501));
         EntryMeta { stride: 3, groups_from: RequestNo(500), groups, ..first }
@@ -425,12 +429,12 @@ mod tests {
     fn each_entry_has_its_own_places() {
         // An entry that is given the places of the first of its group is at a position that another one has.
         let places = |addr, pos| meta().places_at(Addr(addr), LogPos(pos));
-        assert_eq!(places(9, 998), [], "before the groups");
-        assert_eq!(places(10, 1001), [place(7, 5, Some(1000)), place(8, 1, Some(1000))]);
-        assert_eq!(places(11, 1004), [place(7, 7, Some(1003))]);
-        assert_eq!(places(12, 1007), [], "behind them");
+        assert_eq!(places(9, 998)[..], [], "before the groups");
+        assert_eq!(places(10, 1001)[..], [place(7, 5, Some(1000)), place(8, 1, Some(1000))]);
+        assert_eq!(places(11, 1004)[..], [place(7, 7, Some(1003))]);
+        assert_eq!(places(12, 1007)[..], [], "behind them");
         let first = EntryMeta { anchor: Addr(10), request: RequestNo(500), ..meta() };
-        assert_eq!(first.places_at(Addr(10), LogPos(1000)), [place(7, 4, Some(99)), place(8, 0, None)]);
+        assert_eq!(first.places_at(Addr(10), LogPos(1000))[..], [place(7, 4, Some(99)), place(8, 0, None)]);
     }
 
     #[test]
@@ -465,7 +469,7 @@ mod tests {
                 } else {
                     vec![place(7 + u128::from(nth % 3), 10 * nth, None)]
                 };
-                StreamGroup { count: 1 + (nth % 2) as u32, places }
+                StreamGroup { count: 1 + (nth % 2) as u32, places: places.into() }
             })
             .collect();
         for (request, stride) in (497..=503).flat_map(|first| (1..=5).map(move |stride| (first, stride))) {
@@ -489,7 +493,7 @@ mod tests {
     #[test]
     fn a_group_counts_no_more_entries_than_one_can_be_asked_for() {
         // What cannot be decoded makes an entry unreadable.
-        let group = |stream| StreamGroup { count: 40_000, places: vec![place(stream, 4, None)] };
+        let group = |stream| StreamGroup { count: 40_000, places: vec![place(stream, 4, None)].into() };
         let groups = [group(7), group(8), group(9)];
         let bare = EntryMeta { stride: u16::MAX, ..EntryMeta::new(ClientId(1), Addr(10), RequestNo(39_999)) };
         let meta = bare.in_groups(RequestNo(0), &groups, (10..12).into());
@@ -516,8 +520,8 @@ mod tests {
     #[test]
     fn a_stream_twice_in_a_group_an_empty_group_and_groups_of_one_number_are_refused() {
         let of = |count, places| EntryMeta { groups: vec![StreamGroup { count, places }], ..meta() };
-        let twice = of(1, vec![place(7, 4, None), place(7, 5, None)]);
-        for meta in [twice, of(0, vec![place(7, 4, None)]), EntryMeta { stride: 0, ..meta() }] {
+        let twice = of(1, vec![place(7, 4, None), place(7, 5, None)].into());
+        for meta in [twice, of(0, vec![place(7, 4, None)].into()), EntryMeta { stride: 0, ..meta() }] {
             assert!(EntryMeta::decode(&meta.to_bytes()).is_err(), "{meta:?}");
         }
     }

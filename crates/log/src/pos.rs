@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
@@ -70,6 +72,9 @@ number! {
 /// A stream: a named sequence of entries of the log. Those below [`StreamId::NAMED_MIN`] are the system's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u128);
+
+/// Streams of an append: the first is inline.
+pub type StreamIds = SmallVec<[StreamId; 1]>;
 
 impl StreamId {
     /// The names of streams, so that they can be listed.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::pos::{LogPos, StreamId, StreamPos};
 
 /// Where a stream ends.
@@ -40,6 +42,9 @@ pub struct ConflictKey {
     pub key: KeyHash,
 }
 
+/// What a transaction reads, or writes: two parts are inline.
+pub type ConflictKeys = SmallVec<[ConflictKey; 2]>;
+
 impl fmt::Display for ConflictKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.key {
@@ -58,8 +63,8 @@ pub struct Condition {
     /// What was read reflects every position below.
     pub snapshot: LogPos,
     /// What was read. [`KeyHash::ALL`] of a stream conflicts with every append to it.
-    pub reads: Vec<ConflictKey>,
+    pub reads: ConflictKeys,
     /// What the entry changes, of streams that it is appended to. An entry that names nothing of one of its streams changes
     /// all of that.
-    pub writes: Vec<ConflictKey>,
+    pub writes: ConflictKeys,
 }

@@ -10,8 +10,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use ithaca_log::pos::{LogPos, StreamId};
-use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
+use ithaca_log::pos::{LogPos, StreamId, StreamIds};
+use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 use thiserror::Error;
 
 use crate::key::{Key, Keys};
@@ -54,7 +54,7 @@ pub enum TxFull {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The streams that the entry belongs to.
-    pub streams: Vec<StreamId>,
+    pub streams: StreamIds,
     /// On what it depends.
     pub condition: Condition,
     /// The calls of the record.
@@ -92,7 +92,7 @@ pub struct Transaction {
     keys: Vec<(StreamId, Keys)>,
     bytes: usize,
     /// The objects that it changes, in the order of their first calls.
-    streams: Vec<StreamId>,
+    streams: StreamIds,
     /// How many calls there were when each of the nested ones began, the innermost last.
     nested: Vec<usize>,
     planted: Planted,
@@ -108,7 +108,7 @@ impl Transaction {
             calls: Vec::new(),
             keys: Vec::new(),
             bytes: 0,
-            streams: Vec::new(),
+            streams: StreamIds::new(),
             nested: Vec::new(),
             planted,
         }
@@ -182,7 +182,7 @@ impl Transaction {
         if !self.planted.is(PlantedBug::NestedAbortKept) {
             self.calls.truncate(first);
             self.keys.truncate(first);
-            self.streams = streams_of(&self.calls).into_owned();
+            self.streams = StreamIds::from_slice(&streams_of(&self.calls));
             self.bytes = self.calls.iter().map(|call| call.arguments.len() + call.method.len() + 8).sum();
         }
     }
@@ -282,8 +282,8 @@ impl Transaction {
 }
 
 /// Each key once. Of an object with many of them the whole is named instead, which makes more conflicts and never fewer.
-pub(crate) fn condensed(keys: impl Iterator<Item = ConflictKey>) -> Vec<ConflictKey> {
-    let mut keys: Vec<ConflictKey> = keys.collect();
+pub(crate) fn condensed(keys: impl Iterator<Item = ConflictKey>) -> ConflictKeys {
+    let mut keys: ConflictKeys = keys.collect();
     if keys.len() < 2 {
         return keys;
     }
@@ -316,8 +316,8 @@ mod tests {
         let asked = asked.chain([key(3, 9), key(3, 9), key(4, 5), key(4, KeyHash::ALL.0)]);
         let mut expected = vec![key(1, KeyHash::ALL.0)];
         expected.extend((0..most).map(|nth| key(2, nth)).chain([key(3, 9), key(4, KeyHash::ALL.0)]));
-        assert_eq!(condensed(asked), expected);
-        assert_eq!(condensed([key(3, 9), key(3, 9)].into_iter()), [key(3, 9)]);
+        assert_eq!(condensed(asked)[..], expected);
+        assert_eq!(condensed([key(3, 9), key(3, 9)].into_iter())[..], [key(3, 9)]);
     }
 
     #[test]

@@ -81,6 +81,8 @@ fn json(entry: &Entry) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_log::entry::StreamPlaces;
+
     use super::*;
 
     #[test]
@@ -88,7 +90,7 @@ mod tests {
         let entry = |kind, data: &'static [u8]| Entry {
             pos: LogPos(7),
             kind,
-            streams: Vec::new(),
+            streams: StreamPlaces::new(),
             data: data.into(),
         };
         assert_eq!(

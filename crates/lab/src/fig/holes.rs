@@ -71,7 +71,7 @@ async fn lose(env: &Env, client: &Client, number: u32) -> LogPos {
     let who = Identity { client: client.id(), node: node.id, cluster: layout.cluster };
     let deadline = env.now() + CALL_TIME;
     let connection = Connection::open(env, addr, who, deadline).await.expect("reachable");
-    let group = TokenGroup { count: 1, streams: vec![stream(number)], condition: None };
+    let group = TokenGroup { count: 1, streams: [stream(number)].into(), condition: None };
     let token = Token { groups: vec![group] };
     let granted = connection.call::<_, Grant>(env, layout.epoch, &token, deadline).await;
     granted.expect("granted").0.first

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_log::client::{Append, AppendTo, Client, ClientError, Placed};
+use ithaca_log::entry::StreamPlaces;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
-use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
+use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 
 use super::history::History;
 use super::streams::Asked;
@@ -26,7 +27,7 @@ pub(super) enum Pending {
 impl Pending {
     pub(super) async fn placed(self) -> Result<Placed, ClientError> {
         match self {
-            Self::Plain(append) => append.await.map(|pos| Placed { pos, places: Vec::new() }),
+            Self::Plain(append) => append.await.map(|pos| Placed { pos, places: StreamPlaces::new() }),
             Self::InStreams(append) => append.await,
         }
     }
@@ -61,7 +62,7 @@ impl Worker {
         });
         let reads = reads.collect();
         let writes = match self.draw(4) {
-            0 => Vec::new(),
+            0 => ConflictKeys::new(),
             _ => streams.clone().into_iter().map(|stream| self.part(stream)).collect(),
         };
         Asked { streams, condition: Some(Condition { snapshot: self.snapshot, reads, writes }) }

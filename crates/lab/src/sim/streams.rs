@@ -364,7 +364,8 @@ mod tests {
     fn a_commit_behind_a_write_of_what_it_read_is_found() {
         let of = |read: ConflictKey, snapshot| {
             let it = history(&[(4, 1, place(0, None))]);
-            let condition = Condition { snapshot: LogPos(snapshot), reads: vec![read], writes: Vec::new() };
+            let condition =
+                Condition { snapshot: LogPos(snapshot), reads: [read][..].into(), ..Condition::default() };
             it.streams.asks(value(2), Asked { streams: vec![A], condition: Some(condition) });
             it.streams.saw(6, value(2), &[place(1, Some(4))]);
             check(&it)

@@ -246,7 +246,7 @@ impl Worker {
             let placed = append.placed().await;
             let history = &self.shared.history;
             match &placed {
-                Ok(placed) => history.streams.told(placed.pos.0, value, placed.places.clone()),
+                Ok(placed) => history.streams.told(placed.pos.0, value, placed.places.to_vec()),
                 Err(ClientError::Conflict { .. }) => history.streams.refused(true),
                 Err(ClientError::TooOld { low_water }) => {
                     history.streams.refused(false);

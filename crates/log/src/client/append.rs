@@ -28,8 +28,8 @@ use super::connection::{Answered, CallError};
 use super::error::{ClientError, Phase};
 use super::tokens::{self, Room};
 use super::{Inner, View, WriteLimits};
-use crate::entry::StreamPlace;
-use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamId};
+use crate::entry::StreamPlaces;
+use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamIds};
 use crate::stream::Condition;
 use crate::wire::{Appended, Grant, Kind, Token, TokenGroup};
 
@@ -54,7 +54,7 @@ pub struct Placed {
     /// Its position in the log.
     pub pos: LogPos,
     /// Its place in each of its streams, in the order in which they were named.
-    pub places: Vec<StreamPlace>,
+    pub places: StreamPlaces,
 }
 
 impl Future for Append {
@@ -76,7 +76,7 @@ impl Future for AppendTo {
 /// The streams that an entry is appended to, and on what that depends. It keeps to the limits.
 #[derive(Debug, Default)]
 pub struct Aim {
-    pub(super) streams: Vec<StreamId>,
+    pub(super) streams: StreamIds,
     pub(super) condition: Option<Condition>,
 }
 

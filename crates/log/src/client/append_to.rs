@@ -30,7 +30,7 @@ impl Client {
     ///
     /// Errors: those of [`Client::append`], and `Streams`.
     pub fn append_to(&self, streams: &[StreamId], entry: Bytes) -> AppendTo {
-        self.append_where(Aim::new(streams.to_vec(), None), entry)
+        self.append_where(Aim::new(streams, None), entry)
     }
 
     /// The same, if nothing that `condition` reads was written at or above its snapshot, up to the position that the entry
@@ -39,7 +39,7 @@ impl Client {
     ///
     /// Errors: those of [`Client::append_to`]; `Conflict`; `TooOld`.
     pub fn append_if(&self, streams: &[StreamId], condition: Condition, entry: Bytes) -> AppendTo {
-        self.append_where(Aim::new(streams.to_vec(), Some(condition)), entry)
+        self.append_where(Aim::new(streams, Some(condition)), entry)
     }
 
     /// The same by an aim that the caller keeps, to try again by: nothing of it is copied.
@@ -105,8 +105,8 @@ impl Client {
 
 impl Aim {
     /// These streams (at most [`limits::STREAMS_MAX_COUNT`](crate::limits::STREAMS_MAX_COUNT), all different), on this condition.
-    pub fn new(streams: Vec<StreamId>, condition: Option<Condition>) -> Result<Self, StreamsError> {
-        let aim = Self { streams, condition };
+    pub fn new(streams: &[StreamId], condition: Option<Condition>) -> Result<Self, StreamsError> {
+        let aim = Self { streams: streams.into(), condition };
         check(&aim).map(|()| aim)
     }
 

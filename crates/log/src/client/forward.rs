@@ -19,7 +19,7 @@ use super::resolve::Search;
 use super::tokens::{self, Sorted};
 use super::write::Earlier;
 use super::{Inner, View};
-use crate::entry::StreamGroup;
+use crate::entry::{StreamGroup, StreamPlaces};
 use crate::limits;
 use crate::pos::{Epoch, LogPos};
 use crate::wire::{self, Appended, BatchHead, Head, Kind, Refusal};
@@ -139,7 +139,7 @@ impl Sending {
                 return Some(self.write(first, Vec::new()));
             }
             for (pos, queued) in (first.0..).zip(self.batch.entries.drain(..)) {
-                inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: Vec::new() }));
+                inner.appender.finish(queued, Ok(Placed { pos: LogPos(pos), places: StreamPlaces::new() }));
             }
             return None;
         }
@@ -307,7 +307,7 @@ impl Inner {
     /// Where an entry that stands at `pos` has its places in its streams: the entry says so.
     async fn placed_at(self: &Rc<Self>, pos: LogPos, queued: &Queued) -> Result<Placed, ClientError> {
         if queued.aim.is_none() {
-            return Ok(Placed { pos, places: Vec::new() });
+            return Ok(Placed { pos, places: StreamPlaces::new() });
         }
         match self.read_many(&[pos]).await.map(|mut read| read.pop()) {
             Ok(Some(entry)) if entry.kind == EntryKind::Data => Ok(Placed { pos, places: entry.streams }),

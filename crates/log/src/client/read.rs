@@ -11,7 +11,7 @@ use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, Inner};
-use crate::entry::{EntryMeta, StreamPlace};
+use crate::entry::{EntryMeta, StreamPlace, StreamPlaces};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId, StreamId};
 use crate::wire::{Kind, MessageError, Read, ReceivedRuns, RunRef, StateRef, table_entries};
@@ -40,7 +40,7 @@ pub struct Entry {
     /// What it holds.
     pub kind: EntryKind,
     /// The streams that it belongs to, and its place in each.
-    pub streams: Vec<StreamPlace>,
+    pub streams: StreamPlaces,
     /// Its data, compared with the checksum that the appender made. Empty unless it is data. Shares memory with other
     /// entries that came with it: copy it to keep one for long.
     pub data: Bytes,
@@ -49,7 +49,7 @@ pub struct Entry {
 impl Entry {
     /// What a position holds that was trimmed.
     pub(super) fn trimmed(pos: LogPos) -> Self {
-        Self { pos, kind: EntryKind::Trimmed, streams: Vec::new(), data: Bytes::new() }
+        Self { pos, kind: EntryKind::Trimmed, streams: StreamPlaces::new(), data: Bytes::new() }
     }
 
     /// Its place in `stream`, if it belongs to it.
@@ -135,7 +135,7 @@ impl RunEntries<'_> {
         };
         for nth in 0..self.run.count {
             if let Some(pos) = position(Addr(first + nth)) {
-                take(Entry { pos, kind, streams: Vec::new(), data: Bytes::new() });
+                take(Entry { pos, kind, streams: StreamPlaces::new(), data: Bytes::new() });
             }
         }
         Ok(())

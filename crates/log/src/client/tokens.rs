@@ -79,7 +79,7 @@ pub(super) fn groups_of(entries: &[Queued]) -> Vec<TokenGroup> {
         let aim = queued.aim.as_deref();
         let written = |group: &TokenGroup| group.condition.as_ref().map_or(0, |it| it.writes.len());
         match groups.last_mut() {
-            Some(last) if last.streams == streams(aim) && joins(before, aim, written(last)) => {
+            Some(last) if last.streams[..] == *streams(aim) && joins(before, aim, written(last)) => {
                 last.count += 1;
                 if let (Some(all), Some(condition)) = (&mut last.condition, condition(aim)) {
                     all.writes.extend_from_slice(&condition.writes);
@@ -87,7 +87,7 @@ pub(super) fn groups_of(entries: &[Queued]) -> Vec<TokenGroup> {
             }
             _ => {
                 let condition = condition(aim).cloned();
-                groups.push(TokenGroup { count: 1, streams: streams(aim).to_vec(), condition });
+                groups.push(TokenGroup { count: 1, streams: streams(aim).into(), condition });
             }
         }
         before = aim;

@@ -17,7 +17,7 @@ use super::append::{Batch, Placed, Queued};
 use super::connection::CallError;
 use super::error::{ClientError, Phase};
 use super::{Inner, View};
-use crate::entry::{EntryMeta, StreamGroup};
+use crate::entry::{EntryMeta, StreamGroup, StreamPlaces};
 use crate::layout::Piece;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, ClientId, LogPos, NodeId, RequestNo};
@@ -265,7 +265,7 @@ impl Writing<'_> {
                 None => return Placed { pos, places: group.places_of(nth as u32, pos) },
             }
         }
-        Placed { pos, places: Vec::new() }
+        Placed { pos, places: StreamPlaces::new() }
     }
 
     /// Tells those that succeeded, in the order of their positions.

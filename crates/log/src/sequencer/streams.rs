@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::known::KnownStreams;
 use super::writes::{Write, Writes};
-use crate::entry::StreamPlace;
+use crate::entry::{StreamPlace, StreamPlaces};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{LogPos, StreamId};
@@ -95,7 +95,7 @@ impl Streams {
         }
         let count = group.count;
         let last = LogPos(first.0 + u64::from(count) - 1);
-        let mut places = Vec::with_capacity(group.streams.len());
+        let mut places = StreamPlaces::with_capacity(group.streams.len());
         for &stream in &group.streams {
             let known = self.known.as_mut().expect("the group was admitted");
             let used = if self.planted.is(PlantedBug::StreamPositionReused) { 1 } else { count };

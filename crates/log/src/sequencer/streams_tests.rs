@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ithaca_env::sim::Random;
 
+use crate::entry::StreamPlaces;
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{BatchNo, ClientId, Epoch, LogPos, RequestNo, StreamId, StreamPos};
@@ -122,7 +123,7 @@ fn draw(random: &mut Random, next: u64) -> Vec<TokenGroup> {
         });
         let is_blind = condition.as_ref().is_none_or(|it: &Condition| it.reads.is_empty());
         let count = if is_blind { 1 + random.below(3) as u32 } else { 1 };
-        TokenGroup { count, streams, condition }
+        TokenGroup { count, streams: streams.into(), condition }
     };
     (0..1 + random.below(4)).map(|_| group(random)).collect()
 }
@@ -180,11 +181,14 @@ fn a_quiet_stream_is_remembered_however_much_is_written_to_others() {
     sequencer.learn_streams(KnownStreams::of([(quiet, tail)].into()));
     let key = |part| ConflictKey { stream: quiet, key: KeyHash(part) };
     let group = |snapshot, part| {
-        let condition =
-            Condition { snapshot: LogPos(snapshot), reads: vec![key(part)], writes: vec![key(part)] };
-        TokenGroup { count: 1, streams: vec![quiet], condition: Some(condition) }
+        let condition = Condition {
+            snapshot: LogPos(snapshot),
+            reads: vec![key(part)].into(),
+            writes: vec![key(part)].into(),
+        };
+        TokenGroup { count: 1, streams: vec![quiet].into(), condition: Some(condition) }
     };
-    let of_busy = TokenGroup { count: 1, streams: vec![busy], condition: None };
+    let of_busy = TokenGroup { count: 1, streams: vec![busy].into(), condition: None };
     let mut grant = |groups: &[TokenGroup]| {
         let groups = [&vec![of_busy.clone(); 10], groups].concat();
         let granted = sequencer.grant_groups(Epoch(1), &groups).expect("it knows its streams");
@@ -207,12 +211,12 @@ fn a_new_sequencer_grants_nothing_in_streams_before_it_knows_them() {
     // A stream position that is granted twice would be in the log for ever.
     let mut sequencer = Sequencer::start(Epoch(2), LogPos(START));
     let plain = TokenGroup { count: 2, ..TokenGroup::default() };
-    let of_stream = TokenGroup { count: 1, streams: vec![StreamId(300)], condition: None };
+    let of_stream = TokenGroup { count: 1, streams: vec![StreamId(300)].into(), condition: None };
     let refused = sequencer.grant_groups(Epoch(2), &[plain.clone(), of_stream.clone()]);
     assert_eq!(refused, Err(Refusal::StreamsUnknown));
     assert_eq!(sequencer.stream_tails(Epoch(2), &[StreamId(300)]), Err(Refusal::StreamsUnknown));
     let granted = sequencer.grant_groups(Epoch(2), &[plain]);
-    let answer = GroupGrant::Granted { count: 2, places: Vec::new() };
+    let answer = GroupGrant::Granted { count: 2, places: StreamPlaces::new() };
     assert_eq!(granted, Ok(Grant { first: LogPos(START), groups: vec![answer] }), "nothing was used up");
     let tail = StreamTail { next: StreamPos(8), last: Some(LogPos(70)) };
     sequencer.learn_streams(KnownStreams::of([(StreamId(300), tail)].into()));
@@ -231,11 +235,11 @@ fn a_batch_of_groups_that_is_sent_again_is_granted_nothing_and_told_where_to_loo
         let key = ConflictKey { stream: StreamId(300), key: KeyHash(1) };
         let of = |reads: &[ConflictKey], snapshot| TokenGroup {
             count: 1,
-            streams: vec![StreamId(300)],
+            streams: vec![StreamId(300)].into(),
             condition: Some(Condition {
                 snapshot: LogPos(snapshot),
-                reads: reads.to_vec(),
-                writes: vec![key],
+                reads: reads.into(),
+                writes: vec![key].into(),
             }),
         };
         let mut send = |number, groups: &[TokenGroup]| {

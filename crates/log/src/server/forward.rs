@@ -19,7 +19,7 @@ use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
 use super::relay::{Relay, Sender};
 use super::reply::ReplyRoute;
-use crate::entry::{EntryMeta, StreamGroup};
+use crate::entry::{EntryMeta, StreamGroup, StreamPlaces};
 use crate::join::Join;
 use crate::layout::{Layout, Piece};
 use crate::planted::{Planted, PlantedBug};
@@ -56,7 +56,10 @@ impl Forwarder {
                 Ok(Placed::New(grant)) => {
                     let Granted { first, count } = grant;
                     self.write(route, grant, Vec::new(), &[Section::whole(grant)], &append, &data);
-                    Ok(Grant { first, groups: vec![GroupGrant::Granted { count, places: Vec::new() }] })
+                    Ok(Grant {
+                        first,
+                        groups: vec![GroupGrant::Granted { count, places: StreamPlaces::new() }],
+                    })
                 }
                 Ok(Placed::Again(Granted { first, count })) => {
                     // The earlier copy's entries are on their way; whether they arrive, the units know.
@@ -236,12 +239,12 @@ mod tests {
     use crate::wire::BatchHead;
 
     fn group(count: u32) -> TokenGroup {
-        TokenGroup { count, streams: vec![StreamId(300)], condition: Some(Condition::default()) }
+        TokenGroup { count, streams: vec![StreamId(300)].into(), condition: Some(Condition::default()) }
     }
 
     fn granted(count: u32, position: u64) -> GroupGrant {
         let place = StreamPlace { stream: StreamId(300), position: StreamPos(position), previous: None };
-        GroupGrant::Granted { count, places: vec![place] }
+        GroupGrant::Granted { count, places: vec![place].into() }
     }
 
     fn refused() -> GroupGrant {

@@ -137,7 +137,8 @@ mod tests {
             position: StreamPos(nth.into()),
             previous: None,
         };
-        let groups = (0..count).map(|nth| StreamGroup { count: 1, places: vec![place(nth)] }).collect();
+        let groups =
+            (0..count).map(|nth| StreamGroup { count: 1, places: vec![place(nth)].into() }).collect();
         let meta = EntryMeta {
             groups_from: RequestNo(9),
             groups,

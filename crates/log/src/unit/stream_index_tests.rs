@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ithaca_env::sim::Random;
 
 use super::*;
-use crate::entry::{StreamGroup, StreamPlace};
+use crate::entry::{StreamGroup, StreamPlace, StreamPlaces};
 use crate::pos::{Addr, ClientId, LogPos, RequestNo, StreamPos};
 
 /// A run's meta with groups that begin before it, end behind it, or leave some of it out; spread over `stride` stripes.
@@ -18,7 +18,7 @@ fn meta(random: &mut Random, addrs: &AddrRange) -> EntryMeta {
         let mut places: Vec<StreamPlace> = (0..random.below(3)).map(|_| place(random)).collect();
         places.sort_by_key(|place| place.stream);
         places.dedup_by_key(|place| place.stream);
-        StreamGroup { count: 1 + random.below(60) as u32, places }
+        StreamGroup { count: 1 + random.below(60) as u32, places: places.into() }
     };
     let groups: Vec<StreamGroup> = (0..1 + random.below(4)).map(|_| group(random)).collect();
     let stride = 1 + random.below(3) as u16;
@@ -39,7 +39,8 @@ fn a_block_finds_what_every_record_says_whatever_the_order_it_was_looked_at_in()
             next = addrs.end.0 + random.below(2) * random.below(100);
             let meta = (random.below(5) > 0).then(|| meta(&mut random, &addrs));
             for addr in addrs.numbers() {
-                let places = meta.as_ref().map_or(Vec::new(), |it| it.places_at(Addr(addr), LogPos(addr)));
+                let places =
+                    meta.as_ref().map_or(StreamPlaces::new(), |it| it.places_at(Addr(addr), LogPos(addr)));
                 model.insert(addr, places.iter().map(|place| place.stream).collect());
             }
             runs.push((addrs, meta));
@@ -95,7 +96,10 @@ fn an_index_keeps_to_its_bytes_and_forgets_what_was_used_least() {
     let mut index = StreamIndex::new(20_000);
     let place = StreamPlace { stream: StreamId(300), position: StreamPos(0), previous: None };
     let groups = (0..50).flat_map(|_| {
-        [StreamGroup { count: 1, places: vec![place] }, StreamGroup { count: 1, places: Vec::new() }]
+        [
+            StreamGroup { count: 1, places: vec![place].into() },
+            StreamGroup { count: 1, places: StreamPlaces::new() },
+        ]
     });
     let groups: Vec<StreamGroup> = groups.collect();
     for block in 0..100 {

@@ -5,7 +5,7 @@ use ithaca_chain::{Run, RunKind, Table};
 use ithaca_env::sim::Random;
 
 use super::*;
-use crate::entry::{EntryMeta, StreamGroup, StreamPlace};
+use crate::entry::{EntryMeta, StreamGroup, StreamPlace, StreamPlaces};
 use crate::limits;
 use crate::pos::*;
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
@@ -72,8 +72,10 @@ fn requests() -> Vec<Sample> {
         position: StreamPos(1),
         previous: Some(LogPos(12)),
     };
-    let groups =
-        vec![StreamGroup { count: 1, places: Vec::new() }, StreamGroup { count: 2, places: vec![place] }];
+    let groups = vec![
+        StreamGroup { count: 1, places: StreamPlaces::new() },
+        StreamGroup { count: 2, places: vec![place].into() },
+    ];
     let streams = EntryMeta { stride: 2, groups_from: RequestNo(6), groups, ..meta() };
     let in_stream =
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
@@ -171,8 +173,8 @@ fn in_streams() -> Vec<Sample> {
     let part = KeyHash(0xBEEF);
     let condition = Condition {
         snapshot: LogPos(30),
-        reads: vec![key(9, part), key(11, KeyHash::ALL)],
-        writes: vec![key(9, part)],
+        reads: vec![key(9, part), key(11, KeyHash::ALL)].into(),
+        writes: vec![key(9, part)].into(),
     };
     let group = |count, streams: &[u128], condition| TokenGroup {
         count,

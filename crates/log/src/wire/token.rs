@@ -4,10 +4,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use super::{Kind, Message, at_most, no_data, zero};
-use crate::entry::{StreamPlace, decode_place, decode_stream_count, encode_place, named_twice};
+use crate::entry::{StreamPlace, StreamPlaces, decode_place, decode_stream_count, encode_place, named_twice};
 use crate::limits;
-use crate::pos::{LogPos, StreamId};
-use crate::stream::{Condition, ConflictKey, KeyHash};
+use crate::pos::{LogPos, StreamId, StreamIds};
+use crate::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 
 /// Asks for the next positions, at most [`limits::GRANT_MAX_COUNT`], for appends that are queued already. The head's epoch
 /// must be the sequencer's.
@@ -27,7 +27,7 @@ pub struct TokenGroup {
     /// How many positions, at least 1.
     pub count: u32,
     /// The streams, at most [`limits::STREAMS_MAX_COUNT`], all different.
-    pub streams: Vec<StreamId>,
+    pub streams: StreamIds,
     /// On what it depends. Parts that it writes are of its streams.
     pub condition: Option<Condition>,
 }
@@ -54,7 +54,7 @@ pub enum GroupGrant {
         /// How many.
         count: u32,
         /// Where its first entry stands in each of its streams.
-        places: Vec<StreamPlace>,
+        places: StreamPlaces,
     },
     /// No positions: something that it read was written since its snapshot.
     Conflict {
@@ -209,7 +209,7 @@ fn decode_group(decoder: &mut Decoder<'_>, keys_left: &mut usize) -> Result<Toke
     zero("group reserved", decoder.u16("group reserved")?.into())?;
     at_most("stream count", stream_count, limits::STREAMS_MAX_COUNT, "at most 16 streams")?;
     at_most("has condition", has_condition.into(), 1, "0 or 1")?;
-    let mut streams = Vec::with_capacity(stream_count);
+    let mut streams = StreamIds::with_capacity(stream_count);
     for _ in 0..stream_count {
         let stream = StreamId(decoder.u128("stream")?);
         if streams.contains(&stream) {
@@ -298,8 +298,8 @@ fn decode_key(decoder: &mut Decoder<'_>) -> Result<ConflictKey, DecodeError> {
     Ok(ConflictKey { stream, key: KeyHash(decoder.u64("part of a stream")?) })
 }
 
-fn decode_keys(decoder: &mut Decoder<'_>, count: usize) -> Result<Vec<ConflictKey>, DecodeError> {
-    let mut keys = Vec::with_capacity(count.min(decoder.left() / 24));
+fn decode_keys(decoder: &mut Decoder<'_>, count: usize) -> Result<ConflictKeys, DecodeError> {
+    let mut keys = ConflictKeys::with_capacity(count.min(decoder.left() / 24));
     for _ in 0..count {
         keys.push(decode_key(decoder)?);
     }

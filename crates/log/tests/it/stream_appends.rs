@@ -10,7 +10,7 @@ use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::sequencer::StreamTable;
 use ithaca_log::sequencer::checkpoint::Chunk;
 use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
-use ithaca_log::stream::{Condition, ConflictKey, KeyHash};
+use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 
 use crate::worlds::{append, connect, entry, options, replicated, restart, run};
 
@@ -27,8 +27,12 @@ fn key(stream: StreamId, key: u64) -> ConflictKey {
 
 /// An append that changes a part of A, and depends on what it was at `snapshot`.
 fn change(client: &Client, part: u64, snapshot: LogPos) -> AppendTo {
-    let (reads, writes) = (vec![key(A, part)], vec![key(A, part)]);
-    client.append_if(&[A], Condition { snapshot, reads, writes }, Bytes::from_static(b"change"))
+    let parts = ConflictKeys::from_slice(&[key(A, part)]);
+    client.append_if(
+        &[A],
+        Condition { snapshot, reads: parts.clone(), writes: parts },
+        Bytes::from_static(b"change"),
+    )
 }
 
 /// The positions in the stream of everything that it holds, and where those entries stand in the log.
@@ -119,7 +123,7 @@ fn an_append_whose_read_was_written_since_is_refused_alone() {
             previous: previous.map(LogPos),
         };
         let places = vec![place(A, 3, Some(7)), place(B, 0, None)];
-        assert_eq!(behind, Placed { pos: LogPos(8), places });
+        assert_eq!(behind, Placed { pos: LogPos(8), places: places.into() });
         assert_eq!(held(&client, A).await, [(0, 5), (1, 6), (2, 7), (3, 8)]);
         // It names no part: all of the stream is changed.
         assert_eq!(change(&client, 9, LogPos(8)).await, Err(conflict_of(key(A, 9), 8)));
@@ -234,8 +238,12 @@ fn streams_whose_entries_are_trimmed_go_on_above_what_they_were() {
         let (_cluster, client) = start(&env, &options).await;
         let after = client.append_to(&[A], entry(7)).await.expect("appended");
         assert!(after.places[0].position.0 > before[5].0, "{after:?}");
-        let old = Condition { snapshot: LogPos(4), reads: vec![key(A, KeyHash::ALL.0)], writes: vec![] };
-        let other = Condition { snapshot: LogPos(4), reads: vec![key(B, 1)], writes: vec![] };
+        let old = Condition {
+            snapshot: LogPos(4),
+            reads: vec![key(A, KeyHash::ALL.0)].into(),
+            ..Condition::default()
+        };
+        let other = Condition { snapshot: LogPos(4), reads: vec![key(B, 1)].into(), ..Condition::default() };
         assert!(matches!(client.append_if(&[A], old, entry(8)).await, Err(ClientError::Conflict { .. })));
         assert!(matches!(client.append_if(&[B], other, entry(8)).await, Err(ClientError::TooOld { .. })));
     });
@@ -280,7 +288,7 @@ fn names_are_listed_once_and_streams_that_cannot_be_are_refused() {
         let many: Vec<StreamId> = (0..17).map(|stream| StreamId(1000 + stream)).collect();
         let refused = client.append_to(&many, entry(1)).await;
         assert_eq!(refused, Err(StreamsError::TooMany { found: 17, limit: 16 }.into()));
-        let foreign = Condition { writes: vec![key(B, 1)], ..Condition::default() };
+        let foreign = Condition { writes: vec![key(B, 1)].into(), ..Condition::default() };
         let refused = client.append_if(&[A], foreign, entry(1)).await;
         assert_eq!(refused, Err(StreamsError::NotItsStream { key: key(B, 1) }.into()));
     });

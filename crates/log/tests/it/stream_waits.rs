@@ -36,7 +36,7 @@ async fn patient(world: &World) -> Client {
 
 /// Takes a position in the stream, and writes nothing there.
 async fn granted(world: &World) -> LogPos {
-    let token = Token { groups: vec![TokenGroup { count: 1, streams: vec![A], condition: None }] };
+    let token = Token { groups: vec![TokenGroup { count: 1, streams: [A].into(), condition: None }] };
     world.call::<_, Grant>(world.layout.sequencer, &token).await.expect("granted").first
 }
 

@@ -65,7 +65,7 @@ impl Writer {
                 places.push(StreamPlace { stream, position: StreamPos(next.0), previous: next.1 });
                 *next = (next.0 + u64::from(count), Some(LogPos(pos.0 + u64::from(count) - 1)));
             }
-            let group = StreamGroup { count, places };
+            let group = StreamGroup { count, places: places.into() };
             for nth in 0..count {
                 let (pos, number) = (LogPos(pos.0 + u64::from(nth)), pos.0 - first.0 + u64::from(nth));
                 if lost.contains(&(number as u32)) {

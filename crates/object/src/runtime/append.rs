@@ -114,7 +114,7 @@ impl Inner {
     pub(super) fn plan(
         &self,
         calls: Vec<Call>,
-        streams: Vec<StreamId>,
+        streams: &[StreamId],
         condition: Condition,
     ) -> Result<Plan, ObjectError> {
         let aim = Rc::new(Aim::new(streams, Some(condition)).map_err(ClientError::from)?);

@@ -172,8 +172,8 @@ impl<O: Object> Slot<O> {
         writes: Vec<ConflictKey>,
     ) -> Result<(Vec<Box<dyn Any>>, LogPos), ObjectError> {
         let writes = condensed(writes.into_iter());
-        let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
-        let plan = self.runtime.plan(calls, vec![self.stream], condition)?;
+        let condition = Condition { writes, ..Condition::default() };
+        let plan = self.runtime.plan(calls, &[self.stream], condition)?;
         let (outputs, pos) = self.append(&plan).await?;
         match outputs.is_empty() {
             false => Ok((outputs, pos)),

@@ -199,8 +199,8 @@ impl<O: Object> Handle<O> {
         let (stream, runtime) = (self.stream(), &self.slot.runtime);
         let writes =
             condensed(mutator.keys().writes.iter().map(|key| ConflictKey { stream, key: key.hash() }));
-        let condition = Condition { snapshot: LogPos(0), reads: Vec::new(), writes };
-        let aim = Aim::new(vec![stream], Some(condition)).map_err(ClientError::from)?;
+        let condition = Condition { writes, ..Condition::default() };
+        let aim = Aim::new(&[stream], Some(condition)).map_err(ClientError::from)?;
         let planned = encoded::<O, M, _>(mutator, |arguments| {
             let (id, settled) = runtime.open_request()?;
             let (check, call) = (self.slot.check_to_tell(), empty_call::<O, M>(stream));

@@ -176,7 +176,7 @@ impl Tx {
             return Ok(Committed { snapshot, record: None });
         }
         let commit = tx.commit();
-        let plan = self.inner.runtime.plan(commit.calls, commit.streams, commit.condition)?;
+        let plan = self.inner.runtime.plan(commit.calls, &commit.streams, commit.condition)?;
         let placed = self.inner.runtime.append(&plan).await;
         let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
         Ok(Committed { snapshot, record: Some((plan.record.id, pos)) })

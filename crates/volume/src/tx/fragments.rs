@@ -69,10 +69,11 @@ impl Fragments {
         if range.is_empty() {
             return Self(words);
         }
-        for word in range.start / 64..=(range.end - 1) / 64 {
+        let touched = range.start / 64..=(range.end - 1) / 64;
+        for (word, bits) in touched.clone().zip(&mut words[touched]) {
             let first = range.start.saturating_sub(64 * word);
             let past = (range.end - 64 * word).min(64);
-            words[word] = u64::MAX << first & u64::MAX >> (64 - past);
+            *bits = u64::MAX << first & u64::MAX >> (64 - past);
         }
         Self(words)
     }

@@ -147,7 +147,7 @@ async fn grant(env: &Env, layout: &Layout, stream: StreamId) -> io::Result<LogPo
     let deadline = env.now() + PATIENCE;
     let who = Identity { client: ClientId(9), node, cluster: layout.cluster };
     let connection = Connection::open(env, addr, who, deadline).await.map_err(io::Error::other)?;
-    let token = Token { groups: vec![TokenGroup { count: 1, streams: vec![stream], condition: None }] };
+    let token = Token { groups: vec![TokenGroup { count: 1, streams: [stream].into(), condition: None }] };
     loop {
         match connection.call::<_, Grant>(env, layout.epoch, &token, deadline).await {
             Ok((grant, _, _)) => return Ok(grant.first),

@@ -21,7 +21,7 @@ fn entries(addrs: Range<u64>) -> Run {
     let count = (addrs.end - addrs.start) as u32;
     let places = vec![StreamPlace { stream: STREAM, position: StreamPos(addrs.start), previous: None }];
     let request = RequestNo(addrs.start);
-    let groups = vec![StreamGroup { count, places }];
+    let groups = vec![StreamGroup { count, places: places.into() }];
     let meta =
         EntryMeta { groups_from: request, groups, ..EntryMeta::new(ClientId(1), Addr(addrs.start), request) };
     let payloads: Vec<String> = addrs.clone().map(|addr| format!("entry {addr}")).collect();
