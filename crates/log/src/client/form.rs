@@ -131,26 +131,26 @@ async fn learn(
 
 async fn is_free(env: &Env, at: (NodeId, SocketAddr), deadline: Time) -> Result<(), FormError> {
     let (node, addr) = at;
-    match cluster_of(env, at, deadline).await? {
-        Some(cluster) => Err(FormError::Formed { node, addr, cluster }),
+    match known_to(env, at, deadline).await? {
+        Some(layout) => Err(FormError::Formed { node, addr, cluster: layout.cluster }),
         None => Ok(()),
     }
 }
 
-/// The cluster that a node belongs to, if it does to any. A node that does not answer is asked again until the time is over.
-pub(super) async fn cluster_of(
+/// The newest layout that a node knows of the cluster that it belongs to, if it does to any. A node that does not answer is asked again
+/// until the time is over.
+pub(super) async fn known_to(
     env: &Env,
     at: (NodeId, SocketAddr),
     deadline: Time,
-) -> Result<Option<ClusterId>, FormError> {
+) -> Result<Option<Layout>, FormError> {
     let (node, addr) = at;
     match ask::<_, LayoutRecord>(env, at, &GetLayout { epoch: None }, deadline).await {
         Err(FormError::Node { error: CallError::Refused(Refusal::NoLayout { .. }), .. }) => Ok(None),
         Err(error) => Err(error),
         Ok(known) => {
             let layout = Layout::decode(&known.record);
-            let layout = layout.map_err(|error| FormError::BadLayout { node, addr, error })?;
-            Ok(Some(layout.cluster))
+            layout.map(Some).map_err(|error| FormError::BadLayout { node, addr, error })
         }
     }
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::Client;
 use super::error::{ClientError, Phase};
-use super::form::{FormError, cluster_of, tell};
+use super::form::{FormError, known_to, tell};
 use crate::layout::{ChangeError, Layout, NodeState};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, NodeId};
@@ -108,14 +108,16 @@ impl Client {
         if is_used(&layout) {
             return Ok(layout);
         }
-        match cluster_of(&inner.env, (node, addr), deadline).await? {
-            Some(cluster) if cluster != layout.cluster => {
+        if let Some(known) = known_to(&inner.env, (node, addr), deadline).await? {
+            let cluster = known.cluster;
+            if cluster != layout.cluster {
                 return Err(FormError::Formed { node, addr, cluster }.into());
             }
-            Some(cluster) if layout.node(node).is_none() => {
+            // Whoever answered first may not have heard yet that it was added, by an earlier call say.
+            let newest = if known.epoch > layout.epoch { &known } else { &*layout };
+            if newest.node(node).is_none() {
                 return Err(MembersError::Removed { node, addr, cluster });
             }
-            _ => {}
         }
         let layout = self.change_cluster(&asked, deadline).await?;
         tell(&inner.env, (node, addr), &layout, deadline).await?;
