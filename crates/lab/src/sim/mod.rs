@@ -370,9 +370,8 @@ mod tests {
     fn a_node_that_was_added_is_not_taken_for_a_removed_one_by_who_has_not_heard_of_it() {
         // The answer to the first order was lost, and the second one was compared with what a node that was cut off knew.
         let plan = "seed 9017829\nset topology.added 2\nset topology.clients 2\nset topology.removed 2\n\
-                    set workload.burst_max 2\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
-                    set workload.operations 50\nset workload.pause_us 100000\nset workload.relayed 1\n\
-                    set workload.streams 1\nstep 8 at 613712us drive node-2 data/unit-2.chain fail-writes 2\n\
+                    set workload.burst_max 16\nset workload.operations 200\nset workload.pause_us 100000\n\
+                    step 8 at 613712us drive node-2 data/unit-2.chain fail-writes 2\n\
                     step 4 at 975012us partition node-1 node-2 2771573us\nstep 5 at 1806402us pause node-1 1677543us";
         check_passes(Name::Cluster, plan);
     }
