@@ -57,10 +57,11 @@ impl Core {
     }
 
     /// Whether so much waits that its group should not wait for the end of the turn: a quarter of the largest, and as much again for each
-    /// group that is under way, so that a drive that falls behind is given larger ones.
+    /// group that is under way, so that a drive that falls behind is given larger ones; and whether a flight is free.
     pub(crate) fn is_group_due(&self) -> bool {
         let due_bytes = (self.options.group_max_bytes as u64 / 4).max(EARLY_MIN_BYTES);
-        self.queued_bytes >= due_bytes * (1 + self.flights.len() as u64)
+        let under_way = self.flights.len();
+        under_way < self.options.flights && self.queued_bytes >= due_bytes * (1 + under_way as u64)
     }
 
     /// How many queued batches go into the next group; `None` if the segment has no room for the first.
