@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Run, RunKind};
+use ithaca_chain::{RangeSet, Run, RunKind};
 use thiserror::Error;
 
 use super::member::Member;
@@ -46,6 +46,14 @@ pub(super) enum RebuildError {
     #[error("node {node} was not sealed")]
     NotSealed {
         /// Which.
+        node: NodeId,
+    },
+    /// A trim that reached this node and not the replica: it is completed before the copy is listed.
+    #[error("{addr} is trimmed here and not on node {node}")]
+    TrimBegun {
+        /// Where.
+        addr: Addr,
+        /// The replica.
         node: NodeId,
     },
     /// A hole could not be decided.
@@ -129,31 +137,38 @@ impl Source {
         Ok(())
     }
 
-    /// Takes over what the replica says is trimmed. Asked in `epoch`.
-    async fn take_trims(&self, member: &Rc<Member>, epoch: Epoch) -> Result<(), RebuildError> {
+    /// Takes over what the replica says is trimmed. Asked in `epoch`. What is trimmed here and not there is returned, as many ranges
+    /// as a request has at the most.
+    async fn take_trims(&self, member: &Rc<Member>, epoch: Epoch) -> Result<Vec<AddrRange>, RebuildError> {
         let unit = member.unit()?;
-        let mut extent = self.extent;
+        let (mut extent, mut begun) = (self.extent, Vec::new());
         while !extent.is_empty() {
             let asked = GetTrims { extent };
             let (Trims { ranges }, _) = self.ask(member, epoch, &asked, TRIMS_PATIENCE).await?;
-            let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
-            extent.start =
-                if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) };
+            let own = unit.trimmed_in(extent);
+            // Where either has more than this, the next part begins.
+            let end = ranges_end(extent, &ranges).min(ranges_end(extent, &own));
+            let theirs: RangeSet = ranges.iter().map(|range| range.numbers()).collect();
+            let own =
+                own.into_iter().filter(|own| own.start < end).map(|own| own.start.0..own.end.min(end).0);
+            begun.extend(own.flat_map(|own| theirs.gaps(own)).map(AddrRange::from));
             let copied = Copied { trimmed: ranges, ..Copied::default() };
             unit.restore(epoch, copied).await.map_err(RebuildError::Unit)?;
+            extent.start = end;
         }
-        Ok(())
+        begun.truncate(limits::RANGES_MAX_COUNT);
+        Ok(begun)
     }
 }
 
-/// Addresses that are trimmed here and not on the replica whose `runs` these are, as many as a request has at the most.
-fn trims_begun(unit: &Rc<UnitShell>, runs: &ReceivedRuns) -> Vec<AddrRange> {
-    let is_held = |state: StateRef<'_>| !matches!(state, StateRef::Unwritten | StateRef::Trimmed);
-    let held = runs.runs().filter(|run| is_held(run.state)).map(|run| run.range());
-    held.flat_map(|range| unit.trimmed_in(range)).take(limits::RANGES_MAX_COUNT).collect()
+/// Up to where `ranges` are all that there are in `extent`: a list that is full may go on.
+fn ranges_end(extent: AddrRange, ranges: &[AddrRange]) -> Addr {
+    let is_all = ranges.len() < limits::RANGES_MAX_COUNT;
+    if is_all { extent.end } else { ranges.last().map_or(extent.end, |last| last.end) }
 }
 
-/// Makes the copy that `copy` names. When it returns, all of it is on stable storage here, and nothing of it is undecided.
+/// Makes the copy that `copy` names. When it returns, all of it is on stable storage here, and nothing of it is undecided. What was
+/// copied before is not copied again.
 pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<(), RebuildError> {
     let unit = member.unit()?;
     let source = Source::of(member, layout, copy)?;
@@ -173,11 +188,6 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
             decide(member, layout, source.peer.node(), &holes).await?;
             continue;
         }
-        let begun = trims_begun(&unit, &runs);
-        if !begun.is_empty() {
-            source.trim(member, layout.epoch, begun).await?;
-            continue;
-        }
         let bytes = data.len();
         let (copied, reached) = compare(&unit, source.peer.node(), next, &runs, data).await?;
         if reached == next {
@@ -195,7 +205,13 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
         member.env.sleep_until(began + share).await;
     }
-    Ok(())
+    loop {
+        let begun = source.take_trims(member, layout.epoch).await?;
+        if begun.is_empty() {
+            return Ok(());
+        }
+        source.trim(member, layout.epoch, begun).await?;
+    }
 }
 
 /// Has holes decided, as a reader would that meets them: nothing but trims can change a copy then.
@@ -215,7 +231,7 @@ async fn decide(
 }
 
 /// Takes over what was trimmed since the copy was made, from a replica for which `is_sealed` holds, so that nobody is told of another
-/// trim meanwhile. `next` is the epoch that is about to be proposed.
+/// trim meanwhile. `next` is the epoch that is about to be proposed. An error if this node has a trim that the replica has not.
 pub(super) async fn take_last_trims(
     member: &Rc<Member>,
     layout: &Layout,
@@ -231,7 +247,10 @@ pub(super) async fn take_last_trims(
     if !is_sealed(node) {
         return Err(RebuildError::NotSealed { node });
     }
-    source.take_trims(member, next).await
+    match source.take_trims(member, next).await?.first() {
+        Some(begun) => Err(RebuildError::TrimBegun { addr: begun.start, node }),
+        None => Ok(()),
+    }
 }
 
 /// Takes over what the replica of a stripe that was written last says is trimmed, in the epoch of `layout`.
@@ -240,7 +259,7 @@ pub(super) async fn take_trims(
     layout: &Layout,
     copy: &Copy,
 ) -> Result<(), RebuildError> {
-    Source::of(member, layout, copy)?.take_trims(member, layout.epoch).await
+    Source::of(member, layout, copy)?.take_trims(member, layout.epoch).await.map(drop)
 }
 
 /// What of a replica's runs is not here, or is otherwise here; and where the runs end.

@@ -76,11 +76,14 @@ pub(super) async fn reconfigure(
             change.lost.dedup();
             let mut completed = Vec::new();
             for copy in change.completed {
-                // A copy that could not be made whole is listed another time.
+                // A copy that could not be made whole is looked at again, and listed another time.
                 let is_sealed = |node| sealed.contains_key(&node);
                 match rebuild::take_last_trims(member, before, epoch, &copy, is_sealed).await {
                     Ok(()) => completed.push(copy),
-                    Err(why) => tracing::info!(node = member.options.id.0, %why, "a copy is not listed yet"),
+                    Err(why) => {
+                        tracing::info!(node = member.options.id.0, %why, "a copy is not listed yet");
+                        member.completed.borrow_mut().retain(|completed| *completed != copy);
+                    }
                 }
             }
             change.completed = completed;
