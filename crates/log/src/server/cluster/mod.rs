@@ -339,7 +339,9 @@ impl Inner {
         let node = self.options.id;
         let is_removed = || self.keeper.latest().filter(|layout| layout.node(node).is_none());
         let layout = self.keeper.changed().until(is_removed).await;
-        removed::pass_on(&self.env, &layout).await;
+        // Whoever decided a later one knew this one, and most of those who decide now may be gone by the time that they are told.
+        let is_passed = || self.keeper.epoch().filter(|&known| known > layout.epoch).map(drop);
+        race(removed::pass_on(&self.env, &layout), self.keeper.changed().until(is_passed)).await;
         NodeEnd::Removed { node, cluster: layout.cluster }
     }
 
