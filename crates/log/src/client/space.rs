@@ -1,9 +1,11 @@
 //! Tail, trim, fill.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use ithaca_env::Time;
+use ithaca_env::task::gather;
 
 use super::append_to::StreamTails;
 use super::decide::Deciding;
@@ -11,7 +13,8 @@ use super::error::{ClientError, Phase};
 use super::view::View;
 use super::{CallError, EntryKind, Inner};
 use crate::layout::RangeMap;
-use crate::pos::{Epoch, LogPos, StreamId};
+use crate::limits;
+use crate::pos::{AddrRange, Epoch, LogPos, NodeId, StreamId};
 use crate::wire::{Check, Kind, Refusal, Roles, Tail, Taken};
 
 /// Where the log ends and begins.
@@ -68,8 +71,8 @@ impl Inner {
         let deadline = self.deadline();
         let first = self
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
-                for range in &view.layout.ranges {
-                    let first = inner.first_of(view, range, deadline).await?;
+                for ranges in asked_together(&view.layout.ranges) {
+                    let first = inner.first_of(view, ranges, deadline).await?;
                     if let Some(first) = first.filter(|&first| first < tail) {
                         return Ok(first);
                     }
@@ -80,27 +83,36 @@ impl Inner {
         Ok(Bounds { tail, first })
     }
 
-    /// The lowest position of `range` that is not trimmed, as the last replicas of its stripes have it.
+    /// The lowest position of `ranges` that is not trimmed, as the last replicas of their stripes have it: each node is asked once,
+    /// all at the same time.
     async fn first_of(
         self: &Rc<Self>,
         view: &View,
-        range: &RangeMap,
+        ranges: &[RangeMap],
         deadline: Time,
     ) -> Result<Option<LogPos>, ClientError> {
-        let mut first = None;
-        for (at, stripe) in range.stripes.iter().enumerate() {
-            let (Some(&unit), Some(extent)) = (stripe.replicas.last(), range.addresses(at)) else { continue };
-            // A closed range may have fewer positions than stripes.
-            if extent.is_empty() {
-                continue;
+        let mut asked: BTreeMap<NodeId, Vec<AddrRange>> = BTreeMap::new();
+        for range in ranges {
+            for (at, stripe) in range.stripes.iter().enumerate() {
+                let (Some(&unit), Some(extent)) = (stripe.replicas.last(), range.addresses(at)) else {
+                    continue;
+                };
+                // A closed range may have fewer positions than stripes.
+                if !extent.is_empty() {
+                    asked.entry(unit).or_default().push(extent);
+                }
             }
-            let check = Check { extents: vec![extent], ..Check::default() };
-            let (answer, _, _) = self.call::<_, Tail>(view, unit, Phase::Check, &check, deadline).await?;
-            let lowest = answer.extents.first().map(|bounds| bounds.first).filter(|&addr| addr < extent.end);
-            let lowest = lowest.and_then(|addr| view.position(unit, addr));
-            first = [first, lowest].into_iter().flatten().min();
         }
-        Ok(first)
+        let first_on = async |(unit, extents)| {
+            let check = Check { extents, ..Check::default() };
+            let (answer, _, _) = self.call::<_, Tail>(view, unit, Phase::Check, &check, deadline).await?;
+            let bounds = check.extents.iter().zip(&answer.extents);
+            let lowest = bounds.filter(|(extent, bounds)| bounds.first < extent.end);
+            Ok(lowest.filter_map(|(_, bounds)| view.position(unit, bounds.first)).min())
+        };
+        let firsts = gather(asked.into_iter().map(&first_on).collect(), Result::is_err).await;
+        let firsts: Result<Vec<_>, ClientError> = firsts.into_iter().flatten().collect();
+        Ok(firsts?.into_iter().flatten().min())
     }
 
     pub(super) async fn fill(self: &Rc<Self>, pos: LogPos) -> Result<EntryKind, ClientError> {
@@ -129,4 +141,15 @@ impl Inner {
         })
         .await
     }
+}
+
+/// Parts of `ranges` with as many stripes as a node can be asked about in one message, if it is in each of them.
+fn asked_together(ranges: &[RangeMap]) -> impl Iterator<Item = &[RangeMap]> {
+    let mut stripes = ranges.first().map_or(0, |range| range.stripes.len());
+    ranges.chunk_by(move |_, next| {
+        let count = next.stripes.len();
+        let is_one_more = stripes + count <= limits::RANGES_MAX_COUNT;
+        stripes = if is_one_more { stripes + count } else { count };
+        is_one_more
+    })
 }
