@@ -377,6 +377,43 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_was_removed_ends_when_the_cluster_has_gone_on_without_those_it_had_to_tell() {
+        // The one that decided next had not answered it, was removed too, and ended: it was told of the first removal for ever.
+        let plan = "seed 10006521\nset link.loss_ppm 20000\nset topology.removed 2\nset topology.replicas 1\n\
+                    set workload.burst_max 4\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
+                    set workload.operations 2\nset workload.pause_us 1\nset workload.relayed 1\nset workload.streams 1";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
+    fn a_trim_that_came_to_a_node_before_it_left_is_completed_before_what_it_copied_earlier_is_listed() {
+        // It had the copy from an earlier absence, and was listed with a trim that the replica before it lacked.
+        let plan = "seed 10066002\nset drive.jitter_percent 0\nset link.loss_ppm 20000\nset link.reset_ppm 2000\n\
+                    set topology.clients 2\nset topology.nodes 4\nset topology.removed 1\nset topology.replicas 3\n\
+                    set workload.burst_max 4\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
+                    set workload.operations 40\nset workload.pause_us 300000\nset workload.relayed 1\n\
+                    set workload.streams 0\nstep 5 at 267576us vanish node-3 344us\n\
+                    step 4 at 571315us drive node-2 data/unit-2.chain fail-reads 3\n\
+                    step 2 at 885456us crash node-1 139940us\n\
+                    step 3 at 2019619us drive node-2 data/unit-2.chain fail-writes 1\n\
+                    step 1 at 2305206us crash node-2 3653us\nstep 6 at 2677656us vanish node-3 93334us";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
+    fn the_ends_of_a_log_of_many_ranges_are_found_over_slow_links() {
+        // Each stripe of each range was asked for its first address after the one before had answered.
+        let plan = "seed 10089173\nset drive.jitter_percent 300\nset harm.latent 2\nset link.loss_ppm 20000\n\
+                    set link.reset_ppm 2000\nset link.split_ppm 500000\nset topology.added 2\nset topology.clients 3\n\
+                    set topology.followers 1\nset topology.nodes 5\nset topology.removed 1\nset topology.small 1\n\
+                    set workload.burst_max 1\nset workload.entry_max_bytes 1\nset workload.forwarded 0\n\
+                    set workload.operations 400\nset workload.pause_us 300000\nset workload.relayed 0\n\
+                    set workload.streams 0\nstep 4 at 1247779us drive node-1 data/unit-1.chain stuck 245010us\n\
+                    step 2 at 1399283us pause node-1 237834us";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn a_register_that_was_read_after_a_kill_survives_the_loss_of_power_that_follows() {
         // What the killed process had written was in the drive's cache only; the next one made the unit's drive by it.
         let plan = "seed 8204471\nset drive.jitter_percent 300\nset drive.speed 2\nset topology.replicas 2\n\
