@@ -414,6 +414,17 @@ mod tests {
     }
 
     #[test]
+    fn an_order_that_a_node_comes_upon_late_is_not_carried_out_again() {
+        // A node that stood still while it was asked added a node that had been added and removed meanwhile.
+        let plan = "seed 11014620\nset topology.added 2\nset topology.clients 3\nset topology.removed 1\n\
+                    set workload.burst_max 1\nset workload.entry_max_bytes 1\nset workload.forwarded 1\n\
+                    set workload.operations 1\nset workload.pause_us 1\nset workload.relayed 1\n\
+                    set workload.streams 1\nstep 5 at 73918us drive node-1 data/unit-1.chain fail-writes 3\n\
+                    step 1 at 432206us pause node-2 2510704us";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn a_register_that_was_read_after_a_kill_survives_the_loss_of_power_that_follows() {
         // What the killed process had written was in the drive's cache only; the next one made the unit's drive by it.
         let plan = "seed 8204471\nset drive.jitter_percent 300\nset drive.speed 2\nset topology.replicas 2\n\

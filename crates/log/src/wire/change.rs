@@ -7,7 +7,8 @@ use super::{Kind, Message, no_data, zero};
 use crate::limits;
 use crate::pos::{Epoch, NodeId};
 
-/// Asks any member to have the cluster decide a layout that is so. To ask again changes nothing.
+/// Asks any member to have the cluster decide a layout that is so, the next after that of the header's epoch. To ask again changes
+/// nothing.
 ///
 /// Body: `what u32` (1 add, 2 remove, 3 the minimum of replicas), `count u32` (0 but for the minimum), `node u64` (0 for the
 /// minimum), `address` (`length u32`, UTF-8; empty but for an addition).

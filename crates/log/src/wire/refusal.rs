@@ -139,7 +139,7 @@ pub enum Refusal {
         epoch: Epoch,
     },
     /// Code 23. No layout was decided that is as was asked: that of `epoch`, the latest that the node knows, cannot be changed
-    /// so, or the others did not answer in time.
+    /// so, or is not the one that was asked about, or the others did not answer in time.
     #[error("the layout of epoch {epoch} was not changed")]
     NotChanged {
         /// The latest epoch that the node knows.

@@ -1,4 +1,7 @@
 //! What operators ask a node for: carried out one after the other, as a change of layout like any other.
+//!
+//! An order is about the layout that its sender knew, and is carried out in no later epoch. A node that stood still may come upon one that another node
+//! has carried out long ago, and that an operator has undone since.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What an operator wants, and who is answered.
 pub(super) struct Order {
     asked: ChangeCluster,
+    epoch: Epoch,
     route: ReplyRoute,
     until: Time,
 }
@@ -31,16 +35,21 @@ pub(super) fn take(member: &Rc<Member>, route: ReplyRoute, asked: ChangeCluster)
         let (pending, limit) = (orders.len() as u64, ORDERS_MAX as u64);
         return route.refuse(Refusal::Overloaded { pending, limit });
     }
-    orders.push_back(Order { asked, route, until: member.env.now() + PATIENCE });
+    let (epoch, until) = (route.epoch(), member.env.now() + PATIENCE);
+    orders.push_back(Order { asked, epoch, route, until });
 }
 
 /// Does what the next order asks for, or answers it if it is done or cannot be done.
 pub(super) async fn carry_out(member: &Rc<Member>, layout: &Layout) {
-    let next = member.orders.borrow().front().map(|order| (layout.change_for(&order.asked), order.until));
-    let Some((wanted, until)) = next else { return };
+    let front = |order: &Order| (layout.change_for(&order.asked), order.epoch, order.until);
+    let next = member.orders.borrow().front().map(front);
+    let Some((wanted, epoch, until)) = next else { return };
     let Some(change) = wanted else { return answer(member, Ok(layout.epoch)) };
-    if layout.node(member.options.id).is_none() {
-        // A node that was removed has no say.
+    if layout.epoch < epoch && member.env.now() < until {
+        return;
+    }
+    // A node that was removed has no say.
+    if layout.epoch != epoch || layout.node(member.options.id).is_none() {
         return answer(member, Err(Refusal::NotChanged { epoch: layout.epoch }));
     }
     match reconfigure(member, layout, &change).await {
