@@ -95,7 +95,7 @@ pub const RARE_BYTES: u64 = 2;
 /// So many times as many calls must be there for one who has not appended the last of them to make such a checkpoint.
 pub const RARE_OTHERS: u64 = 4;
 
-/// Records of a catalog after which it is stored in its own stream.
+/// Records of a catalog after which it is stored in its own stream, unless a policy says otherwise.
 pub const CATALOG_RECORDS: u64 = 16;
 
 /// Chunks that are written or read at the same time.

@@ -35,19 +35,33 @@ pub struct Policy {
     /// Or after so many calls of an object whose records lie far apart in the log, so that each is a read of the drive for whoever opens it;
     /// 0 for no sooner than of others. See [`Policy::is_due`].
     pub rare_calls: u64,
+    /// The catalog of checkpoints, which has none of its own, is stored in its own stream after so many of its records; 0 for never.
+    pub catalog_records: u64,
     /// Bytes of a chunk, at most [`CHUNK_MAX_BYTES`](crate::limits::CHUNK_MAX_BYTES).
     pub chunk_bytes: usize,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { calls: 65_536, bytes: 64 << 20, rare_calls: 64, chunk_bytes: 512 << 10 }
+        Self {
+            calls: 65_536,
+            bytes: 64 << 20,
+            rare_calls: 64,
+            catalog_records: limits::CATALOG_RECORDS,
+            chunk_bytes: 512 << 10,
+        }
     }
 }
 
 impl Policy {
     /// None but those that are asked for.
-    pub const NEVER: Self = Self { calls: 0, bytes: 0, rare_calls: 0, chunk_bytes: 512 << 10 };
+    pub const NEVER: Self = Self {
+        calls: 0,
+        bytes: 0,
+        rare_calls: 0,
+        catalog_records: limits::CATALOG_RECORDS,
+        chunk_bytes: 512 << 10,
+    };
 
     /// Whether a checkpoint is due of an object that is as far as `now`, if the last one is `last`. `is_author` says that the program that asks has
     /// appended a record whose number among the object's divides by `rare_calls`.

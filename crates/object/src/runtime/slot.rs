@@ -22,7 +22,6 @@ use super::{Handle, Inner};
 use crate::checkpoint::{Catalog, Last};
 use crate::error::ObjectError;
 use crate::key::Keys;
-use crate::limits;
 use crate::object::{CallError, Object, keys_of};
 use crate::record::{Call, Check, Record};
 use crate::view::{Applied, Fault, Results, SnapshotError, View};
@@ -294,7 +293,7 @@ impl<O: Object> Slot<O> {
             *waiting = results;
         }
         let policy = &self.runtime.options.checkpoints;
-        let every = if self.is_alone() { limits::CATALOG_RECORDS } else { policy.rare_calls };
+        let every = if self.is_alone() { policy.catalog_records } else { policy.rare_calls };
         if is_own && view.progress().0.is_multiple_of(every) {
             self.is_author.set(true);
         }

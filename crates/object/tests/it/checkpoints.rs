@@ -17,7 +17,7 @@ type Numbers = Map<String, u64>;
 
 /// Small chunks, so that a checkpoint has several.
 fn options(calls: u64) -> RuntimeOptions {
-    let checkpoints = Policy { calls, bytes: 1 << 40, rare_calls: 0, chunk_bytes: 100 };
+    let checkpoints = Policy { calls, bytes: 1 << 40, chunk_bytes: 100, ..Policy::NEVER };
     RuntimeOptions { checkpoints, ..RuntimeOptions::default() }
 }
 
