@@ -1,4 +1,4 @@
-//! Memory files (`memfd_create`), mapped.
+//! Memory files (`memfd_create`), mapped; and how the system holds tables.
 //!
 //! A page that is not there when it is touched ends the process (SIGBUS). So memory that comes from another process is taken only if
 //! it cannot be made shorter, which seals say, for ever; if all of its pages are there; and if they are ordinary ones, of which the system
@@ -10,8 +10,9 @@ use std::ptr::NonNull;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::limits::BLOCK_BYTES;
 use crate::memory::{MemoryError, check_size};
 
 /// What the system calls the kind of file that has ordinary pages of memory.
@@ -20,6 +21,17 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const STAT_BLOCK_BYTES: u64 = 512;
 /// What the size must be safe from.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Has the system hold whole pages of `values` in large ones, as far as it has such.
+#[expect(unsafe_code, reason = "no safe library advises of memory")]
+pub(crate) fn prefer_large_pages<T>(values: &mut [T]) {
+    let (start, bytes) = (values.as_mut_ptr().cast::<u8>(), size_of_val(values));
+    let before = start.align_offset(BLOCK_BYTES);
+    let Some(whole) = bytes.checked_sub(before).map(|left| left - left % BLOCK_BYTES) else { return };
+    // SAFETY: these pages are of `values` and of nothing else, and what is in them stays as it is. An error says that the system
+    // goes on as before.
+    let _ = unsafe { rustix::mm::madvise(start.wrapping_add(before).cast(), whole, Advice::LinuxHugepage) };
+}
 
 /// Memory of this process that others may have too.
 pub(crate) struct Mapping {
@@ -144,6 +156,32 @@ mod tests {
         drop(other);
         assert_eq!(one.copy_out(3 * PAGE - 1, 1), b"x", "what one has outlives the other's");
         assert_eq!(one.len(), 3 * PAGE);
+    }
+
+    #[test]
+    fn a_table_in_large_pages_has_the_same_values_and_the_system_is_told() {
+        for count in [0, 1, 511, 1024, 1 << 20] {
+            let mut table = vec![3_u64; count];
+            prefer_large_pages(&mut table);
+            assert!(table.len() == count && table.iter().all(|value| *value == 3), "{count}");
+            if count < 1 << 20 || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+                continue;
+            }
+            let middle = &raw const table[count / 2] as usize;
+            let maps = std::fs::read_to_string("/proc/self/smaps").expect("the system says what there is");
+            let mut is_told = None;
+            let mut is_here = false;
+            for line in maps.lines() {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let bound = |text| usize::from_str_radix(text, 16);
+                if let Some((Ok(start), Ok(end))) = range.map(|(start, end)| (bound(start), bound(end))) {
+                    is_here = (start..end).contains(&middle);
+                } else if is_here && let Some(flags) = line.strip_prefix("VmFlags:") {
+                    is_told = Some(flags.split_whitespace().any(|flag| flag == "hg"));
+                }
+            }
+            assert_eq!(is_told, Some(true));
+        }
     }
 
     #[test]

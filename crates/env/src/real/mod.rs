@@ -47,7 +47,7 @@ pub use background::{shutdown_signal, unblock};
 pub use priority::run_at_once;
 pub use stdin::Stdin;
 
-pub(crate) use memory::Mapping;
+pub(crate) use memory::{Mapping, prefer_large_pages};
 pub(crate) use rustix::fd::OwnedFd as Descriptor;
 
 use io_pool::IoPool;

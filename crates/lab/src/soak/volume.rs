@@ -14,6 +14,7 @@ use ithaca_chain::{
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
+use ithaca_env::memory::in_large_pages;
 
 /// Runs of one batch of blocks.
 const BATCH_RUNS: u64 = 2048;
@@ -30,7 +31,8 @@ pub struct Places {
 impl Places {
     /// Of so many keys.
     pub fn new(keys: u64) -> Rc<Self> {
-        Rc::new(Self { newest: RefCell::new(vec![(0, 0); keys as usize]) })
+        let newest = in_large_pages(vec![(0, 0); keys as usize]);
+        Rc::new(Self { newest: RefCell::new(newest) })
     }
 
     /// Keys that have a version.

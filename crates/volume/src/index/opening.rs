@@ -1,6 +1,7 @@
 //! The index while it is opened: records come in any order, and their versions are needed to tell which is newer.
 
 use ithaca_chain::Placed;
+use ithaca_env::memory::in_large_pages;
 
 use super::packing::{ABSENT, MANY};
 use super::{BASE, Found, Index, Packed};
@@ -14,7 +15,8 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn new(blocks: u64) -> Self {
-        Self { versions: vec![BASE; blocks as usize], highest: 0 }
+        // Soon there is one of every block that was ever written.
+        Self { versions: in_large_pages(vec![BASE; blocks as usize]), highest: 0 }
     }
 
     pub(super) fn set(&mut self, block: u64, version: u64) {
