@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ithaca_log::pos::NodeId;
 
 use crate::bench::Workload;
+use crate::drive::DriveCommand;
 use crate::object::{MapCommand, TxArgs};
 use crate::quantity;
 use crate::volume::VolumeCommand;
@@ -127,6 +128,9 @@ pub enum Command {
     /// Look at a cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Look at the drives of nodes, add and remove them while they serve
+    #[command(subcommand)]
+    Drive(DriveCommand),
     /// Append to the log and read from it
     #[command(subcommand)]
     Log(LogCommand),

@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod cluster;
 mod config;
+mod drive;
 mod dump;
 mod failure;
 mod fsck;
@@ -70,6 +71,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Cluster(ClusterCommand::Layout { history }) => {
             members::layout(&cli.global, *history, &mut out)
         }
+        Command::Drive(command) => drive::run(&cli.global, command, &mut out),
         Command::Log(command) => log::run(&cli.global, command, &mut out),
         Command::Stream(command) => stream::run(&cli.global, command, &mut out),
         Command::Map(command) => object::map::run(&cli.global, command, &mut out),

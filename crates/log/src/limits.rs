@@ -275,3 +275,14 @@ pub const VIEW_ANSWER_MAX_BYTES: usize = READ_MAX_BYTES;
 pub const VIEW_QUESTIONS_MAX_COUNT: usize = 8192;
 
 const _: () = assert!(VIEW_ANSWER_MAX_BYTES <= DATA_MAX_BYTES && VIEW_QUESTION_MAX_BYTES <= DATA_MAX_BYTES);
+
+/// Bytes of a drive's path, in orders about it and where it is remembered.
+pub const DRIVE_PATH_MAX_BYTES: usize = 1024;
+
+/// How long an order about drives may wait to be answered, in milliseconds, while the node works on it.
+pub const DRIVES_WAIT_MAX_MS: u32 = 10_000;
+
+/// Bytes of the line that says why drives are not changed: room for the paths of a whole link.
+pub const DRIVES_TOLD_MAX_BYTES: usize = 8192;
+
+const _: () = assert!(DRIVES_TOLD_MAX_BYTES > (ithaca_chain::limits::SIDES_MAX + 1) * DRIVE_PATH_MAX_BYTES);

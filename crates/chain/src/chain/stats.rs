@@ -60,6 +60,8 @@ pub struct LinkStats {
     pub id: DriveId,
     /// Its path; of one that is not there, its id.
     pub drive: String,
+    /// Whether it was given to the open, or added since.
+    pub is_there: bool,
     /// Its link: the number that its segments begin with.
     pub link: u32,
     /// Whether it has everything that was acknowledged. The counts are those of the link, whose live sides all hold the same.
@@ -78,6 +80,8 @@ pub struct LinkStats {
     pub is_tail: bool,
     /// Whether it is left alone, because another side of its link can serve all reads.
     pub is_asleep: bool,
+    /// Whether it is being removed: no segment of it is begun any more, and what is needed of it is being moved.
+    pub is_leaving: bool,
 }
 
 impl Chain {
@@ -131,6 +135,7 @@ impl Chain {
                 let mut stats = LinkStats {
                     id: member.drive,
                     drive: it.map_or_else(|| format!("missing ({})", member.drive), |it| it.drive.name()),
+                    is_there: it.is_some(),
                     link: member.link,
                     state: member.state,
                     segments: 0,
@@ -140,6 +145,7 @@ impl Chain {
                     data_bytes: 0,
                     is_tail: core.tail_link() == Some(member.link),
                     is_asleep: device.is_some_and(|device| device.is_asleep(member.drive)),
+                    is_leaving: !core.catalog.space.is_open(member.link),
                 };
                 let states = core.catalog.space.iter();
                 states

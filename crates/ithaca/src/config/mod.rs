@@ -22,8 +22,9 @@ pub use show::{init, show};
 /// The settings file that is read where none is named.
 const DEFAULT_FILE: &str = "ithaca.toml";
 
-/// The command that takes no settings of servers.
-const FORMS: &str = "init";
+/// Commands that take no settings of servers: what a cluster is formed with is said where it is formed, once, and which node's drives are
+/// meant where they are changed.
+const WITHOUT_SETTINGS: &[&str] = &["init", "drive"];
 
 /// Something that can be set.
 pub struct Setting {
@@ -247,8 +248,8 @@ pub fn apply(command: clap::Command, file: &File) -> clap::Command {
             (None, None) => argument,
         }
     });
-    // What a cluster is formed with is said where it is formed, once: no server's settings are meant.
-    command.mut_subcommands(|verb| if verb.get_name() == FORMS { verb } else { apply(verb, file) })
+    let takes_settings = |verb: &clap::Command| !WITHOUT_SETTINGS.contains(&verb.get_name());
+    command.mut_subcommands(|verb| if takes_settings(&verb) { apply(verb, file) } else { verb })
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ pub enum Phase {
     Seal,
     /// Asking a node about an object.
     View,
+    /// Asking a node for its drives, or for a change of them.
+    Drives,
 }
 
 impl Phase {
@@ -60,6 +62,7 @@ impl Phase {
             Self::Status => "status",
             Self::Seal => "seal",
             Self::View => "view",
+            Self::Drives => "drives",
         }
     }
 }

@@ -56,6 +56,7 @@ async fn serve(env: Env, id: u64) {
         cluster: Cell::new(CLUSTER),
         incarnation: Incarnation(env.wall_clock_ms()),
         unit: OnceCell::new(),
+        drives: OnceCell::new(),
         relay: OnceCell::new(),
         leases: super::leases::Leases::not_needed(&env),
         member: OnceCell::new(),

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::decide::{Preparation, Proposal, prepare};
+use super::drives::DriveOrders;
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
@@ -280,12 +281,14 @@ impl LocalCluster {
         for (unit, ((listener, (id, shell)), relay)) in
             listeners.into_iter().zip(units).zip(relays).enumerate()
         {
+            let (drives, working) = DriveOrders::start(env, id, &shell, options.create_bytes);
             let node = Rc::new(Node {
                 env: env.clone(),
                 id,
                 cluster: Cell::new(cluster),
                 incarnation: Incarnation(env.wall_clock_ms()),
                 unit: OnceCell::from(shell),
+                drives: OnceCell::from(drives),
                 relay: OnceCell::from(relay),
                 leases: Rc::clone(&leases),
                 sequencer: RefCell::default(),
@@ -298,7 +301,7 @@ impl LocalCluster {
                 counters: Default::default(),
                 views: Default::default(),
             });
-            started.serving.borrow_mut().push(node.serve(listener));
+            started.serving.borrow_mut().extend([working, node.serve(listener)]);
             started.nodes.push(node);
         }
         started.layout = started.reconfigure(env, cluster, &options, decided).await?;

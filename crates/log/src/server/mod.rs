@@ -15,6 +15,7 @@ mod cluster;
 mod decide;
 #[cfg(test)]
 mod decide_tests;
+mod drives;
 mod follower;
 mod forming;
 mod forward;

@@ -14,6 +14,7 @@ use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
 use super::cluster;
+use super::drives::DriveOrders;
 use super::follower::{self, Following};
 use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
@@ -31,8 +32,9 @@ use crate::planted::Planted;
 use crate::pos::{Addr, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::wire::{
-    self, Check, Credit, DataSum, Durability, FLAG_RELAY, Frame, GetLayout, GetStatus, Grant, GroupGrant,
-    Head, Hello, HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles, Tail, Token,
+    self, Check, Credit, DataSum, Durability, FLAG_RELAY, Frame, GetDrives, GetLayout, GetStatus, Grant,
+    GroupGrant, Head, Hello, HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles,
+    Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -72,6 +74,8 @@ pub(super) struct Node {
     pub(super) incarnation: Incarnation,
     /// Set once, as soon as it belongs to a cluster.
     pub(super) unit: OnceCell<Rc<UnitShell>>,
+    /// What looks after the unit's drives. Set together with the unit.
+    pub(super) drives: OnceCell<Rc<DriveOrders>>,
     /// Its leave to say what is not there.
     pub(super) leases: Rc<Leases>,
     pub(super) sequencer: RefCell<Option<Sequencer>>,
@@ -474,6 +478,7 @@ impl Session {
                 Some(member) => member.order(self.route(head), asked),
                 None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
             },
+            Request::GetDrives(_) | Request::ChangeDrives(_) => self.serve_drives(head, request),
             Request::Credit(Credit { credit_bytes }) => {
                 if let Some(following) = self.following.get(&head.request) {
                     following.add_credit(credit_bytes);
@@ -501,6 +506,15 @@ impl Session {
             },
             Request::Lease(lease) => layouts.lease(route, lease),
             _ => route.refuse(Refusal::Malformed { kind: 0 }),
+        }
+    }
+
+    fn serve_drives(&self, head: Head, request: Request) {
+        let route = self.route(head);
+        match (self.node.drives.get(), request) {
+            (Some(drives), Request::GetDrives(GetDrives)) => route.send(&drives.list()),
+            (Some(drives), Request::ChangeDrives(asked)) => drives.change(&self.waits, route, asked),
+            _ => route.refuse(Refusal::NotServing { roles: Roles::UNIT }),
         }
     }
 

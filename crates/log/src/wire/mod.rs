@@ -16,6 +16,7 @@ mod beat;
 mod change;
 mod check;
 mod decide;
+mod drives;
 mod frame;
 mod hello;
 mod layout;
@@ -40,6 +41,7 @@ pub use beat::{Account, Beat, Beaten, Mark, NodeState};
 pub use change::{ChangeCluster, ClusterChanged};
 pub use check::{Check, ExtentBounds, Tail};
 pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
+pub use drives::{ChangeDrives, DriveChange, DriveRefusal, Drives, DrivesChanged, GetDrives, UnitDrive};
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord};
@@ -162,6 +164,8 @@ messages! {
     ReadStream = 0x0017,
     WatchStream = 0x0018,
     AskView = 0x0019,
+    GetDrives = 0x001a,
+    ChangeDrives = 0x001b,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -182,6 +186,8 @@ messages! {
     ClusterChanged = 0x8016,
     StreamRuns = 0x8017,
     ViewAnswer = 0x8019,
+    Drives = 0x801a,
+    DrivesChanged = 0x801b,
     Refusal = 0xffff,
 }
 
@@ -231,13 +237,14 @@ direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
     Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
-    ChangeCluster, ReadStream, WatchStream, AskView
+    ChangeCluster, ReadStream, WatchStream, AskView, GetDrives, ChangeDrives
 }
 
 direction! {
     /// What a node answers.
     Reply: HelloOk, Grant, Written, Runs, Filled, Trimmed, Tail, Sealed, LayoutRecord, NodeStatus, Appended,
-    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, StreamRuns, ViewAnswer, Refusal
+    Promise, Accepted, Learned, Leased, Beaten, Trims, ClusterChanged, StreamRuns, ViewAnswer, Drives,
+    DrivesChanged, Refusal
 }
 
 /// Refuses data beside a message that has none.

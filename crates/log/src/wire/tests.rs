@@ -214,6 +214,44 @@ fn in_streams() -> Vec<Sample> {
     ]
 }
 
+/// The drives of a unit: told of, and changed.
+fn drives() -> Vec<Sample> {
+    let drive = |id, path: &str| UnitDrive {
+        id: ithaca_chain::DriveId(id),
+        link: 1,
+        is_tail: false,
+        is_stale: path.is_empty(),
+        is_asleep: false,
+        is_leaving: true,
+        is_there: !path.is_empty(),
+        segments: 16,
+        free: 4,
+        live: 12,
+        data_bytes: 700 << 20,
+        size_bytes: 1 << 30,
+        path: path.to_owned(),
+    };
+    let first = UnitDrive { link: 0, is_tail: true, is_leaving: false, ..drive(0xA, "/mnt/a") };
+    let listed = Drives { node: NodeId(2), drives: vec![first, drive(0xB, "/mnt/b"), drive(0xC, "")] };
+    let paths = |paths: &[&str]| paths.iter().map(|path| path.to_string()).collect();
+    let asked = |change| ChangeDrives { node: NodeId(2), wait_ms: 1000, change };
+    let add = DriveChange::Add { paths: paths(&["/mnt/b", "/mnt/c"]), create_bytes: 1 << 30 };
+    let mirror = DriveChange::Mirror { of: "/mnt/a".to_owned(), paths: paths(&["/mnt/d"]), create_bytes: 0 };
+    let remove = DriveChange::Remove { paths: paths(&["/mnt/b", "/mnt/c"]) };
+    let told = "/mnt/b: no drive of the unit, which has /mnt/a".to_owned();
+    let refused = DrivesChanged::Refused { why: DriveRefusal::NoSuchDrive, told };
+    vec![
+        sample("get_drives", head(), GetDrives, &[]),
+        sample("add_drives", head(), asked(add), &[]),
+        sample("mirror_a_drive", head(), asked(mirror), &[]),
+        sample("remove_drives", head(), asked(remove), &[]),
+        sample("drives", head(), listed, &[]),
+        sample("drives_changed", head(), DrivesChanged::Done, &[]),
+        sample("drives_being_changed", head(), DrivesChanged::UnderWay { left: 12 }, &[]),
+        sample("drives_not_changed", head(), refused, &[]),
+    ]
+}
+
 fn ballot() -> Ballot {
     Ballot { round: 6, proposer: NodeId(2) }
 }
@@ -338,7 +376,8 @@ fn replies() -> Vec<Sample> {
 /// All of them, requests before replies.
 fn samples() -> Vec<Sample> {
     let asked = requests().into_iter().chain(questions()).chain(stream_reads());
-    asked.chain(replies()).chain(votes()).chain(stream_replies()).chain(in_streams()).collect()
+    let told = replies().into_iter().chain(votes()).chain(stream_replies());
+    asked.chain(told).chain(in_streams()).chain(drives()).collect()
 }
 
 /// Decodes the one frame in `bytes` as whatever it is; what comes out is encoded again.

@@ -33,6 +33,7 @@ use ithaca_env::task::{Ended, TaskHandle, race};
 use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache, open_metadata};
+use super::drives::DriveOrders;
 use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
@@ -194,6 +195,7 @@ impl ClusterNode {
             cluster: Cell::new(ClusterId::UNKNOWN),
             incarnation: Incarnation(env.wall_clock_ms()),
             unit: OnceCell::new(),
+            drives: OnceCell::new(),
             relay: OnceCell::new(),
             leases: Leases::needed(env, options.planted),
             sequencer: RefCell::default(),
@@ -279,12 +281,16 @@ impl Inner {
         if let Some(cache) = open_cache(&self.env, self.options.cache.as_ref()).await? {
             unit.chain().use_cache(&cache);
         }
-        self.tasks.borrow_mut().push(answering);
+        let (orders, working) =
+            DriveOrders::start(&self.env, self.options.id, &unit, self.options.create_bytes);
+        self.tasks.borrow_mut().extend([answering, working]);
         self.node.cluster.set(cluster);
         let units = [(self.options.id, Rc::clone(&unit))].into();
         let peers = Peers::new(&self.env, cluster);
         let relay = Relay::new(&self.env, units, peers, self.options.planted);
-        let is_first = self.node.unit.set(unit).is_ok() && self.node.relay.set(relay).is_ok();
+        let is_first = self.node.unit.set(unit).is_ok()
+            && self.node.drives.set(orders).is_ok()
+            && self.node.relay.set(relay).is_ok();
         assert!(is_first, "a node has one unit");
         let began_in = self.keeper.epoch().unwrap_or_default();
         let (node, keeper) = (Rc::clone(&self.node), Rc::clone(&self.keeper));

@@ -1,0 +1,177 @@
+//! The drives of a node's unit: which there are, and orders to change them while it serves.
+//!
+//! ```text
+//!   ChangeDrives ──► order ──► carried out, one after the other ──► DrivesChanged
+//!        │                          ▲
+//!        └── the same again ────────┘ waits for the one that is under way
+//! ```
+//!
+//! An order that was taken is carried out whether anybody waits for it or not. What a change is, step by step, is the chain's
+//! (docs/protocol/drives.md).
+
+mod change;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_chain::{LinkStats, SideState};
+use ithaca_env::Env;
+use ithaca_env::sync::Notify;
+use ithaca_env::task::{TaskHandle, race};
+
+use super::reply::ReplyRoute;
+use super::tasks::Tasks;
+use super::unit_shell::UnitShell;
+use crate::limits;
+use crate::pos::NodeId;
+use crate::wire::{ChangeDrives, DriveChange, Drives, DrivesChanged, Refusal, UnitDrive};
+
+/// Orders that a node has at the most, the one that it carries out among them.
+const ORDERS_MAX: usize = 16;
+
+/// The drives of a unit, and what is to become of them.
+pub(super) struct DriveOrders {
+    env: Env,
+    node: NodeId,
+    unit: Rc<UnitShell>,
+    /// Bytes that a new drive is created with, unless the order says it.
+    create_bytes: u64,
+    /// Those that were taken; the first one is being carried out.
+    orders: RefCell<VecDeque<Rc<Order>>>,
+    /// Rings when one is taken.
+    taken: Notify,
+}
+
+/// A change that was asked for.
+struct Order {
+    change: DriveChange,
+    /// What came of it, once it is over.
+    outcome: RefCell<Option<DrivesChanged>>,
+    /// Rings then.
+    ended: Notify,
+}
+
+impl DriveOrders {
+    /// Takes orders for the drives of `unit`. The task carries them out; abort it to stop the unit where it stands.
+    pub(super) fn start(
+        env: &Env,
+        node: NodeId,
+        unit: &Rc<UnitShell>,
+        create_bytes: u64,
+    ) -> (Rc<Self>, TaskHandle<()>) {
+        let drives = Rc::new(Self {
+            env: env.clone(),
+            node,
+            unit: Rc::clone(unit),
+            create_bytes,
+            orders: RefCell::default(),
+            taken: Notify::default(),
+        });
+        let working = env.spawn(carry_out(Rc::clone(&drives)));
+        (drives, working)
+    }
+
+    /// The drives of the unit, in the order of its chain.
+    pub(super) fn list(&self) -> Drives {
+        let stats = self.unit.chain().stats();
+        let drives = stats.links.iter().map(|link| unit_drive(link, stats.segment_bytes));
+        Drives { node: self.node, drives: drives.collect() }
+    }
+
+    /// Takes an order, unless the same one is under way, and answers when it is over, or after a while all the same.
+    pub(super) fn change(self: &Rc<Self>, waits: &Rc<Tasks>, route: ReplyRoute, asked: ChangeDrives) {
+        let ChangeDrives { node, wait_ms, change } = asked;
+        if node != self.node {
+            return route.refuse(Refusal::WrongNode { node: self.node });
+        }
+        let Some(order) = self.take(change) else {
+            let (pending, limit) = (ORDERS_MAX as u64, ORDERS_MAX as u64);
+            return route.refuse(Refusal::Overloaded { pending, limit });
+        };
+        if waits.len() >= limits::WAITS_MAX_COUNT {
+            return route.send(&self.outcome(&order));
+        }
+        let (drives, span) = (Rc::clone(self), Duration::from_millis(wait_ms.into()));
+        waits.spawn(&self.env, async move {
+            let is_over = || order.outcome.borrow().is_some().then_some(());
+            race(order.ended.until(is_over), drives.env.sleep(span)).await;
+            route.send(&drives.outcome(&order));
+        });
+    }
+
+    /// The order to do so: the one that is under way, or a new one. `None` if there are too many.
+    fn take(&self, change: DriveChange) -> Option<Rc<Order>> {
+        let mut orders = self.orders.borrow_mut();
+        if let Some(order) = orders.iter().find(|order| order.change == change) {
+            return Some(Rc::clone(order));
+        }
+        if orders.len() >= ORDERS_MAX {
+            return None;
+        }
+        let order = Rc::new(Order { change, outcome: RefCell::default(), ended: Notify::default() });
+        orders.push_back(Rc::clone(&order));
+        self.taken.ring();
+        Some(order)
+    }
+
+    /// What came of an order, or how far it is.
+    fn outcome(&self, order: &Order) -> DrivesChanged {
+        let outcome = order.outcome.borrow().clone();
+        outcome.unwrap_or_else(|| {
+            let stats = self.unit.chain().stats();
+            let left = stats.links.iter().filter(|link| link.is_leaving).map(|link| link.segments_live).max();
+            DrivesChanged::UnderWay { left: left.unwrap_or(0) }
+        })
+    }
+}
+
+/// Carries out orders as they are taken, for as long as the unit serves.
+async fn carry_out(drives: Rc<DriveOrders>) {
+    loop {
+        let order = drives.taken.until(|| drives.orders.borrow().front().cloned()).await;
+        let node = drives.node.0;
+        let outcome = match drives.carry_out(&order.change).await {
+            Ok(()) => {
+                tracing::info!(node, change = ?order.change, "the unit's drives are changed");
+                DrivesChanged::Done
+            }
+            Err(error) => {
+                match error.is_of_order() {
+                    // Whoever asked is told.
+                    true => tracing::info!(node, %error, "an order about drives is refused"),
+                    false => tracing::warn!(node, %error, "the unit's drives are not changed as was asked"),
+                }
+                error.to_outcome()
+            }
+        };
+        order.outcome.replace(Some(outcome));
+        drives.orders.borrow_mut().pop_front();
+        order.ended.ring();
+    }
+}
+
+fn unit_drive(link: &LinkStats, segment_bytes: u64) -> UnitDrive {
+    let path = if link.is_there { cut(&link.drive, limits::DRIVE_PATH_MAX_BYTES) } else { "" };
+    UnitDrive {
+        id: link.id,
+        link: link.link,
+        is_tail: link.is_tail,
+        is_stale: link.state == SideState::Stale,
+        is_asleep: link.is_asleep,
+        is_leaving: link.is_leaving,
+        is_there: link.is_there,
+        segments: link.segments,
+        free: link.segments_free,
+        live: link.segments_live,
+        data_bytes: link.data_bytes,
+        size_bytes: link.segments * segment_bytes,
+        path: path.to_owned(),
+    }
+}
+
+/// As much of a text as so many bytes hold.
+fn cut(text: &str, max_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(max_bytes)]
+}
