@@ -51,6 +51,17 @@ fn a_second_opener_a_missing_file_and_a_place_past_the_end_are_typed_errors() {
 }
 
 #[test]
+fn a_file_that_is_shorter_than_a_block_is_no_drive() {
+    // Rounded down it would be an empty one, and whatever is in it would be lost.
+    let dir = tempfile::tempdir().expect("a directory");
+    ithaca_env::real::files::write(&dir.path().join("drive"), b"somebody's notes").expect("written");
+    ithaca_env::real::run(async |env| {
+        let refused = env.open_drive(open(dir.path(), Some(8192))).await.err();
+        assert!(matches!(&refused, Some(DriveError::Io { operation: "open", .. })), "{refused:?}");
+    });
+}
+
+#[test]
 fn a_discarded_block_is_zeros_or_what_it_was_and_can_be_written_again() {
     everywhere(|env, dir| async move {
         let drive = env.open_drive(open(&dir, Some(4 * 4096))).await.expect("created");
