@@ -33,6 +33,12 @@ pub enum OpenError {
         /// The drive.
         drive: String,
     },
+    /// Something is on the drive that is none of this chain's: it is not written over.
+    #[error("{drive} is not blank, and what is on it is not this chain's")]
+    NotBlank {
+        /// The drive.
+        drive: String,
+    },
     /// Too few copies of the superblock agree.
     #[error(
         "{drive}: {valid} of 4 superblock copies are good, 2 must be equal (the first fault: {first_fault})"

@@ -10,7 +10,9 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
 use crate::format::Superblock;
-use crate::limits::{DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES};
+use crate::limits::{
+    DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES, SUPERBLOCK_ZONE_BYTES,
+};
 use crate::links::{Drives, Link, Links};
 use crate::membership::{Decision, DriveId, Member, Membership, Seen, SideState, decide};
 use crate::options::{ChainOptions, Geometry, Identity};
@@ -344,17 +346,22 @@ impl Roster {
     }
 }
 
-/// Whether the drive holds what a crash leaves of a superblock that was being written or erased, and no member of this
-/// chain: at most one copy that is not zeros, or one of this chain that is good.
-pub(crate) async fn is_left_over(drive: &Drive, roster: &Roster) -> Result<bool, DriveError> {
-    let mut written = 0;
-    let mut is_strangers = false;
-    for copy in 0..SUPERBLOCK_COPIES {
-        let block = read_lenient(drive, (copy * SUPERBLOCK_STRIDE_BYTES) as u64, BLOCK_BYTES).await?;
-        written += usize::from(block.iter().any(|&byte| byte != 0));
+/// Whether nobody misses what is where superblocks lie: nothing is there, or what a crash leaves of one of this chain that was being
+/// written or erased, and no member of it: at most one copy that is not zeros, or one that is good.
+pub(crate) async fn is_free(drive: &Drive, roster: &Roster) -> Result<bool, DriveError> {
+    let id = roster.identity().id;
+    let (mut written, mut is_strangers, mut is_ours) = (0, false, true);
+    for offset in (0..drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES)).step_by(BLOCK_BYTES) {
+        let block = read_lenient(drive, offset, BLOCK_BYTES).await?;
+        if block.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let is_copy = offset.is_multiple_of(SUPERBLOCK_STRIDE_BYTES as u64);
+        is_ours &= is_copy && Superblock::begins_one_of(&block, id);
+        written += 1;
         is_strangers |= Superblock::decode(&block).is_ok_and(|found| roster.is_stranger(&found));
     }
-    Ok(written <= 1 || is_strangers)
+    Ok(is_ours && written <= 1 || is_strangers)
 }
 
 /// Makes the drive one of no chain: its superblock is zeros.

@@ -19,7 +19,7 @@ use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::planted::PlantedBug;
 use crate::recover::{read_lenient, read_superblock};
 use crate::registry::Taken;
-use crate::roster::{MemberDrive, Roster, erase_superblock, is_left_over};
+use crate::roster::{MemberDrive, Roster, erase_superblock, is_free};
 use crate::sides::Sides;
 use crate::watch::Pulse;
 
@@ -48,7 +48,7 @@ impl Chain {
     /// it; a crash before that leaves the chain with it or without it, and an open accepts either set of drives.
     ///
     /// The drive must be blank, or one that this chain has removed: what is on it is given up. Errors: `Open` with
-    /// `AlreadyThere`, `SuperblockLost`, `TooSmall`, `TooManyDrives` or `Drive`: nothing has changed then; `Stopped`.
+    /// `AlreadyThere`, `NotBlank`, `TooSmall`, `TooManyDrives` or `Drive`: nothing has changed then; `Stopped`.
     /// Dropping the future gives up the answer, not the change.
     pub async fn add_drive(&self, drive: Drive) -> Result<DriveId, ChangeError> {
         let chain = self.clone();
@@ -252,8 +252,12 @@ impl Inner {
             (core.geometry, core.options.clone())
         };
         let sequence = match read_superblock(drive).await {
-            Err(OpenError::NotAChain { .. } | OpenError::TooSmall { .. }) => 0,
-            Err(OpenError::SuperblockLost { .. }) if is_left_over(drive, roster).await? => 0,
+            Err(
+                OpenError::NotAChain { .. } | OpenError::TooSmall { .. } | OpenError::SuperblockLost { .. },
+            ) => match is_free(drive, roster).await? {
+                true => 0,
+                false => return Err(OpenError::NotBlank { drive: drive.name() }),
+            },
             Err(error) => return Err(error),
             // Left over from a change that was not finished, or from before the drive was removed.
             Ok((superblock, _)) if roster.is_stranger(&superblock) => superblock.sequence,

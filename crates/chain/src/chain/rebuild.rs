@@ -43,7 +43,7 @@ impl Chain {
     /// a member, as stale; it is rebuilt in the background and counts when that is complete.
     ///
     /// The drive must be blank, or one that this chain has given up: what is on it is lost. Errors: `NoSuchDrive`; `Open` with
-    /// `AlreadyThere`, `SuperblockLost`, `TooSmall`, `BadMirror` if the link has as many sides as it can, or `Drive`: nothing
+    /// `AlreadyThere`, `NotBlank`, `TooSmall`, `BadMirror` if the link has as many sides as it can, or `Drive`: nothing
     /// has changed then; `Stopped`. Dropping the future gives up the answer, not the change.
     pub async fn add_side(&self, beside: DriveId, drive: Drive) -> Result<DriveId, ChangeError> {
         let chain = self.clone();

@@ -14,6 +14,8 @@ use crate::owner::Keys;
 
 /// Set if the chain's keys are versioned.
 const FLAG_VERSIONED: u16 = 1;
+/// Where the chain's id lies, behind magic, checksum, version and flags.
+const ID_OFFSET: usize = 12;
 const MAGIC: u32 = u32::from_le_bytes(*b"ITHS");
 
 /// What a superblock says. All copies are the same, byte for byte.
@@ -54,6 +56,11 @@ impl Superblock {
         out.put_u32_le(label.len() as u32);
         out.put_slice(label);
         finish_record(out, BLOCK_BYTES)
+    }
+
+    /// Whether a block begins as the superblock of this chain, all of it or torn.
+    pub(crate) fn begins_one_of(block: &[u8], chain: ChainId) -> bool {
+        block[..4] == MAGIC.to_le_bytes() && block[ID_OFFSET..][..chain.0.len()] == chain.0
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {

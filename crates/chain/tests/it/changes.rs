@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ithaca_chain::{Batch, Chain, ChainOptions, ChangeError, OpenError, Placement};
 use ithaca_env::Env;
+use ithaca_env::drive::{Durability, PageBuf};
 use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, tiny_drives, within};
@@ -279,6 +280,54 @@ fn a_removed_drive_is_blank_and_can_come_back() {
         for key in 60..90 {
             assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
         }
+    });
+}
+
+/// Adds a file with these bytes at its beginning; why it is refused, if it is.
+async fn added_with(
+    env: &Env,
+    chain: &Chain,
+    name: &str,
+    bytes: u64,
+    offset: u64,
+    with: &[u8],
+) -> Option<ChangeError> {
+    let drive = create_sized(env, name, bytes).await;
+    let mut block = PageBuf::zeroed(4096);
+    block.as_mut_slice()[..with.len()].copy_from_slice(with);
+    let before = block.freeze();
+    drive.write(offset, before.clone(), Durability::Durable).await.expect("written");
+    let refused = chain.add_drive(drive.clone()).await.err();
+    if refused.is_some() {
+        assert_eq!(drive.size_bytes(), bytes, "nothing has changed");
+        assert_eq!(drive.read(offset, 4096).await.expect("readable"), before);
+    }
+    refused
+}
+
+#[test]
+fn a_drive_that_somebody_else_has_written_to_is_not_written_over() {
+    // A path that was mistyped: the file is another program's, and only its beginning tells.
+    within(16, async |env| {
+        let chain =
+            Chain::create(&env, open_drives(&env, &[THREE[0]]).await, identity(), tiny_drives()).await;
+        let chain = chain.expect("created");
+        let is_refused = async |name, bytes, offset, with: &[u8]| {
+            let error = added_with(&env, &chain, name, bytes, offset, with).await;
+            let is_not_blank =
+                matches!(&error, Some(ChangeError::Open(OpenError::NotBlank { drive })) if drive == name);
+            assert!(is_not_blank, "{name}: {error:?}");
+        };
+        is_refused("text", 4096, 0, b"root:x:0:0:root:/root:/bin/bash").await;
+        is_refused("table", 1 << 20, 0, &[&[0; 446][..], b"a partition"].concat()).await;
+        is_refused("file system", 1 << 20, 4096, b"block group descriptors").await;
+        is_refused("second", 1 << 20, 16 << 10, b"something").await;
+        let mut foreign = b"ITHS\0\0\0\0\x01\0\0\0".to_vec();
+        foreign.extend([9; 16]);
+        is_refused("torn of another chain", 1 << 20, 0, &foreign).await;
+        // What a crash leaves of the first write to a drive that was being added to this one.
+        let ours = [&foreign[..12], &identity().id.0[..], &[7; 100]].concat();
+        assert_eq!(added_with(&env, &chain, "torn", 1 << 20, 16 << 10, &ours).await, None);
     });
 }
 
