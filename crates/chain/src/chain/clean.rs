@@ -96,7 +96,8 @@ impl Inner {
         }
     }
 
-    /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not.
+    /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not. Errors: the chain has
+    /// stopped, or closes: that is not kept waiting for all of a drive.
     pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
         let _turn = self.begin_cleaning().await;
         // What is in a body segment that is not closed does not count, and may be on this link.
@@ -104,6 +105,9 @@ impl Inner {
         let mut passed = None;
         let segments = self.core.borrow_mut().closed_on(link);
         for (segment, lap) in segments {
+            if self.is_closing.get() {
+                return Err(ChainError::Closed);
+            }
             self.grow_for_copies().await?;
             if let Some(why) = self.clean(segment, lap, Cause::Leaving).await? {
                 passed = Some(why);

@@ -60,7 +60,7 @@ impl Chain {
     ///
     /// Records on it that are not released are moved to the other drives first.
     ///
-    /// Errors: `HoldsRecords` if some of them are damaged or their owner does not let them go, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then; `Stopped`. Dropping the future gives up the
+    /// Errors: `HoldsRecords` if some of them are damaged or their owner does not let them go, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then, as it does if the chain is closed while they are moved; `Stopped`. Dropping the future gives up the
     /// answer, not the change.
     pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
         let chain = self.clone();
@@ -159,14 +159,17 @@ impl Chain {
         // A group on another link that says that everything on this one was durable.
         let ticket = inner.core.borrow_mut().append(Batch::default()).map_err(ChangeError::Refused)?;
         inner.pump.ring();
-        self.wait(ticket).await?;
         let left = inner.changed.until(|| {
             let mut core = inner.core.borrow_mut();
             if let Some(why) = core.stopped() {
                 return Some(Err(why.clone()));
             }
+            // While the chain closes no segment is prepared that the log could go on in.
+            if inner.is_closing.get() {
+                return Some(Err(ChainError::Closed));
+            }
             let leaving = core.leaving(link);
-            (leaving != Leaving::Busy).then_some(Ok(leaving))
+            (core.durable() >= ticket && leaving != Leaving::Busy).then_some(Ok(leaving))
         });
         if let Leaving::Holds(_) = left.await? {
             self.move_away(link, name).await?;

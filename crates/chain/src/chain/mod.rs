@@ -322,7 +322,8 @@ impl Chain {
         if inner.is_closing.replace(true) {
             return Err(ChainError::Closed);
         }
-        // A change of the drives that has begun is brought to its end; no other begins.
+        inner.changed.ring();
+        // A change of the drives that has begun is brought to its end, unless records have to be moved for it; no other begins.
         drop(inner.begin_change().await);
         inner.core.borrow_mut().close();
         inner.turn();
@@ -348,6 +349,7 @@ impl Chain {
         if inner.is_closing.replace(true) {
             return;
         }
+        inner.changed.ring();
         drop(inner.begin_change().await);
         inner.come_to_rest().await;
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::{Batch, Chain, ChainOptions, ChangeError, OpenError, Placement};
+use ithaca_chain::{Batch, Chain, ChainError, ChainOptions, ChangeError, OpenError, Placement};
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, PageBuf};
 use ithaca_env::sim::{Death, DriveFault, Random};
@@ -329,6 +329,57 @@ fn a_drive_that_somebody_else_has_written_to_is_not_written_over() {
         let ours = [&foreign[..12], &identity().id.0[..], &[7; 100]].concat();
         assert_eq!(added_with(&env, &chain, "torn", 1 << 20, 16 << 10, &ours).await, None);
     });
+}
+
+/// Closes a chain so long after the removal of a drive with records on it began. Returns whether the drive was removed.
+fn closed_while_leaving(after: Duration, options: &ChainOptions) -> bool {
+    let world = World::new(17);
+    let env = world.sim.env(world.process);
+    let options = options.clone();
+    world.sim.block_on(world.process, async move {
+        let size_bytes = (64 << 10) + 24 * options.segment_bytes;
+        let options = ChainOptions { capacity_bytes: size_bytes, ..options };
+        let mut drives = Vec::new();
+        for name in THREE {
+            drives.push(create_sized(&env, name, size_bytes).await);
+        }
+        let chain = Chain::create(&env, drives.clone(), identity(), options.clone()).await.expect("created");
+        append(&env, &chain, 0..350).await;
+        let (ids, removing) = (chain.drive_ids(), chain.clone());
+        let removal = env.spawn(async move { removing.remove_drive(removing.drive_ids()[0]).await });
+        env.sleep(after).await;
+        let began = env.now();
+        chain.close().await.expect("no fault");
+        let took = env.now().since(began);
+        assert!(took < Duration::from_millis(20), "closing took {took:?}, {after:?} after the removal began");
+        let removed = removal.join().await.expect("it ends");
+        let is_removed = removed.is_ok();
+        assert!(is_removed || removed == Err(ChainError::Closed.into()), "{removed:?}");
+        if is_removed {
+            drives.remove(0);
+        }
+        let (chain, recovered) =
+            Chain::open(&env, drives, Some(&identity()), options).await.expect("these are its drives");
+        assert_eq!(recovered.damage, []);
+        assert_eq!(chain.drive_ids().len(), ids.len() - usize::from(is_removed));
+        for key in 0..350 {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}, {after:?}");
+        }
+        is_removed
+    })
+}
+
+#[test]
+fn a_chain_that_is_closed_while_a_drive_leaves_is_closed_soon_and_keeps_everything() {
+    // Moving all of a drive takes as long as that takes; whoever stops a process does not wait for it.
+    for options in [tiny_drives(), ChainOptions { placement: Placement::RoundRobin, ..tiny_drives() }] {
+        let mut after = Duration::ZERO;
+        while !closed_while_leaving(after, &options) {
+            after += Duration::from_micros(300);
+            assert!(after < Duration::from_secs(1), "the drive is never removed");
+        }
+        assert!(after > Duration::from_millis(3), "{after:?}: nothing had to be moved");
+    }
 }
 
 /// Opens the present drives of a chain with an old copy of one of them. Returns whether that is refused.
