@@ -121,6 +121,7 @@ impl Chain {
         let _change = inner.begin_change().await;
         inner.check_running()?;
         let (link, name) = inner.check_leaving(id)?;
+        inner.grow_without(link).await.map_err(|first| inner.fail(first))?;
         inner.set_leaving(link, true);
         if let Err(error) = self.empty(link, &name).await {
             inner.set_leaving(link, false);

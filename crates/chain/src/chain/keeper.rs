@@ -115,6 +115,21 @@ impl Inner {
     pub(super) async fn grow_once(self: &Rc<Self>, again: bool) -> Result<bool, DriveError> {
         let to_grow = self.core.borrow_mut().segments_to_grow_to(again);
         let Some((link, segments)) = to_grow else { return Ok(false) };
+        self.grow(link, segments).await?;
+        Ok(true)
+    }
+
+    /// Lets the other files grow as they should when `link` takes no new segment any more: while it leaves, data would be refused
+    /// until they have. Nobody else changes the drives meanwhile.
+    pub(super) async fn grow_without(self: &Rc<Self>, link: u32) -> Result<(), DriveError> {
+        loop {
+            let to_grow = self.core.borrow_mut().segments_to_grow_to_without(link);
+            let Some((link, segments)) = to_grow else { return Ok(()) };
+            self.grow(link, segments).await?;
+        }
+    }
+
+    async fn grow(self: &Rc<Self>, link: u32, segments: u32) -> Result<(), DriveError> {
         let size_bytes = self.core.borrow().geometry.bytes_for(segments);
         // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
         let grown = match self.device(link).grow(size_bytes).await {
@@ -128,7 +143,7 @@ impl Inner {
         let mut effects = Vec::new();
         self.core.borrow_mut().grown(link, grown, &mut effects);
         self.start(effects);
-        Ok(true)
+        Ok(())
     }
 
     /// What lies in the new part is missed by an open only if the superblock says that there was such a part.

@@ -1,6 +1,6 @@
 //! Links that come and go while the log is written.
 
-use super::{Core, Effect};
+use super::{Core, Effect, Next};
 use crate::catalog::SegmentState;
 use crate::links::link_of;
 use crate::planted::PlantedBug;
@@ -33,15 +33,21 @@ impl Core {
         self.turn(out);
     }
 
+    /// Which link should grow now and to how many segments, so that the log can go on when `link` takes no new segment any more.
+    pub(crate) fn segments_to_grow_to_without(&mut self, link: u32) -> Option<(u32, u32)> {
+        self.catalog.space.set_leaving(link, true);
+        let to_grow = self.segments_to_grow_to(false);
+        self.catalog.space.set_leaving(link, false);
+        to_grow
+    }
+
     /// The segment to go on in is chosen again if its link leaves. Not before its header is there: two writes at one place
-    /// must not fly together.
-    pub(super) fn drop_leaving_next(&mut self) {
-        if let Some(next) = self.next.filter(|next| next.header_durable)
-            && !self.catalog.space.is_open(link_of(next.segment))
-        {
-            self.catalog.set(next.segment, SegmentState::Ready);
-            self.next = None;
-        }
+    /// must not fly together. Returns whether that was so.
+    pub(super) fn drop_leaving_next(&mut self) -> bool {
+        let leaves = |next: &Next| next.header_durable && !self.catalog.space.is_open(link_of(next.segment));
+        let Some(next) = self.next.take_if(|next| leaves(next)) else { return false };
+        self.catalog.set(next.segment, SegmentState::Ready);
+        true
     }
 
     /// How far a leaving link is. Frees what can be freed.

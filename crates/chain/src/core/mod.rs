@@ -300,7 +300,9 @@ impl Core {
             Io::Header(segment) => {
                 let next = self.next.as_mut().filter(|next| next.segment == segment);
                 next.expect("one header at a time").header_durable = true;
-                self.drop_leaving_next();
+                if self.drop_leaving_next() {
+                    out.push(Effect::Changed);
+                }
             }
             Io::Footer(segment) => self.footer_done(segment, out),
             Io::Body(_) => self.body_done(out),
@@ -449,6 +451,9 @@ impl Core {
     pub(crate) fn prepared(&mut self, segment: u32, out: &mut Vec<Effect>) {
         self.set_ready(segment);
         self.turn(out);
+        if !self.catalog.space.is_open(link_of(segment)) {
+            out.push(Effect::Changed);
+        }
     }
 
     /// Which link should grow now and to how many segments, if one should.

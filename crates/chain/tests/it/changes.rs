@@ -4,12 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainError, ChainOptions, ChangeError, OpenError, Placement};
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, PageBuf};
 use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, tiny_drives, within};
+use crate::model::run_of;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drives, open_named, open_or_create,
 };
@@ -328,6 +330,58 @@ fn a_drive_that_somebody_else_has_written_to_is_not_written_over() {
         // What a crash leaves of the first write to a drive that was being added to this one.
         let ours = [&foreign[..12], &identity().id.0[..], &[7; 100]].concat();
         assert_eq!(added_with(&env, &chain, "torn", 1 << 20, 16 << 10, &ours).await, None);
+    });
+}
+
+#[test]
+fn a_drive_that_segments_are_being_prepared_on_leaves_although_nothing_is_appended() {
+    // They were given up when what was being written there was durable, and whoever waited for that was not told.
+    for (count, segments_ready) in (0..40).flat_map(|count| [(count, 0), (count, 1)]) {
+        let world = World::new(18);
+        let env = world.sim.env(world.process);
+        let options = ChainOptions { placement: Placement::RoundRobin, segments_ready, ..tiny_drives() };
+        let size_bytes = (64 << 10) + 12 * options.segment_bytes;
+        let options = ChainOptions { capacity_bytes: size_bytes, ..options };
+        let again = options.clone();
+        let drives = world.sim.block_on(world.process, async move {
+            let first = create_sized(&env, THREE[0], size_bytes).await;
+            let drives = vec![first, create_sized(&env, THREE[1], size_bytes).await];
+            let chain = Chain::create(&env, drives.clone(), identity(), options).await.expect("created");
+            append(&env, &chain, 0..count).await;
+            chain.close().await.expect("no fault");
+            drives
+        });
+        let slow = world.sim.drive(MACHINE, THREE[1]);
+        world.sim.fault_drive(slow, DriveFault::Slow { percent: 20_000, span: Duration::from_secs(3600) });
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, _) = Chain::open(&env, drives, None, again).await.expect("it is well");
+            let removal = chain.remove_drive(chain.drive_ids()[1]);
+            let removed = env.timeout(Duration::from_secs(600), removal).await;
+            removed.unwrap_or_else(|_| panic!("after {count} appends it does not end")).expect("room");
+        });
+    }
+}
+
+#[test]
+fn data_is_taken_while_a_drive_leaves_also_where_the_others_have_to_grow_for_that() {
+    // While drives come or go no file grows by itself, and the room of the leaving one is gone at once.
+    within(19, async |env| {
+        let bytes = |segments| (64 << 10) + segments * tiny_drives().segment_bytes;
+        let options = ChainOptions { capacity_bytes: bytes(24), ..tiny_drives() };
+        let drives =
+            vec![create_sized(&env, THREE[0], bytes(12)).await, create_sized(&env, THREE[1], bytes(1)).await];
+        let chain = Chain::create(&env, drives, identity(), options).await.expect("created");
+        append(&env, &chain, 0..40).await;
+        let (removing, ids) = (chain.clone(), chain.drive_ids());
+        let removal = env.spawn(async move { removing.remove_drive(ids[0]).await });
+        while !chain.stats().links[0].is_leaving {
+            env.sleep(Duration::from_micros(1)).await;
+        }
+        let run = run_of(40, 40, &[Bytes::from(vec![40; 8192])]);
+        let taken = chain.append(Batch { runs: vec![run], ..Batch::default() });
+        chain.wait(taken.expect("there is room")).await.expect("no fault");
+        removal.join().await.expect("it ends").expect("there is room");
     });
 }
 
