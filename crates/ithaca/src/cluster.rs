@@ -151,6 +151,8 @@ pub struct DriveState {
     pub is_stale: bool,
     /// It is left alone: another side of its link serves all reads.
     pub is_asleep: bool,
+    /// It is being removed.
+    pub is_leaving: bool,
 }
 
 /// What a node counts under this name; `None` if it does not.
@@ -172,6 +174,7 @@ pub fn drives(node: &NodeStatus) -> impl Iterator<Item = DriveState> {
             link: value("link"),
             is_stale: value("stale") != 0,
             is_asleep: value("asleep") != 0,
+            is_leaving: value("leaving") != 0,
         }
     })
 }
@@ -187,6 +190,7 @@ pub fn drive_json(drive: DriveState) -> String {
         .number("link", drive.link)
         .boolean("stale", drive.is_stale)
         .boolean("asleep", drive.is_asleep)
+        .boolean("leaving", drive.is_leaving)
         .finish()
 }
 
@@ -194,9 +198,10 @@ fn drive_line(drive: &DriveState) -> String {
     let tail = if drive.is_tail { ", the log is written here" } else { "" };
     let stale = if drive.is_stale { ", stale: missing or being rebuilt" } else { "" };
     let asleep = if drive.is_asleep { ", asleep" } else { "" };
+    let leaving = if drive.is_leaving { ", leaving: what is needed of it is being moved" } else { "" };
     let DriveState { place, link, segments, free, live, .. } = drive;
     format!(
-        "\n  drive {place}: link {link}, {segments} segments, {live} live, {free} free{tail}{stale}{asleep}"
+        "\n  drive {place}: link {link}, {segments} segments, {live} live, {free} free{tail}{stale}{asleep}{leaving}"
     )
 }
 

@@ -99,6 +99,7 @@ fn chain_rows(node: &NodeFrame) -> Vec<[String; 11]> {
     let mut rows = vec![chain_row(node.id.0, &chain, status)];
     rows.extend(drives(status).map(|drive| {
         let place = match &drive {
+            DriveState { is_leaving: true, .. } => "leaving",
             DriveState { is_stale: true, .. } => "stale",
             DriveState { is_asleep: true, .. } => "asleep",
             DriveState { is_tail: true, .. } => "tail",

@@ -35,7 +35,7 @@ use traffic::{Traffic, WriteTimes};
 /// Drives of a unit that it tells of: more would not fit into one answer.
 const DRIVES_TOLD: usize = 32;
 /// What it tells of each; and of the node and the unit as wholes at the most.
-const DRIVE_COUNTERS: usize = 7;
+const DRIVE_COUNTERS: usize = 8;
 const WHOLE_COUNTERS: usize = 64;
 const _: () = assert!(DRIVES_TOLD * DRIVE_COUNTERS + WHOLE_COUNTERS <= crate::limits::COUNTERS_MAX_COUNT);
 
@@ -187,6 +187,7 @@ impl UnitShell {
                 ("link", u64::from(link.link)),
                 ("stale", u64::from(link.state == SideState::Stale)),
                 ("asleep", u64::from(link.is_asleep)),
+                ("leaving", u64::from(link.is_leaving)),
             ];
             values.map(|(what, value)| (format!("drive_{}_{what}", index + 1), value))
         });
