@@ -222,7 +222,8 @@ pub struct ServeArgs {
     pub replicas: u32,
     /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size. A path
     /// that is new to a unit is added to its drives. A+B is one mirrored drive: each side holds the same, and a side that is
-    /// new, or was away, is rebuilt
+    /// new, or was away, is rebuilt. Without any, and with the same as before, the units have the drives that they had last
+    /// (`ithaca drive`)
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub drive: Vec<PathBuf>,
     /// Size at which a new drive file begins

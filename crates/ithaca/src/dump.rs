@@ -4,10 +4,10 @@ use std::path::Path;
 
 use ithaca_chain::DumpOptions;
 use ithaca_env::real::{self, files};
-use ithaca_log::server::register;
+use ithaca_log::server::register::{self, Purpose};
 
 use crate::failure::Failure;
-use crate::fsck::{chain_failed, is_register, open, read_register};
+use crate::fsck::{chain_failed, open, read_register};
 use crate::json::Object;
 use crate::output::Output;
 
@@ -19,8 +19,10 @@ pub fn run(file: &Path, out: &mut Output) -> Result<(), Failure> {
     }
     let dumped = real::run(|env| async move {
         let drive = open(&env, file).await?;
-        if is_register(file) {
-            for line in register::describe(&read_register(&drive).await?) {
+        if let Some(purpose) = Purpose::of(file) {
+            let bytes = read_register(&drive, purpose).await?;
+            let slots = register::describe(&bytes, purpose);
+            for line in slots.into_iter().chain(register::describe_value(&bytes, purpose)) {
                 print(out, line)?;
             }
             return out.flush();

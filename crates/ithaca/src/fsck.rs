@@ -7,7 +7,7 @@ use ithaca_chain::{CheckReport, DriveReport, Identity, OpenError, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
-use ithaca_log::server::register::{self, Register, RegisterError};
+use ithaca_log::server::register::{self, Purpose, Register, RegisterError};
 
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
@@ -26,12 +26,14 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
         for path in paths {
             files.extend(files_of(path)?);
         }
-        let (registers, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_register(file));
-        for file in registers {
-            let has_chains = !files.is_empty();
-            harmed += usize::from(!check_register(&env, &file, has_chains, out).await?);
+        let chains: Vec<PathBuf> = files.iter().filter(|file| Purpose::of(file).is_none()).cloned().collect();
+        for file in &files {
+            let Some(purpose) = Purpose::of(file) else { continue };
+            // Layouts are written before chains are made; where their drives are may be remembered by nobody.
+            let is_needed = purpose == Purpose::Layouts && !chains.is_empty();
+            harmed += usize::from(!check_register(&env, file, purpose, is_needed, out).await?);
         }
-        for drives in chains_of(&env, &files).await? {
+        for drives in chains_of(&env, &chains).await? {
             harmed += usize::from(!check_chain(&drives, out).await?);
         }
         out.flush()?;
@@ -50,16 +52,12 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
         return if files::exists(path) { Ok(vec![path.into()]) } else { Err(Failure::usage("is not there")) };
     }
     let listed = files::list(path).map_err(|error| Failure::usage(error.to_string()))?;
-    let found: Vec<PathBuf> = listed.into_iter().filter(|file| is_register(file) || is_chain(file)).collect();
+    let found: Vec<PathBuf> =
+        listed.into_iter().filter(|file| Purpose::of(file).is_some() || is_chain(file)).collect();
     if found.is_empty() {
         return Err(Failure::usage("holds no data of a cluster"));
     }
     Ok(found)
-}
-
-/// Whether it holds layouts, by its name: what is damaged may not say itself what it is.
-pub fn is_register(file: &Path) -> bool {
-    file.extension().is_some_and(|extension| extension == "register")
 }
 
 fn is_chain(file: &Path) -> bool {
@@ -86,16 +84,22 @@ pub fn drive_failed(error: DriveError) -> Failure {
     }
 }
 
-/// Checks a register. Where there are chains beside it, it must hold something: it is written before they are made.
-async fn check_register(env: &Env, file: &Path, has_chains: bool, out: &mut Output) -> Result<bool, Failure> {
+/// Checks a register, which must hold something if it is needed.
+async fn check_register(
+    env: &Env,
+    file: &Path,
+    purpose: Purpose,
+    is_needed: bool,
+    out: &mut Output,
+) -> Result<bool, Failure> {
     // Held while it is read, so that no cluster starts on it meanwhile.
     let drive = open(env, file).await?;
-    let slots = register::describe(&read_register(&drive).await?);
+    let slots = register::describe(&read_register(&drive, purpose).await?, purpose);
     drop(drive);
-    let opened =
-        Register::open(env, OpenDrive { path: file.into(), create_bytes: None, read_only: true }).await;
+    let open = OpenDrive { path: file.into(), create_bytes: None, read_only: true };
+    let opened = Register::open(env, open, purpose).await;
     let fault = match opened {
-        Ok((_, None)) if has_chains => Some("it holds nothing".to_string()),
+        Ok((_, None)) if is_needed => Some("it holds nothing".to_string()),
         Ok(_) => None,
         Err(RegisterError::Damaged { error, .. }) => Some(error.to_string()),
         Err(RegisterError::Drive(error)) => return Err(drive_failed(error)),
@@ -114,8 +118,8 @@ async fn check_register(env: &Env, file: &Path, has_chains: bool, out: &mut Outp
 }
 
 /// All of a register; of a file that is longer than one, as much as one takes.
-pub async fn read_register(drive: &Drive) -> Result<Bytes, Failure> {
-    let len = drive.size_bytes().min(register::REGISTER_BYTES) as usize;
+pub async fn read_register(drive: &Drive, purpose: Purpose) -> Result<Bytes, Failure> {
+    let len = drive.size_bytes().min(purpose.register_bytes()) as usize;
     drive.read(0, len).await.map_err(drive_failed)
 }
 

@@ -4,7 +4,7 @@
 //! fails ends it too, with exit code 3: what was acknowledged is on its drives, and the next start finds it there.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use ithaca_chain::{ChainOptions, Cleaning, OpenError, OptionsError, Placement};
@@ -191,10 +191,26 @@ fn node_options(id: NodeId, arguments: &ServeArgs) -> Result<NodeOptions, Failur
         cache: cache(arguments),
         metadata: arguments.metadata.clone(),
         chain: chain(arguments)?,
-        drives: arguments.drive.clone(),
+        drives: absolute_drives(arguments),
         create_bytes: arguments.drive_size.min(arguments.quota),
-        ..NodeOptions::new(id, &arguments.data, arguments.listen)
+        ..NodeOptions::new(id, &absolute(&arguments.data), arguments.listen)
     })
+}
+
+/// A path as it is wherever a later start or an order comes from.
+fn absolute(path: &Path) -> PathBuf {
+    // Without a working directory it is left as it is: there is nothing to put before it.
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The same of drives, of which `A+B` names the sides of one.
+fn absolute_drives(arguments: &ServeArgs) -> Vec<PathBuf> {
+    let drive = |drive: &PathBuf| {
+        let Some(text) = drive.to_str() else { return absolute(drive) };
+        let sides: Vec<_> = text.split('+').map(|side| absolute(Path::new(side)).into_os_string()).collect();
+        sides.join("+".as_ref()).into()
+    };
+    arguments.drive.iter().map(drive).collect()
 }
 
 fn cache(arguments: &ServeArgs) -> Option<CacheOptions> {
@@ -214,9 +230,9 @@ fn options(arguments: &ServeArgs) -> Result<LocalOptions, Failure> {
         cache: cache(arguments),
         metadata: arguments.metadata.clone(),
         chain: chain(arguments)?,
-        drives: arguments.drive.clone(),
+        drives: absolute_drives(arguments),
         create_bytes: arguments.drive_size.min(arguments.quota),
-        ..LocalOptions::new(&arguments.data, arguments.listen)
+        ..LocalOptions::new(&absolute(&arguments.data), arguments.listen)
     })
 }
 
@@ -265,6 +281,7 @@ fn failed(error: StartError) -> Failure {
         | StartError::Replicas { .. }
         | StartError::ReplicasChanged { .. }
         | StartError::Layout(_)
+        | StartError::NotAllGiven { .. }
         | StartError::DriveMissing { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),
     }

@@ -279,6 +279,9 @@ const _: () = assert!(VIEW_ANSWER_MAX_BYTES <= DATA_MAX_BYTES && VIEW_QUESTION_M
 /// Bytes of a drive's path, in orders about it and where it is remembered.
 pub const DRIVE_PATH_MAX_BYTES: usize = 1024;
 
+/// Bytes of the record of where the drives of all units of a data directory are.
+pub const DRIVES_RECORD_MAX_BYTES: usize = 256 << 10;
+
 /// How long an order about drives may wait to be answered, in milliseconds, while the node works on it.
 pub const DRIVES_WAIT_MAX_MS: u32 = 10_000;
 

@@ -130,7 +130,7 @@ pub const SETTINGS: &[Setting] = &[
         default: None,
         list: true,
         check: any,
-        help: "Files or block devices for data, in chain order; without any, files in the data directory.",
+        help: "Files or block devices for data, in chain order; without any, those that the units had last, and at first files in the data directory.",
     },
     Setting {
         key: "drive-size",

@@ -6,6 +6,7 @@
 //! * [`top`]: what it prints where there is no terminal.
 //! * [`settings`]: flags, environment and file.
 //! * [`drives`]: several drives for a unit.
+//! * [`drive`]: drives that come and go while a cluster serves.
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
 //! * [`cluster`]: clusters of several servers, and who belongs to them.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
@@ -24,6 +25,7 @@ mod append;
 mod bench;
 mod cluster;
 mod crash;
+mod drive;
 mod drives;
 mod harness;
 mod object;

@@ -14,7 +14,7 @@ use super::decide::{Preparation, Proposal, learn, prepare};
 use super::layouts::LayoutKeeper;
 use super::node::Node;
 use super::peers::{Peer, Peers};
-use super::register::{REGISTER_BYTES, Register};
+use super::register::{Purpose, Register};
 use crate::client::{ClientError, Connection, Identity};
 use crate::layout::{self, Acceptor, Layout};
 use crate::limits;
@@ -42,9 +42,9 @@ fn first() -> Layout {
 
 /// A node that keeps layouts, from its start to its end.
 async fn serve(env: Env, id: u64) {
-    let open =
-        OpenDrive { path: "layout.register".into(), create_bytes: Some(REGISTER_BYTES), read_only: false };
-    let (register, value) = Register::open(&env, open).await.expect("a register");
+    let create_bytes = Some(Purpose::Layouts.register_bytes());
+    let open = OpenDrive { path: "layout.register".into(), create_bytes, read_only: false };
+    let (register, value) = Register::open(&env, open, Purpose::Layouts).await.expect("a register");
     let id = NodeId(id);
     let acceptor = match value {
         Some(value) => Acceptor::recover(id, &value, Planted::NONE).expect("what it stored"),

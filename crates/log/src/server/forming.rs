@@ -12,7 +12,7 @@ use ithaca_env::codec::Decoder;
 use ithaca_env::drive::{DriveError, OpenDrive};
 
 use super::local::StartError;
-use super::register::{REGISTER_BYTES, Register};
+use super::register::{Purpose, Register};
 use crate::layout::Acceptor;
 use crate::planted::Planted;
 use crate::pos::{ClusterId, NodeId};
@@ -47,9 +47,10 @@ pub(super) async fn open_register(
     drives: impl Iterator<Item = PathBuf>,
     planted: Planted,
 ) -> Result<Opened, StartError> {
-    let path = data.join("layout.register");
-    let open = OpenDrive { path: path.clone(), create_bytes: Some(REGISTER_BYTES), read_only: false };
-    let (register, value) = Register::open(env, open).await?;
+    let path = data.join(Purpose::Layouts.file_name());
+    let create_bytes = Some(Purpose::Layouts.register_bytes());
+    let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
+    let (register, value) = Register::open(env, open, Purpose::Layouts).await?;
     let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
     let Some(value) = value else {
         check_drives_are_new(env, drives, &path).await?;

@@ -25,7 +25,8 @@ use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
-use super::unit_drives::{UnitDrives, links, open_unit};
+use super::remembered::{Remembered, UnitPaths};
+use super::unit_drives::{UnitDrives, Wanted, open_unit};
 use super::unit_shell::UnitShell;
 use super::views::ViewHost;
 use crate::client::{self, CallError, ClientError, Connection, Phase};
@@ -54,7 +55,8 @@ pub struct LocalOptions {
     /// Units that each entry is stored on, from 1 to [`limits::REPLICAS_MAX_COUNT`]. Fixed when the cluster is formed.
     pub replicas: usize,
     /// Drives of the units: the first units have one each, in order, and the rest theirs in `data`; if there are more drives than
-    /// units, each unit has as many that follow each other, which make one chain in this order.
+    /// units, each unit has as many that follow each other, which make one chain in this order. Of a cluster that was started before a unit
+    /// that is given none, or the same as the last time, has those that it had last.
     pub drives: Vec<PathBuf>,
     /// Bytes that a new drive is created with.
     pub create_bytes: u64,
@@ -94,12 +96,25 @@ impl LocalOptions {
         }
     }
 
-    /// What a unit stands on. Those that are named are dealt out evenly, in order.
-    fn unit_drives(&self, unit: usize, metadata: Option<&MetadataDrive>) -> UnitDrives {
+    /// The drives that a start looks at for a unit. Those that are named are dealt out evenly, in order.
+    fn wanted(&self, unit: usize, remembered: Option<UnitPaths>) -> Wanted {
         let each = (self.drives.len() / self.units.max(1)).max(1);
         let named = self.drives.iter().skip(unit * each).take(each);
+        Wanted::new(named, &self.data, unit_id(unit), remembered)
+    }
+
+    /// What a unit stands on, which `remembered` is of if it is part of a cluster already.
+    fn unit_drives(
+        &self,
+        unit: usize,
+        remembered: &Rc<Remembered>,
+        formed: bool,
+        metadata: Option<&MetadataDrive>,
+    ) -> UnitDrives {
+        let known = remembered.unit(unit_id(unit)).filter(|_| formed);
         UnitDrives {
-            links: links(named, &self.data, unit_id(unit)),
+            wanted: self.wanted(unit, known),
+            remembered: Rc::clone(remembered),
             create_bytes: self.create_bytes,
             metadata: metadata.cloned(),
             chain: self.chain.clone(),
@@ -200,6 +215,24 @@ pub enum StartError {
         /// The unit.
         unit: NodeId,
     },
+    /// The drives that were given are not all of those that the unit has.
+    #[error(
+        "{error}; unit {unit} had {left_out} too: give all of its drives, or none for those that it had last"
+    )]
+    NotAllGiven {
+        /// What is missing, in words.
+        error: String,
+        /// The unit.
+        unit: NodeId,
+        /// The drives that it had and that were not given.
+        left_out: String,
+    },
+    /// Where the units' drives are was remembered, and cannot be read.
+    #[error("{error}; remove that file, and start with every drive of the units")]
+    DrivesForgotten {
+        /// What is wrong, in words.
+        error: String,
+    },
     /// The layout would not be valid.
     #[error("{0}")]
     Layout(#[from] LayoutChangeError),
@@ -224,6 +257,7 @@ impl StartError {
             Self::Register(RegisterError::Damaged { .. })
             | Self::RegisterLost { .. }
             | Self::Layouts { .. }
+            | Self::DrivesForgotten { .. }
             | Self::UnitState { .. } => true,
             Self::Chain(error) => {
                 matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })
@@ -257,8 +291,8 @@ impl LocalCluster {
             listeners.push(env.listen(SocketAddr::new(options.listen.ip(), 0))?);
         }
         let addrs: Vec<SocketAddr> = listeners.iter().map(Listener::local_addr).collect();
-        let Known { register, acceptor, cluster } = open_cluster(env, &options).await?;
-        let decided = acceptor.latest().cloned();
+        let Known { register, acceptor, cluster, remembered } = open_cluster(env, &options).await?;
+        let (decided, is_formed) = (acceptor.latest().cloned(), acceptor.latest().is_some());
         let layout = Layout::single(cluster, first_node());
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
         check_units(decided.as_ref(), &options)?;
@@ -268,9 +302,10 @@ impl LocalCluster {
         let mut units = Vec::new();
         let leases = Leases::not_needed(env);
         for unit in 0..options.units {
-            let (drives, id) = (options.unit_drives(unit, metadata.as_ref()), unit_id(unit));
+            let id = unit_id(unit);
+            let drives = options.unit_drives(unit, &remembered, is_formed, metadata.as_ref());
             let (shell, answering) =
-                open_unit(env, &drives, id, cluster, decided.is_some(), Rc::clone(&leases)).await?;
+                open_unit(env, &drives, id, cluster, is_formed, Rc::clone(&leases)).await?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
@@ -281,7 +316,7 @@ impl LocalCluster {
         for (unit, ((listener, (id, shell)), relay)) in
             listeners.into_iter().zip(units).zip(relays).enumerate()
         {
-            let (drives, working) = DriveOrders::start(env, id, &shell, options.create_bytes);
+            let (drives, working) = DriveOrders::start(env, id, &shell, options.create_bytes, &remembered);
             let node = Rc::new(Node {
                 env: env.clone(),
                 id,
@@ -458,11 +493,14 @@ struct Known {
     register: Register,
     acceptor: Acceptor,
     cluster: ClusterId,
+    remembered: Rc<Remembered>,
 }
 
-/// Opens the register; a new cluster's id is drawn and stored.
+/// Opens the registers; a new cluster's id is drawn and stored.
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
-    let drives = (0..options.units).flat_map(|unit| options.unit_drives(unit, None).links).flatten();
+    let remembered = Remembered::open(env, &options.data).await?;
+    let drives = (0..options.units).flat_map(|unit| options.wanted(unit, None).links).flatten();
+    let drives = drives.chain(remembered.held());
     let Opened { mut register, mut acceptor, formed } =
         open_register(env, FIRST_NODE, &options.data, drives, options.planted).await?;
     let cluster = match formed {
@@ -474,7 +512,7 @@ async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartE
             cluster
         }
     };
-    Ok(Known { register, acceptor, cluster })
+    Ok(Known { register, acceptor, cluster, remembered })
 }
 
 /// Refuses more copies than there are units.

@@ -27,6 +27,7 @@ mod node;
 mod peers;
 pub mod register;
 mod relay;
+mod remembered;
 mod reply;
 mod streams;
 mod tasks;

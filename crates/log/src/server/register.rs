@@ -5,6 +5,8 @@
 //! the slot that does not hold the newest value, so a crash leaves the old value or the new one.
 //! (docs/format/log.md)
 
+use std::path::Path;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::Env;
 use ithaca_env::codec::{DecodeError, Decoder};
@@ -12,15 +14,56 @@ use ithaca_env::drive::{Drive, DriveError, Durability, OpenDrive, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 use thiserror::Error;
 
+use super::remembered;
 use crate::limits;
 
 const MAGIC: [u8; 4] = *b"ITRG";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
-/// Bytes of a slot: room for the largest record of an acceptor.
-pub const SLOT_BYTES: u64 = (limits::ACCEPTOR_MAX_BYTES + BLOCK_BYTES) as u64;
-/// Bytes of the whole register.
-pub const REGISTER_BYTES: u64 = 2 * SLOT_BYTES;
+
+/// What a register is for, and how large its values may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The layouts that were decided: the record of an acceptor.
+    Layouts,
+    /// Where the units' drives are.
+    Drives,
+}
+
+impl Purpose {
+    /// The name of its file in a data directory.
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Layouts => "layout.register",
+            Self::Drives => "drives.register",
+        }
+    }
+
+    /// The purpose of a register, by the name of its file: what is damaged may not say itself what it is. `None` if it is none.
+    pub fn of(file: &Path) -> Option<Self> {
+        let is_of_drives = file.ends_with(Self::Drives.file_name());
+        let is_register = file.extension().is_some_and(|extension| extension == "register");
+        is_register.then_some(if is_of_drives { Self::Drives } else { Self::Layouts })
+    }
+
+    /// Bytes of the largest value.
+    pub const fn value_max_bytes(self) -> usize {
+        match self {
+            Self::Layouts => limits::ACCEPTOR_MAX_BYTES,
+            Self::Drives => limits::DRIVES_RECORD_MAX_BYTES,
+        }
+    }
+
+    /// Bytes of a slot.
+    pub const fn slot_bytes(self) -> u64 {
+        (self.value_max_bytes() + BLOCK_BYTES) as u64
+    }
+
+    /// Bytes of the whole register.
+    pub const fn register_bytes(self) -> u64 {
+        2 * self.slot_bytes()
+    }
+}
 
 /// Why a register cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -51,6 +94,7 @@ pub enum RegisterError {
 /// An open register.
 pub struct Register {
     drive: Drive,
+    purpose: Purpose,
     sequence: u64,
 }
 
@@ -62,13 +106,24 @@ enum Slot {
 }
 
 impl Register {
-    /// Opens the register, created if it is not there, and returns its value; `None` if it never had one. The value is on stable storage.
-    pub async fn open(env: &Env, open: OpenDrive) -> Result<(Self, Option<Bytes>), RegisterError> {
+    /// Opens the register, created if `open` says so and it is not there, and returns its value; `None` if it never had one. The value
+    /// is on stable storage.
+    pub async fn open(
+        env: &Env,
+        open: OpenDrive,
+        purpose: Purpose,
+    ) -> Result<(Self, Option<Bytes>), RegisterError> {
+        let read_only = open.read_only;
         let drive = env.open_drive(open).await?;
+        if drive.size_bytes() == 0 && !read_only {
+            // Whoever made it was killed before it had its size.
+            drive.grow(purpose.register_bytes()).await?;
+        }
+        let slot_bytes = purpose.slot_bytes();
         let mut newest: Option<(u64, Bytes)> = None;
         let mut fault = None;
         for slot in 0..2 {
-            let bytes = drive.read(slot * SLOT_BYTES, SLOT_BYTES as usize).await?;
+            let bytes = drive.read(slot * slot_bytes, slot_bytes as usize).await?;
             match decode_slot(&bytes) {
                 Ok(Slot::Blank) => {}
                 Ok(Slot::Value { sequence, value }) => {
@@ -90,31 +145,32 @@ impl Register {
             (Some((sequence, value)), _) => {
                 // A writer that was killed may have left it in a volatile cache only, and what follows is built on it.
                 drive.sync().await?;
-                Ok((Self { drive, sequence }, Some(value)))
+                Ok((Self { drive, purpose, sequence }, Some(value)))
             }
             // A first write that was torn was never acknowledged, but then the other slot is blank and so was this one:
             // only a register whose slots are both harmed has lost something. One harmed slot beside a blank one is the
             // torn first write.
-            (None, Some(error)) if !one_is_blank(&drive).await? => {
+            (None, Some(error)) if !one_is_blank(&drive, slot_bytes).await? => {
                 Err(RegisterError::Damaged { drive: drive.name(), error })
             }
-            (None, _) => Ok((Self { drive, sequence: 0 }, None)),
+            (None, _) => Ok((Self { drive, purpose, sequence: 0 }, None)),
         }
     }
 
-    /// Replaces the value. On return it is on stable storage.
+    /// Replaces the value. On return it is on stable storage. Panics if it is too long for its purpose.
     pub async fn write(&mut self, value: &[u8]) -> Result<(), DriveError> {
+        assert!(value.len() <= self.purpose.value_max_bytes(), "a value of {} bytes", value.len());
         let sequence = self.sequence + 1;
         let slot = encode_slot(sequence, value);
-        self.drive.write(sequence % 2 * SLOT_BYTES, slot, Durability::Durable).await?;
+        self.drive.write(sequence % 2 * self.purpose.slot_bytes(), slot, Durability::Durable).await?;
         self.sequence = sequence;
         Ok(())
     }
 }
 
-async fn one_is_blank(drive: &Drive) -> Result<bool, DriveError> {
+async fn one_is_blank(drive: &Drive, slot_bytes: u64) -> Result<bool, DriveError> {
     for slot in 0..2 {
-        let bytes = drive.read(slot * SLOT_BYTES, BLOCK_BYTES).await?;
+        let bytes = drive.read(slot * slot_bytes, BLOCK_BYTES).await?;
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(true);
         }
@@ -123,7 +179,6 @@ async fn one_is_blank(drive: &Drive) -> Result<bool, DriveError> {
 }
 
 fn encode_slot(sequence: u64, value: &[u8]) -> Bytes {
-    assert!(value.len() <= limits::ACCEPTOR_MAX_BYTES, "a value of {} bytes", value.len());
     let mut header = BytesMut::with_capacity(HEADER_BYTES);
     header.put_slice(&MAGIC);
     header.put_u16_le(VERSION);
@@ -165,8 +220,8 @@ fn decode_slot(bytes: &Bytes) -> Result<Slot, DecodeError> {
 }
 
 /// What a register's file holds, for people: a line a slot.
-pub fn describe(bytes: &Bytes) -> Vec<String> {
-    let slot_bytes = SLOT_BYTES as usize;
+pub fn describe(bytes: &Bytes, purpose: Purpose) -> Vec<String> {
+    let slot_bytes = purpose.slot_bytes() as usize;
     let slots = bytes.len() / slot_bytes;
     let line = |slot: usize| match decode_slot(&bytes.slice(slot * slot_bytes..(slot + 1) * slot_bytes)) {
         Ok(Slot::Blank) => format!("slot {slot}: blank"),
@@ -181,20 +236,46 @@ pub fn describe(bytes: &Bytes) -> Vec<String> {
     (0..slots).map(line).collect()
 }
 
+/// What the newest value of a register's file says, for people: of drives a line a unit, of layouts nothing.
+pub fn describe_value(bytes: &Bytes, purpose: Purpose) -> Vec<String> {
+    let slots = bytes.chunks_exact(purpose.slot_bytes() as usize).map(|slot| bytes.slice_ref(slot));
+    let values = slots.filter_map(|slot| match decode_slot(&slot) {
+        Ok(Slot::Value { sequence, value }) => Some((sequence, value)),
+        _ => None,
+    });
+    match (purpose, values.max()) {
+        (Purpose::Drives, Some((_, value))) => remembered::describe(&value),
+        _ => Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ithaca_env::real;
 
     fn open(dir: &tempfile::TempDir) -> OpenDrive {
-        OpenDrive { path: dir.path().join("register"), create_bytes: Some(REGISTER_BYTES), read_only: false }
+        let create_bytes = Some(Purpose::Layouts.register_bytes());
+        OpenDrive { path: dir.path().join("register"), create_bytes, read_only: false }
+    }
+
+    #[test]
+    fn one_whose_maker_was_killed_before_it_had_its_size_is_empty() {
+        // Every later start would fail at the end of the file.
+        let dir = tempfile::TempDir::new().expect("a directory");
+        real::run(|env| async move {
+            real::files::write(&open(&dir).path, b"").expect("made");
+            let opened = Register::open(&env, open(&dir), Purpose::Layouts).await;
+            assert_eq!(opened.map(|(_, value)| value), Ok(None));
+        });
     }
 
     #[test]
     fn the_last_value_written_is_the_one_that_is_read_also_when_the_other_slot_is_harmed() {
         let dir = tempfile::TempDir::new().expect("a directory");
         real::run(|env| async move {
-            let (mut register, none) = Register::open(&env, open(&dir)).await.expect("created");
+            let (mut register, none) =
+                Register::open(&env, open(&dir), Purpose::Layouts).await.expect("created");
             assert_eq!(none, None);
             for value in ["one", "two", "three"] {
                 register.write(value.as_bytes()).await.expect("written");
@@ -206,15 +287,19 @@ mod tests {
             page.as_mut_slice().fill(0xff);
             drive.write(0, page.freeze(), Durability::Durable).await.expect("harmed");
             drop(drive);
-            let (register, value) = Register::open(&env, open(&dir)).await.expect("one copy is left");
+            let (register, value) =
+                Register::open(&env, open(&dir), Purpose::Layouts).await.expect("one copy is left");
             assert_eq!((value, register.sequence), (Some(Bytes::from("three")), 3));
             let drive = register.drive.clone();
             drop(register);
             let mut page = PageBuf::zeroed(BLOCK_BYTES);
             page.as_mut_slice().fill(0xff);
-            drive.write(SLOT_BYTES, page.freeze(), Durability::Durable).await.expect("harmed");
+            drive
+                .write(Purpose::Layouts.slot_bytes(), page.freeze(), Durability::Durable)
+                .await
+                .expect("harmed");
             drop(drive);
-            let lost = Register::open(&env, open(&dir)).await.err();
+            let lost = Register::open(&env, open(&dir), Purpose::Layouts).await.err();
             assert!(matches!(lost, Some(RegisterError::Damaged { .. })), "{lost:?}");
         });
     }

@@ -3,6 +3,8 @@
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
+//! * `drive_orders`: orders about drives that are refused, and orders to one node of several.
+//! * `drives`: drives that come and go by orders, with crashes at every point.
 //! * `elsewhere`: reads while the last replica is silent, and after a seal.
 //! * `gates`: nodes behind gates, for the tests of what is lost or late on the way to them.
 //! * `full`: nodes without room.
@@ -18,6 +20,8 @@
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
+mod drive_orders;
+mod drives;
 mod elsewhere;
 mod full;
 mod gates;

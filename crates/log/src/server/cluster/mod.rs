@@ -41,8 +41,9 @@ use super::local::StartError;
 use super::node::{GrantOptions, Node};
 use super::peers::Peers;
 use super::relay::Relay;
+use super::remembered::{Remembered, UnitPaths};
 use super::reply::ReplyRoute;
-use super::unit_drives::{UnitDrives, links, open_unit};
+use super::unit_drives::{UnitDrives, Wanted, open_unit};
 use super::views::ViewHost;
 use crate::detector::Timing;
 use crate::layout::Layout;
@@ -63,7 +64,8 @@ pub struct NodeOptions {
     pub data: PathBuf,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// The drives of its unit, in the order of its chain; `A+B` names the sides of a mirrored one.
+    /// The drives of its unit, in the order of its chain; `A+B` names the sides of a mirrored one. A node that was started before and is given
+    /// none, or the same as the last time, has those that it had last.
     pub drives: Vec<PathBuf>,
     /// Bytes that a new drive is created with.
     pub create_bytes: u64,
@@ -118,9 +120,21 @@ impl NodeOptions {
 }
 
 impl NodeOptions {
-    fn unit_drives(&self, metadata: Option<MetadataDrive>) -> UnitDrives {
+    /// The drives that a start looks at.
+    fn wanted(&self, remembered: Option<UnitPaths>) -> Wanted {
+        Wanted::new(self.drives.iter(), &self.data, self.id, remembered)
+    }
+
+    /// What its unit stands on, which `remembered` is of if it is part of a cluster already.
+    fn unit_drives(
+        &self,
+        remembered: &Rc<Remembered>,
+        is_formed: bool,
+        metadata: Option<MetadataDrive>,
+    ) -> UnitDrives {
         UnitDrives {
-            links: links(self.drives.iter(), &self.data, self.id),
+            wanted: self.wanted(remembered.unit(self.id).filter(|_| is_formed)),
+            remembered: Rc::clone(remembered),
             create_bytes: self.create_bytes,
             metadata,
             chain: self.chain.clone(),
@@ -157,6 +171,8 @@ pub(super) struct Inner {
     options: NodeOptions,
     node: Rc<Node>,
     keeper: Rc<LayoutKeeper>,
+    /// Where its drives are.
+    remembered: Rc<Remembered>,
     member: OnceCell<Rc<Member>>,
     /// Whether somebody is making it a member.
     is_forming: Cell<bool>,
@@ -180,7 +196,8 @@ impl ClusterNode {
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen(options.listen)?;
         let addr = listener.local_addr();
-        let drives = options.unit_drives(None).links.into_iter().flatten();
+        let remembered = Remembered::open(env, &options.data).await?;
+        let drives = options.wanted(None).links.into_iter().flatten().chain(remembered.held());
         let Opened { register, acceptor, formed } =
             open_register(env, options.id, &options.data, drives, options.planted).await?;
         let keeper = LayoutKeeper::new(env, register, acceptor);
@@ -213,6 +230,7 @@ impl ClusterNode {
             options,
             node,
             keeper,
+            remembered,
             member: OnceCell::new(),
             is_forming: Cell::default(),
             formed: Notify::default(),
@@ -274,15 +292,20 @@ impl Inner {
     /// Opens the unit of a node of `cluster`, and makes the node a member.
     async fn open(self: &Rc<Self>, cluster: ClusterId, is_formed: bool) -> Result<(), StartError> {
         let metadata = open_metadata(&self.env, self.options.metadata.as_deref()).await?;
-        let drives = self.options.unit_drives(metadata);
+        let drives = self.options.unit_drives(&self.remembered, is_formed, metadata);
         let leases = Rc::clone(&self.node.leases);
         let (unit, answering) =
             open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
         if let Some(cache) = open_cache(&self.env, self.options.cache.as_ref()).await? {
             unit.chain().use_cache(&cache);
         }
-        let (orders, working) =
-            DriveOrders::start(&self.env, self.options.id, &unit, self.options.create_bytes);
+        let (orders, working) = DriveOrders::start(
+            &self.env,
+            self.options.id,
+            &unit,
+            self.options.create_bytes,
+            &self.remembered,
+        );
         self.tasks.borrow_mut().extend([answering, working]);
         self.node.cluster.set(cluster);
         let units = [(self.options.id, Rc::clone(&unit))].into();

@@ -1,11 +1,12 @@
 //! One change of a unit's drives: what is asked for is checked, and then is the chain's to do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ithaca_chain::{ChangeError, DriveId, LinkStats, OpenError};
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use thiserror::Error;
 
+use super::super::remembered::{RememberError, UnitPaths};
 use super::{DriveOrders, cut};
 use crate::limits;
 use crate::wire::{DriveChange, DriveRefusal, DrivesChanged};
@@ -61,6 +62,14 @@ pub(super) enum NotChanged {
         /// What it has.
         has: String,
     },
+    /// The next start would not know where to look for it.
+    #[error("{path}: {error}")]
+    Forgotten {
+        /// The path.
+        path: String,
+        /// Why not.
+        error: RememberError,
+    },
     /// The drive cannot be opened.
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -70,21 +79,37 @@ pub(super) enum NotChanged {
         /// The drive that it is about.
         path: String,
         /// What it says.
-        error: ChangeError,
+        error: Box<ChangeError>,
     },
 }
 
 /// What the chain says, with the drive's name before it where that is not in it.
 fn naming(path: &str, error: &ChangeError) -> String {
-    let line = error.to_string();
+    let line = match error {
+        ChangeError::HoldsRecords { drive, segments } => {
+            format!(
+                "{drive}: harm keeps entries there, in {segments} segments; trim those that are not needed"
+            )
+        }
+        error => error.to_string(),
+    };
     if line.contains(path) { line } else { format!("{path}: {line}") }
 }
 
 impl NotChanged {
+    fn of_chain(path: &str, error: ChangeError) -> Self {
+        Self::Chain { path: path.to_owned(), error: Box::new(error) }
+    }
+
     /// For whoever asked.
     pub(super) fn to_outcome(&self) -> DrivesChanged {
         let told = cut(&self.to_string(), limits::DRIVES_TOLD_MAX_BYTES).to_owned();
         DrivesChanged::Refused { why: self.why(), told }
+    }
+
+    /// Whether the chain has stopped or was closed meanwhile, so that it is for the next start to find out what came of it.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Chain { error, .. } if matches!(**error, ChangeError::Stopped(_)))
     }
 
     /// Whether it was not even begun, because of what was asked for.
@@ -101,7 +126,8 @@ impl NotChanged {
             | Self::Elsewhere { .. }
             | Self::Mirrored { .. } => DriveRefusal::Impossible,
             Self::NoSuchDrive { .. } => DriveRefusal::NoSuchDrive,
-            Self::Leaving { .. } => DriveRefusal::Failed,
+            Self::Forgotten { error: RememberError::Unfit { .. }, .. } => DriveRefusal::Impossible,
+            Self::Leaving { .. } | Self::Forgotten { .. } => DriveRefusal::Failed,
             Self::Drive(DriveError::NotFound { .. }) => DriveRefusal::Unfit,
             Self::Drive(_) => DriveRefusal::Failed,
             Self::Chain { error, .. } => why(error),
@@ -147,7 +173,7 @@ impl DriveOrders {
     ) -> Result<(), NotChanged> {
         check_paths(paths)?;
         let known: Vec<LinkStats> = paths.iter().filter_map(|path| self.find(path).ok()).collect();
-        let mut beside = beside.or_else(|| known.first().cloned());
+        let beside = beside.or_else(|| known.first().cloned());
         if let Some(beside) = &beside {
             if beside.is_leaving {
                 return Err(NotChanged::Leaving { path: beside.drive.clone() });
@@ -156,10 +182,28 @@ impl DriveOrders {
                 return Err(NotChanged::Elsewhere { path: other.drive.clone(), link: other.link });
             }
         }
-        for path in paths.iter().filter(|path| known.iter().all(|drive| drive.drive != **path)) {
+        let new: Vec<&String> =
+            paths.iter().filter(|path| known.iter().all(|it| it.drive != **path)).collect();
+        let Some(first) = new.first() else { return Ok(()) };
+        let links: Vec<PathBuf> = beside.iter().map(|beside| PathBuf::from(&beside.drive)).collect();
+        let sides: Vec<PathBuf> = new.iter().map(PathBuf::from).collect();
+        // Before the first of them can be a member: a start after a crash finds it.
+        self.remember(first, |before| before.with_sides(&links, &sides)).await?;
+        let added = self.add_each(&new, beside, create_bytes).await;
+        self.remember_members(first, &added).await;
+        added
+    }
+
+    async fn add_each(
+        &self,
+        paths: &[&String],
+        mut beside: Option<LinkStats>,
+        create_bytes: u64,
+    ) -> Result<(), NotChanged> {
+        for &path in paths {
             let drive = self.open(path, create_bytes).await?;
             let added = self.add_one(drive, beside.as_ref().map(|drive| drive.id)).await;
-            added.map_err(|error| NotChanged::Chain { path: path.clone(), error })?;
+            added.map_err(|error| NotChanged::of_chain(path, error))?;
             beside = Some(self.find(path)?);
         }
         Ok(())
@@ -182,8 +226,41 @@ impl DriveOrders {
         if let Some(other) = links.into_iter().find(is_unnamed) {
             return Err(NotChanged::Mirrored { path: drive.drive.clone(), other: other.drive });
         }
+        let sides: Vec<PathBuf> = named.iter().map(|drive| PathBuf::from(&drive.drive)).collect();
+        // Moving what is needed may take long: a start goes on with it.
+        self.remember(&drive.drive, |before| before.with_leaving(&sides, true)).await?;
         let removed = self.unit.chain().remove_drive(drive.id).await;
-        removed.map_err(|error| NotChanged::Chain { path: drive.drive.clone(), error })
+        let removed = removed.map_err(|error| NotChanged::of_chain(&drive.drive, error));
+        self.remember_members(&drive.drive, &removed).await;
+        removed
+    }
+
+    /// Remembers where the drives are from now on.
+    async fn remember(
+        &self,
+        path: &str,
+        change: impl FnOnce(&UnitPaths) -> UnitPaths,
+    ) -> Result<(), NotChanged> {
+        let has = || UnitPaths::default().with_held(&self.unit.chain().stats().links);
+        let before = self.remembered.unit(self.node).unwrap_or_else(has);
+        let remembered = self.remembered.set(self.node, change(&before)).await;
+        remembered.map_err(|error| NotChanged::Forgotten { path: path.to_owned(), error })
+    }
+
+    /// Remembers where the drives are after a change, unless its outcome is the next start's to find out, which then goes on with it.
+    async fn remember_members(&self, path: &str, outcome: &Result<(), NotChanged>) {
+        if outcome.as_ref().is_err_and(NotChanged::is_open) {
+            return;
+        }
+        let links = self.unit.chain().stats().links;
+        let members = |before: &UnitPaths| {
+            let sides: Vec<PathBuf> = links.iter().map(|drive| PathBuf::from(&drive.drive)).collect();
+            before.with_held(&links).with_leaving(&sides, false)
+        };
+        if let Err(error) = self.remember(path, members).await {
+            // What is remembered is enough to find them.
+            tracing::warn!(node = self.node.0, %error, "where the drives are is not up to date for the next start");
+        }
     }
 
     async fn add_one(&self, drive: Drive, beside: Option<DriveId>) -> Result<DriveId, ChangeError> {

@@ -13,6 +13,7 @@ mod change;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use ithaca_env::Env;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::{TaskHandle, race};
 
+use super::remembered::Remembered;
 use super::reply::ReplyRoute;
 use super::tasks::Tasks;
 use super::unit_shell::UnitShell;
@@ -38,6 +40,8 @@ pub(super) struct DriveOrders {
     unit: Rc<UnitShell>,
     /// Bytes that a new drive is created with, unless the order says it.
     create_bytes: u64,
+    /// Where the drives are, for the next start.
+    remembered: Rc<Remembered>,
     /// Those that were taken; the first one is being carried out.
     orders: RefCell<VecDeque<Rc<Order>>>,
     /// Rings when one is taken.
@@ -54,23 +58,40 @@ struct Order {
 }
 
 impl DriveOrders {
-    /// Takes orders for the drives of `unit`. The task carries them out; abort it to stop the unit where it stands.
+    /// Takes orders for the drives of `unit`, and goes on with those that an earlier life was not done with. The task carries them out;
+    /// abort it to stop the unit where it stands.
     pub(super) fn start(
         env: &Env,
         node: NodeId,
         unit: &Rc<UnitShell>,
         create_bytes: u64,
+        remembered: &Rc<Remembered>,
     ) -> (Rc<Self>, TaskHandle<()>) {
         let drives = Rc::new(Self {
             env: env.clone(),
             node,
             unit: Rc::clone(unit),
             create_bytes,
+            remembered: Rc::clone(remembered),
             orders: RefCell::default(),
             taken: Notify::default(),
         });
+        drives.go_on();
         let working = env.spawn(carry_out(Rc::clone(&drives)));
         (drives, working)
+    }
+
+    /// Takes up removals that a stop or a crash has interrupted.
+    fn go_on(&self) {
+        let links = self.unit.chain().stats().links;
+        let held = self.remembered.unit(self.node).map(|paths| paths.held).unwrap_or_default();
+        for link in held.iter().filter(|link| link.is_leaving) {
+            let is_of = |drive: &&LinkStats| link.sides.iter().any(|side| *side == Path::new(&drive.drive));
+            let Some(number) = links.iter().find(is_of).map(|drive| drive.link) else { continue };
+            let sides = links.iter().filter(|drive| drive.link == number && drive.is_there);
+            let paths = sides.map(|drive| drive.drive.clone()).collect();
+            self.take(DriveChange::Remove { paths });
+        }
     }
 
     /// The drives of the unit, in the order of its chain.
@@ -102,7 +123,10 @@ impl DriveOrders {
     }
 
     /// The order to do so: the one that is under way, or a new one. `None` if there are too many.
-    fn take(&self, change: DriveChange) -> Option<Rc<Order>> {
+    fn take(&self, mut change: DriveChange) -> Option<Rc<Order>> {
+        if let DriveChange::Remove { paths } = &mut change {
+            paths.sort();
+        }
         let mut orders = self.orders.borrow_mut();
         if let Some(order) = orders.iter().find(|order| order.change == change) {
             return Some(Rc::clone(order));
