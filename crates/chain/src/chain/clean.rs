@@ -177,6 +177,9 @@ impl Inner {
     }
 
     async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, cause: Cause) -> Result<(), Unclean> {
+        if !self.core.borrow().catalog.is_lap(segment, lap) {
+            return Err(Unclean::Over);
+        }
         let frees_damaged = self.core.borrow().options.planted.is(PlantedBug::CleanerFreesDamaged);
         if self.core.borrow().is_harmed(segment) && !frees_damaged {
             return Err(Unclean::PassedBy(PassedBy::Damaged));

@@ -202,13 +202,12 @@ impl Chain {
     /// Moves what is left on a leaving link to the others.
     async fn move_away(&self, link: u32, name: &str) -> Result<(), ChangeError> {
         let drive = name.to_owned();
-        match self.inner.clean_link(link).await? {
-            Some(PassedBy::NoRoom) => Err(ChangeError::NoRoom { drive }),
-            Some(PassedBy::Damaged | PassedBy::NoGain { .. } | PassedBy::Kept) => {
-                let segments = self.inner.core.borrow_mut().closed_on(link).len() as u32;
-                Err(ChangeError::HoldsRecords { drive, segments })
-            }
-            None => Ok(()),
+        let passed = self.inner.clean_link(link).await?;
+        // Counted afterwards: what was passed by may have been released since.
+        match (self.inner.core.borrow_mut().closed_on(link).len() as u32, passed) {
+            (0, _) => Ok(()),
+            (_, Some(PassedBy::NoRoom)) => Err(ChangeError::NoRoom { drive }),
+            (segments, _) => Err(ChangeError::HoldsRecords { drive, segments }),
         }
     }
 

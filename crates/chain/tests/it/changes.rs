@@ -10,7 +10,7 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Durability, PageBuf};
 use ithaca_env::sim::{Death, DriveFault, Random};
 
-use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, tiny_drives, within};
+use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, put, tiny_drives, within};
 use crate::model::run_of;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drives, open_named, open_or_create,
@@ -383,6 +383,30 @@ fn data_is_taken_while_a_drive_leaves_also_where_the_others_have_to_grow_for_tha
         chain.wait(taken.expect("there is room")).await.expect("no fault");
         removal.join().await.expect("it ends").expect("there is room");
     });
+}
+
+#[test]
+fn what_is_released_while_a_drive_leaves_does_not_keep_it() {
+    // A segment of which nothing was left by its turn was taken for a damaged one.
+    for after in (0..20).map(|step| Duration::from_micros(250 * step)) {
+        within(20, async move |env| {
+            let size_bytes = (64 << 10) + 12 * tiny_drives().segment_bytes;
+            let options = ChainOptions { capacity_bytes: size_bytes, ..tiny_drives() };
+            let first = create_sized(&env, THREE[0], size_bytes).await;
+            let drives = vec![first, create_sized(&env, THREE[1], size_bytes).await];
+            let chain = Chain::create(&env, drives, identity(), options).await.expect("created");
+            append(&env, &chain, 0..100).await;
+            let removing = chain.clone();
+            let removal = env.spawn(async move { removing.remove_drive(removing.drive_ids()[0]).await });
+            env.sleep(after).await;
+            let release = || Batch { release: std::iter::once(0..100).collect(), ..Batch::default() };
+            put(&env, &chain, release).await;
+            // Segments that nobody needs are seen to be free when the next one is needed.
+            append(&env, &chain, 100..140).await;
+            let removed = removal.join().await.expect("it ends");
+            assert_eq!(removed, Ok(()), "released {after:?} after the removal began");
+        });
+    }
 }
 
 /// Closes a chain so long after the removal of a drive with records on it began. Returns whether the drive was removed.

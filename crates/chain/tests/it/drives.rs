@@ -34,14 +34,19 @@ fn data(key: u64, bytes: usize) -> Batch {
 /// Appends records of 8 KiB with these keys.
 pub async fn append(env: &Env, chain: &Chain, keys: std::ops::Range<u64>) {
     for key in keys {
-        let ticket = loop {
-            match chain.append(data(key, 8192)) {
-                Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_micros(200)).await,
-                appended => break appended.expect("room"),
-            }
-        };
-        chain.wait(ticket).await.expect("no fault");
+        put(env, chain, || data(key, 8192)).await;
     }
+}
+
+/// Appends a batch as soon as it is taken.
+pub async fn put(env: &Env, chain: &Chain, batch: impl Fn() -> Batch) {
+    let ticket = loop {
+        match chain.append(batch()) {
+            Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_micros(200)).await,
+            appended => break appended.expect("room"),
+        }
+    };
+    chain.wait(ticket).await.expect("no fault");
 }
 
 pub fn within(seed: u64, test: impl AsyncFnOnce(Env) + 'static) {
