@@ -157,7 +157,8 @@ impl Register {
         }
     }
 
-    /// Replaces the value. On return it is on stable storage. Panics if it is too long for its purpose.
+    /// Replaces the value. On return it is on stable storage. After an error it is the new one or still the one before, and may be written
+    /// again: the slot that counts is left alone. Panics if it is too long for its purpose.
     pub async fn write(&mut self, value: &[u8]) -> Result<(), DriveError> {
         assert!(value.len() <= self.purpose.value_max_bytes(), "a value of {} bytes", value.len());
         let sequence = self.sequence + 1;

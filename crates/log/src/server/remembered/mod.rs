@@ -6,7 +6,7 @@
 
 mod record;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -59,7 +59,7 @@ pub(super) enum RememberError {
         /// The path that does not fit, or the last of too many.
         path: PathBuf,
     },
-    /// The register has failed, now or before.
+    /// The register has failed.
     #[error("where drives are cannot be remembered: {0}")]
     Drive(#[from] DriveError),
 }
@@ -69,17 +69,12 @@ pub(super) struct Remembered {
     /// Paths below it are remembered without it, so that it may be moved.
     data: PathBuf,
     units: RefCell<BTreeMap<NodeId, UnitPaths>>,
-    register: RefCell<Holder>,
-    /// Rings when the register is there again.
+    /// `None` while somebody writes it.
+    register: RefCell<Option<Box<Register>>>,
+    /// Rings when it is there again.
     is_free: Notify,
-}
-
-/// Who has the register.
-enum Holder {
-    Nobody(Box<Register>),
-    Somebody,
-    /// What it holds is not known after a write that failed.
-    Failed(DriveError),
+    /// Whether the last write failed, so that what the register holds may be what was to be written.
+    is_in_doubt: Cell<bool>,
 }
 
 impl UnitPaths {
@@ -184,8 +179,9 @@ impl Remembered {
         Ok(Rc::new(Self {
             data: data.to_owned(),
             units: RefCell::new(units),
-            register: RefCell::new(Holder::Nobody(Box::new(register))),
+            register: RefCell::new(Some(Box::new(register))),
             is_free: Notify::default(),
+            is_in_doubt: Cell::new(false),
         }))
     }
 
@@ -203,7 +199,7 @@ impl Remembered {
     /// Remembers this of a unit. On return it is on stable storage, if it was not before; what does not fit is an error, and then nothing is
     /// remembered of the unit at all.
     pub(super) async fn set(&self, node: NodeId, paths: UnitPaths) -> Result<(), RememberError> {
-        let mut register = self.take().await?;
+        let mut register = self.is_free.until(|| self.register.borrow_mut().take()).await;
         let mut units = self.units.borrow().clone();
         let mut unfit = paths.unfit(&self.data);
         match unfit {
@@ -216,33 +212,14 @@ impl Remembered {
             units.remove(&node);
             value = record::encode(&units, &self.data);
         }
-        let is_same = units == *self.units.borrow();
-        let written = if is_same { Ok(()) } else { register.write(&value).await };
-        let holder = match &written {
-            Ok(()) => Holder::Nobody(register),
-            Err(error) => Holder::Failed(error.clone()),
-        };
-        self.register.replace(holder);
+        let is_there = !self.is_in_doubt.get() && units == *self.units.borrow();
+        let written = if is_there { Ok(()) } else { register.write(&value).await };
+        self.is_in_doubt.set(written.is_err());
+        self.register.replace(Some(register));
         self.is_free.ring();
         written?;
         self.units.replace(units);
         unfit.map_or(Ok(()), |path| Err(RememberError::Unfit { path }))
-    }
-
-    /// The register, for one at a time.
-    async fn take(&self) -> Result<Box<Register>, DriveError> {
-        let taken = self.is_free.until(|| {
-            let mut holder = self.register.borrow_mut();
-            match std::mem::replace(&mut *holder, Holder::Somebody) {
-                Holder::Nobody(register) => Some(Ok(register)),
-                Holder::Somebody => None,
-                Holder::Failed(error) => {
-                    *holder = Holder::Failed(error.clone());
-                    Some(Err(error))
-                }
-            }
-        });
-        taken.await
     }
 }
 
