@@ -11,6 +11,7 @@ use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setti
 use ithaca_env::{Env, Time};
 use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
 
+use super::drives;
 use super::oracle;
 use super::planted::Fault;
 use super::scenario::{Outcome, Points, Scenario, world_of};
@@ -68,6 +69,8 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "drive.jitter_percent", choices: &[0, 30, 300] },
     Setting { name: "unit.drives", choices: &[1, 1, 2, 3] },
     Setting { name: "chain.in_turn", choices: &[0, 1] },
+    Setting { name: "operator.drives", choices: &[0, 0, 0, 2, 6] },
+    Setting { name: "operator.segments", choices: &[64, 64, 5] },
 ];
 
 impl Scenario for LogScenario {
@@ -79,9 +82,9 @@ impl Scenario for LogScenario {
     }
 
     fn shape(&self) -> Shape {
-        let mut drives = vec![("node".to_owned(), "data/layout.register".to_owned())];
-        let paths = (1..=3).flat_map(|unit| unit_drives(unit, 3));
-        drives.extend(paths.map(|path| ("node".to_owned(), path)));
+        let registers = ["data/layout.register", "data/drives.register"].map(str::to_owned);
+        let paths = (1..=3).flat_map(|unit| unit_drives(unit, 3).chain(drives::added_drives(unit)));
+        let drives = registers.into_iter().chain(paths).map(|path| ("node".to_owned(), path)).collect();
         let faults = match self.budget {
             Budget::Survive => FaultKind::survivable(),
             Budget::Detect => {
@@ -126,6 +129,8 @@ struct World {
     shared: Rc<Shared>,
     ended: Rc<Ended>,
     clients: u32,
+    /// What the operator of the drives has done, if there is one.
+    drives: Option<Rc<drives::Done>>,
 }
 
 /// What the node's process says when it ends by itself.
@@ -149,7 +154,14 @@ impl World {
         let told = Rc::clone(&ended);
         sim.start(node, move |env| serve(env, options.clone(), Rc::clone(&told), |_, _| {}));
         let clients = shared.start(&sim, plan, 1, 100);
-        World { sim, node, shared, ended, clients }
+        let changes = plan.setting("operator.drives", 0);
+        let drives = (changes > 0).then(|| {
+            let (env, done) =
+                (sim.env(sim.process("operator", machine(201))), Rc::new(drives::Done::default()));
+            env.spawn(drives::change(env.clone(), Rc::clone(&shared), changes, Rc::clone(&done)));
+            done
+        });
+        World { sim, node, shared, ended, clients, drives }
     }
 
     /// Faults, healing, the clients' end, the audit, the verdict.
@@ -159,10 +171,12 @@ impl World {
         self.sim.heal();
         let all = self.clients;
         let deadline = self.sim.now() + PATIENCE;
-        let mut ended = self.run_until(deadline, |world| world.shared.done.get() < all).map_err(|()| {
+        let is_busy = |world: &World| world.shared.done.get() < all || world.is_changing();
+        let mut ended = self.run_until(deadline, is_busy).map_err(|()| {
             let (done, refused) = (self.shared.done.get(), self.ended.refused.borrow());
+            let changing = if self.is_changing() { ", drives are being changed" } else { "" };
             format!(
-                "{done} of {all} clients are done long after healing; starts were refused for {refused:?}"
+                "{done} of {all} clients are done long after healing{changing}; starts were refused for {refused:?}"
             )
         });
         if ended.is_ok() {
@@ -179,7 +193,14 @@ impl World {
             return Ok(());
         }
         oracle::judge(&self.shared.history)?;
-        ended
+        match self.drives.as_ref().and_then(|drives| drives.failed.take()) {
+            Some(failed) => Err(failed),
+            None => ended,
+        }
+    }
+
+    fn is_changing(&self) -> bool {
+        self.drives.as_ref().is_some_and(|drives| !drives.is_over.get())
     }
 
     /// Runs while `condition` holds, starting the node again when it ends by itself.
@@ -218,6 +239,10 @@ impl World {
         points.see("a start was refused", !self.ended.refused.borrow().is_empty());
         points.see("a read was refused as damaged", !history.damaged.borrow().is_empty());
         points.see("a drive was harmed", atlas.history().iter().any(|harm| !harm.kind.is_reported()));
+        let drives = |count: fn(&drives::Done) -> u64| self.drives.as_ref().is_some_and(|it| count(it) > 0);
+        points.see("a drive was added", drives(|it| it.added.get()));
+        points.see("a drive was removed", drives(|it| it.removed.get()));
+        points.see("a drive could not be removed", drives(|it| it.refused.get()));
         history.add_points(&mut points);
         points
     }
@@ -261,6 +286,9 @@ fn unit_drives(unit: u64, count: u64) -> impl Iterator<Item = String> {
 pub(super) fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> LocalOptions {
     let number = |name: &str, default: u64| plan.setting(name, default);
     let segment_bytes = number("chain.segment_kib", 128) << 10;
+    // Where drives are removed, they are small at times, so that the others have no room for what is on one.
+    let segments_max = if number("operator.drives", 0) > 0 { number("operator.segments", 64) } else { 64 };
+    let segments = number("chain.segments", 16).min(segments_max);
     let chain = ChainOptions {
         segment_bytes,
         flights: number("chain.flights", 2) as usize,
@@ -269,7 +297,7 @@ pub(super) fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> 
         tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20) as usize,
         index_cache_bytes: number("chain.index_cache_bytes", 1 << 20) as usize,
         segments_ready: number("chain.segments_ready", 2) as usize,
-        capacity_bytes: (64 << 10) + segment_bytes * number("chain.segments", 16),
+        capacity_bytes: (64 << 10) + segment_bytes * segments,
         grow_bytes: 2 * segment_bytes,
         placement: if number("chain.in_turn", 0) == 1 { Placement::RoundRobin } else { Placement::Fill },
         ..ChainOptions::default()

@@ -4,6 +4,7 @@
 //! must give the same trace.
 
 mod cluster;
+mod drives;
 pub mod history;
 mod history_json;
 mod latent;
