@@ -49,7 +49,11 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     }
     let file = File::from(fd);
     if let Some(size) = open.create_bytes.filter(|_| !exists && !open.read_only) {
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size).map_err(failed)?;
+        if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
+            // It holds nothing, and the next one who opens it would find an empty drive.
+            _ = rustix::fs::unlink(&open.path);
+            return Err(failed(error));
+        }
         rustix::fs::fsync(&file).map_err(failed)?;
         super::files::sync_parent(&open.path).map_err(failed)?;
     }

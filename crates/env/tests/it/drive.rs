@@ -51,6 +51,16 @@ fn a_second_opener_a_missing_file_and_a_place_past_the_end_are_typed_errors() {
 }
 
 #[test]
+fn a_file_that_there_is_no_room_for_is_not_left_behind() {
+    // It took a name, and was found as a drive without a block by whoever came next.
+    let dir = tempfile::tempdir().expect("a directory");
+    ithaca_env::real::run(async |env| {
+        let refused = env.open_drive(open(dir.path(), Some(1 << 60))).await.err();
+        assert!(refused.is_some() && !dir.path().join("drive").exists(), "{refused:?}");
+    });
+}
+
+#[test]
 fn a_file_that_is_shorter_than_a_block_is_no_drive() {
     // Rounded down it would be an empty one, and whatever is in it would be lost.
     let dir = tempfile::tempdir().expect("a directory");
