@@ -46,13 +46,15 @@ fn what_cannot_be_a_drive_of_the_unit_is_refused_with_its_name_and_nothing_chang
         page.as_mut_slice().fill(7);
         written.write(8192, page.freeze(), Durability::Durable).await.expect("written");
         drop(written);
+        ithaca_env::real::files::write(&dir.path().join("short"), b"notes").expect("written");
         let used = created(&env, &named(&dir, "used"), 1 << 20).await;
         let add = async |path: String| refusal(client.add_drives(NODE, vec![path], 0).await);
         for (path, why, part) in [
             ("drive".to_owned(), DriveRefusal::Impossible, "not an absolute path"),
             (named(&dir, "a+b"), DriveRefusal::Impossible, "a path with a +"),
             (named(&dir, "no/such/folder"), DriveRefusal::Unfit, "no such file"),
-            (named(&dir, ""), DriveRefusal::Failed, "directory"),
+            (named(&dir, ""), DriveRefusal::Unfit, "directory"),
+            (named(&dir, "short"), DriveRefusal::Unfit, "no drive"),
             (named(&dir, "foreign"), DriveRefusal::Unfit, "already holds chain"),
             (named(&dir, "written"), DriveRefusal::Unfit, "is not blank"),
             (named(&dir, "used"), DriveRefusal::Failed, "in use"),

@@ -128,7 +128,10 @@ impl NotChanged {
             Self::NoSuchDrive { .. } => DriveRefusal::NoSuchDrive,
             Self::Forgotten { error: RememberError::Unfit { .. }, .. } => DriveRefusal::Impossible,
             Self::Leaving { .. } | Self::Forgotten { .. } => DriveRefusal::Failed,
-            Self::Drive(DriveError::NotFound { .. }) => DriveRefusal::Unfit,
+            // A directory, a pipe, a file shorter than a block, one that may not be opened.
+            Self::Drive(DriveError::NotFound { .. } | DriveError::Io { operation: "open", .. }) => {
+                DriveRefusal::Unfit
+            }
             Self::Drive(_) => DriveRefusal::Failed,
             Self::Chain { error, .. } => why(error),
         }
