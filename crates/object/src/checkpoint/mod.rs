@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn an_object_whose_records_are_rare_has_its_checkpoint_sooner_but_not_at_every_price() {
-        let policy = Policy { calls: 1000, bytes: 1 << 20, rare_calls: 64, chunk_bytes: 1 << 10 };
+        let policy = Policy { calls: 1000, bytes: 1 << 20, rare_calls: 64, ..Policy::default() };
         let last = Last { at: Begun { upto: 5_000, count: 100, bytes: 10_000 }, len: 8_000 };
         let due = |upto: u64, count: u64, bytes: u64, is_author| {
             let now = Begun { upto: 5_000 + upto, count: 100 + count, bytes: 10_000 + bytes };
