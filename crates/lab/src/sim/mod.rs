@@ -426,6 +426,32 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_of_streams_that_was_begun_in_an_epoch_comes_to_the_log_in_no_other() {
+        // The next sequencer granted positions below where it was said to be begun, and the one after that would not have looked at them.
+        let plan = "seed 12076663\nset drive.jitter_percent 300\nset link.loss_ppm 20000\nset link.split_ppm 0\n\
+                    set sequencer.checkpoint 4\nset topology.added 2\nset topology.clients 3\n\
+                    set topology.followers 1\nset topology.min_replicas 2\nset topology.replicas 3\n\
+                    set workload.burst_max 16\nset workload.entry_max_bytes 150\nset workload.forwarded 1\n\
+                    set workload.operations 200\nset workload.pause_us 3000\nset workload.relayed 1\n\
+                    set workload.streams 4\nstep 4 at 348073us drive node-2 data/unit-2.chain stuck 1808198us\n\
+                    step 5 at 771782us kill node-1 10426us\n\
+                    step 6 at 1464276us drive node-2 data/unit-2.chain no-space 2\n\
+                    step 3 at 1884711us reset node-1 node-3";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
+    fn a_trim_on_its_way_while_replicas_are_compared_is_no_difference() {
+        // The sequencer's node trims an old checkpoint when the auditor's questions have made it store another.
+        let plan = "seed 12079349\nset link.loss_ppm 20000\nset link.split_ppm 500000\n\
+                    set sequencer.checkpoint 4\nset topology.added 1\nset topology.clients 3\n\
+                    set topology.removed 1\nset topology.replicas 3\nset workload.burst_max 16\n\
+                    set workload.entry_max_bytes 1\nset workload.forwarded 1\nset workload.operations 100\n\
+                    set workload.pause_us 12500\nset workload.relayed 1\nset workload.streams 1";
+        check_passes(Name::Cluster, plan);
+    }
+
+    #[test]
     fn a_register_that_was_read_after_a_kill_survives_the_loss_of_power_that_follows() {
         // What the killed process had written was in the drive's cache only; the next one made the unit's drive by it.
         let plan = "seed 8204471\nset drive.jitter_percent 300\nset drive.speed 2\nset topology.replicas 2\n\

@@ -111,6 +111,7 @@ impl Shared {
                 Forwarded::Odd => number % 2 == 1,
             },
             relay_writes: self.relayed,
+            only_epoch: None,
             planted: self.planted,
         }
     }

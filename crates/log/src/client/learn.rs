@@ -13,12 +13,12 @@ use std::time::Duration;
 use ithaca_env::Time;
 
 use super::Inner;
-use super::connection::{Connection, Identity};
+use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::view::View;
 use crate::layout::Layout;
 use crate::pos::{ClusterId, Epoch, NodeId, RequestId};
-use crate::wire::{GetLayout, LayoutRecord};
+use crate::wire::{GetLayout, LayoutRecord, Refusal};
 
 /// How long a node may take to tell its layout before it is asked again.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -113,6 +113,10 @@ impl Inner {
         let layout =
             Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
         let epoch = layout.epoch;
+        if let Some(asked) = self.options.only_epoch.filter(|&only| only != epoch) {
+            let refusal = Refusal::WrongEpoch { serving: epoch, asked };
+            return Err(failed(Phase::Layout, CallError::Refused(refusal)));
+        }
         let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;
         Ok(self.adopt(view, connection))
     }

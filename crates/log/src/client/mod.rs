@@ -90,6 +90,9 @@ pub struct ClientOptions {
     /// Whether a write goes to the first replica of its stripe only, whose node hands it on. Off, or where that does not
     /// work, the client writes to one replica after the other.
     pub relay_writes: bool,
+    /// The one epoch in which everything is done: when it is over, or while nobody knows of it, calls end with their time. `None` for any,
+    /// one after the other.
+    pub only_epoch: Option<Epoch>,
     /// A fault of the client to put in force.
     pub planted: Planted,
 }
@@ -104,6 +107,7 @@ impl Default for ClientOptions {
             retry_appends: true,
             forward_appends: true,
             relay_writes: true,
+            only_epoch: None,
             planted: Planted::NONE,
         }
     }

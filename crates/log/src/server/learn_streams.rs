@@ -53,9 +53,10 @@ pub(super) async fn learn(client: &Client, positions: Range<LogPos>) -> Result<L
             continue;
         };
         below = last;
-        // What is no chunk that this version knows does not count, and a checkpoint that a crash has ended is not whole.
+        // What is no chunk that this version knows does not count, nor one of an epoch that had ended; and a checkpoint that a crash has
+        // ended is not whole.
         let chunk = read_chunks(client, &[last]).await?.pop();
-        let Some(chunk) = chunk.filter(|chunk| chunk.is_last) else { continue };
+        let Some(chunk) = chunk.filter(|chunk| chunk.is_last && chunk.from <= last) else { continue };
         heads.look_down_to(start.max(chunk.from)).await?;
         let positions: Vec<LogPos> = heads.chunks.range(chunk.from..=last).copied().collect();
         if let Some(complete) = checkpoint::complete(read_chunks(client, &positions).await?, chunk.from) {

@@ -191,7 +191,8 @@ impl Keeping {
         Ok((known.below(tail), Latest { from, learnt: entries, granted: 0 }))
     }
 
-    /// A client of the cluster that fills holes at once: nobody writes in the epoch before any more.
+    /// A client of the cluster that fills holes at once: nobody writes in the epoch before any more. It is one of this epoch: a chunk of a
+    /// checkpoint that came to the log in a later one would say that streams are known up to positions that others were granted there.
     async fn client(&self) -> Result<Client, ClientError> {
         if let Some(client) = self.client.borrow().as_ref() {
             return Ok(client.clone());
@@ -202,6 +203,7 @@ impl Keeping {
             endpoints,
             timeout: TIMEOUT,
             hole_wait: Duration::ZERO,
+            only_epoch: Some(self.layout.epoch),
             ..ClientOptions::default()
         };
         let client = Client::connect(&self.env, options).await?;

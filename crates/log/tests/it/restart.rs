@@ -59,6 +59,31 @@ fn a_client_that_outlives_the_cluster_goes_on_with_the_next_one() {
 }
 
 #[test]
+fn a_client_of_one_epoch_goes_on_in_no_other() {
+    // What it was to say held in that epoch only: a chunk of a checkpoint, which is of positions that the next one grants again.
+    for forward_appends in [true, false] {
+        run(|env, dir| async move {
+            let (cluster, other) = start(&env, &dir, 1).await;
+            let addr = cluster.addrs()[0];
+            let (endpoints, timeout) = (vec![addr], std::time::Duration::from_secs(1));
+            let defaults = ClientOptions::default();
+            let options =
+                ClientOptions { endpoints, timeout, forward_appends, only_epoch: Some(Epoch(1)), ..defaults };
+            let client = Client::connect(&env, options).await.expect("it serves");
+            assert_eq!(client.append(entry(0)).await, Ok(LogPos(0)));
+            drop(cluster);
+            let pending = client.append(entry(1));
+            let mut again = self::options(dir.path(), 1);
+            again.listen = addr;
+            let _cluster = restart(&env, again).await;
+            assert!(pending.await.is_err(), "forwarded: {forward_appends}");
+            assert!(client.append(entry(2)).await.is_err(), "forwarded: {forward_appends}");
+            assert_eq!(read_all(&other, 0).await.len(), 1);
+        });
+    }
+}
+
+#[test]
 fn an_append_that_may_not_be_repeated_says_what_is_known() {
     run(|env, dir| async move {
         let (cluster, _) = start(&env, &dir, 1).await;
