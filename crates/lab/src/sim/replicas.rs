@@ -51,13 +51,14 @@ async fn compare_in(env: &Env, layout: &Layout, history: &History, tail: LogPos)
         if piece.replicas.len() == 1 {
             continue;
         }
-        let mut earlier: Option<(NodeId, Vec<Held>)> = None;
-        for &node in piece.replicas {
-            let later = held(env, layout, node, piece.addrs).await?;
-            if let Some((before, earlier)) = &earlier {
-                note_differences(history, &piece, (*before, earlier), (node, &later));
+        let mut later: Option<(NodeId, Vec<Held>)> = None;
+        // The last one first: a trim on its way meanwhile has been at all before one that was seen to have it.
+        for &node in piece.replicas.iter().rev() {
+            let earlier = held(env, layout, node, piece.addrs).await?;
+            if let Some((after, later)) = &later {
+                note_differences(history, &piece, (node, &earlier), (*after, later));
             }
-            earlier = Some((node, later));
+            later = Some((node, earlier));
         }
     }
     Ok(())
