@@ -118,6 +118,13 @@ impl<'a> Decoder<'a> {
         self.bytes(field, len as usize)
     }
 
+    /// The same of UTF-8.
+    pub fn text(&mut self, field: &'static str, max: usize) -> Result<&'a str, DecodeError> {
+        let bytes = self.counted(field, max)?;
+        let found = bytes.len() as u64;
+        std::str::from_utf8(bytes).map_err(|_| DecodeError::Invalid { field, found, expected: "UTF-8" })
+    }
+
     /// Ends the record: an error if bytes are left.
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: self.rest.len() }) }
@@ -149,6 +156,18 @@ mod tests {
         assert_eq!(decoder.u16("first"), Ok(0x0201));
         assert_eq!(decoder.u32("second"), Err(DecodeError::Short { field: "second", needed: 4, left: 1 }));
         assert_eq!(decoder.finish(), Err(DecodeError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn a_counted_field_that_is_no_text_is_refused_with_its_length() {
+        let of = |content: &[u8]| {
+            let mut bytes = BytesMut::new();
+            bytes.counted(content);
+            bytes
+        };
+        assert_eq!(Decoder::new(&of("größe".as_bytes())).text("name", 7), Ok("größe"));
+        let refused = DecodeError::Invalid { field: "name", found: 2, expected: "UTF-8" };
+        assert_eq!(Decoder::new(&of(b"a\xff")).text("name", 7), Err(refused));
     }
 
     #[test]

@@ -158,13 +158,8 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<Node, DecodeError> {
         2 => NodeState::Leaving,
         _ => NodeState::Full,
     };
-    let address = decoder.counted("address", limits::ADDRESS_MAX_BYTES)?;
-    match std::str::from_utf8(address) {
-        Ok(address) => Ok(Node { id, roles, state, address: address.to_owned() }),
-        Err(_) => {
-            Err(DecodeError::Invalid { field: "address", found: address.len() as u64, expected: "UTF-8" })
-        }
-    }
+    let address = decoder.text("address", limits::ADDRESS_MAX_BYTES)?.to_owned();
+    Ok(Node { id, roles, state, address })
 }
 
 fn decode_spread(decoder: &mut Decoder<'_>) -> Result<Vec<Vec<NodeId>>, DecodeError> {

@@ -62,11 +62,9 @@ impl Message for ChangeCluster {
         let what = decoder.u32("what to change")?;
         let count = decoder.u32("replica count")?;
         let node = NodeId(decoder.u64("node")?);
-        let address = decoder.counted("address", limits::ADDRESS_MAX_BYTES)?;
+        let address = decoder.text("address", limits::ADDRESS_MAX_BYTES)?.to_owned();
         let invalid = |field, found, expected| DecodeError::Invalid { field, found, expected };
         let length = address.len() as u64;
-        let address =
-            std::str::from_utf8(address).map_err(|_| invalid("address", length, "UTF-8"))?.to_owned();
         decoder.finish()?;
         no_data(data_len)?;
         let asked = match what {

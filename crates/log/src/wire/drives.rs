@@ -186,7 +186,7 @@ impl UnitDrive {
             live: decoder.u64("live segments")?,
             data_bytes: decoder.u64("data bytes")?,
             size_bytes: decoder.u64("drive size")?,
-            path: text(decoder, "drive path", limits::DRIVE_PATH_MAX_BYTES)?,
+            path: decoder.text("drive path", limits::DRIVE_PATH_MAX_BYTES)?.to_owned(),
         })
     }
 }
@@ -261,11 +261,11 @@ impl Message for ChangeDrives {
         at_most("wait", wait_ms as usize, limits::DRIVES_WAIT_MAX_MS as usize, "at most 10,000 ms")?;
         let node = NodeId(decoder.u64("node")?);
         let create_bytes = decoder.u64("bytes to create")?;
-        let of = text(&mut decoder, "drive path", limits::DRIVE_PATH_MAX_BYTES)?;
+        let of = decoder.text("drive path", limits::DRIVE_PATH_MAX_BYTES)?.to_owned();
         let count = decoder.u32("path count")? as usize;
         at_most("path count", count, ithaca_chain::limits::SIDES_MAX, "1 to 4 paths")?;
         let paths: Vec<String> = (0..count)
-            .map(|_| text(&mut decoder, "drive path", limits::DRIVE_PATH_MAX_BYTES))
+            .map(|_| decoder.text("drive path", limits::DRIVE_PATH_MAX_BYTES).map(str::to_owned))
             .collect::<Result<_, _>>()?;
         decoder.finish()?;
         no_data(data_len)?;
@@ -309,7 +309,7 @@ impl Message for DrivesChanged {
         let mut decoder = Decoder::new(body);
         let (outcome, why) = (decoder.u32("outcome")?, decoder.u32("refusal of a change")?);
         let left = decoder.u64("segments left")?;
-        let told = text(&mut decoder, "why", limits::DRIVES_TOLD_MAX_BYTES)?;
+        let told = decoder.text("why", limits::DRIVES_TOLD_MAX_BYTES)?.to_owned();
         decoder.finish()?;
         no_data(data_len)?;
         let invalid =
@@ -331,11 +331,4 @@ impl Message for DrivesChanged {
 fn put_text(out: &mut BytesMut, text: &str, max_bytes: usize) {
     assert!(text.len() <= max_bytes, "{} bytes of text", text.len());
     out.counted(text.as_bytes());
-}
-
-fn text(decoder: &mut Decoder<'_>, field: &'static str, max_bytes: usize) -> Result<String, DecodeError> {
-    let bytes = decoder.counted(field, max_bytes)?;
-    let found = bytes.len() as u64;
-    let text = std::str::from_utf8(bytes);
-    text.map(str::to_owned).map_err(|_| DecodeError::Invalid { field, found, expected: "UTF-8" })
 }

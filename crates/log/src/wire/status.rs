@@ -161,15 +161,8 @@ fn decode_counters(decoder: &mut Decoder<'_>) -> Result<Vec<(String, u64)>, Deco
     at_most("counter count", count, limits::COUNTERS_MAX_COUNT, "at most 512 counters")?;
     let mut counters = Vec::with_capacity(count.min(decoder.left() / 12));
     for _ in 0..count {
-        let name = decoder.counted("counter name", limits::NAME_MAX_BYTES)?;
-        let Ok(name) = std::str::from_utf8(name) else {
-            return Err(DecodeError::Invalid {
-                field: "counter name",
-                found: name.len() as u64,
-                expected: "UTF-8",
-            });
-        };
-        counters.push((name.to_owned(), decoder.u64("counter value")?));
+        let name = decoder.text("counter name", limits::NAME_MAX_BYTES)?.to_owned();
+        counters.push((name, decoder.u64("counter value")?));
     }
     Ok(counters)
 }
