@@ -47,9 +47,8 @@ pub(super) async fn open_register(
     drives: impl Iterator<Item = PathBuf>,
     planted: Planted,
 ) -> Result<Opened, StartError> {
-    let path = data.join(Purpose::Layouts.file_name());
-    let create_bytes = Some(Purpose::Layouts.register_bytes());
-    let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
+    let open = Purpose::Layouts.in_directory(data);
+    let path = open.path.clone();
     let (register, value) = Register::open(env, open, Purpose::Layouts).await?;
     let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
     let Some(value) = value else {

@@ -46,6 +46,12 @@ impl Purpose {
         is_register.then_some(if is_of_drives { Self::Drives } else { Self::Layouts })
     }
 
+    /// Its file in the data directory `data`, made if it is not there.
+    pub(super) fn in_directory(self, data: &Path) -> OpenDrive {
+        let create_bytes = Some(self.register_bytes());
+        OpenDrive { path: data.join(self.file_name()), create_bytes, read_only: false }
+    }
+
     /// Bytes of the largest value.
     pub const fn value_max_bytes(self) -> usize {
         match self {

@@ -292,15 +292,16 @@ impl DriveOrders {
 /// Refuses what can never be drives of one link.
 fn check_paths(paths: &[String]) -> Result<(), NotChanged> {
     for (nth, path) in paths.iter().enumerate() {
-        let path = || path.to_owned();
-        if !Path::new(&path()).is_absolute() {
-            return Err(NotChanged::NotAbsolute { path: path() });
+        let is_named_before = paths[..nth].contains(path);
+        let path = path.clone();
+        if !Path::new(&path).is_absolute() {
+            return Err(NotChanged::NotAbsolute { path });
         }
-        if path().contains('+') {
-            return Err(NotChanged::HasPlus { path: path() });
+        if path.contains('+') {
+            return Err(NotChanged::HasPlus { path });
         }
-        if paths[..nth].contains(&path()) {
-            return Err(NotChanged::Twice { path: path() });
+        if is_named_before {
+            return Err(NotChanged::Twice { path });
         }
     }
     Ok(())

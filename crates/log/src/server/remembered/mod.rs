@@ -14,7 +14,7 @@ use std::rc::Rc;
 use ithaca_chain::LinkStats;
 use ithaca_chain::limits::{LINKS_MAX, SIDES_MAX};
 use ithaca_env::Env;
-use ithaca_env::drive::{DriveError, OpenDrive};
+use ithaca_env::drive::DriveError;
 use ithaca_env::sync::Notify;
 use thiserror::Error;
 
@@ -161,9 +161,8 @@ impl HeldLink {
 impl Remembered {
     /// Opens the register in `data`, made if it is not there. Nothing is remembered in a directory of an earlier version.
     pub(super) async fn open(env: &Env, data: &Path) -> Result<Rc<Self>, StartError> {
-        let path = data.join(Purpose::Drives.file_name());
-        let create_bytes = Some(Purpose::Drives.register_bytes());
-        let open = OpenDrive { path: path.clone(), create_bytes, read_only: false };
+        let open = Purpose::Drives.in_directory(data);
+        let path = open.path.clone();
         let (register, value) = match Register::open(env, open, Purpose::Drives).await {
             Err(error @ RegisterError::Damaged { .. }) => {
                 return Err(StartError::DrivesForgotten { error: error.to_string() });
@@ -229,11 +228,11 @@ mod tests {
     use ithaca_chain::{DriveId, SideState};
     use ithaca_env::real;
 
-    fn paths(links: &[&[&str]]) -> Links {
+    pub(super) fn paths(links: &[&[&str]]) -> Links {
         links.iter().map(|sides| sides.iter().map(PathBuf::from).collect()).collect()
     }
 
-    fn held(links: &[&[&str]]) -> UnitPaths {
+    pub(super) fn held(links: &[&[&str]]) -> UnitPaths {
         let held = paths(links).into_iter().map(|sides| HeldLink { sides, is_leaving: false });
         UnitPaths { given: Links::new(), held: held.collect() }
     }

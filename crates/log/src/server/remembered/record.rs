@@ -98,10 +98,11 @@ fn sides(decoder: &mut Decoder<'_>, data: &Path) -> Result<Vec<PathBuf>, DecodeE
         return Err(invalid("side count", 0, "at least one"));
     }
     let side = |_| {
-        let bytes = decoder.counted("drive path", limits::DRIVE_PATH_MAX_BYTES)?;
-        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
-        // One that is absolute takes the place of the directory.
-        text.map(|text| data.join(text)).ok_or(invalid("drive path", bytes.len() as u64, "UTF-8"))
+        match decoder.text("drive path", limits::DRIVE_PATH_MAX_BYTES)? {
+            "" => Err(invalid("drive path", 0, "UTF-8")),
+            // One that is absolute takes the place of the directory.
+            text => Ok(data.join(text)),
+        }
     };
     (0..found).map(side).collect()
 }
@@ -116,16 +117,7 @@ mod tests {
     use ithaca_env::real::golden;
     use ithaca_env::sim::Random;
 
-    use crate::server::remembered::Links;
-
-    fn paths(links: &[&[&str]]) -> Links {
-        links.iter().map(|sides| sides.iter().map(PathBuf::from).collect()).collect()
-    }
-
-    fn held(links: &[&[&str]]) -> UnitPaths {
-        let held = paths(links).into_iter().map(|sides| HeldLink { sides, is_leaving: false });
-        UnitPaths { given: Links::new(), held: held.collect() }
-    }
+    use crate::server::remembered::tests::{held, paths};
 
     fn units() -> BTreeMap<NodeId, UnitPaths> {
         let mut first = held(&[&["/data/unit-1.chain"], &["/mnt/a", "/mnt/b"]]);
