@@ -81,8 +81,7 @@ impl Replies {
             return self.ended(out, cookie, Some(error));
         }
         // Cut between two letters.
-        let len =
-            (0..=words.len().min(WORDS_MAX_BYTES)).rfind(|&len| words.is_char_boundary(len)).unwrap_or(0);
+        let len = words.floor_char_boundary(WORDS_MAX_BYTES);
         out.push(|out| {
             put_chunk(out, cookie, chunk::DONE, chunk::ERROR, 6 + len);
             out.put_u32(error as u32);

@@ -110,9 +110,8 @@ impl Refusal {
         out.put_u32_le(bytes.start as u32);
         out.put_u32_le(bytes.end as u32);
         out.put_u64_le(version.0);
-        let most = self.words.len().min(WORDS_MAX_BYTES);
         // Cut between two letters.
-        let len = (0..=most).rfind(|&len| self.words.is_char_boundary(len)).unwrap_or(0);
+        let len = self.words.floor_char_boundary(WORDS_MAX_BYTES);
         out.put_slice(&self.words.as_bytes()[..len]);
     }
 
