@@ -67,14 +67,8 @@ async fn change_one(env: &Env, client: &Client, done: &Done) -> Result<(), Strin
     let is_removal = links.len() > 1 && (links.len() >= LINKS_WANTED || env.random_u64().is_multiple_of(2));
     if is_removal {
         let link = links[env.random_u64() as usize % links.len()];
-        return remove(
-            env,
-            client,
-            node,
-            &drives[links.iter().position(|it| *it == link).unwrap_or(0)],
-            done,
-        )
-        .await;
+        let first = drives.iter().find(|drive| drive.link == link);
+        return remove(env, client, node, first.expect("it was listed"), done).await;
     }
     let free = added_drives(node.0).find(|path| drives.iter().all(|drive| drive.path != *path));
     match free {
