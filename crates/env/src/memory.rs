@@ -56,7 +56,8 @@ pub enum MemoryError {
 
 /// A table that is looked up all over, held in large pages where the system has them (`madvise`): it is there after fewer faults, and a lookup
 /// waits less for the processor to find the page. To be asked for before much of the table is touched, and for one that is filled soon:
-/// each touch takes as much memory as a large page has, 2 MiB as a rule. The values are the same.
+/// each touch takes as much memory as a large page has, 2 MiB as a rule. Values that are still to come lie so too, as far as the capacity
+/// reaches; those that are there are the same.
 pub fn in_large_pages<T>(mut values: Vec<T>) -> Vec<T> {
     real::prefer_large_pages(&mut values);
     values

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use ithaca_chain::{
     AppendError, Batch, Chain, Owner, Place, PlaceError, Placed, Run, RunKind, Source, Table, Ticket,
 };
+use ithaca_env::memory::in_large_pages;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4 << 10;
@@ -26,6 +27,11 @@ pub struct Map {
 }
 
 impl Map {
+    /// Of up to so many blocks, none of which is written; more if need be.
+    pub fn of_up_to(blocks: u64) -> Self {
+        Self { newest: RefCell::new(in_large_pages(Vec::with_capacity(blocks as usize))) }
+    }
+
     /// Puts a record in the place of the one that there is, if `may` it. Returns that one's place.
     fn replace(
         &self,

@@ -23,10 +23,11 @@ impl Inner {
         Ok(true)
     }
 
-    /// Closes the body segment, if one is open, and frees the victims that waited for it.
-    pub(super) async fn finish_body(self: &Rc<Self>) -> Result<(), Unclean> {
+    /// Closes the body segment, if one is open, and gives back the victims that waited for it.
+    pub(super) async fn finish_body(self: &Rc<Self>) -> Result<(), ChainError> {
         self.change_body(Core::close_body).await?;
-        Box::pin(self.free_waiting()).await
+        self.given_back().await;
+        self.give_back_copied().await.map(drop)
     }
 
     /// Starts what `change` asks for, and waits until nothing is on the way to the body segment.

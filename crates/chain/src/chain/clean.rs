@@ -29,6 +29,7 @@ impl Drop for Turn {
 }
 
 /// Why a segment was not cleaned.
+#[derive(Clone)]
 pub(super) enum Unclean {
     PassedBy(PassedBy),
     /// All of it was released meanwhile, or the chain closes: there is nothing to do.
@@ -90,8 +91,9 @@ impl Inner {
         let chosen = self.core.borrow_mut().choose_victim();
         match chosen {
             Some((segment, lap)) => self.clean(segment, lap, Cause::Space).await.is_ok(),
-            // With one victim, closing the body segment gives as much room as it has taken.
-            None if self.core.borrow().waiting().len() > 1 => self.finish_body().await.is_ok(),
+            None if self.core.borrow().has_body() && self.core.borrow().is_room_coming() => {
+                self.finish_body().await.is_ok()
+            }
             None => false,
         }
     }
@@ -101,7 +103,7 @@ impl Inner {
     pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
         let _turn = self.begin_cleaning().await;
         // What is in a body segment that is not closed does not count, and may be on this link.
-        self.end_body().await?;
+        self.finish_body().await?;
         let mut passed = None;
         let segments = self.core.borrow_mut().closed_on(link);
         for (segment, lap) in segments {
@@ -119,14 +121,7 @@ impl Inner {
     /// Closes the body segment, if one is open: it may be on a link that leaves.
     pub(super) async fn settle_body(self: &Rc<Self>) -> Result<(), ChainError> {
         let _turn = self.begin_cleaning().await;
-        self.end_body().await
-    }
-
-    pub(super) async fn end_body(self: &Rc<Self>) -> Result<(), ChainError> {
-        match self.finish_body().await {
-            Err(Unclean::Stopped(why)) => Err(why),
-            _ => Ok(()),
-        }
+        self.finish_body().await
     }
 
     /// Files grow before the copies need it. No change of the drives but that of the caller is under way.
@@ -140,30 +135,63 @@ impl Inner {
         }
     }
 
-    /// Waits until nobody else cleans.
+    /// Waits until nobody else cleans, and nothing is being given back.
     pub(super) async fn begin_cleaning(self: &Rc<Self>) -> Turn {
-        self.cleaning_over.until(|| self.try_begin_cleaning()).await
+        let turn = self.cleaning_over.until(|| self.try_begin_cleaning()).await;
+        self.given_back().await;
+        turn
     }
 
     fn try_begin_cleaning(self: &Rc<Self>) -> Option<Turn> {
         (!self.is_cleaning.replace(true)).then(|| Turn { inner: Rc::clone(self) })
     }
 
-    /// Cleans one closed segment. On return it is free; or it is as it was, and why is returned.
+    /// Cleans one closed segment. On return it is free; or it is as it was, and why is returned. If it is cleaned for space it may
+    /// still have to be given back, which goes on by itself; and it may have to wait for the end of the body segment.
     pub(super) async fn clean(
         self: &Rc<Self>,
         segment: u32,
         lap: u64,
         cause: Cause,
     ) -> Result<Option<PassedBy>, ChainError> {
-        let why = match self.move_and_free(segment, lap, cause).await {
-            Ok(()) => return Ok(None),
-            Err(Unclean::Stopped(why)) => return Err(why),
-            Err(Unclean::Over) => {
-                self.core.borrow_mut().give_up_cleaning();
+        if let Err(why) = self.copy_away(segment, lap, cause).await {
+            return self.leave(segment, lap, why);
+        }
+        let counts_early = self.core.borrow().options.planted.is(PlantedBug::BodyCountsEarly);
+        if self.core.borrow().has_body() && !counts_early {
+            return Ok(None);
+        }
+        // One after the other: what a victim says of deleted keys is needed until those before it cannot come back.
+        self.given_back().await;
+        if cause != Cause::Space {
+            return self.give_back_copied().await;
+        }
+        let (inner, busy) = (Rc::clone(self), self.busy.one_more());
+        let giving_back = self.env.spawn(async move {
+            // Why it has failed stops the chain too.
+            let _ = inner.give_back_copied().await;
+            drop(busy);
+        });
+        *self.giving_back.borrow_mut() = Some(giving_back);
+        Ok(None)
+    }
+
+    /// Waits until the victims are free that are being given back. Returns whether there were any.
+    pub(super) async fn given_back(&self) -> bool {
+        let Some(giving_back) = self.giving_back.take() else { return false };
+        let _ = giving_back.join().await;
+        true
+    }
+
+    /// A victim stays, or there is nothing to clean of it any more.
+    fn leave(&self, segment: u32, lap: u64, why: Unclean) -> Result<Option<PassedBy>, ChainError> {
+        let why = match why {
+            Unclean::Stopped(why) => return Err(why),
+            Unclean::Over => {
+                self.core.borrow_mut().give_up_cleaning(segment);
                 return Ok(None);
             }
-            Err(Unclean::PassedBy(why)) => why,
+            Unclean::PassedBy(why) => why,
         };
         let is_new = self.core.borrow_mut().pass_by(segment, lap, why);
         if is_new && why == PassedBy::Damaged {
@@ -176,7 +204,8 @@ impl Inner {
         Ok(Some(why))
     }
 
-    async fn move_and_free(self: &Rc<Self>, segment: u32, lap: u64, cause: Cause) -> Result<(), Unclean> {
+    /// Copies what a segment has that is needed.
+    async fn copy_away(self: &Rc<Self>, segment: u32, lap: u64, cause: Cause) -> Result<(), Unclean> {
         if !self.core.borrow().catalog.is_lap(segment, lap) {
             return Err(Unclean::Over);
         }
@@ -186,43 +215,49 @@ impl Inner {
         }
         let victim = self.victim(segment, lap, cause).await?;
         let Measured { needed_bytes, least_bytes, live, runs } = self.measure(&victim).await?;
-        {
+        let begin = || {
             let mut core = self.core.borrow_mut();
-            let began = core.begin_cleaning(segment, lap, needed_bytes, least_bytes, live, cause);
-            began.map_err(Unclean::PassedBy)?;
+            core.begin_cleaning(segment, lap, needed_bytes, least_bytes, live, cause)
+        };
+        let mut began = begin();
+        if began == Err(PassedBy::NoRoom) && self.given_back().await {
+            began = begin();
         }
+        began.map_err(Unclean::PassedBy)?;
         self.move_records(&victim, runs).await?;
-        if self.core.borrow().has_body()
-            && !self.core.borrow().options.planted.is(PlantedBug::BodyCountsEarly)
-        {
-            self.core.borrow_mut().let_victim_wait();
-            return Ok(());
-        }
-        let needs_vouched = self.make_certain().await?;
-        self.check_nobody_needs(&victim).await?;
-        self.give_back(segment, lap, needs_vouched).await?;
-        self.core.borrow_mut().give_up_cleaning();
+        self.core.borrow_mut().victim_copied();
         Ok(())
     }
 
-    /// Frees the victims whose copies were in the body segment that is closed now.
-    pub(super) async fn free_waiting(self: &Rc<Self>) -> Result<(), Unclean> {
-        let waiting = self.core.borrow_mut().take_waiting();
-        if waiting.is_empty() {
-            return Ok(());
+    /// Gives back the victims whose records are copied, and durable where they count. On return they are free; or some stay, and why the
+    /// last of those does is returned.
+    pub(super) async fn give_back_copied(self: &Rc<Self>) -> Result<Option<PassedBy>, ChainError> {
+        let copied: Vec<(u32, u64)> = self.core.borrow().copied().collect();
+        if copied.is_empty() {
+            return Ok(None);
         }
-        let needs_vouched = self.make_certain().await?;
-        for (segment, lap) in waiting {
-            match self.free_one(segment, lap, needs_vouched).await {
-                Err(Unclean::Stopped(why)) => return Err(Unclean::Stopped(why)),
-                // If it was not freed it may be cleaned again.
-                Ok(()) | Err(Unclean::PassedBy(_) | Unclean::Over) => {}
+        let vouched = self.make_certain().await;
+        let mut passed = None;
+        for (segment, lap) in copied {
+            let given_back = match &vouched {
+                Ok(needs_vouched) => self.give_back_one(segment, lap, *needs_vouched).await,
+                Err(why) => Err(why.clone()),
+            };
+            self.core.borrow_mut().copied_is_over(segment, lap);
+            if let Err(why) = given_back {
+                // If it stays it may be cleaned again.
+                passed = self.leave(segment, lap, why)?.or(passed);
             }
         }
-        Ok(())
+        Ok(passed)
     }
 
-    async fn free_one(self: &Rc<Self>, segment: u32, lap: u64, needs_vouched: u64) -> Result<(), Unclean> {
+    async fn give_back_one(
+        self: &Rc<Self>,
+        segment: u32,
+        lap: u64,
+        needs_vouched: u64,
+    ) -> Result<(), Unclean> {
         let victim = self.victim(segment, lap, Cause::Space).await?;
         self.check_nobody_needs(&victim).await?;
         Ok(self.give_back(segment, lap, needs_vouched).await?)

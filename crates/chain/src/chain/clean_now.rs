@@ -32,7 +32,7 @@ impl Inner {
             self.clean(segment, lap, Cause::Asked).await?;
         }
         // Victims whose copies went to the body come free with its end.
-        self.end_body().await?;
+        self.finish_body().await?;
         Ok((cleaned(&self) - before) as usize)
     }
 }

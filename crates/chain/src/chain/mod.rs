@@ -26,6 +26,7 @@ use std::rc::Rc;
 
 use ithaca_env::drive::Durability;
 use ithaca_env::sync::{Count, Notify};
+use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
 pub use scrub::Scrubbed;
@@ -97,10 +98,12 @@ pub(crate) struct Inner {
     /// Rings when something was appended: the pump forms groups at the end of the turn.
     pub(crate) pump: Rc<Notify>,
     is_closing: Rc<Cell<bool>>,
-    /// A segment is being cleaned: one at a time.
+    /// Records of a segment are being copied: one at a time.
     is_cleaning: Cell<bool>,
     /// Rings when it is over.
     cleaning_over: Notify,
+    /// Segments whose records are copied are being given back meanwhile.
+    giving_back: RefCell<Option<TaskHandle<()>>>,
     /// Places of sides that were written again because they were harmed.
     pub(crate) repaired: Cell<u64>,
     pub(crate) scrubbed: Cell<Scrubbed>,

@@ -207,6 +207,7 @@ impl Chain {
             pump: Rc::new(Notify::default()),
             is_closing: Rc::default(),
             is_cleaning: Cell::new(false),
+            giving_back: RefCell::default(),
             cleaning_over: Notify::default(),
             repaired: Cell::new(0),
             scrubbed: Cell::default(),

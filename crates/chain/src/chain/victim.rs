@@ -47,6 +47,12 @@ const ELSEWHERE_RUNS: usize = 256;
 type Part = (usize, Range<u64>);
 
 impl Inner {
+    /// A page of the victim's footer, in its turn: what is under way goes on between two of them.
+    async fn next_page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
+        self.env.yield_now().await;
+        self.page(victim, page).await
+    }
+
     /// A page of the victim's footer. Those that follow are read along: all of them are needed.
     async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
         let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
@@ -114,7 +120,7 @@ impl Inner {
         let mut runs = Vec::new();
         let mut next = from;
         while next < victim.directory.pages.len() && runs.len() < CLEAN_RUNS_MAX {
-            let page = self.page(victim, next).await?;
+            let page = self.next_page(victim, next).await?;
             next += 1;
             for (run, keys) in self.live(victim, &page) {
                 let (head, blob) = page.part(run, keys);
@@ -199,7 +205,7 @@ impl Inner {
             let mut going = vec![victim.segment];
             if !self.core.borrow().options.planted.is(PlantedBug::WaitingCountsAsCopy) {
                 // Or each of two would be freed because of what the other has.
-                going.extend(self.core.borrow().waiting().map(|(segment, _)| segment));
+                going.extend(self.core.borrow().copied().map(|(segment, _)| segment));
             }
             let mut plan = Plan::elsewhere(keys.ranges().collect(), going);
             self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
@@ -237,7 +243,7 @@ impl Inner {
             return Ok(());
         }
         for page in 0..victim.directory.pages.len() {
-            let page = self.page(victim, page).await?;
+            let page = self.next_page(victim, page).await?;
             if !self.live(victim, &page).is_empty() {
                 return Err(Unclean::PassedBy(PassedBy::Kept));
             }

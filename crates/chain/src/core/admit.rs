@@ -183,15 +183,19 @@ impl Core {
             self.reclaim_if_short();
         }
         let free_bytes = self.free_bytes();
+        let is_data = kept == self.options.reserve_segments;
+        if is_data {
+            self.cleaner.is_awaited = free_bytes < needed;
+        }
         if free_bytes >= needed {
             return Ok(());
         }
         // What is queued takes less than it is counted for once it shares groups.
         let fits_alone = free_bytes >= needed - self.queued_cost;
-        if fits_alone || self.can_grow() || self.cleaner.is_active() {
+        if fits_alone || self.can_grow() || self.is_cleaning_active() {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
-        self.is_full |= kept == self.options.reserve_segments;
+        self.is_full |= is_data;
         Err(AppendError::Full { free_bytes, reserve_bytes })
     }
 

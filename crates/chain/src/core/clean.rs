@@ -65,8 +65,11 @@ pub(crate) struct Cleaner {
     /// Fewer segments are free than should be.
     is_short: bool,
     victim: Option<Victim>,
-    /// Victims whose records are copied, some of them to the open body segment: free when that is closed. Number and lap.
-    waiting: Vec<(u32, u64)>,
+    /// Victims whose records are copied and that are not free yet; those with copies in the open body segment wait for its end.
+    /// Number and lap.
+    copied: Vec<(u32, u64)>,
+    /// The newest copy of any of them.
+    last_copied: Ticket,
     /// By lap, with when it is looked at again: at so many dead records (`NoGain`, `Kept`), or with more than so many bytes free (`NoRoom`).
     passed: BTreeMap<u64, (PassedBy, u64)>,
     /// Records of each segment that their owner does not need, by lap, if keys are versioned.
@@ -75,6 +78,8 @@ pub(crate) struct Cleaner {
     under_way: VecDeque<(Ticket, u64)>,
     /// The most that others had under way since the cleaner last asked.
     others_peak_bytes: u64,
+    /// Data found no room, and none has found any since.
+    pub(super) is_awaited: bool,
 }
 
 impl Cleaner {
@@ -83,27 +88,19 @@ impl Cleaner {
             is_due: true,
             is_short: false,
             victim: None,
-            waiting: Vec::new(),
+            copied: Vec::new(),
+            last_copied: Ticket(0),
             passed: BTreeMap::new(),
             garbage: BTreeMap::new(),
             under_way: VecDeque::new(),
             others_peak_bytes: 0,
+            is_awaited: false,
         }
     }
 
     /// Bytes that the present victim's records may still take at the tail.
     pub(super) fn left_bytes(&self) -> u64 {
         self.victim.as_ref().map_or(0, |victim| victim.left_bytes)
-    }
-
-    /// Whether a segment is being cleaned, or one may be found that gives room.
-    pub(super) fn may_give_room(&self) -> bool {
-        self.victim.is_some() || self.waiting.len() > 1 || self.is_due
-    }
-
-    /// Whether room is on its way.
-    pub(super) fn is_active(&self) -> bool {
-        self.victim.is_some() || self.waiting.len() > 1 || (self.is_short && self.is_due)
     }
 }
 
@@ -161,14 +158,31 @@ impl Core {
         self.cleaner.is_short && self.cleaner.is_due
     }
 
-    /// Whether a segment is being cleaned.
+    /// Whether a segment is being cleaned, or given back.
     pub(crate) fn is_cleaning(&self) -> bool {
-        self.cleaner.victim.is_some()
+        self.cleaner.victim.is_some() || (self.body.is_none() && !self.cleaner.copied.is_empty())
     }
 
-    /// Whether so few segments are free that cleaning must not rest.
+    /// Whether copied victims will give room. Closing the body segment takes as much as one of them gives.
+    pub(crate) fn is_room_coming(&self) -> bool {
+        self.cleaner.copied.len() > usize::from(self.body.is_some())
+    }
+
+    /// Whether a segment is being cleaned, or one may be found that gives room.
+    pub(super) fn may_cleaning_give_room(&self) -> bool {
+        self.cleaner.victim.is_some() || self.is_room_coming() || self.cleaner.is_due
+    }
+
+    /// Whether cleaning has room on its way.
+    pub(super) fn is_cleaning_active(&self) -> bool {
+        self.cleaner.victim.is_some()
+            || self.is_room_coming()
+            || (self.cleaner.is_short && self.cleaner.is_due)
+    }
+
+    /// Whether cleaning must not rest: hardly any segments are free, or appends wait for room.
     pub(crate) fn is_cleaning_urgent(&self) -> bool {
-        self.room().0 <= self.options.reserve_segments + 1
+        self.cleaner.is_awaited || self.room().0 <= self.options.reserve_segments + 1
     }
 
     /// Segments that are free or that files can still grow by, and all there can be.
@@ -209,8 +223,8 @@ impl Core {
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
-            let is_waiting = self.cleaner.waiting.contains(&(segment, closed.lap));
-            (!is_passed && !is_leaving && !is_waiting).then_some(Candidate {
+            let is_copied = self.cleaner.copied.contains(&(segment, closed.lap));
+            (!is_passed && !is_leaving && !is_copied).then_some(Candidate {
                 segment,
                 lap: closed.lap,
                 live,
@@ -238,7 +252,7 @@ impl Core {
 
     /// Leaves a closed segment as it is, until that may have changed. Returns whether it was not passed by for this before.
     pub(crate) fn pass_by(&mut self, segment: u32, lap: u64, why: PassedBy) -> bool {
-        self.cleaner.victim = None;
+        self.give_up_cleaning(segment);
         let Some(closed) = self.catalog.closed(segment).filter(|closed| closed.lap == lap) else {
             return false;
         };
@@ -256,9 +270,9 @@ impl Core {
         self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)
     }
 
-    /// Leaves the victim as it is: it needs no cleaning any more, or the chain closes.
-    pub(crate) fn give_up_cleaning(&mut self) {
-        self.cleaner.victim = None;
+    /// Leaves a segment as it is, if that is the victim: it needs no cleaning any more, or the chain closes.
+    pub(crate) fn give_up_cleaning(&mut self, segment: u32) {
+        self.cleaner.victim.take_if(|victim| victim.segment == segment);
     }
 
     /// Records in a segment, in the use with this lap, are not needed any more by their owner.
@@ -277,11 +291,14 @@ impl Core {
 
     /// Bytes of copies that may be under way at the tail. Three parts for four of everybody else's, because a drive is shared
     /// by what waits for it, and the log comes first; where room is needed most, as many as everybody else's, or the log would
-    /// have to wait for room while its own queue holds up the copies.
+    /// have to wait for room while its own queue holds up the copies; and while it does wait, what keeps the drive busy.
     pub(crate) fn copies_window_bytes(&mut self) -> u64 {
         let now = self.others_bytes();
         let others = std::mem::replace(&mut self.cleaner.others_peak_bytes, now).max(now);
         let most = self.options.clean_batch_bytes;
+        if self.cleaner.is_awaited {
+            return most.max(CLEAN_WINDOW_MAX_BYTES);
+        }
         if self.is_cleaning_urgent() {
             return others.clamp(most, CLEAN_WINDOW_MAX_BYTES);
         }
@@ -385,29 +402,26 @@ impl Core {
     pub(crate) fn vouch_for_copies(&mut self) -> Result<(Ticket, u64), AppendError> {
         let (durable, durable_seq) = (self.durable_ticket, self.durable_seq);
         let is_early = self.options.planted.is(PlantedBug::VictimFreedEarly);
-        let last_copy = self.cleaner.victim.as_ref().map_or(0, |victim| victim.last_copy.0);
-        assert!(is_early || last_copy <= durable, "every copy is durable");
+        assert!(is_early || self.cleaner.last_copied.0 <= durable, "every copy is durable");
         Ok((self.take_in(Batch::default(), 0)?, durable_seq))
     }
 
-    /// Sets the victim aside until the body segment is closed.
-    pub(crate) fn let_victim_wait(&mut self) {
+    /// All of the victim's records are copied: it is to be given back, and the next one may be cleaned.
+    pub(crate) fn victim_copied(&mut self) {
         if let Some(victim) = self.cleaner.victim.take() {
-            self.cleaner.waiting.push((victim.segment, victim.lap));
+            self.cleaner.copied.push((victim.segment, victim.lap));
+            self.cleaner.last_copied = self.cleaner.last_copied.max(victim.last_copy);
         }
     }
 
-    /// The victims that wait for the body segment to be closed, with their laps.
-    pub(crate) fn waiting(&self) -> impl ExactSizeIterator<Item = (u32, u64)> {
-        self.cleaner.waiting.iter().copied()
+    /// The victims whose records are copied and that are not free yet, with their laps.
+    pub(crate) fn copied(&self) -> impl ExactSizeIterator<Item = (u32, u64)> {
+        self.cleaner.copied.iter().copied()
     }
 
-    /// The victims that waited for the body segment, when it is closed.
-    pub(crate) fn take_waiting(&mut self) -> Vec<(u32, u64)> {
-        assert!(self.body.is_none(), "what they wait for is closed");
-        // Room is on its way until they are free.
-        self.cleaner.is_due |= !self.cleaner.waiting.is_empty();
-        std::mem::take(&mut self.cleaner.waiting)
+    /// A copied victim is free, or stays for good.
+    pub(crate) fn copied_is_over(&mut self, segment: u32, lap: u64) {
+        self.cleaner.copied.retain(|it| *it != (segment, lap));
     }
 
     /// Takes a cleaned segment out of use, all copies of which are vouched for if the groups up to `needs_vouched` are: on

@@ -46,6 +46,6 @@ impl Core {
     }
 
     fn may_clean(&self) -> bool {
-        self.options.cleaning != Cleaning::Off && self.cleaner.may_give_room()
+        self.options.cleaning != Cleaning::Off && self.may_cleaning_give_room()
     }
 }

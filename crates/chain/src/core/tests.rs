@@ -224,6 +224,25 @@ fn a_log_is_full_only_when_what_waits_leaves_no_room_once_it_is_written() {
 }
 
 #[test]
+fn cleaning_does_not_rest_while_data_waits_for_room() {
+    // Nor do its copies leave the drive idle: nothing else can be written before there is room.
+    let mut rig = Rig::new(ChainOptions { group_max_bytes: 64 << 10, ..options() });
+    rig.answer(|_, _| true);
+    let idle_bytes = rig.core.copies_window_bytes();
+    assert!(!rig.core.is_cleaning_urgent());
+    while rig.try_append(None).is_ok() {}
+    assert!(rig.core.is_cleaning_urgent(), "with all but one segment free");
+    assert!(rig.core.copies_window_bytes() > idle_bytes);
+    rig.turn();
+    rig.answer(|_, _| true);
+    rig.try_append(Some(0..1)).expect("a release");
+    assert!(rig.core.is_cleaning_urgent(), "a release needs no room of the data");
+    rig.core.catalog.space.add_link(1, 8);
+    rig.try_append(None).expect("there is room again");
+    assert!(!rig.core.is_cleaning_urgent());
+}
+
+#[test]
 fn a_group_is_due_before_the_end_of_the_turn_by_what_waits_and_what_is_under_way() {
     let mut rig = Rig::new(ChainOptions { group_max_bytes: 256 << 10, ..options() });
     rig.answer(|_, _| true);

@@ -24,8 +24,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Has the system hold whole pages of `values` in large ones, as far as it has such.
 #[expect(unsafe_code, reason = "no safe library advises of memory")]
-pub(crate) fn prefer_large_pages<T>(values: &mut [T]) {
-    let (start, bytes) = (values.as_mut_ptr().cast::<u8>(), size_of_val(values));
+pub(crate) fn prefer_large_pages<T>(values: &mut Vec<T>) {
+    let (start, bytes) = (values.as_mut_ptr().cast::<u8>(), values.capacity() * size_of::<T>());
     let before = start.align_offset(BLOCK_BYTES);
     let Some(whole) = bytes.checked_sub(before).map(|left| left - left % BLOCK_BYTES) else { return };
     // SAFETY: these pages are of `values` and of nothing else, and what is in them stays as it is. An error says that the system

@@ -19,8 +19,9 @@ use super::replicas;
 use super::stream_work;
 use super::value::{VALUE_MIN_BYTES, Value};
 
-/// Appends that the audit tries; it trims after the first.
-const APPENDS_AFTER_TRIM: u32 = 20;
+/// Appends that the audit tries; it trims after the first. They last longer than two beats that are lost one after the other: each is given
+/// up after 350 ms.
+const APPENDS_AFTER_TRIM: u32 = 50;
 
 /// Which clients send their appends whole; the others ask for positions and write themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -464,7 +465,7 @@ async fn append_or_make_room(
         if number == 1 {
             trim_all(client, history, tail).await?;
         }
-        // Nodes tell each other ten times a second that they have room.
+        // Nodes tell each other ten times a second that they have room, if no beat is lost.
         env.sleep(Duration::from_millis(20)).await;
     }
     Ok(())

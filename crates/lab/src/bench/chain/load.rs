@@ -86,7 +86,7 @@ impl ChainSide {
             id: ChainId([7; 16]),
             label: Label::new("bench").ok_or_else(|| io::Error::other("a label that is too long"))?,
         };
-        let map = Rc::new(Map::default());
+        let map = Rc::new(Map::of_up_to(FILE_BYTES / BLOCK));
         let owner = Rc::clone(&map) as Rc<dyn Owner>;
         let drives = Drives::from(vec![vec![drive]]);
         let chain = Chain::create_owned(env, drives, identity, options, owner).await;
@@ -202,7 +202,7 @@ impl ChainSide {
 
     /// What the load itself costs for each block: making the batch, and the owner's map. Microseconds.
     pub fn generator_us(&self) -> f64 {
-        let map = Map::default();
+        let map = Map::of_up_to(self.blocks.count());
         let begin = process_cpu_nanos();
         for version in 1..=GENERATED {
             let block = self.next_block();
