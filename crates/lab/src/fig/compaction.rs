@@ -123,10 +123,9 @@ pub fn measure(extent: Extent) -> Figure {
 fn checks(cases: &[Case], bare: f64) -> Vec<(String, bool)> {
     let check = |case: &Case| {
         let (share, kib) = (case.share(bare), (case.write_blocks * BLOCK) >> 10);
-        let (least, most) = match (case.cleaner, case.write_blocks) {
+        let (least, most) = match case.cleaner {
             // What cleaner and writers each have under way decides their shares of the tail.
-            ("move-to-tail", _) => (0.4, 0.85),
-            (_, 1) => (0.92, 1.0),
+            "move-to-tail" => (0.4, 0.85),
             _ => (0.95, 1.0),
         };
         let what = format!(
