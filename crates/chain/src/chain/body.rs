@@ -27,7 +27,8 @@ impl Inner {
     pub(super) async fn finish_body(self: &Rc<Self>) -> Result<(), ChainError> {
         self.change_body(Core::close_body).await?;
         self.given_back().await;
-        self.give_back_copied().await.map(drop)
+        let copied = self.core.borrow().copied().collect();
+        self.give_back_all(copied).await.map(drop)
     }
 
     /// Starts what `change` asks for, and waits until nothing is on the way to the body segment.

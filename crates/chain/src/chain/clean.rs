@@ -163,13 +163,14 @@ impl Inner {
         }
         // One after the other: what a victim says of deleted keys is needed until those before it cannot come back.
         self.given_back().await;
+        let copied = self.core.borrow().copied().collect();
         if cause != Cause::Space {
-            return self.give_back_copied().await;
+            return self.give_back_all(copied).await;
         }
         let (inner, busy) = (Rc::clone(self), self.busy.one_more());
         let giving_back = self.env.spawn(async move {
             // Why it has failed stops the chain too.
-            let _ = inner.give_back_copied().await;
+            let _ = inner.give_back_all(copied).await;
             drop(busy);
         });
         *self.giving_back.borrow_mut() = Some(giving_back);
@@ -229,10 +230,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives back the victims whose records are copied, and durable where they count. On return they are free; or some stay, and why the
+    /// Gives back victims whose records are copied, and durable where they count. On return they are free; or some stay, and why the
     /// last of those does is returned.
-    pub(super) async fn give_back_copied(self: &Rc<Self>) -> Result<Option<PassedBy>, ChainError> {
-        let copied: Vec<(u32, u64)> = self.core.borrow().copied().collect();
+    pub(super) async fn give_back_all(
+        self: &Rc<Self>,
+        copied: Vec<(u32, u64)>,
+    ) -> Result<Option<PassedBy>, ChainError> {
         if copied.is_empty() {
             return Ok(None);
         }
