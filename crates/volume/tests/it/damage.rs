@@ -74,13 +74,13 @@ fn nothing_wrong_is_read_whichever_block_is_harmed() {
     let world = closed_world();
     let size = world.sim.drive_size_bytes(world.sim.drive(MACHINE, "volume")).expect("it is there");
     let (tally, mut rng) = (Rc::new(RefCell::new(Tally::default())), Random::new(1));
-    for at in (0..size / 4096).filter(|at| at % 17 < 2) {
-        let fault = match at % 17 {
+    for at in (0..size / 4096).filter(|at| at % 11 < 2) {
+        let fault = match at % 11 {
             0 => DriveFault::Unreadable { offset: at * 4096 },
             _ => DriveFault::BitRot { offset: at * 4096 + rng.below(4096), bit: rng.below(8) as u8 },
         };
         harm_and_look(fault, &tally);
     }
     let tally = tally.borrow();
-    assert!(tally.opened > 100 && tally.damaged > 10, "{tally:?}: too little was harmed to mean something");
+    assert!(tally.opened > 150 && tally.damaged > 10, "{tally:?}: too little was harmed to mean something");
 }
