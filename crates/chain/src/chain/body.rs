@@ -27,7 +27,7 @@ impl Inner {
     pub(super) async fn finish_body(self: &Rc<Self>) -> Result<(), ChainError> {
         self.change_body(Core::close_body).await?;
         self.given_back().await;
-        let copied = self.core.borrow().copied().collect();
+        let copied = self.core.borrow().copied().to_vec();
         self.give_back_all(copied).await.map(drop)
     }
 

@@ -163,7 +163,7 @@ impl Inner {
         }
         // One after the other: what a victim says of deleted keys is needed until those before it cannot come back.
         self.given_back().await;
-        let copied = self.core.borrow().copied().collect();
+        let copied = self.core.borrow().copied().to_vec();
         if cause != Cause::Space {
             return self.give_back_all(copied).await;
         }
@@ -268,9 +268,8 @@ impl Inner {
 
     /// The victim, with the directory of its footer.
     async fn victim(&self, segment: u32, lap: u64, cause: Cause) -> Result<Victim, Unclean> {
-        let key = PartKey { segment, lap, page: None };
-        match self.load_footer_part(key, 0).await?.into_iter().next() {
-            Some((_, FooterPart::Directory(directory))) => {
+        match self.footer_part(PartKey { segment, lap, page: None }, 0).await? {
+            Some(FooterPart::Directory(directory)) => {
                 let batch_bytes = self.core.borrow_mut().copies_batch_bytes();
                 Ok(Victim { segment, lap, directory, cause, batch_bytes })
             }

@@ -56,12 +56,8 @@ impl Inner {
     /// A page of the victim's footer. Those that follow are read along: all of them are needed.
     async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
         let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
-        let cached = self.footers.borrow_mut().get(key);
-        if let Some(FooterPart::Page(page)) = cached {
-            return Ok(page);
-        }
-        match self.load_footer_part(key, SCAN_IO_BYTES).await?.into_iter().next() {
-            Some((_, FooterPart::Page(page))) => Ok(page),
+        match self.footer_part(key, SCAN_IO_BYTES).await? {
+            Some(FooterPart::Page(page)) => Ok(page),
             _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
         }
     }
@@ -205,7 +201,7 @@ impl Inner {
             let mut going = vec![victim.segment];
             if !self.core.borrow().options.planted.is(PlantedBug::WaitingCountsAsCopy) {
                 // Or each of two would be freed because of what the other has.
-                going.extend(self.core.borrow().copied().map(|(segment, _)| segment));
+                going.extend(self.core.borrow().copied().iter().map(|(segment, _)| *segment));
             }
             let mut plan = Plan::elsewhere(keys.ranges().collect(), going);
             self.run_plan(&mut plan, SCAN_IO_BYTES).await?;

@@ -297,7 +297,7 @@ impl Core {
         let others = std::mem::replace(&mut self.cleaner.others_peak_bytes, now).max(now);
         let most = self.options.clean_batch_bytes;
         if self.cleaner.is_awaited {
-            return most.max(CLEAN_WINDOW_MAX_BYTES);
+            return CLEAN_WINDOW_MAX_BYTES;
         }
         if self.is_cleaning_urgent() {
             return others.clamp(most, CLEAN_WINDOW_MAX_BYTES);
@@ -415,8 +415,8 @@ impl Core {
     }
 
     /// The victims whose records are copied and that are not free yet, with their laps.
-    pub(crate) fn copied(&self) -> impl ExactSizeIterator<Item = (u32, u64)> {
-        self.cleaner.copied.iter().copied()
+    pub(crate) fn copied(&self) -> &[(u32, u64)] {
+        &self.cleaner.copied
     }
 
     /// A copied victim is free, or stays for good.

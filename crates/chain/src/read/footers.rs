@@ -47,6 +47,20 @@ impl Inner {
         Ok(parts)
     }
 
+    /// The same of the one part, from memory if it is there.
+    pub(crate) async fn footer_part(
+        &self,
+        key: PartKey,
+        ahead_bytes: usize,
+    ) -> Result<Option<FooterPart>, ReadError> {
+        let cached = self.footers.borrow_mut().get(key);
+        if cached.is_some() {
+            return Ok(cached);
+        }
+        let loaded = self.load_footer_part(key, ahead_bytes).await?;
+        Ok(loaded.into_iter().next().map(|(_, part)| part))
+    }
+
     async fn load_directory(&self, key: PartKey) -> Result<Vec<(PartKey, FooterPart)>, DriveError> {
         let place = {
             let core = self.core.borrow();
