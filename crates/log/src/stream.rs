@@ -3,6 +3,7 @@
 use std::fmt;
 
 use smallvec::SmallVec;
+use twox_hash::XxHash3_64;
 
 use crate::pos::{LogPos, StreamId, StreamPos};
 
@@ -25,11 +26,10 @@ impl KeyHash {
     /// The whole structure.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// The hash of a part's name: never [`KeyHash::ALL`].
+    /// The XXH3 of a part's name, of 64 bits and with the seed 0: never [`KeyHash::ALL`]. Names that are chosen to share a hash conflict with each other and
+    /// nothing else.
     pub fn of(name: &[u8]) -> Self {
-        let hash = blake3::hash(name);
-        let (hash, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
-        Self(u64::from_le_bytes(*hash).min(Self::ALL.0 - 1))
+        Self(XxHash3_64::oneshot(name).min(Self::ALL.0 - 1))
     }
 }
 
@@ -67,4 +67,16 @@ pub struct Condition {
     /// What the entry changes, of streams that it is appended to. An entry that names nothing of one of its streams changes
     /// all of that.
     pub writes: ConflictKeys,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_the_published_hash_of_its_name() {
+        // Programs of different versions have to agree.
+        let hashes = ["", "a", "abc"].map(|name| KeyHash::of(name.as_bytes()).0);
+        assert_eq!(hashes, [0x2D06_8005_38D3_94C2, 0xE6C6_32B6_1E96_4E1F, 0x78AF_5F94_892F_3950]);
+    }
 }
