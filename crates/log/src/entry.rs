@@ -119,30 +119,35 @@ impl EntryMeta {
     /// The same meta with what `groups`, from the request `from` on, say of the entries at `addrs`. Groups that have none of these are left
     /// out: their numbers count for the group before, so that what the meta says of other addresses does not hold.
     pub fn in_groups(self, from: RequestNo, groups: &[StreamGroup], addrs: AddrRange) -> Self {
-        let mut meta = Self { groups_from: from, groups: Vec::new(), ..self };
-        let numbering = Numbering::of(&meta);
-        let (mut next, mut at) = (0, numbering.address(0, addrs));
+        let mut cut = Cut::new(Self { groups_from: from, ..self }, addrs);
         for group in groups {
-            next += i128::from(group.count);
-            let start = std::mem::replace(&mut at, numbering.address(next, addrs));
-            let own = start..at;
-            match meta.groups.last_mut() {
-                None if own.is_empty() || group.places.is_empty() => {
-                    meta.groups_from = meta.groups_from.after(group.count.into());
-                }
-                Some(last) if own.is_empty() && last.count + group.count <= limits::GRANT_MAX_COUNT => {
-                    last.count += group.count;
-                }
-                Some(_) if own.is_empty() => {
-                    meta.groups.push(StreamGroup { count: group.count, places: StreamPlaces::new() });
-                }
-                _ => meta.groups.push(group.clone()),
+            if cut.keeps(group.count, group.places.len()) {
+                cut.meta.groups.push(group.clone());
             }
         }
-        if meta.groups.is_empty() {
-            meta.groups_from = RequestNo(0);
+        cut.finish()
+    }
+
+    /// Decodes what an encoded meta says of the entries at `addrs`, as [`in_groups`](Self::in_groups) has it. Of the groups that are left out
+    /// it is not checked what they say.
+    pub fn decode_within(meta: &[u8], addrs: AddrRange) -> Result<Self, DecodeError> {
+        let mut decoder = Decoder::new(meta);
+        let (bare, group_count) = decode_head(&mut decoder)?;
+        let mut cut = Cut::new(bare, addrs);
+        for _ in 0..group_count {
+            if cut.is_whole() {
+                break;
+            }
+            let count = decode_group_count(&mut decoder)?;
+            let streams = decode_stream_count(&mut decoder)?;
+            if cut.keeps(count, streams) {
+                let places = decode_places(&mut decoder, streams)?;
+                cut.meta.groups.push(StreamGroup { count, places });
+            } else {
+                decoder.bytes("places of a group", streams * PLACE_BYTES)?;
+            }
         }
-        meta
+        Ok(cut.finish())
     }
 
     /// The request number of the entry at `addr`.
@@ -253,6 +258,52 @@ impl EntryMeta {
     }
 }
 
+/// A meta that is cut to what it says of some addresses, group by group.
+struct Cut {
+    meta: EntryMeta,
+    addrs: AddrRange,
+    numbering: Numbering,
+    /// How many entries the groups up to here have, and the first of `addrs` whose entry is none of them.
+    next: i128,
+    at: u64,
+}
+
+impl Cut {
+    /// Of a meta, without the groups that it has by now.
+    fn new(meta: EntryMeta, addrs: AddrRange) -> Self {
+        let meta = EntryMeta { groups: Vec::new(), ..meta };
+        let numbering = Numbering::of(&meta);
+        Self { numbering, addrs, next: 0, at: numbering.address(0, addrs), meta }
+    }
+
+    /// Whether the groups that are left have none of the addresses.
+    fn is_whole(&self) -> bool {
+        self.at >= self.addrs.end.0
+    }
+
+    /// Whether the next group is to be added: one of `count` entries in so many streams. Else its entries are counted for the one before.
+    fn keeps(&mut self, count: u32, streams: usize) -> bool {
+        self.next += i128::from(count);
+        let start = std::mem::replace(&mut self.at, self.numbering.address(self.next, self.addrs));
+        let has_none = start >= self.at;
+        let meta = &mut self.meta;
+        match meta.groups.last_mut() {
+            None if has_none || streams == 0 => meta.groups_from = meta.groups_from.after(count.into()),
+            Some(last) if has_none && last.count + count <= limits::GRANT_MAX_COUNT => last.count += count,
+            Some(_) if has_none => meta.groups.push(StreamGroup { count, places: StreamPlaces::new() }),
+            _ => return true,
+        }
+        false
+    }
+
+    fn finish(mut self) -> EntryMeta {
+        if self.meta.groups.is_empty() {
+            self.meta.groups_from = RequestNo(0);
+        }
+        self.meta
+    }
+}
+
 /// How the entries of a run are numbered from the first one of its groups on.
 #[derive(Clone, Copy)]
 struct Numbering {
@@ -338,6 +389,10 @@ fn decode_group_count(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
 fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
     let count = decode_group_count(decoder)?;
     let streams = decode_stream_count(decoder)?;
+    Ok(StreamGroup { count, places: decode_places(decoder, streams)? })
+}
+
+fn decode_places(decoder: &mut Decoder<'_>, streams: usize) -> Result<StreamPlaces, DecodeError> {
     let mut places = StreamPlaces::with_capacity(streams);
     for _ in 0..streams {
         let place = decode_place(decoder)?;
@@ -346,7 +401,7 @@ fn decode_group(decoder: &mut Decoder<'_>) -> Result<StreamGroup, DecodeError> {
         }
         places.push(place);
     }
-    Ok(StreamGroup { count, places })
+    Ok(places)
 }
 
 /// The number of streams of a group, and the three bytes after it.
@@ -480,10 +535,16 @@ mod tests {
             {
                 let cut = bare.clone().in_groups(from, &groups, addrs);
                 assert_eq!(EntryMeta::decode(&cut.to_bytes()).as_ref(), Ok(&cut));
+                let decoded = EntryMeta::decode_within(&whole.to_bytes(), addrs).expect("it decodes");
                 assert!(cut.groups.len() <= addrs.count() as usize, "{addrs} of {whole:?}: {cut:?}");
                 for addr in addrs.numbers().map(Addr) {
                     let places = |meta: &EntryMeta| meta.places_at(addr, LogPos(1000 + addr.0));
                     assert_eq!(places(&cut), places(&whole), "{addr:?} of {addrs} of {whole:?}: {cut:?}");
+                    assert_eq!(
+                        places(&decoded),
+                        places(&whole),
+                        "{addr:?} of {addrs} of {whole:?}: {decoded:?}"
+                    );
                 }
                 check_ends(&cut, addrs);
             }

@@ -17,14 +17,12 @@ pub struct StreamFound {
     /// Addresses of which the stream has none, that come next. They are added when it is clear where they end.
     passed: Option<AddrRange>,
     heads_only: bool,
-    /// The latest long meta that was shown a part of, as it was stored and as it reads: many entries of a batch may come one by one.
-    long_meta: Option<(Bytes, EntryMeta)>,
 }
 
 impl StreamFound {
     /// An empty answer of at most `limit_bytes`, body and data, but at least one entry.
     pub fn new(limit_bytes: u32, heads_only: bool) -> Self {
-        Self { found: Found::new(limit_bytes), passed: None, heads_only, long_meta: None }
+        Self { found: Found::new(limit_bytes), passed: None, heads_only }
     }
 
     /// Whether the entries are wanted without their data.
@@ -67,7 +65,10 @@ impl StreamFound {
     pub fn push_run(&mut self, run: RunView<'_>) {
         self.settle();
         let addrs = AddrRange::from(run.keys());
-        let narrow = (run.meta.len() > META_LONG_BYTES).then(|| self.narrowed(run.meta, addrs)).flatten();
+        // One that cannot be read is shown as it is.
+        let narrow = (run.meta.len() > META_LONG_BYTES)
+            .then(|| EntryMeta::decode_within(run.meta, addrs).map(|meta| meta.to_bytes()))
+            .and_then(Result::ok);
         let run = match &narrow {
             Some(meta) => RunView { meta, ..run },
             None => run,
@@ -76,17 +77,6 @@ impl StreamFound {
             true => self.found.push_heads(run),
             false => self.found.push_run(run),
         }
-    }
-
-    /// The same meta with those groups only that have entries at `addrs`; `None` if it cannot be read.
-    fn narrowed(&mut self, meta: &[u8], addrs: AddrRange) -> Option<Bytes> {
-        if self.long_meta.as_ref().is_none_or(|(stored, _)| stored != meta) {
-            self.long_meta = Some((Bytes::copy_from_slice(meta), EntryMeta::decode(meta).ok()?));
-        }
-        let (_, meta) = self.long_meta.as_ref()?;
-        let EntryMeta { client, anchor, request, stride, groups_from, ref groups } = *meta;
-        let bare = EntryMeta { client, anchor, request, stride, ..EntryMeta::default() };
-        Some(bare.in_groups(groups_from, groups, addrs).to_bytes())
     }
 
     /// Adds the heads of a run's entries, all or as many of the first as fit, with all that its meta says.
