@@ -22,6 +22,9 @@ use crate::wire::{Advice, Message, Refusal, Roles};
 const RETRY_WAIT: Duration = Duration::from_millis(5);
 /// The same if too few nodes are in use: one of them has to come back first.
 const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
+/// It is not tried again if there is less time for the answer than this: an append whose time ends first is of unknown outcome, where
+/// the refusal before said that nothing was appended, and why.
+const SHORTAGE_ANSWER: Duration = Duration::from_millis(200);
 
 /// How long a node may take to accept a connection before another attempt is made.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
@@ -269,8 +272,9 @@ impl Inner {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
             }
             ClientError::Node { error: CallError::Lost(_) | CallError::Superseded, .. } => true,
-            // Whoever waits for it must not be late: then only the time would have run out.
-            ClientError::TooFewReplicas { .. } => return self.env.now() + SHORTAGE_WAIT < deadline,
+            ClientError::TooFewReplicas { .. } => {
+                return self.env.now() + SHORTAGE_WAIT + SHORTAGE_ANSWER < deadline;
+            }
             _ => false,
         };
         transient && self.env.now() < deadline

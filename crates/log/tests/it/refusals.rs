@@ -1,16 +1,23 @@
 //! What is refused, and how it is said.
 
+use std::path::Path;
+use std::time::Duration;
+
 use bytes::Bytes;
 use ithaca_env::drive::DriveError;
 use ithaca_env::net::NetError;
-use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Connection, ErrorClass, Identity};
+use ithaca_env::sim::{LinkOptions, Sim, SimOptions};
+use ithaca_log::client::{
+    CallError, Client, ClientError, ClientOptions, Connection, ErrorClass, Forming, Identity, form,
+};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
 use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId};
 use ithaca_log::server::register::RegisterError;
-use ithaca_log::server::{LocalCluster, StartError};
+use ithaca_log::server::{ClusterNode, LocalCluster, StartError};
 use ithaca_log::wire::{Grant, Refusal, Token};
 
-use crate::worlds::{append, connect, options, run, start};
+use crate::nodes::node_options;
+use crate::worlds::{append, connect, entry, options, run, start};
 
 #[test]
 fn an_entry_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
@@ -33,7 +40,7 @@ fn nobody_listening_is_an_error_within_the_timeout() {
         let listener = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
         let addr = listener.local_addr();
         drop(listener);
-        let timeout = std::time::Duration::from_millis(100);
+        let timeout = Duration::from_millis(100);
         let options = ClientOptions { endpoints: vec![addr], timeout, ..ClientOptions::default() };
         let Err(error) = Client::connect(&env, options).await else { panic!("nobody listens") };
         assert_eq!(error.class(), ErrorClass::Unavailable);
@@ -97,5 +104,37 @@ fn positions_past_the_tail_cannot_be_trimmed() {
         append(&client, 0, 2).await;
         assert_eq!(client.trim(LogPos(2)).await, Err(ClientError::Unwritten { pos: LogPos(2) }));
         assert_eq!(client.trim_prefix(LogPos(3)).await, Err(ClientError::Unwritten { pos: LogPos(2) }));
+    });
+}
+
+#[test]
+fn an_append_of_which_too_few_copies_can_be_kept_says_so_whenever_its_time_ends() {
+    // An attempt that has no time for its answer would make the outcome unknown.
+    let (latency, patience) = (Duration::from_millis(5), Duration::from_secs(20));
+    let loopback = LinkOptions { latency, jitter: latency, ..SimOptions::default().loopback };
+    let sim = Sim::with_options(1, SimOptions { loopback, ..SimOptions::default() });
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let (mut nodes, mut addrs) = (Vec::new(), Vec::new());
+        for id in 1..=3 {
+            let node = node_options(Path::new(&format!("data-{id}")), id, 8);
+            let node = ClusterNode::start(&env, node).await.expect("it starts");
+            addrs.push((NodeId(id), node.addr()));
+            nodes.push(node);
+        }
+        let forming = Forming { nodes: addrs.clone(), replicas: 3, min_replicas: 3, timeout: patience };
+        form(&env, &forming).await.expect("a cluster");
+        nodes.pop().expect("three").stop().await;
+        let client = async |timeout| {
+            let options = ClientOptions { endpoints: vec![addrs[0].1], timeout, ..ClientOptions::default() };
+            Client::connect(&env, options).await.expect("it serves")
+        };
+        let refused = Err(ClientError::TooFewReplicas { kept: 2, needed: 3, out: vec![NodeId(3)] });
+        assert_eq!(client(patience).await.append(entry(0)).await, refused, "until the node is missed");
+        for ms in 300..400 {
+            let client = client(Duration::from_millis(ms)).await;
+            assert_eq!(client.append(entry(1)).await, refused, "within {ms} ms");
+        }
     });
 }
