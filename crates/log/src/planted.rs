@@ -31,6 +31,8 @@ ithaca_env::planted_bugs! {
     StreamLooksPastHoles,
     /// The unit does not look again at addresses that it has looked through for streams, whatever was stored there since.
     StreamBlockNotRenewed,
+    /// The unit takes addresses that it has not looked at for such as a stream has nothing in.
+    StreamFilterPresumes,
     /// The unit shows as a stream's what counts as junk.
     StreamShowsVoided,
     /// The client trims an entry of several streams as soon as one of them has released it.

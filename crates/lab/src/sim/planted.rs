@@ -88,6 +88,7 @@ pub fn plantings() -> Vec<Planting> {
         LogBug::LastPlaceLeftOut,
         LogBug::StreamLooksPastHoles,
         LogBug::StreamBlockNotRenewed,
+        LogBug::StreamFilterPresumes,
         LogBug::StreamReleasedByOne,
         LogBug::FirstPartAnswers,
         LogBug::RefusedPartCounts,

@@ -29,6 +29,7 @@ mod pending;
 mod restore;
 mod state;
 mod step;
+mod stream_filter;
 mod stream_found;
 mod stream_index;
 

@@ -18,6 +18,7 @@ use std::rc::Rc;
 
 use ithaca_chain::RangeSet;
 
+use super::stream_filter::StreamFilter;
 use crate::entry::EntryMeta;
 use crate::limits;
 use crate::pos::{AddrRange, StreamId};
@@ -38,9 +39,14 @@ const fn halves(stream: StreamId) -> (u64, u64) {
     ((stream.0 >> 64) as u64, stream.0 as u64)
 }
 
+/// Of the bytes of an index, the part that is its filter's.
+const FILTER_PART: usize = 4;
+
 /// Blocks, within a limit of bytes.
 pub struct StreamIndex {
     blocks: BTreeMap<u64, Entry>,
+    /// Which streams have nothing in a block; outlives the block.
+    filter: StreamFilter,
     /// What was used since it came here gets a second chance.
     order: VecDeque<u64>,
     bytes: usize,
@@ -56,7 +62,19 @@ struct Entry {
 impl StreamIndex {
     /// An empty one, of at most `max_bytes` in memory, beside the blocks that are in use.
     pub fn new(max_bytes: usize) -> Self {
-        Self { blocks: BTreeMap::new(), order: VecDeque::new(), bytes: 0, max_bytes }
+        let filter = StreamFilter::new(max_bytes / FILTER_PART);
+        Self { blocks: BTreeMap::new(), filter, order: VecDeque::new(), bytes: 0, max_bytes }
+    }
+
+    /// The addresses of the block that `addr` lies in.
+    pub fn range_of(addr: u64) -> AddrRange {
+        let start = addr - addr % limits::STREAM_BLOCK_COUNT;
+        (start..start.saturating_add(limits::STREAM_BLOCK_COUNT)).into()
+    }
+
+    /// Whether it is known that the stream has nothing in `addrs`, which are of one block, so that this need not be asked. False says nothing.
+    pub fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
+        self.filter.has_none(stream, addrs)
     }
 
     /// The block that `addr` lies in. Whoever has it may go on using it when it is pushed out.
@@ -77,11 +95,14 @@ impl StreamIndex {
     pub fn settle(&mut self, addr: u64) {
         let number = addr / limits::STREAM_BLOCK_COUNT;
         if let Some(entry) = self.blocks.get_mut(&number) {
-            let bytes = entry.block.borrow().memory_bytes();
+            let mut block = entry.block.borrow_mut();
+            let known = block.looked.first_gap(block.start) - block.start;
+            self.filter.note(block.start, &std::mem::take(&mut block.fresh), known);
+            let bytes = block.memory_bytes();
             self.bytes = self.bytes + bytes - entry.bytes;
             entry.bytes = bytes;
         }
-        while self.bytes > self.max_bytes
+        while self.bytes() > self.max_bytes
             && let Some(oldest) = self.order.pop_front()
         {
             self.pass(oldest);
@@ -101,7 +122,7 @@ impl StreamIndex {
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.filter.bytes()
     }
 }
 
@@ -114,16 +135,18 @@ pub struct StreamBlock {
     /// Sorted up to `sorted`, which is done when they are asked for.
     spans: Vec<Span>,
     sorted: usize,
+    /// Streams of what was looked at since it was settled.
+    fresh: Vec<StreamId>,
 }
 
 impl StreamBlock {
     fn new(start: u64) -> Self {
-        Self { start, looked: RangeSet::new(), spans: Vec::new(), sorted: 0 }
+        Self { start, looked: RangeSet::new(), spans: Vec::new(), sorted: 0, fresh: Vec::new() }
     }
 
     /// The addresses of the block.
     pub fn range(&self) -> AddrRange {
-        (self.start..self.start.saturating_add(limits::STREAM_BLOCK_COUNT)).into()
+        StreamIndex::range_of(self.start)
     }
 
     /// Whether any of its addresses was looked at.
@@ -151,6 +174,7 @@ impl StreamBlock {
                     let (start, end) = ((start - self.start) as u16, (end - self.start) as u16);
                     for place in &group.places {
                         self.spans.push(Span { stream: halves(place.stream), start, end });
+                        self.fresh.push(place.stream);
                     }
                 }
             }

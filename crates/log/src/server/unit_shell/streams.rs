@@ -16,7 +16,7 @@ use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, StreamId};
 use crate::server::reply::ReplyRoute;
-use crate::unit::{Found, Holding, StreamBlock, StreamFound};
+use crate::unit::{Found, Holding, StreamBlock, StreamFound, StreamIndex};
 use crate::wire::{ReadStream, Refusal, Wanted};
 
 /// Bytes of heads that are looked at in one piece.
@@ -150,12 +150,9 @@ impl UnitShell {
     ) -> Result<bool, Refusal> {
         let mut next = part.start;
         while next < part.end {
-            let block = self.streams.borrow_mut().block(next.0);
-            let addrs = AddrRange::new(next, part.end.min(block.borrow().range().end));
-            if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
-                return Ok(false);
-            }
-            for (range, what) in self.pieces(&block, addrs, read.wanted).await? {
+            let addrs = AddrRange::new(next, part.end.min(StreamIndex::range_of(next.0).end));
+            let Some(pieces) = self.pieces(addrs, read.wanted, work).await? else { return Ok(false) };
+            for (range, what) in pieces {
                 gathered.add(range, what);
             }
             if gathered.own >= limits::STREAM_GATHERED_COUNT
@@ -200,12 +197,10 @@ impl UnitShell {
                 Holding::Stored => {
                     let mut end = part.end;
                     while end > part.start {
-                        let block = self.streams.borrow_mut().block(end.0 - 1);
-                        let addrs = AddrRange::new(part.start.max(block.borrow().range().start), end);
-                        if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
-                            return Ok(());
-                        }
-                        for (range, what) in self.pieces(&block, addrs, wanted).await?.into_iter().rev() {
+                        let addrs =
+                            AddrRange::new(part.start.max(StreamIndex::range_of(end.0 - 1).start), end);
+                        let Some(found) = self.pieces(addrs, wanted, &mut work).await? else { return Ok(()) };
+                        for (range, what) in found.into_iter().rev() {
                             if what == What::Own {
                                 pieces.push((AddrRange::new(Addr(range.end.0 - 1), range.end), what));
                                 return Ok(());
@@ -220,21 +215,29 @@ impl UnitShell {
         Ok(())
     }
 
-    /// What stored addresses of one block hold for the reader of a stream: parts of `addrs` in order, without gaps.
+    /// What stored addresses of one block hold for the reader of a stream: parts of `addrs` in order, without gaps. `None` if that were more work than
+    /// one read may make.
     async fn pieces(
         &self,
-        block: &Rc<RefCell<StreamBlock>>,
         addrs: AddrRange,
         wanted: Wanted,
-    ) -> Result<Vec<(AddrRange, What)>, Refusal> {
-        self.learn(block, addrs).await?;
+        work: &mut Work,
+    ) -> Result<Option<Vec<(AddrRange, What)>>, Refusal> {
         let stream: Option<StreamId> = match wanted {
             Wanted::Stream(stream) => Some(stream),
             Wanted::EveryStream => None,
         };
+        if stream.is_some_and(|stream| self.has_none(stream, addrs)) {
+            return Ok(Some(vec![(addrs, What::Passed)]));
+        }
+        let block = self.streams.borrow_mut().block(addrs.start.0);
+        if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
+            return Ok(None);
+        }
+        self.learn(&block, addrs).await?;
         let own = block.borrow_mut().find(stream, addrs).into_iter().map(|range| (range, What::Own));
         let mut known: Vec<(AddrRange, What)> = own.collect();
-        for gone in self.unknown(block, addrs) {
+        for gone in self.unknown(&block, addrs) {
             let is_skipped = self.planted.is(PlantedBug::LostEntrySkipped);
             let gone = if is_skipped { None } else { self.trimmed_meanwhile(gone)? };
             known.extend(gone.map(|gone| (gone, What::Trimmed)));
@@ -249,7 +252,14 @@ impl UnitShell {
         }
         pieces.push((AddrRange::new(next, addrs.end), What::Passed));
         pieces.retain(|(range, _)| !range.is_empty());
-        Ok(pieces)
+        Ok(Some(pieces))
+    }
+
+    /// Whether the stream is known to have nothing in `addrs`, which are of one block.
+    fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
+        let is_presumed = self.planted.is(PlantedBug::StreamFilterPresumes);
+        let asked = if is_presumed { AddrRange::new(addrs.start, addrs.start) } else { addrs };
+        self.streams.borrow().has_none(stream, asked)
     }
 
     /// The parts of `addrs` whose records have to be looked at.

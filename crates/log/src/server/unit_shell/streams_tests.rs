@@ -15,11 +15,17 @@ use crate::server::unit_shell::Copied;
 use crate::unit::UnitOptions;
 
 const STREAM: StreamId = StreamId(1000);
+const OTHER: StreamId = StreamId(1001);
+
+/// An entry of `STREAM` at each of these addresses.
+fn entries(addrs: Range<u64>) -> Run {
+    entries_of(STREAM, addrs)
+}
 
 /// An entry of the stream at each of these addresses.
-fn entries(addrs: Range<u64>) -> Run {
+fn entries_of(stream: StreamId, addrs: Range<u64>) -> Run {
     let count = (addrs.end - addrs.start) as u32;
-    let places = vec![StreamPlace { stream: STREAM, position: StreamPos(addrs.start), previous: None }];
+    let places = vec![StreamPlace { stream, position: StreamPos(addrs.start), previous: None }];
     let request = RequestNo(addrs.start);
     let groups = vec![StreamGroup { count, places: places.into() }];
     let meta =
@@ -47,15 +53,19 @@ async fn unit(env: &Env, planted: Planted) -> Rc<UnitShell> {
     UnitShell::start(env, chain, ithaca_chain::Recovered::default(), options, leases).expect("it starts").0
 }
 
-/// The addresses of the stream's entries below 10, and how far the unit says that it has looked without a hole.
+/// The addresses of the entries of `STREAM` below 10, and how far the unit says that it has looked without a hole.
 async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
+    shown_of(unit, STREAM).await
+}
+
+async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
     let read = ReadStream {
         limit_bytes: 1 << 20,
         committed: false,
         heads_only: false,
         last_only: false,
         wait_ms: 0,
-        wanted: Wanted::Stream(STREAM),
+        wanted: Wanted::Stream(stream),
         ranges: vec![(0..10).into()],
     };
     let mut found = unit.find_all(&read).await.expect("no damage");
@@ -82,10 +92,14 @@ fn run(planted: Planted) {
         // What was missing comes late, into a block that was looked through.
         store(vec![entries(3..5)], Vec::new(), Vec::new()).await;
         assert_eq!(shown(&unit).await, ((0..8).collect(), 8));
+        // So do the first entries of a stream that had none.
+        assert_eq!(shown_of(&unit, OTHER).await, (vec![], 8));
+        store(vec![entries_of(OTHER, 8..9)], Vec::new(), Vec::new()).await;
+        assert_eq!(shown_of(&unit, OTHER).await, (vec![8], 9));
         store(Vec::new(), vec![(6..7).into()], Vec::new()).await;
-        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 3, 4, 5, 7], 8));
-        store(vec![entries(8..10)], Vec::new(), vec![(0..2).into()]).await;
-        assert_eq!(shown(&unit).await, (vec![2, 3, 4, 5, 7, 8, 9], 10));
+        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 3, 4, 5, 7], 9));
+        store(vec![entries(9..10)], Vec::new(), vec![(0..2).into()]).await;
+        assert_eq!(shown(&unit).await, (vec![2, 3, 4, 5, 7, 9], 10));
     });
 }
 
@@ -96,9 +110,12 @@ fn what_comes_late_is_shown_and_what_is_voided_or_trimmed_is_not() {
 
 #[test]
 fn a_unit_that_looks_only_once_past_holes_or_at_what_is_voided_is_found() {
-    for bug in
-        [PlantedBug::StreamBlockNotRenewed, PlantedBug::StreamLooksPastHoles, PlantedBug::StreamShowsVoided]
-    {
+    for bug in [
+        PlantedBug::StreamBlockNotRenewed,
+        PlantedBug::StreamFilterPresumes,
+        PlantedBug::StreamLooksPastHoles,
+        PlantedBug::StreamShowsVoided,
+    ] {
         let found = std::panic::catch_unwind(|| run(Planted::bug(bug)));
         assert!(found.is_err(), "{bug:?}");
     }
