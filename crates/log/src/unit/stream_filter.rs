@@ -26,7 +26,7 @@ const COLUMNS: usize = 64;
 const STREAM_ROWS: usize = 4;
 /// Binary digits of a row's number.
 const ROW_BITS: usize = 15;
-/// Bytes of a table's rows, as far as they are used.
+/// Bytes of a table's rows.
 const TABLE_BYTES: usize = size_of::<u64>() << ROW_BITS;
 
 /// Tables, as many as there is room for: those of the highest addresses.
@@ -76,7 +76,7 @@ impl StreamFilter {
     pub fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
         let (first, column) = place(addrs.start.0);
         let Some(table) = self.tables.get(&first) else { return false };
-        let block_start = (first + column as u64) * STREAM_BLOCK_COUNT;
+        let block_start = addrs.start.0 - addrs.start.0 % STREAM_BLOCK_COUNT;
         let is_known = addrs.end.0 - block_start <= table.known[column].into();
         is_known && rows(stream).into_iter().any(|row| table.rows[row] & 1 << column == 0)
     }

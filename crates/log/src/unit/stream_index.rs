@@ -10,6 +10,8 @@
 //! that is forgotten is made again. A block says which of its addresses it has looked at. An address that was stored since, or restored,
 //! or whose record was not found, is none of these, so that nothing is taken for absent because it came late. Whether a record still
 //! counts (trimmed, voided) is not known here: the unit says that.
+//!
+//! Most streams have nothing in most blocks. A [filter](super::stream_filter) says so without a look at the block.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +27,8 @@ use crate::pos::{AddrRange, StreamId};
 
 /// Bytes of a block beside its spans, about.
 const BLOCK_BYTES: usize = 256;
+/// One byte in so many of an index may be its filter's.
+const FILTER_PART: usize = 4;
 
 /// Consecutive addresses of a block that belong to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,9 +42,6 @@ struct Span {
 const fn halves(stream: StreamId) -> (u64, u64) {
     ((stream.0 >> 64) as u64, stream.0 as u64)
 }
-
-/// Of the bytes of an index, the part that is its filter's.
-const FILTER_PART: usize = 4;
 
 /// Blocks, within a limit of bytes.
 pub struct StreamIndex {

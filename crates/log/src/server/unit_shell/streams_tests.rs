@@ -58,6 +58,7 @@ async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
     shown_of(unit, STREAM).await
 }
 
+/// The same of any stream.
 async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
     let read = ReadStream {
         limit_bytes: 1 << 20,
@@ -76,13 +77,17 @@ async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
     (addrs, until)
 }
 
-/// What is shown as addresses are stored out of order, one is voided, and some are trimmed.
-fn run(planted: Planted) {
+/// Runs the test on a simulated unit.
+fn on_unit(planted: Planted, test: impl AsyncFnOnce(Rc<UnitShell>) + 'static) {
     let sim = Sim::new(1);
     let process = sim.process("unit", [10, 0, 0, 1].into());
     let env = sim.env(process);
-    sim.block_on(process, async move {
-        let unit = unit(&env, planted).await;
+    sim.block_on(process, async move { test(unit(&env, planted).await).await });
+}
+
+/// What is shown as addresses are stored out of order, one is voided, and some are trimmed.
+fn run(planted: Planted) {
+    on_unit(planted, async |unit| {
         let store = async |runs: Vec<Run>, voided: Vec<AddrRange>, trimmed: Vec<AddrRange>| {
             let copied = Copied { runs, voided, trimmed, ..Copied::default() };
             unit.restore(Epoch(1), copied).await.expect("stored");
@@ -92,15 +97,33 @@ fn run(planted: Planted) {
         // What was missing comes late, into a block that was looked through.
         store(vec![entries(3..5)], Vec::new(), Vec::new()).await;
         assert_eq!(shown(&unit).await, ((0..8).collect(), 8));
-        // So do the first entries of a stream that had none.
-        assert_eq!(shown_of(&unit, OTHER).await, (vec![], 8));
-        store(vec![entries_of(OTHER, 8..9)], Vec::new(), Vec::new()).await;
-        assert_eq!(shown_of(&unit, OTHER).await, (vec![8], 9));
         store(Vec::new(), vec![(6..7).into()], Vec::new()).await;
-        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 3, 4, 5, 7], 9));
-        store(vec![entries(9..10)], Vec::new(), vec![(0..2).into()]).await;
-        assert_eq!(shown(&unit).await, (vec![2, 3, 4, 5, 7, 9], 10));
+        assert_eq!(shown(&unit).await, (vec![0, 1, 2, 3, 4, 5, 7], 8));
+        store(vec![entries(8..10)], Vec::new(), vec![(0..2).into()]).await;
+        assert_eq!(shown(&unit).await, (vec![2, 3, 4, 5, 7, 8, 9], 10));
     });
+}
+
+/// What is shown of a stream whose first entry comes when the unit knows that it had none.
+fn run_rare(planted: Planted) {
+    on_unit(planted, async |unit| {
+        for (run, expected) in [(entries(0..3), (vec![], 3)), (entries_of(OTHER, 3..4), (vec![3], 4))] {
+            let copied = Copied { runs: vec![run], ..Copied::default() };
+            unit.restore(Epoch(1), copied).await.expect("stored");
+            assert_eq!(shown_of(&unit, OTHER).await, expected);
+        }
+    });
+}
+
+#[test]
+fn the_first_entry_of_a_stream_is_shown_where_there_was_none() {
+    run_rare(Planted::NONE);
+}
+
+#[test]
+fn a_unit_that_passes_what_it_has_not_looked_at_is_found() {
+    let found = std::panic::catch_unwind(|| run_rare(Planted::bug(PlantedBug::StreamFilterPresumes)));
+    assert!(found.is_err());
 }
 
 #[test]
@@ -110,12 +133,9 @@ fn what_comes_late_is_shown_and_what_is_voided_or_trimmed_is_not() {
 
 #[test]
 fn a_unit_that_looks_only_once_past_holes_or_at_what_is_voided_is_found() {
-    for bug in [
-        PlantedBug::StreamBlockNotRenewed,
-        PlantedBug::StreamFilterPresumes,
-        PlantedBug::StreamLooksPastHoles,
-        PlantedBug::StreamShowsVoided,
-    ] {
+    for bug in
+        [PlantedBug::StreamBlockNotRenewed, PlantedBug::StreamLooksPastHoles, PlantedBug::StreamShowsVoided]
+    {
         let found = std::panic::catch_unwind(|| run(Planted::bug(bug)));
         assert!(found.is_err(), "{bug:?}");
     }
