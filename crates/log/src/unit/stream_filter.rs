@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use twox_hash::XxHash3_64;
 
 use crate::limits::STREAM_BLOCK_COUNT;
-use crate::pos::{AddrRange, StreamId};
+use crate::pos::{Addr, AddrRange, StreamId};
 
 /// Blocks of a table.
 const COLUMNS: usize = 64;
@@ -72,13 +72,28 @@ impl StreamFilter {
         table.known[column] = table.known[column].max(known as u16);
     }
 
-    /// Whether it is known that the stream has nothing in `addrs`, which are of one block.
-    pub fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
-        let (first, column) = place(addrs.start.0);
-        let Some(table) = self.tables.get(&first) else { return false };
-        let block_start = addrs.start.0 - addrs.start.0 % STREAM_BLOCK_COUNT;
-        let is_known = addrs.end.0 - block_start <= table.known[column].into();
-        is_known && rows(stream).into_iter().any(|row| table.rows[row] & 1 << column == 0)
+    /// Up to where it is known of `addrs` that the stream has nothing there: where they start if that is not known of their first block, as
+    /// far as they go into it.
+    pub fn none_up_to(&self, stream: StreamId, addrs: AddrRange) -> Addr {
+        let rows = rows(stream);
+        let mut next = addrs.start.0;
+        while next < addrs.end.0 {
+            let (first, column) = place(next);
+            let Some(table) = self.tables.get(&first) else { break };
+            let possible = rows.iter().fold(u64::MAX, |possible, row| possible & table.rows[*row]);
+            for column in column..COLUMNS {
+                let start = (first + column as u64) * STREAM_BLOCK_COUNT;
+                let end = addrs.end.0.min(start + STREAM_BLOCK_COUNT);
+                if possible & 1 << column != 0 || end - start > table.known[column].into() {
+                    return Addr(next);
+                }
+                next = end;
+                if next == addrs.end.0 {
+                    break;
+                }
+            }
+        }
+        Addr(next)
     }
 
     /// Bytes in memory, at most.
@@ -104,6 +119,10 @@ mod tests {
 
     const TABLE_COUNT: u64 = COLUMNS as u64 * STREAM_BLOCK_COUNT;
 
+    fn has_none(filter: &StreamFilter, stream: StreamId, addrs: AddrRange) -> bool {
+        filter.none_up_to(stream, addrs) == addrs.end
+    }
+
     /// Numbers as people choose them, and such as names are hashed to.
     fn stream(nth: u64) -> StreamId {
         StreamId(if nth.is_multiple_of(2) { nth.into() } else { u128::from(nth) << 64 | 300 })
@@ -116,18 +135,37 @@ mod tests {
         let start = 3 * STREAM_BLOCK_COUNT;
         filter.note(start + 7, &streams, 2000);
         let first = |count: u64| AddrRange::from(start..start + count);
-        assert!(streams.iter().all(|stream| !filter.has_none(*stream, first(2000))));
+        assert!(streams.iter().all(|stream| !has_none(&filter, *stream, first(2000))));
         let others = || (1000..11_000).map(stream);
-        let passed = others().filter(|stream| filter.has_none(*stream, first(2000))).count();
+        let passed = others().filter(|stream| has_none(&filter, *stream, first(2000))).count();
         assert!(passed > 9_950, "{passed} of 10,000 of which there is nothing");
         // Of what comes next, and of other blocks and tables, nothing is known.
-        assert!(!others().any(|stream| filter.has_none(stream, first(2001))));
+        assert!(!others().any(|stream| has_none(&filter, stream, first(2001))));
         for other in [start - 1, start + STREAM_BLOCK_COUNT, start + TABLE_COUNT] {
-            assert!(!others().any(|stream| filter.has_none(stream, (other..other + 1).into())), "{other}");
+            assert!(!others().any(|stream| has_none(&filter, stream, (other..other + 1).into())), "{other}");
         }
         // That it knows less is no news.
         filter.note(start, &[], 1000);
-        assert!(others().any(|stream| filter.has_none(stream, first(2000))));
+        assert!(others().any(|stream| has_none(&filter, stream, first(2000))));
+    }
+
+    #[test]
+    fn it_passes_from_block_to_block_and_from_table_to_table_up_to_one_that_may_have_some() {
+        let mut filter = StreamFilter::new(4 * TABLE_BYTES);
+        let block = |nth: u64| nth * STREAM_BLOCK_COUNT;
+        for nth in 60..70 {
+            filter.note(block(nth), &[stream(if nth == 67 { 1 } else { 2 })], STREAM_BLOCK_COUNT);
+        }
+        filter.note(block(70), &[stream(2)], 100);
+        let up_to = |nth: u64, range: std::ops::Range<u64>| filter.none_up_to(stream(nth), range.into()).0;
+        assert_eq!(up_to(1, block(61) + 7..block(80)), block(67), "past the end of a table");
+        assert_eq!(up_to(1, block(67) + 9..block(80)), block(67) + 9, "of this block it says nothing");
+        assert_eq!(up_to(1, block(61)..block(64) + 5), block(64) + 5, "no further than asked");
+        assert_eq!(up_to(1, block(68)..block(80)), block(70), "of the first 100 only that was known");
+        assert_eq!(up_to(1, block(68)..block(70) + 100), block(70) + 100);
+        assert_eq!(up_to(2, block(67)..block(80)), block(68));
+        assert_eq!(up_to(3, block(59)..block(80)), block(59), "of that block nothing is known");
+        assert_eq!(up_to(3, block(300)..block(301)), block(300), "nor of that table");
     }
 
     #[test]
@@ -135,7 +173,7 @@ mod tests {
         let mut filter = StreamFilter::new(2 * TABLE_BYTES);
         let knows = |filter: &StreamFilter| -> Vec<u64> {
             let is_known =
-                |nth: &u64| filter.has_none(stream(1), (nth * TABLE_COUNT..nth * TABLE_COUNT + 1).into());
+                |nth: &u64| has_none(filter, stream(1), (nth * TABLE_COUNT..nth * TABLE_COUNT + 1).into());
             (0..6).filter(is_known).collect()
         };
         for (noted, known) in [

@@ -23,7 +23,7 @@ use ithaca_chain::RangeSet;
 use super::stream_filter::StreamFilter;
 use crate::entry::EntryMeta;
 use crate::limits;
-use crate::pos::{AddrRange, StreamId};
+use crate::pos::{Addr, AddrRange, StreamId};
 
 /// Bytes of a block beside its spans, about.
 const BLOCK_BYTES: usize = 256;
@@ -73,9 +73,9 @@ impl StreamIndex {
         (start..start.saturating_add(limits::STREAM_BLOCK_COUNT)).into()
     }
 
-    /// Whether it is known that the stream has nothing in `addrs`, which are of one block, so that this need not be asked. False says nothing.
-    pub fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
-        self.filter.has_none(stream, addrs)
+    /// Up to where it is known of `addrs` that the stream has nothing there, without a look at the blocks: that may be where they start.
+    pub fn none_up_to(&self, stream: StreamId, addrs: AddrRange) -> Addr {
+        self.filter.none_up_to(stream, addrs)
     }
 
     /// The block that `addr` lies in. Whoever has it may go on using it when it is pushed out.

@@ -150,6 +150,12 @@ impl UnitShell {
     ) -> Result<bool, Refusal> {
         let mut next = part.start;
         while next < part.end {
+            let passed = self.none_up_to(read.wanted, AddrRange::new(next, part.end));
+            if passed > next {
+                gathered.add(AddrRange::new(next, passed), What::Passed);
+                next = passed;
+                continue;
+            }
             let addrs = AddrRange::new(next, part.end.min(StreamIndex::range_of(next.0).end));
             let Some(pieces) = self.pieces(addrs, read.wanted, work).await? else { return Ok(false) };
             for (range, what) in pieces {
@@ -199,6 +205,11 @@ impl UnitShell {
                     while end > part.start {
                         let addrs =
                             AddrRange::new(part.start.max(StreamIndex::range_of(end.0 - 1).start), end);
+                        if self.none_up_to(wanted, addrs) == end {
+                            pieces.push((addrs, What::Passed));
+                            end = addrs.start;
+                            continue;
+                        }
                         let Some(found) = self.pieces(addrs, wanted, &mut work).await? else { return Ok(()) };
                         for (range, what) in found.into_iter().rev() {
                             if what == What::Own {
@@ -227,17 +238,18 @@ impl UnitShell {
             Wanted::Stream(stream) => Some(stream),
             Wanted::EveryStream => None,
         };
-        if stream.is_some_and(|stream| self.has_none(stream, addrs)) {
-            return Ok(Some(vec![(addrs, What::Passed)]));
-        }
         let block = self.streams.borrow_mut().block(addrs.start.0);
-        if !work.goes_on(self.unknown(&block, addrs).is_empty()) {
+        let mut unknown = self.unknown(&block, addrs);
+        if !work.goes_on(unknown.is_empty()) {
             return Ok(None);
         }
-        self.learn(&block, addrs).await?;
+        if !unknown.is_empty() {
+            self.learn(&block, &unknown).await?;
+            unknown = self.unknown(&block, addrs);
+        }
         let own = block.borrow_mut().find(stream, addrs).into_iter().map(|range| (range, What::Own));
         let mut known: Vec<(AddrRange, What)> = own.collect();
-        for gone in self.unknown(&block, addrs) {
+        for gone in unknown {
             let is_skipped = self.planted.is(PlantedBug::LostEntrySkipped);
             let gone = if is_skipped { None } else { self.trimmed_meanwhile(gone)? };
             known.extend(gone.map(|gone| (gone, What::Trimmed)));
@@ -255,11 +267,16 @@ impl UnitShell {
         Ok(Some(pieces))
     }
 
-    /// Whether the stream is known to have nothing in `addrs`, which are of one block.
-    fn has_none(&self, stream: StreamId, addrs: AddrRange) -> bool {
-        let is_presumed = self.planted.is(PlantedBug::StreamFilterPresumes);
-        let asked = if is_presumed { AddrRange::new(addrs.start, addrs.start) } else { addrs };
-        self.streams.borrow().has_none(stream, asked)
+    /// Up to where `addrs` are known to have nothing that is wanted, without a look at their blocks.
+    fn none_up_to(&self, wanted: Wanted, addrs: AddrRange) -> Addr {
+        let Wanted::Stream(stream) = wanted else { return addrs.start };
+        let streams = self.streams.borrow();
+        if self.planted.is(PlantedBug::StreamFilterPresumes) && !addrs.is_empty() {
+            let first = AddrRange::new(addrs.start, Addr(addrs.start.0 + 1));
+            let block = AddrRange::new(addrs.start, addrs.end.min(StreamIndex::range_of(addrs.start.0).end));
+            return if streams.none_up_to(stream, first) == first.end { block.end } else { block.start };
+        }
+        streams.none_up_to(stream, addrs)
     }
 
     /// The parts of `addrs` whose records have to be looked at.
@@ -270,9 +287,8 @@ impl UnitShell {
         if is_stale { Vec::new() } else { unknown }
     }
 
-    /// Looks at the records of those of `addrs` that the block does not know, from memory or the drive.
-    async fn learn(&self, block: &Rc<RefCell<StreamBlock>>, addrs: AddrRange) -> Result<(), Refusal> {
-        let unknown = self.unknown(block, addrs);
+    /// Looks at the records of these addresses of the block, from memory or the drive.
+    async fn learn(&self, block: &Rc<RefCell<StreamBlock>>, unknown: &[AddrRange]) -> Result<(), Refusal> {
         let note = |heading: Heading<'_>| {
             // A meta that this version cannot read names no stream.
             let meta = match heading.kind {
@@ -281,17 +297,16 @@ impl UnitShell {
             };
             block.borrow_mut().note(heading.keys.into(), meta.as_ref());
         };
-        for gap in &unknown {
+        for gap in unknown {
             let mut next = gap.start.0;
             while next < gap.end.0 {
                 next = self.visit_headings(next..gap.end.0, note).await?;
             }
         }
-        if !unknown.is_empty() {
-            self.streams.borrow_mut().settle(addrs.start.0);
-            // A long look is one of many blocks: others have their turn in between.
-            self.env.yield_now().await;
-        }
+        let start = block.borrow().range().start;
+        self.streams.borrow_mut().settle(start.0);
+        // A long look is one of many blocks: others have their turn in between.
+        self.env.yield_now().await;
         Ok(())
     }
 
