@@ -90,7 +90,8 @@ impl Client {
 
     /// The first piece of the stream from `from` on, about `limit_bytes` of it, by what the units have: it ends before the first position that
     /// is not written, be it a hole or the end of the log. Nobody is asked where that is, so that it can be read while the sequencer is asked;
-    /// where it ends, the stream may go on.
+    /// where it ends, the stream may go on. `None` if the log has several stripes from there on: each would have to be asked, most of them
+    /// for nothing.
     ///
     /// One attempt, which waits for no writer and fills nothing. Errors: those of any call.
     pub async fn peek_stream(
@@ -98,11 +99,14 @@ impl Client {
         stream: StreamId,
         from: LogPos,
         limit_bytes: usize,
-    ) -> Result<StreamPart, ClientError> {
+    ) -> Result<Option<StreamPart>, ClientError> {
         let asked = Asked { wanted: Wanted::Stream(stream), shows: Shows::Entries, limit_bytes };
         let view = self.inner.view_by(self.inner.deadline()).await?;
+        if view.layout.pieces(from, OPEN_END).len() > 1 {
+            return Ok(None);
+        }
         let (part, _) = self.inner.scan_stream(&view, asked, from..OPEN_END).await?;
-        Ok(part)
+        Ok(Some(part))
     }
 
     /// The places of the entries of every stream between two log positions, as of [`Client::read_stream`]; without their data.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
-use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
+use ithaca_log::client::{Entry, EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamPos};
 
 use super::slot::{Later, Slot};
@@ -39,7 +39,8 @@ const PEEK_BYTES: usize = 4 << 10;
 /// A piece of a stream that is asked for: from where on, and the task that does it.
 pub(super) struct Coming {
     from: LogPos,
-    reading: TaskHandle<Result<StreamPart, ClientError>>,
+    /// `None` if it failed: whoever needs it reads it then.
+    reading: TaskHandle<Option<StreamPart>>,
 }
 
 impl Coming {
@@ -48,7 +49,7 @@ impl Coming {
         if self.from != from {
             return None;
         }
-        let part = cut(self.reading.join().await?.ok()?, to)?;
+        let part = cut(self.reading.join().await??, to)?;
         (part.upto > from).then_some(part)
     }
 }
@@ -213,15 +214,16 @@ impl<O: Object> Slot<O> {
         let (client, stream, bytes) =
             (self.runtime.client.clone(), self.stream, self.runtime.options.read_bytes);
         let from = piece.start;
-        let reading = self.runtime.env.spawn(async move { client.read_stream(stream, piece, bytes).await });
+        let read = async move { client.read_stream(stream, piece, bytes).await.ok() };
+        let reading = self.runtime.env.spawn(read);
         self.coming.replace(Some(Coming { from, reading }));
     }
 
     /// Begins to read a short stream, of which it is not known yet where it ends.
     pub(super) fn peek(&self) {
         let (client, stream, from) = (self.runtime.client.clone(), self.stream, self.upto());
-        let reading =
-            self.runtime.env.spawn(async move { client.peek_stream(stream, from, PEEK_BYTES).await });
+        let read = async move { client.peek_stream(stream, from, PEEK_BYTES).await.ok().flatten() };
+        let reading = self.runtime.env.spawn(read);
         self.coming.replace(Some(Coming { from, reading }));
     }
 
