@@ -276,9 +276,7 @@ impl World {
         let running = running.as_mut().expect("it runs");
         running.tx.note_reads(stream(object), &[Key::of(&key)]);
         let read = |map: &Map, _| map.entries().get(&key).map(|placed| placed.value);
-        views[object as usize]
-            .read_at(snapshot, running.tx.calls().iter(), read)
-            .map_err(|error| error.to_string())
+        views[object as usize].read_at(snapshot, running.tx.calls(), read).map_err(|error| error.to_string())
     }
 
     /// A read, judged at once: opacity holds for those too that will abort.

@@ -99,6 +99,10 @@ pub enum SnapshotError {
 /// What a record's calls of one object gave back, in their order; nothing if that was not wanted.
 pub type Results = Vec<Box<dyn Any>>;
 
+/// What looks at a state, and at what the last of some calls on it gave back. It is called once at most, and keeps what it finds: so the way to
+/// the state is compiled once for each type of object, and not for each reader.
+pub type Look<'l, O> = dyn FnMut(&O, Option<Box<dyn Any>>) + 'l;
+
 /// What became of a record.
 #[derive(Debug)]
 pub enum Applied {
@@ -320,22 +324,38 @@ impl<O: Object> View<O> {
     }
 
     /// Reads the state as it was when it reflected every position below `snapshot`, and with `own` calls made on top of that,
-    /// those of a transaction that has not committed. `last` is told of what the last of them gave back.
-    pub fn read_at<'c, T>(
+    /// those of a transaction that has not committed. `read` is told of what the last of them gave back.
+    pub fn read_at<T>(
         &mut self,
         snapshot: LogPos,
-        own: impl Iterator<Item = &'c Call>,
+        own: &[Call],
         read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
     ) -> Result<T, SnapshotError> {
+        let (mut read, mut found) = (Some(read), None);
+        self.look_at(snapshot, own, &mut |state, last| {
+            found = read.take().map(|read| read(state, last));
+        })?;
+        Ok(found.expect("it was looked at"))
+    }
+
+    /// The same for `look`.
+    pub(crate) fn look_at(
+        &mut self,
+        snapshot: LogPos,
+        own: &[Call],
+        look: &mut Look<'_, O>,
+    ) -> Result<(), SnapshotError> {
         self.covers(snapshot)?;
+        let stream = self.stream;
+        let own = own.iter().filter(move |call| call.stream == stream);
         if O::HISTORY_MAX_COUNT == 0 {
-            return self.read_copy(snapshot, own, read);
+            return self.look_at_copy(snapshot, own, look);
         }
         let at = if self.planted.is(PlantedBug::SnapshotMoves) { self.upto } else { snapshot };
         let rewound = Rewound::new(self, at);
         let view = &mut *rewound.view;
         let mut last = None;
-        for call in own.filter(|call| call.stream == view.stream) {
+        for call in own {
             if view.planted.is(PlantedBug::OwnWritesNotRead) {
                 break;
             }
@@ -344,19 +364,21 @@ impl<O: Object> View<O> {
             view.is_broken |= matches!(applied, Err(CallError::Panicked { .. }));
             last = applied?;
         }
-        Ok(read(&view.state, last))
+        look(&view.state, last);
+        Ok(())
     }
 
     /// The same of an object that takes nothing back: calls are made on a copy of its state, if there are any.
-    fn read_copy<'c, T>(
+    fn look_at_copy<'c>(
         &self,
         snapshot: LogPos,
         own: impl Iterator<Item = &'c Call>,
-        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
-    ) -> Result<T, SnapshotError> {
-        let mut own = own.filter(|call| call.stream == self.stream).peekable();
+        look: &mut Look<'_, O>,
+    ) -> Result<(), SnapshotError> {
+        let mut own = own.peekable();
         if own.peek().is_none() {
-            return Ok(read(&self.state, None));
+            look(&self.state, None);
+            return Ok(());
         }
         let invalid = |error: String| CallError::Arguments { method: "copy", error };
         let bytes = rmp_serde::to_vec_named(&self.state).map_err(|error| invalid(error.to_string()))?;
@@ -366,7 +388,8 @@ impl<O: Object> View<O> {
             let method = Method::<O>::find(&call.method)?;
             last = method.apply(&call.arguments, &mut copy, snapshot, &mut Vec::new(), true)?;
         }
-        Ok(read(&copy, last))
+        look(&copy, last);
+        Ok(())
     }
 
     /// Changes the state as no record does.

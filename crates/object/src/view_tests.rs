@@ -102,9 +102,9 @@ fn a_view_that_stopped_serves_what_lies_below() {
     let kind = FaultKind::Call(CallError::UnknownMethod { object: "sum", method: "fly".into() });
     assert_eq!(view.fault().map(|fault| (fault.pos, &fault.kind)), Some((LogPos(20), &kind)));
     let read = |sum: &Sum, _| sum.value;
-    assert_eq!(view.read_at(LogPos(20), std::iter::empty(), read), Ok(10));
-    assert_eq!(view.read_at(LogPos(5), std::iter::empty(), read), Ok(5));
-    assert!(matches!(view.read_at(LogPos(21), std::iter::empty(), read), Err(SnapshotError::Stopped(_))));
+    assert_eq!(view.read_at(LogPos(20), &[], read), Ok(10));
+    assert_eq!(view.read_at(LogPos(5), &[], read), Ok(5));
+    assert!(matches!(view.read_at(LogPos(21), &[], read), Err(SnapshotError::Stopped(_))));
     assert!(view.state().is_err() && view.checkpoint().is_err());
 }
 
@@ -132,10 +132,10 @@ fn a_snapshot_below_the_history_is_refused_and_says_where_that_begins() {
     let mut view = view(count);
     let read = |sum: &Sum, _| sum.value;
     assert_eq!(view.floor(), LogPos(5));
-    assert_eq!(view.read_at(LogPos(5), std::iter::empty(), read), Ok(5));
-    let below = view.read_at(LogPos(4), std::iter::empty(), read);
+    assert_eq!(view.read_at(LogPos(5), &[], read), Ok(5));
+    let below = view.read_at(LogPos(4), &[], read);
     assert_eq!(below, Err(SnapshotError::BelowFloor { snapshot: LogPos(4), floor: LogPos(5) }));
-    assert_eq!(view.read_at(LogPos(count), std::iter::empty(), read), Ok(count), "and it has come back");
+    assert_eq!(view.read_at(LogPos(count), &[], read), Ok(count), "and it has come back");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn the_history_of_long_calls_is_shorter() {
     // The oldest of them is not counted.
     assert_eq!(view.floor(), LogPos(4));
     let read = |map: &Values, _| map.entries().get(&1).map(|placed| placed.pos);
-    assert_eq!(view.read_at(LogPos(4), std::iter::empty(), read), Ok(Some(3)));
+    assert_eq!(view.read_at(LogPos(4), &[], read), Ok(Some(3)));
 }
 
 #[test]

@@ -267,14 +267,16 @@ impl<O: Object> Hosted for View<O> {
             let Question { least, at, calls, read, .. } = question;
             let own: Vec<Call> = calls.into_iter().map(|call| call_of(stream, call)).collect();
             let last = own.last().map(|call| call.method.clone());
-            let look = |state: &O, output: Option<Box<dyn std::any::Any>>| match (&read, last) {
-                (Some(Asked { method, arguments }), _) => Access::run(method, &arguments.0, state),
-                (None, last) => encoded::<O>(&last.unwrap_or_default(), output),
+            let mut value = None;
+            let mut look = |state: &O, output: Option<Box<dyn std::any::Any>>| {
+                value = Some(match &read {
+                    Some(Asked { method, arguments }) => Access::run(method, &arguments.0, state),
+                    None => encoded::<O>(&last.clone().unwrap_or_default(), output),
+                });
             };
-            let (upto, value) =
-                self.handle.read_for_another(LogPos(least), at.map(LogPos), &own, look).await?;
+            let upto = self.handle.look_for_another(LogPos(least), at.map(LogPos), &own, &mut look).await?;
             self.weigh();
-            Ok((upto, value?))
+            Ok((upto, value.expect("it was looked at")?))
         })
     }
 

@@ -186,7 +186,7 @@ impl<O: Object> Slot<O> {
     async fn outputs_at(&self, pos: LogPos, calls: &[Call]) -> Result<Vec<Box<dyn Any>>, ObjectError> {
         let mut outputs = Vec::new();
         for last in 1..=calls.len() {
-            outputs.extend(self.read_at(pos, &calls[..last], |_, output| output).await?);
+            outputs.extend(self.output_at(pos, &calls[..last]).await?);
         }
         Ok(outputs)
     }

@@ -17,6 +17,7 @@ use crate::key::{Key, Keys, Parts};
 use crate::object::{Mutator, Object, call_of, empty_call, encoded};
 use crate::record::Record;
 use crate::tx::condensed;
+use crate::view::Look;
 
 /// What reads are of, and where calls go.
 #[derive(Clone)]
@@ -78,6 +79,14 @@ impl<O: Object> Handle<O> {
         keys: impl FnOnce() -> P,
         read: impl FnOnce(&O) -> T,
     ) -> Result<T, ObjectError> {
+        let keys = if matches!(self.mode, Mode::In(_)) { keys().into() } else { Parts::None };
+        let (mut read, mut found) = (Some(read), None);
+        let mut look = |state: &O, _: Option<Box<dyn Any>>| found = read.take().map(|read| read(state));
+        self.look_by(&keys, &mut look).await?;
+        Ok(found.expect("it was looked at"))
+    }
+
+    async fn look_by(&self, keys: &Parts, look: &mut Look<'_, O>) -> Result<(), ObjectError> {
         if self.is_remote {
             return Err(self.only_here("a read by a closure"));
         }
@@ -85,16 +94,15 @@ impl<O: Object> Handle<O> {
             Mode::Latest => self.slot.sync().await?,
             Mode::Within(bound) => self.slot.sync_within(*bound).await?,
             Mode::At(snapshot) if self.slot.can_read_at(*snapshot) => {
-                return self.slot.read_here(*snapshot, &[], |state, _| read(state));
+                return self.slot.look_here(*snapshot, &[], look);
             }
-            Mode::At(snapshot) => {
-                return Box::pin(self.slot.read_at(*snapshot, &[], |state, _| read(state))).await;
-            }
-            Mode::In(tx) => return tx.read(&self.slot, &keys().into(), |state, _| read(state)).await,
+            Mode::At(snapshot) => return Box::pin(self.slot.look_at(*snapshot, &[], look)).await,
+            Mode::In(tx) => return tx.look(&self.slot, keys, look).await,
         }
         let view = self.slot.state()?;
         let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
-        Ok(read(state))
+        look(state, None);
+        Ok(())
     }
 
     /// A copy of the state, of the same moment as any other read of this handle. It is read by plain functions as often as one likes; what is
@@ -148,7 +156,7 @@ impl<O: Object> Handle<O> {
                 let output = match outputs.pop() {
                     Some(output) => Some(output),
                     // The view came by it in a checkpoint.
-                    None => Box::pin(self.slot.read_at(pos, &plan.record.calls, |_, last| last)).await?,
+                    None => Box::pin(self.slot.output_at(pos, &plan.record.calls)).await?,
                 };
                 Ok(give(self.downcast::<M>(output)?, Some(pos)))
             }

@@ -18,6 +18,7 @@ use crate::object::{CallError, Mutator, Object, call_of};
 use crate::planted::PlantedBug;
 use crate::record::Call;
 use crate::remote::{Answer, Asked, Question, Refused};
+use crate::view::Look;
 
 /// What a question is about: the state at least, or exactly, and calls on top of it.
 #[derive(Default)]
@@ -193,25 +194,28 @@ impl<O: Object> Handle<O> {
         ObjectError::OnlyLocal { object: self.slot.name().to_owned(), what }
     }
 
-    /// Answers who has not the state: what reflects every position below `least`, as it is, or as it was at `at` with calls on top.
-    pub(crate) async fn read_for_another<T>(
+    /// Looks for who has not the state: at what reflects every position below `least`, as it is, or as it was at `at` with calls on top. Gives
+    /// the position below which that reflects everything.
+    pub(crate) async fn look_for_another(
         &self,
         least: LogPos,
         at: Option<LogPos>,
         own: &[Call],
-        read: impl FnOnce(&O, Option<Box<dyn std::any::Any>>) -> T,
-    ) -> Result<(LogPos, T), ObjectError> {
+        look: &mut Look<'_, O>,
+    ) -> Result<LogPos, ObjectError> {
         let is_early = self.slot.runtime.options.planted.is(PlantedBug::RemoteAnswersEarly);
         if self.slot.upto() < least && !is_early {
             self.slot.read_to(least).await?;
         }
         if let Some(at) = at {
-            return Ok((at, self.slot.read_at(at, own, read).await?));
+            self.slot.look_at(at, own, look).await?;
+            return Ok(at);
         }
         let view = self.slot.state()?;
         let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
         let upto = if is_early { view.upto().max(least) } else { view.upto() };
-        Ok((upto, read(state, None)))
+        look(state, None);
+        Ok(upto)
     }
 
     /// Bytes of all calls that the view reflects.

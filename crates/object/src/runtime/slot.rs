@@ -24,7 +24,7 @@ use crate::error::ObjectError;
 use crate::key::Keys;
 use crate::object::{CallError, Object, keys_of};
 use crate::record::{Call, Check, Record};
-use crate::view::{Applied, Fault, Results, SnapshotError, View};
+use crate::view::{Applied, Fault, Look, Results, SnapshotError, View};
 
 /// Records of this program that wait for what comes before them; beyond, they are read from the log.
 const AHEAD_MAX_COUNT: usize = 1024;
@@ -343,13 +343,13 @@ impl<O: Object> Slot<O> {
         Ok((results, pos))
     }
 
-    /// Reads the state that reflects every position below `snapshot`, with `own` calls on top of it.
-    pub(super) async fn read_at<T>(
+    /// Looks at the state that reflects every position below `snapshot`, with `own` calls on top of it.
+    pub(super) async fn look_at(
         &self,
         snapshot: LogPos,
         own: &[Call],
-        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
-    ) -> Result<T, ObjectError> {
+        look: &mut Look<'_, O>,
+    ) -> Result<(), ObjectError> {
         if self.upto() < snapshot {
             let is_decided = self.runtime.decide(snapshot).await?;
             let tail = self.runtime.tail_of(Some(self.stream)).await?;
@@ -366,9 +366,9 @@ impl<O: Object> Slot<O> {
             Err(SnapshotError::BelowFloor { .. }) => {
                 let past = self.past(snapshot).await?;
                 let mut view = past.view.borrow_mut();
-                view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
+                view.look_at(snapshot, own, look).map_err(|error| self.failed(error))
             }
-            _ => self.read_here(snapshot, own, read),
+            _ => self.look_here(snapshot, own, look),
         }
     }
 
@@ -377,16 +377,27 @@ impl<O: Object> Slot<O> {
         self.view.borrow().covers(snapshot).is_ok()
     }
 
-    /// Reads the view itself as of `snapshot`, with `own` calls on top of it.
-    pub(super) fn read_here<T>(
+    /// Looks at the view itself as of `snapshot`, with `own` calls on top of it.
+    pub(super) fn look_here(
         &self,
         snapshot: LogPos,
         own: &[Call],
-        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
-    ) -> Result<T, ObjectError> {
+        look: &mut Look<'_, O>,
+    ) -> Result<(), ObjectError> {
         let _whole = Whole(self);
         let mut view = self.view.borrow_mut();
-        view.read_at(snapshot, own.iter(), read).map_err(|error| self.failed(error))
+        view.look_at(snapshot, own, look).map_err(|error| self.failed(error))
+    }
+
+    /// What the last of some calls gives back that are made on the state as of `snapshot`.
+    pub(super) async fn output_at(
+        &self,
+        snapshot: LogPos,
+        calls: &[Call],
+    ) -> Result<Option<Box<dyn Any>>, ObjectError> {
+        let mut output = None;
+        self.look_at(snapshot, calls, &mut |_, last| output = last).await?;
+        Ok(output)
     }
 
     fn failed(&self, error: SnapshotError) -> ObjectError {

@@ -14,6 +14,7 @@ use crate::key::{Keys, Parts};
 use crate::object::Object;
 use crate::record::{Call, TxId};
 use crate::tx::{Isolation, Transaction};
+use crate::view::Look;
 
 /// The first wait before a transaction is run again; it doubles, up to the other.
 const BACK_OFF: Duration = Duration::from_micros(200);
@@ -213,13 +214,13 @@ impl Tx {
         result
     }
 
-    /// Reads an object at the snapshot, with what the transaction wrote itself.
-    pub(super) async fn read<O: Object, T>(
+    /// Looks at an object at the snapshot, with what the transaction wrote itself.
+    pub(super) async fn look<O: Object>(
         &self,
         slot: &Rc<Slot<O>>,
         keys: &Parts,
-        read: impl FnOnce(&O, Option<Box<dyn Any>>) -> T,
-    ) -> Result<T, ObjectError> {
+        look: &mut Look<'_, O>,
+    ) -> Result<(), ObjectError> {
         if self.is_unset() && slot.is_fresh() {
             Box::pin(slot.sync()).await?;
         }
@@ -229,8 +230,8 @@ impl Tx {
         })?;
         // In memory of its own if the log must be asked.
         match slot.can_read_at(snapshot) {
-            true => slot.read_here(snapshot, &own, read),
-            false => Box::pin(slot.read_at(snapshot, &own, read)).await,
+            true => slot.look_here(snapshot, &own, look),
+            false => Box::pin(slot.look_at(snapshot, &own, look)).await,
         }
     }
 
@@ -248,7 +249,7 @@ impl Tx {
             tx.add(call, keys)?;
             Ok((tx.snapshot(), own_calls(tx, slot.stream)))
         })?;
-        slot.read_at(snapshot, &own, |_, last| last).await
+        slot.output_at(snapshot, &own).await
     }
 
     /// Makes a call.

@@ -79,7 +79,7 @@ impl<O: Object> View<O> {
     /// Compares the state as it was below `upto` with that of a checkpoint. One that differs stops the view where it is; what
     /// the view does not go back to is not compared. Gives whether they are the same, as far as that is known.
     pub fn compare_with_checkpoint(&mut self, upto: LogPos, theirs: u64) -> bool {
-        let Ok(ours) = self.read_at(upto, std::iter::empty(), |state, _| state.digest()) else { return true };
+        let Ok(ours) = self.read_at(upto, &[], |state, _| state.digest()) else { return true };
         if ours != theirs {
             self.stop(self.upto, FaultKind::Diverged { pos: upto, theirs, ours });
         }
