@@ -171,7 +171,7 @@ pub enum Command {
         paths: Vec<PathBuf>,
     },
     /// Print a stored file in readable form; never changes it
-    #[command(after_help = "Example:\n  ithaca dump ./ithaca-data/unit-0")]
+    #[command(after_help = "Example:\n  ithaca dump ./ithaca-data/unit-1.chain")]
     Dump {
         /// A file of a data directory
         file: PathBuf,
@@ -227,7 +227,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub drive: Vec<PathBuf>,
     /// Size at which a new drive file begins
-    #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::drive_bytes)]
     pub drive_size: u64,
     /// Size to which each drive file may grow. Where that is used up entries are refused as on a full drive, and trims are
     /// not. A file that is larger already, or a block device, is used whole

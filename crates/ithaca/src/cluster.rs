@@ -43,10 +43,21 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 }
 
 impl Status {
-    /// Whether the sequencer refuses appends because too few nodes have room.
+    /// Whether appends are refused because too few nodes have room: by the sequencer, or by the units themselves, where it is not told.
     fn is_full(&self) -> bool {
-        let answers = self.nodes.iter().filter_map(|(_, _, answer)| answer.as_ref().ok());
-        answers.into_iter().any(|node| counted(node, "appends_refused_full") == Some(1))
+        let answers: Vec<&NodeStatus> =
+            self.nodes.iter().filter_map(|(_, _, answer)| answer.as_ref().ok()).collect();
+        let is_told = answers.iter().any(|node| counted(node, "appends_refused_full") == Some(1));
+        let with_room = answers.iter().filter(|node| counted(node, "is_full") == Some(0)).count();
+        is_told || answers.len() == self.nodes.len() && with_room < usize::from(self.layout.replicas)
+    }
+
+    /// What a node is doing, in a word.
+    fn standing(&self, id: NodeId, node: &NodeStatus) -> &'static str {
+        match standing(&self.layout, id) {
+            "up" if has_no_room(node) => "full",
+            word => word,
+        }
     }
 
     fn json(&self) -> Object {
@@ -54,7 +65,7 @@ impl Status {
             let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
             match answer {
                 Ok(node) => object
-                    .string("state", standing(&self.layout, *id))
+                    .string("state", self.standing(*id, node))
                     .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
@@ -105,7 +116,7 @@ impl Status {
                     text,
                     "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}{}",
                     id.0,
-                    standing(&self.layout, *id),
+                    self.standing(*id, node),
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),
@@ -118,6 +129,11 @@ impl Status {
         }
         text
     }
+}
+
+/// Whether a node's unit has no room for entries.
+fn has_no_room(node: &NodeStatus) -> bool {
+    counted(node, "is_full") == Some(1)
 }
 
 /// What a node's drives have lost, if anything, and what became of it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ithaca_env::limits::BLOCK_BYTES;
 use thiserror::Error;
 
 /// Why a text is no size or duration.
@@ -21,6 +22,9 @@ pub enum QuantityError {
         /// The units that are known.
         expected: &'static str,
     },
+    /// It is smaller than a drive can be.
+    #[error("a drive has 4096 bytes at least")]
+    TooSmall,
     /// It is larger than 64 bits hold.
     #[error("too large")]
     TooLarge,
@@ -39,6 +43,12 @@ pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
         _ => return Err(QuantityError::Unit { unit: unit.to_owned(), expected: "k, M, G or T" }),
     };
     number.checked_mul(1 << shift).ok_or(QuantityError::TooLarge)
+}
+
+/// The size of a drive, as [`size_bytes`]: a block at least.
+pub fn drive_bytes(text: &str) -> Result<u64, QuantityError> {
+    size_bytes(text)
+        .and_then(|bytes| if bytes < BLOCK_BYTES as u64 { Err(QuantityError::TooSmall) } else { Ok(bytes) })
 }
 
 /// A duration: digits, then `us`, `ms`, `s`, `m` or `h`; digits alone are seconds.

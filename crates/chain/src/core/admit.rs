@@ -183,15 +183,16 @@ impl Core {
             self.reclaim_if_short();
         }
         let free_bytes = self.free_bytes();
+        // What is queued takes less than it is counted for once it shares groups.
+        let fits_alone = self.free_bytes_alone() >= needed - self.queued_cost;
+        let fits = free_bytes >= needed || self.queued_cost == 0 && fits_alone;
         let is_data = kept == self.options.reserve_segments;
         if is_data {
-            self.cleaner.is_awaited = free_bytes < needed;
+            self.cleaner.is_awaited = !fits;
         }
-        if free_bytes >= needed {
+        if fits {
             return Ok(());
         }
-        // What is queued takes less than it is counted for once it shares groups.
-        let fits_alone = free_bytes >= needed - self.queued_cost;
         if fits_alone || self.can_grow() || self.is_cleaning_active() {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
@@ -201,10 +202,20 @@ impl Core {
 
     /// Bytes that batches can certainly use.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let (ready, raw) = self.catalog.space.free();
-        let next = usize::from(self.next.is_some());
+        self.free_segments() * (self.geometry.usable_bytes / 2) + self.cursor_free_bytes()
+    }
+
+    /// The same for one batch that nothing waits before: it may begin a segment, and has all of that then. Else a log whose other segments are
+    /// all free could be full for ever, as the one that is being filled is used again only when another one is.
+    pub(super) fn free_bytes_alone(&self) -> u64 {
         let half = self.geometry.usable_bytes / 2;
-        (ready + raw + next) as u64 * half + self.cursor_free_bytes()
+        let begun = if self.free_segments() > 0 { half } else { 0 };
+        self.free_segments() * half + self.cursor_free_bytes().max(begun)
+    }
+
+    fn free_segments(&self) -> u64 {
+        let (ready, raw) = self.catalog.space.free();
+        (ready + raw + usize::from(self.next.is_some())) as u64
     }
 }
 

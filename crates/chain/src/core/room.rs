@@ -42,7 +42,9 @@ impl Core {
 
     fn has_room_for_a_batch(&self) -> bool {
         let kept = (self.options.reserve_segments as u64 + 1) * (self.geometry.usable_bytes / 2);
-        self.free_bytes() >= kept + self.queued_cost + self.geometry.batch_max_bytes
+        let needed = kept + self.geometry.batch_max_bytes;
+        self.free_bytes() >= needed + self.queued_cost
+            || self.queued_cost == 0 && self.free_bytes_alone() >= needed
     }
 
     fn may_clean(&self) -> bool {

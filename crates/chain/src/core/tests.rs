@@ -33,6 +33,10 @@ fn options() -> ChainOptions {
 
 impl Rig {
     fn new(options: ChainOptions) -> Self {
+        Self::with_segments(options, 8)
+    }
+
+    fn with_segments(options: ChainOptions, segments: u32) -> Self {
         let geometry = Geometry::new(SEGMENT_BYTES);
         let resume = Resume {
             cursor: None,
@@ -43,7 +47,7 @@ impl Rig {
             state: None,
         };
         let mut catalog = Catalog::default();
-        catalog.space.add_link(0, 8);
+        catalog.space.add_link(0, segments);
         let core = Core::new(options, geometry, ChainId([1; 16]), catalog, resume);
         let mut rig = Self { core, waiting: Vec::new(), next_key: 0 };
         rig.turn();
@@ -221,6 +225,30 @@ fn a_log_is_full_only_when_what_waits_leaves_no_room_once_it_is_written() {
         }
     };
     assert!(matches!(refused, AppendError::Full { .. }), "{refused}");
+}
+
+#[test]
+fn a_log_of_the_fewest_segments_has_room_again_once_all_of_it_is_released() {
+    let options = ChainOptions { capacity_bytes: 4 * SEGMENT_BYTES + (64 << 10), ..options() };
+    assert_eq!(options.validate(), Ok(()));
+    let fewer = ChainOptions { capacity_bytes: options.capacity_bytes - 1, ..options.clone() };
+    assert!(fewer.validate().is_err(), "there are no fewer");
+    let mut rig = Rig::with_segments(options, 4);
+    for round in 0..20 {
+        let before = rig.next_key;
+        let refused = loop {
+            if let Err(error) = rig.try_append(None) {
+                break error;
+            }
+            rig.turn();
+            rig.answer(|_, _| true);
+        };
+        assert!(matches!(refused, AppendError::Full { .. }), "{refused}");
+        assert!(rig.next_key > before, "round {round}");
+        rig.append(Some(0..rig.next_key));
+        rig.answer(|_, _| true);
+        assert!(!rig.core.look_for_room(), "round {round}");
+    }
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub const SETTINGS: &[Setting] = &[
         env: "ITHACA_DRIVE_SIZE",
         default: Some("1G"),
         list: false,
-        check: |text| said(quantity::size_bytes(text)),
+        check: |text| said(quantity::drive_bytes(text)),
         help: "Size at which a new drive file begins; it grows as the log does.",
     },
     Setting {

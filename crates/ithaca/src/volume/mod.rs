@@ -12,7 +12,7 @@ mod serve;
 
 use std::path::{Path, PathBuf};
 
-use ithaca_chain::{ChainOptions, Drives, OpenError};
+use ithaca_chain::{ChainOptions, Drives, OpenError, OptionsError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -191,6 +191,13 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
         grow_bytes: segment_bytes.max(ChainOptions::default().grow_bytes),
         ..ChainOptions::default()
     };
+    // Before there is a file of that size.
+    chain.validate().map_err(|error| match (error, arguments.room) {
+        (OptionsError::OutOfRange { name: "capacity_bytes", min, max, .. }, Some(room)) => Failure::usage(
+            format!("--room {room}: expected {min} to {max} bytes for --size {}", arguments.size),
+        ),
+        (error, _) => Failure::usage(error.to_string()),
+    })?;
     Ok(VolumeOptions {
         retention: Retention { versions: arguments.keep_versions, age: arguments.keep_age },
         isolation: match arguments.isolation {

@@ -149,3 +149,39 @@ fn a_damaged_register_is_told_as_damage_and_nothing_is_lost_by_looking() {
     file.write_all(&whole).expect("writable");
     assert_eq!(Dev::start(dir.path(), &[]).run("log read 0").expect(0).text(), "safe");
 }
+
+#[test]
+fn a_full_log_says_so_and_has_room_again_when_it_is_trimmed_however_small_it_is() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &["--quota", "300M"]);
+    let entry = vec![7; 1_000_000];
+    for _ in 0..2 {
+        let mut tail = 0;
+        let refused = loop {
+            let ran = dev.feed("log append", &entry);
+            match ran.code {
+                Some(0) => tail = ran.positions()[0] + 1,
+                _ => break ran.expect(3).stderr,
+            }
+        };
+        assert!(refused.contains("the drive is full"), "{refused}");
+        let status = dev.run("cluster status --json").expect(0).text();
+        assert!(status.contains("\"state\":\"full\"") && status.contains("\"appendable\":false"), "{status}");
+        dev.run(&format!("log trim {} --prefix", tail - 1)).expect(0);
+        // The trim is acknowledged before the room that it makes is free.
+        while dev.feed("log append", &entry).code != Some(0) {}
+        let status = dev.run("cluster status --json").expect(0).text();
+        assert!(status.contains("\"state\":\"up\"") && status.contains("\"appendable\":true"), "{status}");
+    }
+}
+
+#[test]
+fn a_size_that_is_none_of_a_drive_is_refused_before_there_is_one() {
+    let dir = temp_dir();
+    for size in ["0", "1k", "4095"] {
+        let data = dir.path().to_str().expect("text");
+        let told = run(ithaca(&["dev", "--data", data, "--drive-size", size]), b"").expect(2).stderr;
+        assert!(told.contains("--drive-size") && told.contains("4096 bytes at least"), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "nothing was made");
+}

@@ -30,6 +30,15 @@ fn a_volume_is_made_shown_checked_and_scrubbed() {
 }
 
 #[test]
+fn a_volume_of_too_little_room_is_refused_before_there_is_a_file() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    let told = volume(&["create", text(&disk), "--size", "4M", "--room", "1M"]).expect(2).stderr;
+    assert!(told.contains("--room 1048576: expected 1684") && told.contains("for --size 4194304"), "{told}");
+    volume(&["create", text(&disk), "--size", "4M"]).expect(0);
+}
+
+#[test]
 fn regions_are_made_listed_and_removed_also_while_the_volume_is_served() {
     let dir = temp_dir();
     let disk = dir.path().join("disk");
