@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::Time;
 use crate::drive::{Drive, DriveError, OpenDrive};
 use crate::fuse::{Channel, FuseError, MountOptions};
+use crate::limits;
 use crate::memory::{self, MemoryError, MemoryHandle, SharedMemory};
 use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::real;
@@ -150,6 +151,20 @@ impl Env {
         match &self.inner {
             Inner::Real(env) => env.listen(addr),
             Inner::Sim(env) => env.listen(addr),
+        }
+    }
+
+    /// The same at an address that a process may still have which is ending, as one that was killed does for a moment: waits up to
+    /// [`LISTEN_PATIENCE`](crate::limits::LISTEN_PATIENCE) for it.
+    pub async fn listen_soon(&self, addr: SocketAddr) -> Result<Listener, NetError> {
+        let deadline = self.now() + limits::LISTEN_PATIENCE;
+        loop {
+            match self.listen(addr) {
+                Err(NetError::AddressInUse { .. }) if self.now() < deadline => {
+                    self.sleep(limits::LISTEN_RETRY).await;
+                }
+                result => return result,
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Every limit of the environment, named once.
 
+use std::time::Duration;
+
 /// Alignment of every drive access, in bytes: offsets, lengths and buffers.
 pub const BLOCK_BYTES: usize = 4096;
 
@@ -20,6 +22,12 @@ pub const GATHER_MAX: usize = 64;
 
 /// Connections that wait to be accepted, as given to `listen(2)`.
 pub const LISTEN_BACKLOG: i32 = 1024;
+
+/// How long an address may be in use still when a process that follows another one listens there.
+pub const LISTEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it tries.
+pub const LISTEN_RETRY: Duration = Duration::from_millis(5);
 
 const _: () = assert!(BLOCK_BYTES.is_power_of_two());
 const _: () = assert!(DRIVE_IO_MAX_BYTES.is_multiple_of(BLOCK_BYTES));

@@ -72,8 +72,9 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Told { exit, line } => {
-                // Where stderr cannot be written to, the code still tells.
-                let _ = writeln!(std::io::stderr(), "ithaca: {}", line.replace('\n', " "));
+                // In one piece, so that no other process's line comes into it. Where stderr cannot be written to, the code still tells.
+                let line = format!("ithaca: {}\n", line.replace('\n', " "));
+                let _ = std::io::stderr().write_all(line.as_bytes());
                 ExitCode::from(*exit as u8)
             }
             Self::OutputClosed => ExitCode::SUCCESS,

@@ -92,7 +92,7 @@ fn run(
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
         // Before the cluster starts: a port in use must not cost an epoch.
-        let pages = env.listen(arguments.http);
+        let pages = env.listen_soon(arguments.http).await;
         let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
         make_data_dir(&arguments.data)?;
         let served = Rc::new(Served::start(&env, arguments).await?);

@@ -166,6 +166,18 @@ pub enum ObjectError {
         /// What it was to be opened as.
         wanted: &'static str,
     },
+    /// The stream is that of something else than this type of object. Nothing was changed.
+    #[error("`{object}` is no {wanted}: the entry at position {pos} {found}")]
+    OtherEntries {
+        /// The object's name.
+        object: String,
+        /// What it was to be.
+        wanted: &'static str,
+        /// The newest entry of its stream.
+        pos: LogPos,
+        /// What that is.
+        found: String,
+    },
     /// A change of an object that is open as of a position.
     #[error("`{object}` is open as of position {snapshot}, where it cannot be changed")]
     ReadOnly {
@@ -240,6 +252,7 @@ impl ObjectError {
             | Self::PutTooLarge { .. }
             | Self::NoCheckpoints { .. }
             | Self::OnlyLocal { .. }
+            | Self::OtherEntries { .. }
             | Self::Hold { .. } => ErrorClass::Usage,
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
                 ErrorClass::Usage

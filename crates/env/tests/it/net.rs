@@ -1,5 +1,7 @@
 //! Connections within one machine.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::Env;
 use ithaca_env::net::{Conn, NetError};
@@ -52,7 +54,17 @@ fn a_port_in_use_and_a_port_where_nobody_listens_are_told_apart() {
         let listener = env.listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let addr = listener.local_addr();
         assert_eq!(env.listen(addr).err(), Some(NetError::AddressInUse { addr }));
-        drop(listener);
+        assert_eq!(env.listen_soon(addr).await.err(), Some(NetError::AddressInUse { addr }));
+        // Whoever has it ends a little later.
+        let ends = env.spawn({
+            let env = env.clone();
+            async move {
+                env.sleep(Duration::from_millis(20)).await;
+                drop(listener);
+            }
+        });
+        drop(env.listen_soon(addr).await.expect("it was given up"));
+        ends.join().await;
         assert_eq!(env.connect(addr).await.err(), Some(NetError::Refused { addr }));
     });
 }

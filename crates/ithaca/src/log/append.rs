@@ -10,7 +10,8 @@ use ithaca_env::real::Stdin;
 use ithaca_env::sync::queue;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
-use ithaca_log::pos::StreamId;
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::record::Record;
 
 use super::lines::Lines;
 use crate::cli::Global;
@@ -42,11 +43,23 @@ pub enum Shown {
 }
 
 impl Target<'_> {
-    /// The streams, named if they were not before.
-    async fn streams(&self, client: &Client) -> Result<Vec<StreamId>, ClientError> {
+    /// The streams, named if they were not before. Those of objects take nothing but calls: anything else would stop the object for good.
+    async fn streams(&self, client: &Client) -> Result<Vec<StreamId>, Failure> {
         let mut streams = Vec::with_capacity(self.streams.len());
         for name in self.streams {
-            streams.push(client.stream(name).await?);
+            let stream = client.stream(name).await?;
+            let last = client.stream_tails(&[stream]).await?.streams.first().and_then(|tail| tail.last);
+            let newest = match last {
+                Some(last) => client.last_before(stream, LogPos(last.0 + 1)).await?,
+                None => None,
+            };
+            if let Some(entry) = newest.filter(|entry| Record::decode(&entry.data).is_ok()) {
+                let (verb, pos) = (self.verb, entry.pos);
+                return Err(Failure::usage(format!(
+                    "{verb}: {name:?} is an object's: a record of it stands at position {pos}"
+                )));
+            }
+            streams.push(stream);
         }
         Ok(streams)
     }

@@ -67,7 +67,9 @@ fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) ->
         // It is listed among the streams from now on.
         client.stream(name).await?;
         let runtime = Runtime::new(&env, client, RuntimeOptions::default());
-        Ok(Strings::open(&runtime, name)?.handle().send(put).await?)
+        let map = Strings::open(&runtime, name)?;
+        map.handle().check_type().await?;
+        Ok(map.handle().send(put).await?)
     })?;
     told(pos, out)
 }
@@ -75,6 +77,7 @@ fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) ->
 fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map del {name} {key}");
     let (before, pos) = with_map(global, &verb, name, (None, false), async |map| {
+        map.handle().check_type().await?;
         Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)
     })?;
     match before {

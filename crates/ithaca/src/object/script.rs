@@ -10,6 +10,17 @@ use crate::quantity;
 /// The most operations of a script.
 const OPERATIONS_MAX: usize = 4096;
 
+/// A type of object that scripts change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// Keys with values.
+    Map,
+    /// A number.
+    Counter,
+    /// Items in order.
+    List,
+}
+
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -42,6 +53,16 @@ impl Operation {
             Self::Put { map, .. } => Some(map),
             Self::Add { counter, .. } => Some(counter),
             Self::Push { list, .. } => Some(list),
+            _ => None,
+        }
+    }
+
+    /// The object that it changes, and which type that is of.
+    pub fn changed(&self) -> Option<(Changed, &str)> {
+        match self {
+            Self::Put { map, .. } | Self::Del { map, .. } => Some((Changed::Map, map)),
+            Self::Add { counter, .. } => Some((Changed::Counter, counter)),
+            Self::Push { list, .. } | Self::Pop { list } => Some((Changed::List, list)),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, RuntimeOp
 
 use super::arguments::{Held, TxArgs};
 use super::map::Strings;
-use super::script::{Operation, Script, parse};
+use super::script::{Changed, Operation, Script, parse};
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -77,6 +77,14 @@ async fn transact(
     // What is written to is listed among the streams from now on, whatever comes of the transaction.
     for name in script.operations.iter().filter_map(Operation::written).collect::<BTreeSet<&str>>() {
         runtime.client().stream(name).await?;
+    }
+    // A call of another type of object would stop what it is sent to for good.
+    for (of, name) in script.operations.iter().filter_map(Operation::changed).collect::<BTreeSet<_>>() {
+        match of {
+            Changed::Map => Strings::open(runtime, name)?.handle().check_type().await?,
+            Changed::Counter => Counter::open(runtime, name)?.handle().check_type().await?,
+            Changed::List => Queue::<String>::open(runtime, name)?.handle().check_type().await?,
+        }
     }
     let told = RefCell::new(Vec::new());
     let body = async |tx: &Tx| -> Result<(), Failure> {

@@ -26,7 +26,7 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
-        let listener = env.listen(arguments.nbd);
+        let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
         let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
         let volume = open(&env, &arguments.at, read_cache_bytes).await?;

@@ -186,6 +186,33 @@ fn a_map_whose_name_belongs_to_a_list_is_told_apart() {
 }
 
 #[test]
+fn what_would_stop_an_object_for_good_is_refused() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.run("map put acc ann 10").expect(0);
+    dev.feed("tx -", b"push things one\n").expect(0);
+    dev.feed("stream append raw", b"x").expect(0);
+    for (script, told) in [
+        ("add acc 1\n", "`acc` is no counter: the entry at position 1 calls `put`"),
+        ("put acc bob 1\npush acc two\n", "`acc` is no list: the entry at position 1 calls `put`"),
+        ("put things k v\n", "`things` is no map: the entry at position 3 calls `append`"),
+        ("put raw k v\n", "`raw` is no map: the entry at position 5 is no record of an object"),
+    ] {
+        let ran = dev.feed("tx -", script.as_bytes()).expect(2);
+        assert!(ran.stderr.contains(told), "{script}: {}", ran.stderr);
+    }
+    for line in ["map put things k v", "map del things k", "map put raw k v"] {
+        let told = dev.run(line).expect(2).stderr;
+        assert!(told.contains("is no map"), "{line}: {told}");
+    }
+    let told = dev.feed("stream append acc", b"x").expect(2).stderr;
+    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
+    assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
+    assert_eq!(dev.feed("tx -", b"pop things\n").expect(0).text().lines().next(), Some("one"));
+    assert_eq!(dev.run("stream read raw 0").expect(0).text(), "x");
+}
+
+#[test]
 fn maps_and_transactions_are_measured() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

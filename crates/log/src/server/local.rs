@@ -286,7 +286,7 @@ impl LocalCluster {
     pub async fn start(env: &Env, options: LocalOptions) -> Result<Self, StartError> {
         check_replicas(&options)?;
         // Taken before anything is touched: a port in use must not cost an epoch.
-        let mut listeners = vec![env.listen(options.listen)?];
+        let mut listeners = vec![env.listen_soon(options.listen).await?];
         for _ in 1..options.units {
             listeners.push(env.listen(SocketAddr::new(options.listen.ip(), 0))?);
         }

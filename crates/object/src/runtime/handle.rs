@@ -14,8 +14,8 @@ use super::slot::{AnySlot, Slot};
 use super::transaction::{Tx, TxOptions};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys, Parts};
-use crate::object::{Mutator, Object, call_of, empty_call, encoded};
-use crate::record::Record;
+use crate::object::{Method, Mutator, Object, call_of, empty_call, encoded};
+use crate::record::{Call, Record};
 use crate::tx::condensed;
 use crate::view::Look;
 
@@ -184,6 +184,29 @@ impl<O: Object> Handle<O> {
                 self.slot.runtime.appended(&plan, placed, None).pos().await.map(Some)
             }
         }
+    }
+
+    /// Whether a call of this type of object may be the next of the stream: its newest entry, if there is one, must be a record of calls
+    /// that the type has. Else the call would stop every view of the object for good, and who only sends it would not notice. It costs a
+    /// question and a read. Of two programs that begin a stream at the same moment, neither sees the other here.
+    ///
+    /// Errors: `OtherEntries`, and those of the log.
+    pub async fn check_type(&self) -> Result<(), ObjectError> {
+        let (stream, runtime) = (self.stream(), &self.slot.runtime);
+        let Some(last) = runtime.tail_of(Some(stream)).await?.last else { return Ok(()) };
+        let newest = runtime.client.last_before(stream, LogPos(last.0 + 1)).await?;
+        let Some(entry) = newest else { return Ok(()) };
+        let found = match Record::decode(&entry.data) {
+            Ok(record) => {
+                let unknown =
+                    |call: &&Call| call.stream == stream && Method::<O>::find(&call.method).is_err();
+                let call = record.calls.iter().find(unknown);
+                call.map(|call| format!("calls `{}`", String::from_utf8_lossy(&call.method)))
+            }
+            Err(_) => Some("is no record of an object".to_owned()),
+        };
+        let (object, wanted, pos) = (self.slot.name().to_owned(), O::TYPE, entry.pos);
+        found.map_or(Ok(()), |found| Err(ObjectError::OtherEntries { object, wanted, pos, found }))
     }
 
     /// Runs `body` as one transaction, again after conflicts; inside of the transaction that this handle is in, if it is in one.

@@ -194,7 +194,7 @@ impl ClusterNode {
     /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else; the node was removed from its cluster,
     /// which by then most of those know who decide there, if they could be reached within 10 seconds.
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
-        let listener = env.listen(options.listen)?;
+        let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
         let remembered = Remembered::open(env, &options.data).await?;
         let drives = options.wanted(None).links.into_iter().flatten().chain(remembered.held());
