@@ -10,7 +10,7 @@ use ithaca_env::real::Stdin;
 use ithaca_env::sync::queue;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
-use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::pos::StreamId;
 use ithaca_object::record::Record;
 
 use super::lines::Lines;
@@ -48,11 +48,7 @@ impl Target<'_> {
         let mut streams = Vec::with_capacity(self.streams.len());
         for name in self.streams {
             let stream = client.stream(name).await?;
-            let last = client.stream_tails(&[stream]).await?.streams.first().and_then(|tail| tail.last);
-            let newest = match last {
-                Some(last) => client.last_before(stream, LogPos(last.0 + 1)).await?,
-                None => None,
-            };
+            let newest = client.newest(stream).await?;
             if let Some(entry) = newest.filter(|entry| Record::decode(&entry.data).is_ok()) {
                 let (verb, pos) = (self.verb, entry.pos);
                 return Err(Failure::usage(format!(

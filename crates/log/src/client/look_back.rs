@@ -28,6 +28,16 @@ impl Client {
         self.inner.last_before(stream, LogPos(0)..below).await
     }
 
+    /// The newest entry of the stream, as of [`Client::last_before`]: the sequencer says where to begin, so that a unit need not look through
+    /// what others appended since.
+    pub async fn newest(&self, stream: StreamId) -> Result<Option<Entry>, ClientError> {
+        let tails = self.stream_tails(&[stream]).await?;
+        match tails.streams.first().and_then(|tail| tail.last) {
+            Some(last) => self.last_before(stream, LogPos(last.0 + 1)).await,
+            None => Ok(None),
+        }
+    }
+
     /// The log positions of a stream's entries from `last` down to one that is trimmed, or to the stream's beginning: the highest first. Where
     /// junk stands between them, the entry before it is looked for among `look_max` positions.
     pub(crate) async fn positions_down(

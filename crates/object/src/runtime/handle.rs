@@ -192,10 +192,8 @@ impl<O: Object> Handle<O> {
     ///
     /// Errors: `OtherEntries`, and those of the log.
     pub async fn check_type(&self) -> Result<(), ObjectError> {
-        let (stream, runtime) = (self.stream(), &self.slot.runtime);
-        let Some(last) = runtime.tail_of(Some(stream)).await?.last else { return Ok(()) };
-        let newest = runtime.client.last_before(stream, LogPos(last.0 + 1)).await?;
-        let Some(entry) = newest else { return Ok(()) };
+        let stream = self.stream();
+        let Some(entry) = self.slot.runtime.client.newest(stream).await? else { return Ok(()) };
         let found = match Record::decode(&entry.data) {
             Ok(record) => {
                 let unknown =
