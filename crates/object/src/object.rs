@@ -45,6 +45,8 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
     /// Records behind the newest that a view takes back by undos, so that a snapshot there is read without reading the log. An object
     /// with 0 needs no undo: old states of it are made by replay, and a transaction's own calls are made on a copy of it.
     const HISTORY_MAX_COUNT: usize = limits::HISTORY_MAX_COUNT;
+    /// Whether its stream has few calls as a rule: whoever opens it reads the first of them while the sequencer is asked where they end.
+    const IS_SHORT: bool = false;
 
     /// Exchanges what `undo` holds with what the state has in its place. The first time this takes the change back, the
     /// second time it makes it again, and so on. Undos are exchanged newest first to go back and oldest first to return.

@@ -14,14 +14,14 @@ use super::read::{Entry, EntryKind, Hole, all_or_failed};
 use super::stream_parts::{Answer, Part, Share, StreamEnds, StreamPart};
 use super::view::View;
 use super::{Client, Inner};
-use crate::layout::Piece;
+use crate::layout::{OPEN_END, Piece};
 use crate::limits;
 use crate::pos::{AddrRange, LogPos, NodeId, StreamId};
 use crate::wire::{ReadStream, StreamRuns, Wanted};
 
 /// Stripes that are asked at the same time, if there are more ranges of the layout than one.
 const PIECES_MAX: usize = 64;
-/// Each stripe is asked for so many bytes at least.
+/// Each stripe is asked for so many bytes at least, if as many are wanted of all.
 const PIECE_MIN_BYTES: usize = 16 << 10;
 
 /// What is wanted of some positions.
@@ -44,16 +44,20 @@ pub(super) enum Shows {
     Ends,
     /// Only the last one, with its data; units look from the end down.
     Last,
+    /// Those before the first position that a unit would have to look at, with their data.
+    Known,
 }
 
 impl Asked {
     /// What to ask a unit for, one of `count` stripes.
     pub(super) fn read(self, committed: bool, count: usize, addrs: AddrRange) -> ReadStream {
-        let share = (self.limit_bytes / count.max(1)).clamp(PIECE_MIN_BYTES, limits::READ_MAX_BYTES);
+        let least = PIECE_MIN_BYTES.min(self.limit_bytes);
+        let share = (self.limit_bytes / count.max(1)).max(least).min(limits::READ_MAX_BYTES);
         let Self { wanted, shows, .. } = self;
         let (heads_only, last_only) = (shows.is_without_data(), shows == Shows::Last);
+        let known_only = shows == Shows::Known;
         let (limit_bytes, ranges) = (share as u32, vec![addrs]);
-        ReadStream { limit_bytes, committed, heads_only, last_only, wait_ms: 0, wanted, ranges }
+        ReadStream { limit_bytes, committed, heads_only, last_only, known_only, wait_ms: 0, wanted, ranges }
     }
 
     /// Whether an entry is one of those.
@@ -85,6 +89,26 @@ impl Client {
     ) -> Result<StreamPart, ClientError> {
         let asked = Asked { wanted: Wanted::Stream(stream), shows: Shows::Entries, limit_bytes };
         self.inner.stream_part(asked, range).await
+    }
+
+    /// The first piece of the stream from `from` on, about `limit_bytes` of it, as far as the unit has it and knows without a look at
+    /// its records whose they are. Nobody is asked where the stream ends, so that it can be read while the sequencer is asked; where the piece ends,
+    /// the stream may go on. `None` if the log has several stripes from there on: each would have to be asked, most of them for nothing.
+    ///
+    /// One attempt, which waits for no writer and fills nothing. Errors: those of any call.
+    pub async fn peek_stream(
+        &self,
+        stream: StreamId,
+        from: LogPos,
+        limit_bytes: usize,
+    ) -> Result<Option<StreamPart>, ClientError> {
+        let asked = Asked { wanted: Wanted::Stream(stream), shows: Shows::Known, limit_bytes };
+        let view = self.inner.view_by(self.inner.deadline()).await?;
+        if view.layout.pieces(from, OPEN_END).len() > 1 {
+            return Ok(None);
+        }
+        let (part, _) = self.inner.scan_stream(&view, asked, from..OPEN_END).await?;
+        Ok(Some(part))
     }
 
     /// The places of the entries of every stream between two log positions, as of [`Client::read_stream`]; without their data.

@@ -20,8 +20,8 @@ pub enum Wanted {
 
 /// Reads what of some addresses belongs to a stream. Epochs, leases and what is committed are as of [`super::Read`].
 ///
-/// Body: `limit_bytes u32`, `flags u8` (1: committed, 2: heads only, 4: every stream, 8: the last entry only), `reserved u8`,
-/// `wait_ms u16`, `stream u128` (0 with every stream), then ranges: `count u32`, and for each `start u64`, `end u64`.
+/// Body: `limit_bytes u32`, `flags u8` (1: committed, 2: heads only, 4: every stream, 8: the last entry only, 16: known
+/// only), `reserved u8`, `wait_ms u16`, `stream u128` (0 with every stream), then ranges: `count u32`, and for each `start u64`, `end u64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadStream {
     /// Stop after this many bytes of body and data; at least one entry is returned if there is one. At most
@@ -33,6 +33,9 @@ pub struct ReadStream {
     pub heads_only: bool,
     /// Whether only the last entry is wanted: the unit looks from the end of the range down. There is one range then.
     pub last_only: bool,
+    /// Whether the unit only says what it knows of streams: its answer ends before the first address whose record it would have to look at.
+    /// Not with the last entry only.
+    pub known_only: bool,
     /// While the first address holds nothing the unit waits so many milliseconds, at most [`limits::STREAM_WAIT_MAX_MS`], before it answers;
     /// 0, and it answers at once.
     pub wait_ms: u16,
@@ -46,6 +49,7 @@ const COMMITTED: u8 = 1;
 const HEADS_ONLY: u8 = 2;
 const EVERY_STREAM: u8 = 4;
 const LAST_ONLY: u8 = 8;
+const KNOWN_ONLY: u8 = 16;
 
 /// What addresses hold of a stream, in reply to [`ReadStream`]: runs as of [`super::Runs`], in order and without gaps. Data is of the
 /// stream. Junk, here of epoch 0, says that the stream has nothing there and never will: it is junk, or an entry of others. The runs
@@ -101,6 +105,7 @@ impl Message for ReadStream {
     fn encode_body(&self, out: &mut BytesMut) {
         assert!(self.limit_bytes as usize <= limits::READ_MAX_BYTES, "a read of {} bytes", self.limit_bytes);
         assert!(!self.last_only || self.ranges.len() == 1, "the last entry of one range");
+        assert!(!self.last_only || !self.known_only, "the last entry is looked for");
         let (stream, every) = match self.wanted {
             Wanted::Stream(stream) => (stream, 0),
             Wanted::EveryStream => (StreamId::default(), EVERY_STREAM),
@@ -111,7 +116,8 @@ impl Message for ReadStream {
             every
                 | flag(self.committed, COMMITTED)
                 | flag(self.heads_only, HEADS_ONLY)
-                | flag(self.last_only, LAST_ONLY),
+                | flag(self.last_only, LAST_ONLY)
+                | flag(self.known_only, KNOWN_ONLY),
         );
         out.put_u8(0);
         out.put_u16_le(self.wait_ms);
@@ -124,9 +130,11 @@ impl Message for ReadStream {
         let limit_bytes = decoder.u32("stream read limit")?;
         at_most("stream read limit", limit_bytes as usize, limits::READ_MAX_BYTES, "at most 4 MiB")?;
         let flags = decoder.u8("stream read flags")?;
-        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | LAST_ONLY {
+        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | LAST_ONLY | KNOWN_ONLY
+            || flags & LAST_ONLY != 0 && flags & KNOWN_ONLY != 0
+        {
             let (field, found) = ("stream read flags", flags.into());
-            return Err(DecodeError::Invalid { field, found, expected: "at most 15" });
+            return Err(DecodeError::Invalid { field, found, expected: "at most 23" });
         }
         zero("stream read reserved", decoder.u8("stream read reserved")?.into())?;
         let wait_ms = decoder.u16("wait of a stream read")?;
@@ -154,6 +162,7 @@ impl Message for ReadStream {
             });
         }
         let (committed, heads_only) = (flags & COMMITTED != 0, flags & HEADS_ONLY != 0);
-        Ok(Self { limit_bytes, committed, heads_only, last_only, wait_ms, wanted, ranges })
+        let known_only = flags & KNOWN_ONLY != 0;
+        Ok(Self { limit_bytes, committed, heads_only, last_only, known_only, wait_ms, wanted, ranges })
     }
 }

@@ -129,6 +129,17 @@ impl Writer {
             }
         }
         for (&stream, expected) in &self.streams {
+            for from in [LogPos(0), LogPos(tail.0 / 3), tail] {
+                let part = self.client.peek_stream(stream, from, limit_bytes).await.expect("readable");
+                let Some(part) = part else { continue };
+                assert!(part.upto > from || from == tail, "it gets somewhere");
+                assert!(part.upto == tail || limit_bytes < 1 << 20, "nothing else ends it");
+                let is_in = |entry: &&Entry| from <= entry.pos && entry.pos < part.upto;
+                let expected: Vec<Entry> = expected.iter().filter(is_in).cloned().collect();
+                assert_eq!(part.entries, expected, "a peek at {stream} from {from}");
+            }
+        }
+        for (&stream, expected) in &self.streams {
             for below in [0, 1, tail.0 / 3, tail.0 / 2, tail.0 - 1, tail.0, tail.0 + 9] {
                 let last = self.client.last_before(stream, LogPos(below)).await.expect("readable");
                 let expected = expected.iter().rfind(|entry| entry.pos.0 < below);
@@ -207,9 +218,17 @@ fn a_reader_of_a_stream_fills_holes_and_never_looks_past_one() {
             let mut writer = Writer::new(&env, &cluster).await;
             writer.append(&cluster, &[(2, &[A]), (5, &[A, B]), (2, &[B])], &[3, 4, 8]).await;
             let first = writer.append(&cluster, &[(1, &[A]), (1, &[B])], &[]).await;
+            let peek = async |from: LogPos| {
+                let part = writer.client.peek_stream(A, from, 1 << 20).await.expect("readable");
+                assert_eq!(part.is_some(), units == 1, "it is one question");
+                part.map_or((3, 3 - from.0), |part| (part.upto.0, part.entries.len() as u64))
+            };
+            let unlearned = if units == 1 { (0, 0) } else { (3, 3) };
+            assert_eq!(peek(LogPos(0)).await, unlearned, "no unit looks at its records for it");
             let part = writer.client.read_stream(A, LogPos(0)..LogPos(first.0 + 2), 1 << 20).await;
             let part = part.expect("readable");
             assert_eq!(part.upto, LogPos(3), "it ends at the first hole");
+            assert_eq!((peek(LogPos(0)).await, peek(LogPos(3)).await), ((3, 3), (3, 0)), "so does a peek");
             assert_eq!(part.entries.len(), 3);
             let last = writer.client.last_before(B, first).await.expect("readable").map(|entry| entry.pos);
             assert_eq!(last, Some(LogPos(7)), "a hole above it had to be decided");

@@ -53,6 +53,7 @@ impl Object for Shape {
     const METHODS: &'static [Method<Self>] = &[Method::of::<SetShape>()];
     const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Now>()];
     type Undo = Self;
+    const IS_SHORT: bool = true;
 
     fn exchange(&mut self, undo: &mut Self) {
         std::mem::swap(self, undo);

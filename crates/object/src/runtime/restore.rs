@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
-use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
+use ithaca_log::client::{Entry, EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamPos};
 
 use super::slot::{Later, Slot};
@@ -33,10 +33,43 @@ pub(super) enum Named {
     Only(Chunk),
 }
 
-/// A piece of a stream that is asked for: which one, and the task that does it.
+/// Bytes of a short stream that are read before it is known where it ends: those of a dozen calls or more.
+const PEEK_BYTES: usize = 4 << 10;
+
+/// A piece of a stream that is asked for: from where on, and the task that does it.
 pub(super) struct Coming {
-    piece: Range<LogPos>,
-    reading: TaskHandle<Result<StreamPart, ClientError>>,
+    from: LogPos,
+    /// `None` if it failed: whoever needs it reads it then.
+    reading: TaskHandle<Option<StreamPart>>,
+}
+
+impl Coming {
+    /// What has come of the piece from `from` to `to`; `None` if another one was asked for, or if it has to be read again.
+    async fn part(self, from: LogPos, to: LogPos) -> Option<StreamPart> {
+        if self.from != from {
+            return None;
+        }
+        let part = cut(self.reading.join().await??, to)?;
+        (part.upto > from).then_some(part)
+    }
+}
+
+/// What a part says of positions below `to`; `None` if it cannot tell what is trimmed there.
+fn cut(mut part: StreamPart, to: LogPos) -> Option<StreamPart> {
+    if part.upto <= to {
+        return Some(part);
+    }
+    part.entries.retain(|entry| entry.pos < to);
+    part.upto = to;
+    if part.trimmed.is_some_and(|trimmed| trimmed >= to) {
+        // Others below may be, but not where an entry stands: as a rule that is the last position that is wanted.
+        let last = part.entries.last()?.pos.0;
+        if last + 1 != to.0 {
+            return None;
+        }
+        part.trimmed = last.checked_sub(1).map(LogPos);
+    }
+    Some(part)
 }
 
 impl<O: Object> Slot<O> {
@@ -180,9 +213,18 @@ impl<O: Object> Slot<O> {
         }
         let (client, stream, bytes) =
             (self.runtime.client.clone(), self.stream, self.runtime.options.read_bytes);
-        let asked = piece.clone();
-        let reading = self.runtime.env.spawn(async move { client.read_stream(stream, asked, bytes).await });
-        self.coming.replace(Some(Coming { piece, reading }));
+        let from = piece.start;
+        let read = async move { client.read_stream(stream, piece, bytes).await.ok() };
+        let reading = self.runtime.env.spawn(read);
+        self.coming.replace(Some(Coming { from, reading }));
+    }
+
+    /// Begins to read a short stream, of which it is not known yet where it ends.
+    pub(super) fn peek(&self) {
+        let (client, stream, from) = (self.runtime.client.clone(), self.stream, self.upto());
+        let read = async move { client.peek_stream(stream, from, PEEK_BYTES).await.ok().flatten() };
+        let reading = self.runtime.env.spawn(read);
+        self.coming.replace(Some(Coming { from, reading }));
     }
 
     /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
@@ -205,9 +247,12 @@ impl<O: Object> Slot<O> {
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
         let client = &self.runtime.client;
-        let coming = self.coming.take().filter(|coming| coming.piece == (from..to));
+        let coming = match self.coming.take() {
+            Some(coming) => coming.part(from, to).await,
+            None => None,
+        };
         let part = match coming {
-            Some(coming) => coming.reading.join().await.unwrap_or(Err(ClientError::Closed))?,
+            Some(part) => part,
             None => client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?,
         };
         let since = gap.unwrap_or(from);
@@ -291,5 +336,36 @@ fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
         Ok(chunk) if chunk.of == of && chunk.number == number => Ok(chunk),
         Ok(_) => Err(Unusable::Other { pos }),
         Err(error) => Err(Unusable::Record { pos, error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(entries: &[u64], upto: u64, trimmed: Option<u64>) -> StreamPart {
+        let entry = |pos: &u64| Entry {
+            pos: LogPos(*pos),
+            kind: EntryKind::Data,
+            streams: Default::default(),
+            data: Bytes::from(vec![*pos as u8]),
+        };
+        let entries = entries.iter().map(entry).collect();
+        StreamPart { entries, upto: LogPos(upto), trimmed: trimmed.map(LogPos) }
+    }
+
+    #[test]
+    fn a_part_is_cut_to_what_is_wanted_and_never_hides_what_is_trimmed() {
+        let whole = || part(&[3, 7, 20], 30, Some(9));
+        assert_eq!(cut(whole(), LogPos(40)), Some(whole()), "it ends before that");
+        assert_eq!(cut(whole(), LogPos(30)), Some(whole()));
+        assert_eq!(cut(whole(), LogPos(21)), Some(part(&[3, 7, 20], 21, Some(9))));
+        assert_eq!(cut(whole(), LogPos(10)), Some(part(&[3, 7], 10, Some(9))));
+        // Of position 7 and below it is not known what is trimmed; an entry stands at 7.
+        assert_eq!(cut(whole(), LogPos(8)), Some(part(&[3, 7], 8, Some(6))));
+        assert_eq!(cut(whole(), LogPos(9)), None, "8 may be trimmed");
+        assert_eq!(cut(whole(), LogPos(2)), None);
+        assert_eq!(cut(part(&[0, 7], 9, Some(8)), LogPos(1)), Some(part(&[0], 1, None)));
+        assert_eq!(cut(part(&[3, 7], 9, None), LogPos(5)), Some(part(&[3], 5, None)));
     }
 }

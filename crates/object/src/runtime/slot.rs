@@ -166,6 +166,10 @@ impl<O: Object> Slot<O> {
     /// Brings the view up to date as of some moment of this call.
     pub(super) async fn sync(&self) -> Result<(), ObjectError> {
         let asked = self.runtime.env.now();
+        let peeks = self.is_fresh() && O::IS_SHORT;
+        if peeks {
+            self.peek();
+        }
         // Whoever has nothing yet needs the catalog too: one question is about both.
         let catalog = if self.is_fresh() { self.catalog()? } else { None };
         let catalog = catalog.map(|catalog| catalog.slot.sync_apart());
@@ -175,6 +179,9 @@ impl<O: Object> Slot<O> {
             catalog.join().await;
         }
         self.reach(tail).await?;
+        if peeks {
+            self.coming.take();
+        }
         self.checked_at.set(self.checked_at.get().max(Some(asked)));
         Ok(())
     }

@@ -156,7 +156,13 @@ impl UnitShell {
                 next = passed;
                 continue;
             }
-            let addrs = AddrRange::new(next, part.end.min(StreamIndex::range_of(next.0).end));
+            let mut addrs = AddrRange::new(next, part.end.min(StreamIndex::range_of(next.0).end));
+            if read.known_only {
+                addrs.end = self.streams.borrow().known_up_to(addrs);
+                if addrs.is_empty() {
+                    return Ok(false);
+                }
+            }
             let Some(pieces) = self.pieces(addrs, read.wanted, work).await? else { return Ok(false) };
             for (range, what) in pieces {
                 gathered.add(range, what);

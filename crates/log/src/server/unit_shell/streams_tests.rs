@@ -60,21 +60,36 @@ async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
 
 /// The same of any stream.
 async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
-    let read = ReadStream {
+    let mut found = unit.find_all(&read_of(stream)).await.expect("no damage");
+    let until = if found.says_unwritten() { unit.watermark(Addr(0)).0 } else { 10 };
+    (addrs_of(&mut found), until)
+}
+
+/// What is shown of `STREAM` without a look at records, and where that ends.
+async fn known(unit: &UnitShell) -> (Vec<u64>, Option<u64>) {
+    let read = ReadStream { known_only: true, ..read_of(STREAM) };
+    let mut found = unit.find_all(&read).await.expect("no damage");
+    (addrs_of(&mut found), found.end().map(|end| end.0))
+}
+
+fn read_of(stream: StreamId) -> ReadStream {
+    ReadStream {
         limit_bytes: 1 << 20,
         committed: false,
         heads_only: false,
         last_only: false,
+        known_only: false,
         wait_ms: 0,
         wanted: Wanted::Stream(stream),
         ranges: vec![(0..10).into()],
-    };
-    let mut found = unit.find_all(&read).await.expect("no damage");
+    }
+}
+
+/// The addresses of the entries that are in an answer.
+fn addrs_of(found: &mut Found) -> Vec<u64> {
     let data: Vec<Bytes> = found.take_data().collect();
     let text = String::from_utf8(data.concat()).expect("text");
-    let addrs: Vec<u64> = text.split("entry ").skip(1).map(|addr| addr.parse().expect("a number")).collect();
-    let until = if found.says_unwritten() { unit.watermark(Addr(0)).0 } else { 10 };
-    (addrs, until)
+    text.split("entry ").skip(1).map(|addr| addr.parse().expect("a number")).collect()
 }
 
 /// Runs the test on a simulated unit.
@@ -112,6 +127,30 @@ fn run_rare(planted: Planted) {
             unit.restore(Epoch(1), copied).await.expect("stored");
             assert_eq!(shown_of(&unit, OTHER).await, expected);
         }
+    });
+}
+
+#[test]
+fn what_is_known_ends_before_the_first_record_to_be_looked_at() {
+    on_unit(Planted::NONE, async |unit| {
+        let store = async |run: Run| {
+            let copied = Copied { runs: vec![run], ..Copied::default() };
+            unit.restore(Epoch(1), copied).await.expect("stored");
+        };
+        store(entries(0..3)).await;
+        assert_eq!(known(&unit).await, (vec![], None), "nobody has asked for a stream yet");
+        assert_eq!(shown(&unit).await, (vec![0, 1, 2], 3));
+        assert_eq!(
+            known(&unit).await,
+            (vec![0, 1, 2], Some(10)),
+            "of what is unwritten nothing is to be known"
+        );
+        store(entries_of(OTHER, 3..4)).await;
+        store(entries(4..6)).await;
+        assert_eq!(known(&unit).await, (vec![0, 1, 2], Some(3)));
+        // Whoever looks for another stream learns of this one too.
+        assert_eq!(shown_of(&unit, OTHER).await, (vec![3], 6));
+        assert_eq!(known(&unit).await, (vec![0, 1, 2, 4, 5], Some(10)));
     });
 }
 
