@@ -45,10 +45,12 @@ pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
     number.checked_mul(1 << shift).ok_or(QuantityError::TooLarge)
 }
 
-/// The size of a drive, as [`size_bytes`]: a block at least.
+/// The size of a drive, as [`size_bytes`]: a block at least, and brought to whole blocks.
 pub fn drive_bytes(text: &str) -> Result<u64, QuantityError> {
-    size_bytes(text)
-        .and_then(|bytes| if bytes < BLOCK_BYTES as u64 { Err(QuantityError::TooSmall) } else { Ok(bytes) })
+    match size_bytes(text)? {
+        bytes if bytes < BLOCK_BYTES as u64 => Err(QuantityError::TooSmall),
+        bytes => bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or(QuantityError::TooLarge),
+    }
 }
 
 /// A duration: digits, then `us`, `ms`, `s`, `m` or `h`; digits alone are seconds.
@@ -107,6 +109,16 @@ mod tests {
         for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("64M", 64 << 20), ("2GiB", 2 << 30)] {
             assert_eq!(size_bytes(text), Ok(bytes), "{text}");
         }
+    }
+
+    #[test]
+    fn a_drive_has_whole_blocks_and_one_at_least() {
+        assert_eq!((drive_bytes("4k"), drive_bytes("4097")), (Ok(4096), Ok(8192)));
+        assert_eq!(
+            (drive_bytes("0"), drive_bytes("4095")),
+            (Err(QuantityError::TooSmall), Err(QuantityError::TooSmall))
+        );
+        assert_eq!(drive_bytes(&u64::MAX.to_string()), Err(QuantityError::TooLarge));
     }
 
     #[test]
