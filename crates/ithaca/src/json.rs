@@ -28,6 +28,11 @@ impl Object {
         self.raw(key, &value.to_string())
     }
 
+    /// Adds a whole number, or `null`.
+    pub fn optional(self, key: &str, value: Option<u64>) -> Self {
+        self.raw(key, &value.map_or_else(|| "null".to_owned(), |value| value.to_string()))
+    }
+
     /// Adds a number with `digits` decimals; one that is not finite becomes `null`.
     pub fn decimal(self, key: &str, value: f64, digits: usize) -> Self {
         let text = if value.is_finite() { format!("{value:.digits$}") } else { "null".into() };

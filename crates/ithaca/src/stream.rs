@@ -26,11 +26,11 @@ pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result
         }
         StreamCommand::Read { name, pos: None, from, to, lines } => {
             let range = read::Range { from: from.map(StreamPos), to: to.map(StreamPos), follow: false };
-            read::range(global, name, range, *lines, out)
+            read::range(global, ("read", name), range, *lines, out)
         }
         StreamCommand::Tail { name, follow, from } => {
             let range = read::Range { from: from.map(StreamPos), to: None, follow: *follow };
-            read::range(global, name, range, true, out)
+            read::range(global, ("tail", name), range, true, out)
         }
         StreamCommand::Trim { name, pos, prefix: _ } => trim(global, name, StreamPos(*pos), out),
     }
@@ -61,12 +61,8 @@ fn check(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
             None => format!("tail {}, first {first}", end.next),
         },
         || {
-            let object =
-                Object::new().string("stream", name).number("tail", end.next.0).number("first", first.0);
-            match end.last {
-                Some(last) => object.number("log_pos", last.0),
-                None => object,
-            }
+            let object = Object::new().string("stream", name).number("tail", end.next.0);
+            object.number("first", first.0).optional("log_pos", end.last.map(|last| last.0))
         },
     )?;
     out.flush()

@@ -186,11 +186,10 @@ fn human(committed: &Committed) -> String {
 }
 
 fn json(committed: &Committed) -> Object {
-    let number = |value: Option<u64>| value.map_or("null".to_owned(), |value| value.to_string());
     let (id, pos) = committed.record.unzip();
     Object::new()
         .boolean("committed", true)
-        .raw("log_pos", &number(pos.map(|pos| pos.0)))
-        .raw("snapshot", &number(committed.snapshot.map(|snapshot| snapshot.0)))
+        .optional("log_pos", pos.map(|pos| pos.0))
+        .optional("snapshot", committed.snapshot.map(|snapshot| snapshot.0))
         .raw("tx", &id.map_or("null".to_owned(), |id| crate::json::quoted(&id.to_string())))
 }

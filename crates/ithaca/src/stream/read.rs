@@ -37,18 +37,17 @@ pub fn one(global: &Global, name: &str, pos: StreamPos, line: bool, out: &mut Ou
     out.flush()
 }
 
-/// Prints the entries of a range.
+/// Prints the entries of a range, for `verb`.
 pub fn range(
     global: &Global,
-    name: &str,
+    (verb, name): (&str, &str),
     range: Range,
     lines: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let stream = StreamId::of_name(name);
     let Range { from, to, follow } = range;
-    let verb = format!("stream {} {name}", if follow { "tail" } else { "read" });
-    with_client(global, &verb, async |_, client| {
+    with_client(global, &format!("stream {verb} {name}"), async |_, client| {
         let (from, mut reader) = open(&client, stream, from).await?;
         reader.sync().await?;
         loop {

@@ -9,11 +9,10 @@ use crate::json::{Object, array, quoted};
 
 /// The object of a frame. A rate that was not measured, and a tail that the sequencer does not tell, are `null`.
 pub fn object(frame: &Frame) -> Object {
-    let tail = frame.tail.map_or_else(|| "null".to_owned(), |tail| tail.0.to_string());
     Object::new()
         .number("epoch", frame.layout.epoch.0)
         .number("sequencer", frame.layout.sequencer.0)
-        .raw("tail", &tail)
+        .optional("tail", frame.tail.map(|tail| tail.0))
         .raw("nodes", &array(frame.nodes.iter().map(node)))
         .string("cluster", &frame.layout.cluster.to_string())
 }

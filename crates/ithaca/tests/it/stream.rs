@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::harness::{Dev, temp_dir};
+use crate::harness::{Dev, ithaca, run, temp_dir};
 
 #[test]
 fn entries_of_a_stream_are_numbered_by_themselves_and_listed_by_name() {
@@ -19,13 +19,18 @@ fn entries_of_a_stream_are_numbered_by_themselves_and_listed_by_name() {
     assert_eq!(check, "{\"stream\":\"orders\",\"tail\":4,\"first\":0,\"log_pos\":7}\n");
     assert_eq!(
         dev.run("stream check nobody --json").expect(0).text(),
-        "{\"stream\":\"nobody\",\"tail\":0,\"first\":0}\n"
+        "{\"stream\":\"nobody\",\"tail\":0,\"first\":0,\"log_pos\":null}\n"
     );
     assert_eq!(dev.run("stream ls").expect(0).text(), "orders\nusers\n");
     assert_eq!(
         dev.run("stream ls --json").expect(0).text(),
         "{\"stream\":\"orders\"}\n{\"stream\":\"users\"}\n"
     );
+    let nowhere = ["--endpoint", "127.0.0.1:1", "--timeout", "100ms"];
+    for verb in ["read", "tail"] {
+        let told = run(ithaca(&[&["stream", verb, "orders"], &nowhere[..]].concat()), b"").expect(3).stderr;
+        assert!(told.contains(&format!("stream {verb} orders")), "{told}");
+    }
 }
 
 #[test]
