@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::harness::{Dev, ithaca, run, temp_dir};
+use crate::harness::{Dev, ithaca, nobody, run, temp_dir};
 
 #[test]
 fn lines_of_any_bytes_come_back_in_order_at_rising_positions() {
@@ -88,10 +88,7 @@ fn a_file_that_is_not_there_is_wrong_usage_before_anything_is_reached() {
 
 #[test]
 fn a_cluster_that_is_not_there_is_named_and_not_waited_for_longer_than_the_timeout() {
-    // A port that was free a moment ago: nobody listens there.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let endpoint = listener.local_addr().expect("bound").to_string();
-    drop(listener);
+    let endpoint = nobody();
     let command = ithaca(&["log", "append", "--timeout", "300ms", "--endpoint", &endpoint]);
     let told = run(command, b"lost").expect(3).stderr;
     assert!(told.contains(&endpoint), "{told}");

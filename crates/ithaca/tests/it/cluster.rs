@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Ran, ithaca, run, signal, string_field, temp_dir};
+use crate::harness::{Ran, ithaca, nobody, run, signal, string_field, temp_dir};
 
 /// A server that runs until it is dropped.
 struct Server {
@@ -69,12 +69,6 @@ fn formed(dir: &Path, count: u64, more: &str) -> Vec<Server> {
     let names: Vec<String> = servers.iter().map(Server::name).collect();
     cluster(&servers, &format!("cluster init {more} {}", names.join(" ")), b"").expect(0);
     servers
-}
-
-/// An address at which nobody listens.
-fn nobody() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
 }
 
 #[test]

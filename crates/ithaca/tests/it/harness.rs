@@ -132,6 +132,12 @@ pub fn signal(child: &Child, name: &str) {
     assert!(sent.expect("kill is there").success());
 }
 
+/// An address at which nobody listens.
+pub fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").to_string()
+}
+
 /// A fresh directory.
 pub fn temp_dir() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")

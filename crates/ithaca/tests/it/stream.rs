@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::harness::{Dev, ithaca, run, temp_dir};
+use crate::harness::{Dev, ithaca, nobody, run, temp_dir};
 
 #[test]
 fn entries_of_a_stream_are_numbered_by_themselves_and_listed_by_name() {
@@ -26,7 +26,8 @@ fn entries_of_a_stream_are_numbered_by_themselves_and_listed_by_name() {
         dev.run("stream ls --json").expect(0).text(),
         "{\"stream\":\"orders\"}\n{\"stream\":\"users\"}\n"
     );
-    let nowhere = ["--endpoint", "127.0.0.1:1", "--timeout", "100ms"];
+    let endpoint = nobody();
+    let nowhere = ["--endpoint", &endpoint, "--timeout", "100ms"];
     for verb in ["read", "tail"] {
         let told = run(ithaca(&[&["stream", verb, "orders"], &nowhere[..]].concat()), b"").expect(3).stderr;
         assert!(told.contains(&format!("stream {verb} orders")), "{told}");
