@@ -59,10 +59,8 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     }
     // Seeking to the end gives the size of a block device as well as of a file.
     let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
-    if open.create_bytes.is_some() && (1..BLOCK_BYTES as u64).contains(&size_bytes) {
-        // Who would make one takes it for a new one, since no block is in it, and writes over what is.
-        let message = format!("a file of {size_bytes} bytes is no drive: a block has {BLOCK_BYTES}");
-        return Err(DriveError::Io { path, operation: "open", offset: 0, message });
+    if (1..BLOCK_BYTES as u64).contains(&size_bytes) {
+        return Err(DriveError::TooShort { path, bytes: size_bytes });
     }
     Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64 })
 }

@@ -66,8 +66,10 @@ fn a_file_that_is_shorter_than_a_block_is_no_drive() {
     let dir = tempfile::tempdir().expect("a directory");
     ithaca_env::real::files::write(&dir.path().join("drive"), b"somebody's notes").expect("written");
     ithaca_env::real::run(async |env| {
-        let refused = env.open_drive(open(dir.path(), Some(8192))).await.err();
-        assert!(matches!(&refused, Some(DriveError::Io { operation: "open", .. })), "{refused:?}");
+        for create_bytes in [None, Some(8192)] {
+            let refused = env.open_drive(open(dir.path(), create_bytes)).await.err();
+            assert!(matches!(&refused, Some(DriveError::TooShort { bytes: 16, .. })), "{refused:?}");
+        }
     });
 }
 
