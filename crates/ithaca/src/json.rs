@@ -66,6 +66,11 @@ pub fn array(values: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", values.join(","))
 }
 
+/// A number, or `null`.
+pub fn number_or_null(value: Option<u64>) -> String {
+    value.map_or_else(|| "null".to_owned(), |value| value.to_string())
+}
+
 /// `value` as a JSON string.
 pub fn quoted(value: &str) -> String {
     let mut out = String::new();

@@ -7,7 +7,7 @@ use ithaca_log::pos::{StreamId, StreamPos};
 use crate::cli::{Global, StreamCommand};
 use crate::client::with_client;
 use crate::failure::Failure;
-use crate::json::Object;
+use crate::json::{Object, number_or_null};
 use crate::log::append::{self, Shown, Target};
 use crate::output::Output;
 
@@ -63,10 +63,7 @@ fn check(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
         || {
             let object =
                 Object::new().string("stream", name).number("tail", end.next.0).number("first", first.0);
-            match end.last {
-                Some(last) => object.number("log_pos", last.0),
-                None => object,
-            }
+            object.raw("log_pos", &number_or_null(end.last.map(|last| last.0)))
         },
     )?;
     out.flush()

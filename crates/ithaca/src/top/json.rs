@@ -5,15 +5,14 @@ use ithaca_log::wire::NodeStatus;
 use super::frame::{ChainFrame, Frame, NodeFrame};
 use super::rates::Rates;
 use crate::cluster::{drive_json, drives, roles};
-use crate::json::{Object, array, quoted};
+use crate::json::{Object, array, number_or_null, quoted};
 
 /// The object of a frame. A rate that was not measured, and a tail that the sequencer does not tell, are `null`.
 pub fn object(frame: &Frame) -> Object {
-    let tail = frame.tail.map_or_else(|| "null".to_owned(), |tail| tail.0.to_string());
     Object::new()
         .number("epoch", frame.layout.epoch.0)
         .number("sequencer", frame.layout.sequencer.0)
-        .raw("tail", &tail)
+        .raw("tail", &number_or_null(frame.tail.map(|tail| tail.0)))
         .raw("nodes", &array(frame.nodes.iter().map(node)))
         .string("cluster", &frame.layout.cluster.to_string())
 }

@@ -19,7 +19,7 @@ fn entries_of_a_stream_are_numbered_by_themselves_and_listed_by_name() {
     assert_eq!(check, "{\"stream\":\"orders\",\"tail\":4,\"first\":0,\"log_pos\":7}\n");
     assert_eq!(
         dev.run("stream check nobody --json").expect(0).text(),
-        "{\"stream\":\"nobody\",\"tail\":0,\"first\":0}\n"
+        "{\"stream\":\"nobody\",\"tail\":0,\"first\":0,\"log_pos\":null}\n"
     );
     assert_eq!(dev.run("stream ls").expect(0).text(), "orders\nusers\n");
     assert_eq!(
