@@ -127,19 +127,25 @@ pub enum Command {
     #[command(after_help = "Example:\n  ithaca server\n  ithaca server --config ithaca.toml")]
     Server(ServeArgs),
     /// Look at a cluster
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  ithaca cluster init 1=10.0.0.1:7420 2=10.0.0.2:7420\n  ithaca cluster status"
+    )]
     Cluster(ClusterCommand),
     /// Look at the drives of nodes, add and remove them while they serve
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  ithaca drive ls\n  ithaca drive add /mnt/b/drive")]
     Drive(DriveCommand),
     /// Append to the log and read from it
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  echo hello | ithaca log append\n  ithaca log read 0")]
     Log(LogCommand),
     /// Append to streams of the log and read them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  echo hello | ithaca stream append orders\n  ithaca stream read orders"
+    )]
     Stream(StreamCommand),
     /// Read and change a replicated map
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  ithaca map put users ann 42\n  ithaca map get users ann")]
     Map(MapCommand),
     /// Run a script over objects as one transaction
     #[command(
@@ -150,7 +156,10 @@ pub enum Command {
     )]
     Tx(TxArgs),
     /// Make volumes and export them as block devices
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  ithaca volume create ./disk --size 1G\n  ithaca volume serve ./disk"
+    )]
     Volume(VolumeCommand),
     /// Watch a cluster: what each node does and what its chain holds
     #[command(after_help = "Example:\n  ithaca top --interval 2s\n  ithaca top --once --json\n\n\
@@ -178,7 +187,7 @@ pub enum Command {
         file: PathBuf,
     },
     /// Write or show settings
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  ithaca config init\n  ithaca config show --origin")]
     Config(ConfigCommand),
     /// Print completions for a shell
     #[command(

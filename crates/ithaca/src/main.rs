@@ -154,10 +154,9 @@ mod tests {
     #[test]
     fn every_command_shows_an_example() {
         fn check(command: &clap::Command) {
-            let verbs: Vec<_> = command.get_subcommands().filter(|verb| verb.get_name() != "help").collect();
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(!verbs.is_empty() || help.starts_with("Example:\n"), "{}", command.get_name());
-            verbs.into_iter().for_each(check);
+            assert!(help.starts_with("Example:\n"), "{}", command.get_name());
+            command.get_subcommands().filter(|verb| verb.get_name() != "help").for_each(check);
         }
         check(&command());
     }
