@@ -8,7 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
 
 use ithaca_log::pos::NodeId;
@@ -35,6 +35,18 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The program's arguments. A negative number is a value wherever one is expected: it is refused by the argument's name.
+pub fn command() -> clap::Command {
+    fn with_negative_numbers(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        });
+        command.mut_subcommands(with_negative_numbers)
+    }
+    with_negative_numbers(Cli::command())
 }
 
 /// How results are printed.

@@ -29,8 +29,8 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 use tracing::level_filters::LevelFilter;
 
 use ithaca_log::pos::NodeId;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[OsString]) -> Result<(), Failure> {
     let file = config::load(arguments)?;
-    let command = config::apply(Cli::command(), &file);
+    let command = config::apply(cli::command(), &file);
     let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return told(&error),
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn command() -> clap::Command {
-        config::apply(Cli::command(), &config::File::default())
+        config::apply(cli::command(), &config::File::default())
     }
 
     #[test]
@@ -181,6 +181,9 @@ mod tests {
             ("ithaca dev --units 0", "--units"),
             ("ithaca log fill minus", "minus"),
             ("ithaca top --interval 1ms", "100ms to 1h"),
+            ("ithaca bench append --size -1", "'-1' for '--size <SIZE>'"),
+            ("ithaca tx - --retries -1", "'-1' for '--retries <N>'"),
+            ("ithaca log read -1", "'-1' for '[POS]'"),
             ("ithaca log check --endpoint nowhere", "expected HOST:PORT"),
         ] {
             let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
