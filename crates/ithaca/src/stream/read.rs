@@ -37,9 +37,10 @@ pub fn one(global: &Global, name: &str, pos: StreamPos, line: bool, out: &mut Ou
     out.flush()
 }
 
-/// Prints the entries of a range.
+/// Prints the entries of a range; `verb` is told of with a failure.
 pub fn range(
     global: &Global,
+    verb: &str,
     name: &str,
     range: Range,
     lines: bool,
@@ -47,8 +48,7 @@ pub fn range(
 ) -> Result<(), Failure> {
     let stream = StreamId::of_name(name);
     let Range { from, to, follow } = range;
-    let verb = format!("stream {} {name}", if follow { "tail" } else { "read" });
-    with_client(global, &verb, async |_, client| {
+    with_client(global, &format!("{verb} {name}"), async |_, client| {
         let (from, mut reader) = open(&client, stream, from).await?;
         reader.sync().await?;
         loop {
