@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, DrivesError};
 use ithaca_log::limits::DRIVE_PATH_MAX_BYTES;
@@ -52,7 +51,7 @@ pub enum DriveCommand {
         #[arg(long, value_name = "PATH", value_parser = parse_path)]
         mirror_of: Option<String>,
         /// Size at which a new drive file begins [default: the node's --drive-size]
-        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        #[arg(long, value_name = "SIZE", value_parser = quantity::drive_bytes)]
         size: Option<u64>,
     },
     /// Remove a drive from a node's unit, once what is needed of it is on the others
@@ -228,13 +227,5 @@ fn parse_path(text: &str) -> Result<String, String> {
     match path.len() <= DRIVE_PATH_MAX_BYTES {
         true => Ok(path.to_owned()),
         false => Err(format!("a path of {} bytes; at most {DRIVE_PATH_MAX_BYTES}", path.len())),
-    }
-}
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    let bytes = quantity::size_bytes(text).map_err(|error| error.to_string())?;
-    match bytes > 0 && bytes.is_multiple_of(BLOCK_BYTES as u64) {
-        true => Ok(bytes),
-        false => Err("expected a multiple of 4k".to_owned()),
     }
 }
