@@ -63,20 +63,12 @@ impl Status {
         is_told || answers.len() == self.nodes.len() && with_room < usize::from(self.layout.replicas)
     }
 
-    /// What a node is doing, in a word.
-    fn standing(&self, id: NodeId, node: &NodeStatus) -> &'static str {
-        match standing(&self.layout, id) {
-            "up" if has_no_room(node) => "full",
-            word => word,
-        }
-    }
-
     fn json(&self) -> Object {
         let nodes = self.nodes.iter().map(|(id, addr, answer)| {
             let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
             match answer {
                 Ok(node) => object
-                    .string("state", self.standing(*id, node))
+                    .string("state", state(&self.layout, *id, node))
                     .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
@@ -129,7 +121,7 @@ impl Status {
                     text,
                     "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}{}",
                     id.0,
-                    self.standing(*id, node),
+                    state(&self.layout, *id, node),
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),
@@ -144,9 +136,12 @@ impl Status {
     }
 }
 
-/// Whether a node's unit has no room for entries.
-fn has_no_room(node: &NodeStatus) -> bool {
-    counted(node, "is_full") == Some(1)
+/// What a node is doing, in a word.
+pub fn state(layout: &Layout, id: NodeId, node: &NodeStatus) -> &'static str {
+    match standing(layout, id) {
+        "up" if counted(node, "is_full") == Some(1) => "full",
+        word => word,
+    }
 }
 
 /// What a node's drives have lost, if anything, and what became of it.
