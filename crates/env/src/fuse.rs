@@ -33,6 +33,12 @@ pub enum FuseError {
         /// What was to be mounted.
         path: PathBuf,
     },
+    /// There is nothing to mount on.
+    #[error("{}: no such file or folder to mount on", path.display())]
+    NotFound {
+        /// What was to be mounted.
+        path: PathBuf,
+    },
     /// The program that mounts for users is not there.
     #[error("{}: fusermount3 is not installed (package fuse3)", path.display())]
     NoFusermount {

@@ -4,11 +4,12 @@
 //! those come from the one table of settings.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use thiserror::Error;
 
 use ithaca_log::pos::NodeId;
 
@@ -34,6 +35,18 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The program's arguments. A negative number is a value wherever one is expected: it is refused by the argument's name.
+pub fn command() -> clap::Command {
+    fn with_negative_numbers(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        });
+        command.mut_subcommands(with_negative_numbers)
+    }
+    with_negative_numbers(Cli::command())
 }
 
 /// How results are printed.
@@ -308,7 +321,7 @@ pub enum ClusterCommand {
     /// Have a node leave the cluster for good, and wait until others have its copies
     #[command(
         after_help = "Example:\n  ithaca cluster remove 3 --timeout 10m\n\nIf the time is over before all is copied, the \
-                      copying goes on; the same command waits for the rest. To remove what is no member changes nothing."
+                      copying goes on; the same command waits for the rest. Exit 1 where the node is no member (any more)."
     )]
     Remove {
         /// The node's id
@@ -571,20 +584,47 @@ pub enum Carrier {
     Client,
 }
 
-/// A node by address or name.
-pub fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
-    use std::net::ToSocketAddrs;
-    if let Ok(addr) = text.trim().parse() {
-        return Ok(addr);
-    }
-    let mut found = text.trim().to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
-    found.next().ok_or_else(|| "the name has no address".to_owned())
+/// Why a text gives no address of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum EndpointError {
+    /// It is written otherwise.
+    #[error("expected HOST:PORT: {why}")]
+    Malformed {
+        /// What the system says.
+        why: String,
+    },
+    /// There is no node before it.
+    #[error("expected ID=HOST:PORT, with an id of 1 or more")]
+    NoNode,
+    /// It is well formed, and nobody knows an address for the name now.
+    #[error("{endpoint}: no address is known for this name: {why}")]
+    Unresolved {
+        /// What was asked for.
+        endpoint: String,
+        /// What the system says.
+        why: String,
+    },
 }
 
-fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), String> {
-    let (id, addr) = text.split_once('=').ok_or_else(|| "expected ID=HOST:PORT".to_owned())?;
-    let id: std::num::NonZeroU64 =
-        id.parse().map_err(|_| format!("`{id}` is not a node's id: expected 1 or more"))?;
+/// A node by address or name.
+pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
+    let endpoint = text.trim();
+    if let Ok(addr) = endpoint.parse() {
+        return Ok(addr);
+    }
+    let unresolved = |why| EndpointError::Unresolved { endpoint: endpoint.to_owned(), why };
+    match endpoint.to_socket_addrs() {
+        Ok(mut found) => found.next().ok_or_else(|| unresolved("it has none".to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            Err(EndpointError::Malformed { why: error.to_string() })
+        }
+        Err(error) => Err(unresolved(error.to_string())),
+    }
+}
+
+fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), EndpointError> {
+    let (id, addr) = text.split_once('=').ok_or(EndpointError::NoNode)?;
+    let id: std::num::NonZeroU64 = id.parse().map_err(|_| EndpointError::NoNode)?;
     Ok((NodeId(id.get()), parse_endpoint(addr)?))
 }
 
@@ -635,7 +675,8 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_name_or_an_address_with_a_port() {
         assert_eq!(parse_endpoint("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
-        assert!(parse_endpoint("localhost").is_err());
-        assert!(parse_endpoint("").is_err());
+        for malformed in ["localhost", "", "localhost:99999"] {
+            assert!(matches!(parse_endpoint(malformed), Err(EndpointError::Malformed { .. })), "{malformed}");
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! `ithaca cluster status`: the layout, and what each of its nodes says of itself.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
-use ithaca_log::client::{ClientError, standing};
+use ithaca_env::{Env, real};
+use ithaca_log::client::{ClientError, NodeAnswer, Observer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::wire::{Durability, NodeStatus, Roles};
 
 use crate::cli::Global;
-use crate::client::with_client;
+use crate::client::{options, with_client};
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
@@ -21,25 +21,36 @@ const DRIVES_MAX: u64 = ithaca_log::limits::COUNTERS_MAX_COUNT as u64;
 /// Everything that is shown.
 struct Status {
     layout: Rc<Layout>,
-    tail: LogPos,
-    nodes: Vec<(NodeId, SocketAddr, Result<NodeStatus, ClientError>)>,
+    tail: Option<LogPos>,
+    nodes: Vec<NodeAnswer>,
 }
 
-/// Prints the status; fails if a node does not answer, after what is known was printed.
+/// Prints the status; fails if the cluster or a node of it does not answer, after what is known was printed.
 pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
-    let status = with_client(global, "cluster status", async |_, client| {
-        Ok(Status {
-            layout: client.layout().await?,
-            tail: client.check().await?.tail,
-            nodes: client.status().await?,
-        })
-    })?;
+    let asked = with_client(global, "cluster status", async |_, client| {
+        let layout = client.layout().await?;
+        Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
+    });
+    let (status, failed) = match asked {
+        Ok(status) => (status, None),
+        // Too few of those who decide are there, or nobody hands out positions: whoever is there is shown all the same.
+        Err(failure) => match real::run(async |env| seen(&env, global).await) {
+            Ok(Sight { layout, nodes }) => (Status { layout, tail: None, nodes }, Some(failure)),
+            Err(_) => return Err(failure),
+        },
+    };
     out.either(|| status.human(), || status.json())?;
     out.flush()?;
-    match status.nodes.iter().find_map(|(_, _, answer)| answer.as_ref().err()) {
-        Some(error) => Err(Failure::from(error.clone()).context("cluster status")),
+    let silent = status.nodes.iter().find_map(|(_, _, answer)| answer.as_ref().err());
+    match failed.or_else(|| silent.map(|error| Failure::from(error.clone()).context("cluster status"))) {
+        Some(failure) => Err(failure),
         None => Ok(()),
     }
+}
+
+/// What the nodes say of themselves, whoever of them is there.
+async fn seen(env: &Env, global: &Global) -> Result<Sight, ClientError> {
+    Ok(Observer::connect(env, options(global)).await?.look().await)
 }
 
 impl Status {
@@ -52,20 +63,12 @@ impl Status {
         is_told || answers.len() == self.nodes.len() && with_room < usize::from(self.layout.replicas)
     }
 
-    /// What a node is doing, in a word.
-    fn standing(&self, id: NodeId, node: &NodeStatus) -> &'static str {
-        match standing(&self.layout, id) {
-            "up" if has_no_room(node) => "full",
-            word => word,
-        }
-    }
-
     fn json(&self) -> Object {
         let nodes = self.nodes.iter().map(|(id, addr, answer)| {
             let object = Object::new().number("id", id.0).string("addr", &addr.to_string());
             match answer {
                 Ok(node) => object
-                    .string("state", self.standing(*id, node))
+                    .string("state", state(&self.layout, *id, node))
                     .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
@@ -82,7 +85,7 @@ impl Status {
         Object::new()
             .number("epoch", self.layout.epoch.0)
             .number("sequencer", self.layout.sequencer.0)
-            .number("tail", self.tail.0)
+            .optional("tail", self.tail.map(|tail| tail.0))
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
             .number("min_replicas", u64::from(self.layout.min_replicas))
@@ -94,7 +97,9 @@ impl Status {
     fn human(&self) -> String {
         let mut text = format!(
             "epoch {}: node {} hands out positions; the next is {}",
-            self.layout.epoch.0, self.layout.sequencer.0, self.tail
+            self.layout.epoch.0,
+            self.layout.sequencer.0,
+            self.tail.map_or_else(|| "not known".to_owned(), |tail| tail.to_string()),
         );
         // Writing to a String cannot fail.
         if let Some((kept, needed)) = self.layout.shortage() {
@@ -116,7 +121,7 @@ impl Status {
                     text,
                     "\nnode {} at {addr}: {}, up {} s, {}, durability {}, {} MiB of memory{}{}",
                     id.0,
-                    self.standing(*id, node),
+                    state(&self.layout, *id, node),
                     node.uptime_ms / 1000,
                     roles(node.roles).join(" + "),
                     durability(node.durability),
@@ -131,9 +136,12 @@ impl Status {
     }
 }
 
-/// Whether a node's unit has no room for entries.
-fn has_no_room(node: &NodeStatus) -> bool {
-    counted(node, "is_full") == Some(1)
+/// What a node is doing, in a word.
+pub fn state(layout: &Layout, id: NodeId, node: &NodeStatus) -> &'static str {
+    match standing(layout, id) {
+        "up" if counted(node, "is_full") == Some(1) => "full",
+        word => word,
+    }
 }
 
 /// What a node's drives have lost, if anything, and what became of it.

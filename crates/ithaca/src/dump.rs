@@ -7,7 +7,7 @@ use ithaca_env::real::{self, files};
 use ithaca_log::server::register::{self, Purpose};
 
 use crate::failure::Failure;
-use crate::fsck::{chain_failed, open, read_register};
+use crate::fsck::{chain_failed, drive_failed, open, read_register};
 use crate::json::Object;
 use crate::output::Output;
 
@@ -18,7 +18,7 @@ pub fn run(file: &Path, out: &mut Output) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{context}: is a directory; name one of its files")));
     }
     let dumped = real::run(|env| async move {
-        let drive = open(&env, file).await?;
+        let drive = open(&env, file).await.map_err(drive_failed)?;
         if let Some(purpose) = Purpose::of(file) {
             let bytes = read_register(&drive, purpose).await?;
             let slots = register::describe(&bytes, purpose);

@@ -33,7 +33,9 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
             let is_needed = purpose == Purpose::Layouts && !chains.is_empty();
             harmed += usize::from(!check_register(&env, file, purpose, is_needed, out).await?);
         }
-        for drives in chains_of(&env, &chains).await? {
+        let (chains, short) = chains_of(&env, &chains, out).await?;
+        harmed += short;
+        for drives in chains {
             harmed += usize::from(!check_chain(&drives, out).await?);
         }
         out.flush()?;
@@ -60,26 +62,43 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-fn is_chain(file: &Path) -> bool {
+/// Whether a file of a data directory is a unit's drive, by its name.
+pub fn is_chain(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "chain")
 }
 
 /// Opens a file that must be there. Opening for writing takes the lock, so that nobody changes it meanwhile; who may only
 /// read goes without.
-pub async fn open(env: &Env, file: &Path) -> Result<Drive, Failure> {
+pub async fn open(env: &Env, file: &Path) -> Result<Drive, DriveError> {
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: false };
     match env.open_drive(open.clone()).await {
-        Err(DriveError::Io { .. }) => {
-            env.open_drive(OpenDrive { read_only: true, ..open }).await.map_err(drive_failed)
-        }
-        opened => opened.map_err(drive_failed),
+        Err(DriveError::Io { .. }) => env.open_drive(OpenDrive { read_only: true, ..open }).await,
+        opened => opened,
     }
+}
+
+/// Opens a file of a data directory; `None`, which is told, if it is cut so short that it is damaged.
+async fn open_whole(env: &Env, file: &Path, out: &mut Output) -> Result<Option<Drive>, Failure> {
+    match open(env, file).await {
+        Err(DriveError::TooShort { bytes, .. }) => {
+            tell_damaged(&file.display().to_string(), &format!("it has {bytes} bytes"), out)?;
+            Ok(None)
+        }
+        opened => opened.map(Some).map_err(drive_failed),
+    }
+}
+
+fn tell_damaged(name: &str, why: &str, out: &mut Output) -> Result<(), Failure> {
+    out.either(
+        || format!("{name}: damaged: {why}"),
+        || Object::new().string("file", name).boolean("ok", false).string("error", why),
+    )
 }
 
 /// How a drive that cannot be opened or read ends a command.
 pub fn drive_failed(error: DriveError) -> Failure {
     match error {
-        DriveError::NotFound { .. } => Failure::usage(error.to_string()),
+        DriveError::NotFound { .. } | DriveError::TooShort { .. } => Failure::usage(error.to_string()),
         _ => Failure::unreachable(error.to_string()),
     }
 }
@@ -93,7 +112,7 @@ async fn check_register(
     out: &mut Output,
 ) -> Result<bool, Failure> {
     // Held while it is read, so that no cluster starts on it meanwhile.
-    let drive = open(env, file).await?;
+    let Some(drive) = open_whole(env, file, out).await? else { return Ok(false) };
     let slots = register::describe(&read_register(&drive, purpose).await?, purpose);
     drop(drive);
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: true };
@@ -124,11 +143,19 @@ pub async fn read_register(drive: &Drive, purpose: Purpose) -> Result<Bytes, Fai
 }
 
 /// Opens the drives, those of one chain together, in the order in which they come. A drive that does not say whose it is stands
-/// alone.
-async fn chains_of(env: &Env, files: &[PathBuf]) -> Result<Vec<Vec<Drive>>, Failure> {
+/// alone. Returns how many files are too short to be drives, too.
+async fn chains_of(
+    env: &Env,
+    files: &[PathBuf],
+    out: &mut Output,
+) -> Result<(Vec<Vec<Drive>>, usize), Failure> {
     let mut chains: Vec<(Option<Identity>, Vec<Drive>)> = Vec::new();
+    let mut short = 0;
     for file in files {
-        let drive = open(env, file).await?;
+        let Some(drive) = open_whole(env, file, out).await? else {
+            short += 1;
+            continue;
+        };
         let identity = match ithaca_chain::identify(&drive).await {
             Ok(identity) => identity,
             Err(OpenError::Drive(error)) => return Err(drive_failed(error)),
@@ -139,7 +166,7 @@ async fn chains_of(env: &Env, files: &[PathBuf]) -> Result<Vec<Vec<Drive>>, Fail
             None => chains.push((identity, vec![drive])),
         }
     }
-    Ok(chains.into_iter().map(|(_, drives)| drives).collect())
+    Ok((chains.into_iter().map(|(_, drives)| drives).collect(), short))
 }
 
 fn names(paths: &[PathBuf]) -> String {
@@ -152,11 +179,7 @@ pub async fn check_chain(drives: &[Drive], out: &mut Output) -> Result<bool, Fai
     let report = match ithaca_chain::check(drives.to_vec()).await {
         Ok(report) => report,
         Err(error) if is_damage(&error) => {
-            let line = error.to_string();
-            out.either(
-                || format!("{name}: damaged: {line}"),
-                || Object::new().string("file", &name).boolean("ok", false).string("error", &line),
-            )?;
+            tell_damaged(&name, &error.to_string(), out)?;
             return Ok(false);
         }
         Err(error) => return Err(chain_failed(error)),

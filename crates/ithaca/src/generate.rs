@@ -2,16 +2,14 @@
 
 use std::path::Path;
 
-use clap::CommandFactory;
-
-use crate::cli::Cli;
+use crate::cli;
 use crate::config;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
 
 fn command() -> clap::Command {
-    config::apply(Cli::command(), &config::File::default())
+    config::apply(cli::command(), &config::File::default())
 }
 
 /// Prints the completions of a shell.

@@ -25,16 +25,17 @@ mod stream;
 mod top;
 mod volume;
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 use tracing::level_filters::LevelFilter;
 
 use ithaca_log::pos::NodeId;
 
-use cli::{Cli, ClusterCommand, Command, ConfigCommand, LogLevel};
+use cli::{Cli, ClusterCommand, Command, ConfigCommand, EndpointError, LogLevel};
 use failure::Failure;
 use output::Output;
 
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[OsString]) -> Result<(), Failure> {
     let file = config::load(arguments)?;
-    let command = config::apply(Cli::command(), &file);
+    let command = config::apply(cli::command(), &file);
     let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return told(&error),
@@ -89,7 +90,8 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// What clap answers in place of arguments: help and the version go to stdout, anything else is wrong usage.
+/// What clap answers in place of arguments: help and the version go to stdout, a name without an address is a node that is not
+/// reached, anything else is wrong usage.
 fn told(error: &clap::Error) -> Result<(), Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -97,7 +99,12 @@ fn told(error: &clap::Error) -> Result<(), Failure> {
             let _ = error.print();
             Ok(())
         }
-        _ => Err(usage(error)),
+        _ => match error.source().and_then(|source| source.downcast_ref()) {
+            Some(unresolved @ EndpointError::Unresolved { .. }) => {
+                Err(Failure::unreachable(unresolved.to_string()))
+            }
+            _ => Err(usage(error)),
+        },
     }
 }
 
@@ -136,7 +143,7 @@ mod tests {
     use super::*;
 
     fn command() -> clap::Command {
-        config::apply(Cli::command(), &config::File::default())
+        config::apply(cli::command(), &config::File::default())
     }
 
     #[test]
@@ -174,11 +181,25 @@ mod tests {
             ("ithaca dev --units 0", "--units"),
             ("ithaca log fill minus", "minus"),
             ("ithaca top --interval 1ms", "100ms to 1h"),
+            ("ithaca bench append --size -1", "'-1' for '--size <SIZE>'"),
+            ("ithaca tx - --retries -1", "'-1' for '--retries <N>'"),
+            ("ithaca log read -1", "'-1' for '[POS]'"),
+            ("ithaca log check --endpoint nowhere", "expected HOST:PORT"),
         ] {
             let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
-            let Failure::Told { exit, line: told } = usage(&error) else { panic!("{line}") };
+            let Err(Failure::Told { exit, line: told }) = told(&error) else { panic!("{line}") };
             assert_eq!(exit, failure::Exit::Usage, "{line}");
             assert!(told.contains(part) && !told.contains('\n'), "{line}: {told}");
         }
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_not_reached() {
+        // RFC 6761: no such name is ever given to anybody.
+        let line = "ithaca log check --endpoint localhost:1,nobody.invalid:1";
+        let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
+        let Err(Failure::Told { exit, line: told }) = told(&error) else { panic!("{line}") };
+        assert_eq!(exit, failure::Exit::Unreachable);
+        assert!(told.starts_with("nobody.invalid:1: no address is known for this name: "), "{told}");
     }
 }

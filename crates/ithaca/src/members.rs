@@ -27,9 +27,8 @@ impl From<MembersError> for Failure {
     fn from(error: MembersError) -> Self {
         let line = error.to_string();
         match error {
-            MembersError::Change(_) | MembersError::Removed { .. } | MembersError::NoMember { .. } => {
-                Self::usage(line)
-            }
+            MembersError::NoMember { .. } => Self::no(line),
+            MembersError::Change(_) | MembersError::Removed { .. } => Self::usage(line),
             MembersError::Joining { .. } | MembersError::Leaving { .. } | MembersError::InUse { .. } => {
                 Self::unreachable(line)
             }
@@ -86,7 +85,13 @@ pub fn add(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output
 /// Has a node leave the cluster for good.
 pub fn remove(global: &Global, node: NodeId, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("cluster remove {}", node.0);
-    let layout = with_client(global, &verb, async |_, client| Ok(client.remove_node(node).await?))?;
+    let layout = with_client(global, &verb, async |_, client| {
+        let layout = client.layout().await?;
+        if layout.node(node).is_none() {
+            return Err(MembersError::NoMember { node, cluster: layout.cluster }.into());
+        }
+        Ok(client.remove_node(node).await?)
+    })?;
     out.either(
         || format!("node {} is no member of cluster {}, in epoch {}", node.0, layout.cluster, layout.epoch.0),
         || Object::new().number("node", node.0).number("epoch", layout.epoch.0).string("state", "removed"),

@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 
 use ithaca_chain::{ChainOptions, Cleaning, OpenError, OptionsError, Placement};
 use ithaca_env::Env;
+use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::real::{self, files, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::client::ClientOptions;
@@ -21,6 +22,7 @@ use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
 use crate::failure::Failure;
+use crate::fsck::is_chain;
 use crate::http;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
@@ -95,6 +97,7 @@ fn run(
         let pages = env.listen_soon(arguments.http).await;
         let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
         make_data_dir(&arguments.data)?;
+        refuse_short(&env, arguments).await?;
         let served = Rc::new(Served::start(&env, arguments).await?);
         served.host_views(&env);
         let at = Addresses { nodes: served.addrs(), http: pages.local_addr() };
@@ -119,6 +122,20 @@ fn run(
 
 fn make_data_dir(dir: &Path) -> Result<(), Failure> {
     files::create_dir(dir).map_err(|error| Failure::usage(format!("{}: {error}", dir.display())))
+}
+
+/// Refuses files that are too short to be drives, before anything is made beside them.
+async fn refuse_short(env: &Env, arguments: &ServeArgs) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", arguments.data.display()));
+    let listed = files::list(&arguments.data).map_err(failed)?;
+    let named = arguments.drive.iter().flat_map(|drive| sides_of(drive));
+    for path in listed.into_iter().filter(|file| is_chain(file)).chain(named) {
+        let open = OpenDrive { path, create_bytes: None, read_only: true };
+        if let Err(error @ DriveError::TooShort { .. }) = env.open_drive(open).await {
+            return Err(Failure::usage(error.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// What this process serves.
@@ -206,11 +223,18 @@ fn absolute(path: &Path) -> PathBuf {
 /// The same of drives, of which `A+B` names the sides of one.
 fn absolute_drives(arguments: &ServeArgs) -> Vec<PathBuf> {
     let drive = |drive: &PathBuf| {
-        let Some(text) = drive.to_str() else { return absolute(drive) };
-        let sides: Vec<_> = text.split('+').map(|side| absolute(Path::new(side)).into_os_string()).collect();
+        let sides: Vec<_> = sides_of(drive).iter().map(|side| absolute(side).into_os_string()).collect();
         sides.join("+".as_ref()).into()
     };
     arguments.drive.iter().map(drive).collect()
+}
+
+/// The paths of a drive's sides.
+fn sides_of(drive: &Path) -> Vec<PathBuf> {
+    match drive.to_str() {
+        Some(text) => text.split('+').map(PathBuf::from).collect(),
+        None => vec![drive.to_owned()],
+    }
 }
 
 fn cache(arguments: &ServeArgs) -> Option<CacheOptions> {
@@ -273,7 +297,8 @@ fn failed(error: StartError) -> Failure {
             | OpenError::NotAMember { .. }
             | OpenError::StaleDrive { .. }
             | OpenError::GivenTwice { .. }
-            | OpenError::TooManyDrives { .. },
+            | OpenError::TooManyDrives { .. }
+            | OpenError::Drive(DriveError::TooShort { .. }),
         ) => Failure::usage(line),
         StartError::Cache(_)
         | StartError::Metadata(_)

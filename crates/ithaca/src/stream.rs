@@ -2,6 +2,7 @@
 
 mod read;
 
+use ithaca_log::client::{ClientError, StreamsError};
 use ithaca_log::pos::{StreamId, StreamPos};
 
 use crate::cli::{Global, StreamCommand};
@@ -39,7 +40,13 @@ pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result
 /// Gives up what a stream has below a position of it.
 fn trim(global: &Global, name: &str, below: StreamPos, out: &mut Output) -> Result<(), Failure> {
     with_client(global, &format!("stream trim {name} {below}"), async |_, client| {
-        Ok(client.trim_stream(StreamId::of_name(name), below).await?)
+        let trimmed = client.trim_stream(StreamId::of_name(name), below).await;
+        trimmed.map_err(|error| match error {
+            ClientError::Streams(StreamsError::PastEnd { next, .. }) => {
+                Failure::no(format!("{name} ends at {next}, below {below}"))
+            }
+            error => error.into(),
+        })
     })?;
     out.either(
         || format!("trimmed every entry of {name} below {below}"),

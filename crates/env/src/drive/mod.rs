@@ -9,6 +9,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::limits::BLOCK_BYTES;
+
 mod page_buf;
 
 pub use page_buf::PageBuf;
@@ -30,6 +32,14 @@ pub enum DriveError {
     NotFound {
         /// What was opened.
         path: String,
+    },
+    /// The file is shorter than a block, and not empty: rounded down it would be an empty drive, and what is in it be lost.
+    #[error("{path}: a file of {bytes} bytes is no drive: a block has {BLOCK_BYTES}")]
+    TooShort {
+        /// What was opened.
+        path: String,
+        /// Its length.
+        bytes: u64,
     },
     /// Another process has the drive, or somebody else in this one: see [`Drive::try_lock`].
     #[error("{path}: in use by another process, or by somebody else in this one")]

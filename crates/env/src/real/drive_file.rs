@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::io_pool::IoPool;
@@ -34,6 +34,12 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     let failed = |error: Errno| error_at(&path, "open", 0, error);
     let access = if open.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let exists = open.path.exists();
+    let is_pipe = |found: rustix::fs::Stat| FileType::from_raw_mode(found.st_mode) == FileType::Fifo;
+    if rustix::fs::stat(&open.path).is_ok_and(is_pipe) {
+        // To open it would wait for its other end.
+        let message = "a pipe is no drive".to_owned();
+        return Err(DriveError::Io { path, operation: "open", offset: 0, message });
+    }
     let fd = match open.create_bytes {
         Some(_) if !exists && !open.read_only => {
             let create = access | OFlags::CREATE | OFlags::EXCL;
@@ -59,10 +65,8 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     }
     // Seeking to the end gives the size of a block device as well as of a file.
     let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
-    if open.create_bytes.is_some() && (1..BLOCK_BYTES as u64).contains(&size_bytes) {
-        // Who would make one takes it for a new one, since no block is in it, and writes over what is.
-        let message = format!("a file of {size_bytes} bytes is no drive: a block has {BLOCK_BYTES}");
-        return Err(DriveError::Io { path, operation: "open", offset: 0, message });
+    if (1..BLOCK_BYTES as u64).contains(&size_bytes) {
+        return Err(DriveError::TooShort { path, bytes: size_bytes });
     }
     Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64 })
 }

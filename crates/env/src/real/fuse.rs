@@ -55,7 +55,10 @@ pub(super) fn mount(reactor: &Rc<Reactor>, options: &MountOptions) -> Result<Cha
     }
     let is_folder = rustix::fs::stat(path)
         .map(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
-        .map_err(failed(path, "find what to mount on"))?;
+        .map_err(|error| match error {
+            Errno::NOENT => FuseError::NotFound { path: path.to_owned() },
+            error => failed(path, "find what to mount on")(error),
+        })?;
     let keeps = options.allow_other || process::user() == ROOT;
     let (child, socket) = start(options, keeps)?;
     let device = match receive_device(&socket) {

@@ -61,13 +61,28 @@ fn a_file_that_there_is_no_room_for_is_not_left_behind() {
 }
 
 #[test]
+fn a_pipe_is_no_drive_and_is_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("drive")).status();
+    assert!(made.expect("mkfifo runs").success());
+    ithaca_env::real::run(async |env| {
+        for read_only in [false, true] {
+            let refused = env.open_drive(OpenDrive { read_only, ..open(dir.path(), None) }).await.err();
+            assert!(refused.is_some_and(|error| error.to_string().contains("a pipe is no drive")));
+        }
+    });
+}
+
+#[test]
 fn a_file_that_is_shorter_than_a_block_is_no_drive() {
     // Rounded down it would be an empty one, and whatever is in it would be lost.
     let dir = tempfile::tempdir().expect("a directory");
     ithaca_env::real::files::write(&dir.path().join("drive"), b"somebody's notes").expect("written");
     ithaca_env::real::run(async |env| {
-        let refused = env.open_drive(open(dir.path(), Some(8192))).await.err();
-        assert!(matches!(&refused, Some(DriveError::Io { operation: "open", .. })), "{refused:?}");
+        for create_bytes in [None, Some(8192)] {
+            let refused = env.open_drive(open(dir.path(), create_bytes)).await.err();
+            assert!(matches!(&refused, Some(DriveError::TooShort { bytes: 16, .. })), "{refused:?}");
+        }
     });
 }
 

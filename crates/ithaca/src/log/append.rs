@@ -43,6 +43,15 @@ pub enum Shown {
 }
 
 impl Target<'_> {
+    /// Refuses a stream that is named twice.
+    fn check_names(&self) -> Result<(), Failure> {
+        let mut streams = self.streams.iter().enumerate();
+        match streams.find(|&(nth, name)| self.streams[..nth].contains(name)) {
+            Some((_, name)) => Err(Failure::usage(format!("{}: stream {name} is named twice", self.verb))),
+            None => Ok(()),
+        }
+    }
+
     /// The streams, named if they were not before. Those of objects take nothing but calls: anything else would stop the object for good.
     async fn streams(&self, client: &Client) -> Result<Vec<StreamId>, Failure> {
         let mut streams = Vec::with_capacity(self.streams.len());
@@ -95,6 +104,7 @@ pub fn run(
     lines: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
+    target.check_names()?;
     let input = Input::open(target.verb, input)?;
     if !lines {
         // One entry has no order to keep: if its position certainly went to something else, another does as well.

@@ -1,10 +1,11 @@
 //! A frame for programs: one JSON object.
 
+use ithaca_log::layout::Layout;
 use ithaca_log::wire::NodeStatus;
 
 use super::frame::{ChainFrame, Frame, NodeFrame};
 use super::rates::Rates;
-use crate::cluster::{drive_json, drives, roles};
+use crate::cluster::{drive_json, drives, roles, state};
 use crate::json::{Object, array, quoted};
 
 /// The object of a frame. A rate that was not measured, and a tail that the sequencer does not tell, are `null`.
@@ -13,23 +14,25 @@ pub fn object(frame: &Frame) -> Object {
         .number("epoch", frame.layout.epoch.0)
         .number("sequencer", frame.layout.sequencer.0)
         .optional("tail", frame.tail.map(|tail| tail.0))
-        .raw("nodes", &array(frame.nodes.iter().map(node)))
+        .raw("nodes", &array(frame.nodes.iter().map(|it| node(&frame.layout, it))))
         .string("cluster", &frame.layout.cluster.to_string())
 }
 
-fn node(node: &NodeFrame) -> String {
+fn node(layout: &Layout, node: &NodeFrame) -> String {
     let object = Object::new().number("id", node.id.0).string("addr", &node.addr.to_string());
     match &node.answer {
-        Ok((status, rates)) => up(object, status, rates).finish(),
+        Ok((status, rates)) => {
+            let object = object.string("state", state(layout, node.id, status));
+            answered(object, status, rates).finish()
+        }
         Err(error) => object.string("state", "unreachable").string("error", error).finish(),
     }
 }
 
-fn up(object: Object, status: &NodeStatus, rates: &Rates) -> Object {
+fn answered(object: Object, status: &NodeStatus, rates: &Rates) -> Object {
     let rate =
         |object: Object, key: &str, value: Option<f64>| object.decimal(key, value.unwrap_or(f64::NAN), 1);
     let object = object
-        .string("state", "up")
         .raw("roles", &array(roles(status.roles).into_iter().map(quoted)))
         .number("uptime_ms", status.uptime_ms)
         .number("rss_bytes", status.rss_bytes);

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use ithaca_log::layout::Layout;
 use ithaca_log::wire::NodeStatus;
 
 use super::frame::{ChainFrame, Frame, NodeFrame};
-use crate::cluster::{DriveState, drives};
+use crate::cluster::{DriveState, drives, state};
 use crate::quantity::{short_bytes, short_count};
 
 /// What stands where nothing was measured.
@@ -47,7 +48,8 @@ pub fn render(frame: &Frame) -> String {
         "cluster {}: epoch {}, tail {tail}, sequencer node {}\n\n",
         frame.layout.cluster, frame.layout.epoch.0, frame.layout.sequencer.0
     );
-    let nodes = std::iter::once(NODE_HEADS.map(str::to_owned)).chain(frame.nodes.iter().map(node_row));
+    let nodes = std::iter::once(NODE_HEADS.map(str::to_owned))
+        .chain(frame.nodes.iter().map(|it| node_row(&frame.layout, it)));
     text.push_str(&aligned(&nodes.collect::<Vec<_>>(), 3));
     for node in &frame.nodes {
         if let Err(error) = &node.answer {
@@ -65,7 +67,7 @@ pub fn render(frame: &Frame) -> String {
     text
 }
 
-fn node_row(node: &NodeFrame) -> [String; 12] {
+fn node_row(layout: &Layout, node: &NodeFrame) -> [String; 12] {
     let id = node.id.0.to_string();
     let addr = node.addr.to_string();
     let Ok((status, rates)) = &node.answer else {
@@ -78,7 +80,7 @@ fn node_row(node: &NodeFrame) -> [String; 12] {
     [
         id,
         addr,
-        "up".to_owned(),
+        state(layout, node.id, status).to_owned(),
         span(status.uptime_ms / 1000),
         count(rates.appends),
         bytes(rates.bytes_written),

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ithaca_chain::{ChainOptions, Drives, OpenError, OptionsError};
 use ithaca_env::Env;
+use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
@@ -112,6 +113,17 @@ async fn refuse_others(drives: impl Iterator<Item = &Drive>) -> Result<(), Failu
     Ok(())
 }
 
+/// Whether something is on a drive that does not even begin as a chain. A file that is called as those of volumes are was
+/// one, and is damaged.
+fn is_foreign(error: &OpenError) -> bool {
+    match error {
+        OpenError::SuperblockLost { drive, valid: 0, first_fault: DecodeError::Invalid { .. } } => {
+            Path::new(drive).file_name() != Some(FILE_NAME.as_ref())
+        }
+        _ => false,
+    }
+}
+
 fn largest(drives: &[Vec<Drive>]) -> u64 {
     drives.iter().flatten().map(Drive::size_bytes).max().unwrap_or(0)
 }
@@ -125,6 +137,9 @@ fn failed(error: VolumeError) -> Failure {
         }
         VolumeError::Chain(OpenError::NotAChain { drive }) => {
             Failure::usage(format!("{drive} holds no volume"))
+        }
+        VolumeError::Chain(error) if is_foreign(&error) => {
+            Failure::usage(format!("neither blank nor a volume: {error}"))
         }
         VolumeError::Chain(error @ OpenError::Options(_)) => Failure::usage(error.to_string()),
         VolumeError::Chain(error) => chain_failed(error),

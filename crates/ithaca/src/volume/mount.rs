@@ -4,7 +4,7 @@
 //! answered, and everything that was answered is on stable storage. So does `umount PATH`. A drive that fails ends it too, with
 //! exit code 3.
 
-use ithaca_env::fuse::MountOptions;
+use ithaca_env::fuse::{FuseError, MountOptions};
 use ithaca_env::real::{self, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::Planted;
@@ -31,7 +31,10 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         let source = arguments.at.dirs[0].display().to_string();
         let options =
             MountOptions { path: arguments.path.clone(), source, allow_other: arguments.allow_other };
-        let channel = env.mount_fuse(&options).map_err(|error| Failure::unreachable(error.to_string()))?;
+        let channel = env.mount_fuse(&options).map_err(|error| match error {
+            FuseError::NotFound { .. } => Failure::usage(error.to_string()),
+            error => Failure::unreachable(error.to_string()),
+        })?;
         let file = if channel.is_folder() { arguments.path.join(&name) } else { arguments.path.clone() };
         let options = ServerOptions { name, region, group: process::group(), planted: Planted::default() };
         let server = Server::start(&env, channel, &volume, options);

@@ -86,10 +86,10 @@ fn a_node_is_added_and_another_one_is_removed_with_all_entries_kept() {
     cluster(&servers, "log append --lines", b"e\nf\ng\nh\n").expect(0);
     let layout = cluster(&servers, "cluster layout --json", b"").expect(0).text();
     assert!(layout.contains("{\"replicas\":[3,4],"), "it takes part in what is appended: {layout}");
-    for _ in 0..2 {
-        let told = cluster(&servers, "cluster remove 1 --json", b"").expect(0).text();
-        assert!(told.contains("\"state\":\"removed\""), "{told}");
-    }
+    let told = cluster(&servers, "cluster remove 1 --json", b"").expect(0).text();
+    assert!(told.contains("\"state\":\"removed\""), "{told}");
+    let told = cluster(&servers, "cluster remove 1", b"").expect(1).stderr;
+    assert!(told.contains("node 1 is none of the cluster"), "{told}");
     let (code, told) = servers[0].end();
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("node 1 was removed from cluster") && told.lines().count() == 1, "{told}");
@@ -123,7 +123,7 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
     let third = Server::start(other_dir.path(), 3);
     cluster(&others, &format!("cluster add {}", third.name()), b"").expect(0);
     refused(&format!("cluster add {}", third.name()), 2, "belongs to cluster");
-    refused("cluster remove 9", 0, "");
+    refused("cluster remove 9", 1, "node 9 is none of the cluster");
 }
 
 #[test]
@@ -143,6 +143,14 @@ fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies
     let (now, then) = (history.lines().next(), history.lines().last());
     assert!(now.is_some_and(|line| line.contains("\"min_replicas\":2")), "{history}");
     assert!(then.is_some_and(|line| line.contains("\"epoch\":1,")), "{history}");
+    // With the second one gone nobody decides anything any more; the third is shown by itself.
+    signal(&servers[0].child, "KILL");
+    servers[0].end();
+    let ran = cluster(&servers, "cluster status --timeout 1s --json", b"").expect(3);
+    let (status, told) = (ran.text(), ran.stderr);
+    assert!(told.starts_with("ithaca: cluster status") && told.contains("timed out after 1s"), "{told}");
+    assert!(status.contains("\"tail\":null") && status.matches("\"state\":\"up\"").count() == 1, "{status}");
+    assert_eq!(status.matches("\"state\":\"unreachable\",\"error\":").count(), 2, "{status}");
 }
 
 #[test]

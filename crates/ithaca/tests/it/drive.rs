@@ -207,5 +207,6 @@ fn relative_paths_are_below_the_directory_that_the_command_runs_in_and_nodes_are
     let told = run_in(dir.path(), &served, &["add", "notes", "--node", "2"]).expect(2).stderr;
     assert!(told.contains("notes") && told.contains("no drive"), "{told}");
     assert_eq!(std::fs::read(dir.path().join("notes")).expect("it is there"), b"somebody's");
-    run_in(dir.path(), &served, &["add", "x", "--node", "2", "--size", "1000"]).expect(2);
+    let told = run_in(dir.path(), &served, &["add", "x", "--node", "2", "--size", "1000"]).expect(2).stderr;
+    assert!(told.contains("--size") && told.contains("4096 bytes at least"), "{told}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Dev, Ran, ithaca, run, temp_dir};
+use crate::harness::{Dev, Ran, dev_command, ithaca, run, temp_dir};
 
 fn offline(verb: &str, path: &Path) -> Ran {
     run(ithaca(&[verb, path.to_str().expect("text")]), b"")
@@ -60,4 +60,14 @@ fn a_directory_that_is_in_use_or_holds_nothing_is_refused() {
     assert!(offline("fsck", dir.path()).expect(3).stderr.contains("in use"));
     offline("fsck", empty.path()).expect(2);
     offline("dump", &empty.path().join("nothing")).expect(2);
+    // Cut off, or somebody else's: named with the size that it has.
+    let short = empty.path().join("unit-1.chain");
+    std::fs::write(&short, b"ab").expect("writable");
+    let told = offline("fsck", empty.path()).expect(4).text();
+    assert!(told.contains("unit-1.chain: damaged: it has 2 bytes"), "{told}");
+    let told = offline("dump", &short).expect(2).stderr;
+    assert!(told.contains("a file of 2 bytes is no drive"), "{told}");
+    let told = run(dev_command(empty.path(), &[]), b"").expect(2).stderr;
+    assert!(told.contains("unit-1.chain: a file of 2 bytes is no drive"), "{told}");
+    assert_eq!(contents(empty.path()).len(), 1, "nothing was made");
 }

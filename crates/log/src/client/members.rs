@@ -54,7 +54,7 @@ pub enum MembersError {
         /// The cluster.
         cluster: ClusterId,
     },
-    /// The node that is to be replaced is none of the cluster.
+    /// The node that is to be replaced or removed is none of the cluster.
     #[error("node {} is none of the cluster {cluster}", node.0)]
     NoMember {
         /// Which.

@@ -26,7 +26,7 @@ pub(super) async fn open_cache(
     let open = OpenDrive { path: options.path.clone(), create_bytes, read_only: false };
     let opened = match env.open_drive(open).await {
         Ok(drive) => CacheDrive::open(env, drive, options.size_bytes).await,
-        Err(error @ (DriveError::InUse { .. } | DriveError::NotFound { .. })) => return Err(error.into()),
+        Err(error) if is_mistake(&error) => return Err(error.into()),
         Err(error) => Err(error.into()),
     };
     match opened {
@@ -49,7 +49,7 @@ pub(super) async fn open_metadata(
     let open = OpenDrive { path: path.to_owned(), create_bytes: Some(BLANK_BYTES), read_only: false };
     let opened = match env.open_drive(open).await {
         Ok(drive) => MetadataDrive::open(env, drive).await,
-        Err(error @ (DriveError::InUse { .. } | DriveError::NotFound { .. })) => return Err(error.into()),
+        Err(error) if is_mistake(&error) => return Err(error.into()),
         Err(error) => Err(error.into()),
     };
     match opened {
@@ -60,6 +60,11 @@ pub(super) async fn open_metadata(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether it is not the drive that fails, but that the wrong one is named.
+fn is_mistake(error: &DriveError) -> bool {
+    matches!(error, DriveError::InUse { .. } | DriveError::NotFound { .. } | DriveError::TooShort { .. })
 }
 
 /// A new file begins with so many bytes, and grows to its size.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ithaca_chain::{
     CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
 };
+use ithaca_env::drive::DriveError;
 use ithaca_env::net::{Listener, NetError};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
@@ -254,7 +255,9 @@ impl StartError {
     /// Whether data on a drive is damaged, as opposed to out of reach or wrongly asked for.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Register(RegisterError::Damaged { .. })
+            Self::Register(
+                RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }),
+            )
             | Self::RegisterLost { .. }
             | Self::Layouts { .. }
             | Self::DrivesForgotten { .. }

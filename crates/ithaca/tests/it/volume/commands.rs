@@ -84,6 +84,17 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     expect(&["info", text(&dir.path().join("nowhere"))], 2, "no such file");
     std::fs::write(dir.path().join("zeros"), vec![0; 1 << 20]).expect("writable");
     expect(&["info", text(&dir.path().join("zeros"))], 2, "holds no volume");
+    let noise = dir.path().join("noise");
+    std::fs::write(&noise, vec![7; 32 << 20]).expect("writable");
+    for verb in [&["info"] as &[&str], &["create", "--size", "8M"]] {
+        expect(&[verb, &[text(&noise)]].concat(), 2, "neither blank nor a volume");
+    }
+    std::fs::write(&noise, b"notes").expect("writable");
+    expect(&["info", text(&noise)], 2, "a file of 5 bytes is no drive");
+    // By its name it was one.
+    std::fs::create_dir(dir.path().join("harmed")).expect("writable");
+    std::fs::write(dir.path().join("harmed/volume.chain"), vec![7; 32 << 20]).expect("writable");
+    expect(&["info", text(&dir.path().join("harmed"))], 4, "0 of 4 superblock copies are good");
     let named = volume(&["snapshot", text(&disk), "a@b"]).expect(2).stderr;
     assert!(named.contains("a@b") && named.contains("without `@`"), "{named}");
     let served = Served::start(&disk);

@@ -129,9 +129,11 @@ impl NotChanged {
             Self::Forgotten { error: RememberError::Unfit { .. }, .. } => DriveRefusal::Impossible,
             Self::Leaving { .. } | Self::Forgotten { .. } => DriveRefusal::Failed,
             // A directory, a pipe, a file shorter than a block, one that may not be opened.
-            Self::Drive(DriveError::NotFound { .. } | DriveError::Io { operation: "open", .. }) => {
-                DriveRefusal::Unfit
-            }
+            Self::Drive(
+                DriveError::NotFound { .. }
+                | DriveError::TooShort { .. }
+                | DriveError::Io { operation: "open", .. },
+            ) => DriveRefusal::Unfit,
             Self::Drive(_) => DriveRefusal::Failed,
             Self::Chain { error, .. } => why(error),
         }
