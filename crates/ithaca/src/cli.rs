@@ -612,6 +612,12 @@ pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
     if let Ok(addr) = endpoint.parse() {
         return Ok(addr);
     }
+    let is_name = |host: &str| {
+        !host.is_empty() && host.chars().all(|letter| letter.is_alphanumeric() || "-._".contains(letter))
+    };
+    if !endpoint.rsplit_once(':').is_some_and(|(host, _)| is_name(host)) {
+        return Err(EndpointError::Malformed { why: "no name of a host before a port".to_owned() });
+    }
     let unresolved = |why| EndpointError::Unresolved { endpoint: endpoint.to_owned(), why };
     match endpoint.to_socket_addrs() {
         Ok(mut found) => found.next().ok_or_else(|| unresolved("it has none".to_owned())),
@@ -675,7 +681,7 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_name_or_an_address_with_a_port() {
         assert_eq!(parse_endpoint("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
-        for malformed in ["localhost", "", "localhost:99999"] {
+        for malformed in ["localhost", "", "localhost:99999", ":0", "[::1", "two words:0"] {
             assert!(matches!(parse_endpoint(malformed), Err(EndpointError::Malformed { .. })), "{malformed}");
         }
     }

@@ -89,7 +89,7 @@ impl Status {
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
             .number("min_replicas", u64::from(self.layout.min_replicas))
-            .boolean("appendable", self.layout.shortage().is_none() && !self.is_full())
+            .boolean("appendable", self.tail.is_some() && self.layout.shortage().is_none() && !self.is_full())
             .number("copies_missing", self.layout.missing().len() as u64)
             .string("cluster", &self.layout.cluster.to_string())
     }

@@ -149,7 +149,8 @@ fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies
     let ran = cluster(&servers, "cluster status --timeout 1s --json", b"").expect(3);
     let (status, told) = (ran.text(), ran.stderr);
     assert!(told.starts_with("ithaca: cluster status") && told.contains("timed out after 1s"), "{told}");
-    assert!(status.contains("\"tail\":null") && status.matches("\"state\":\"up\"").count() == 1, "{status}");
+    assert!(status.contains("\"tail\":null") && status.contains("\"appendable\":false"), "{status}");
+    assert_eq!(status.matches("\"state\":\"up\"").count(), 1, "{status}");
     assert_eq!(status.matches("\"state\":\"unreachable\",\"error\":").count(), 2, "{status}");
 }
 
