@@ -187,6 +187,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_room_is_full() {
+        let mut frame = example();
+        let (status, _) = frame.nodes[0].answer.as_mut().expect("it answers");
+        status.counters.push(("is_full".to_owned(), 1));
+        assert!(render(&frame).contains("10.0.0.1:7420  full "), "{}", render(&frame));
+        let json = crate::top::json::object(&frame).finish();
+        assert!(json.contains("\"state\":\"full\""), "{json}");
+    }
+
+    #[test]
     fn a_span_has_at_least_two_of_its_unit() {
         for (seconds, shown) in [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (172_800, "2d")] {
             assert_eq!(span(seconds), shown);

@@ -167,8 +167,6 @@ fn a_full_log_says_so_and_has_room_again_when_it_is_trimmed_however_small_it_is(
         assert!(refused.contains("the drive is full"), "{refused}");
         let status = dev.run("cluster status --json").expect(0).text();
         assert!(status.contains("\"state\":\"full\"") && status.contains("\"appendable\":false"), "{status}");
-        let shown = dev.run("top --once --json --interval 100ms").expect(0).text();
-        assert!(shown.contains("\"state\":\"full\""), "{shown}");
         dev.run(&format!("log trim {} --prefix", tail - 1)).expect(0);
         // The trim is acknowledged before the room that it makes is free.
         assert!((0..1000).any(|_| dev.feed("log append", &entry).code == Some(0)), "it stays full");
