@@ -590,7 +590,7 @@ pub enum EndpointError {
     /// It is written otherwise.
     #[error("expected HOST:PORT: {why}")]
     Malformed {
-        /// What the system says.
+        /// What is wrong with it.
         why: String,
     },
     /// There is no node before it.

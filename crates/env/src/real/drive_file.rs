@@ -33,9 +33,9 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     let path = open.path.display().to_string();
     let failed = |error: Errno| error_at(&path, "open", 0, error);
     let access = if open.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let exists = open.path.exists();
-    let is_pipe = |found: rustix::fs::Stat| FileType::from_raw_mode(found.st_mode) == FileType::Fifo;
-    if rustix::fs::stat(&open.path).is_ok_and(is_pipe) {
+    let found = rustix::fs::stat(&open.path);
+    let exists = found.is_ok();
+    if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo) {
         // To open it would wait for its other end.
         let message = "a pipe is no drive".to_owned();
         return Err(DriveError::Io { path, operation: "open", offset: 0, message });

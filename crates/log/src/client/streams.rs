@@ -52,7 +52,7 @@ impl Asked {
     /// What to ask a unit for, one of `count` stripes.
     pub(super) fn read(self, committed: bool, count: usize, addrs: AddrRange) -> ReadStream {
         let least = PIECE_MIN_BYTES.min(self.limit_bytes);
-        let share = (self.limit_bytes / count.max(1)).max(least).min(limits::READ_MAX_BYTES);
+        let share = (self.limit_bytes / count.max(1)).clamp(least, limits::READ_MAX_BYTES);
         let Self { wanted, shows, .. } = self;
         let (heads_only, last_only) = (shows.is_without_data(), shows == Shows::Last);
         let known_only = shows == Shows::Known;

@@ -81,9 +81,9 @@ impl StreamIndex {
     /// Up to where the records of `addrs`, which are of one block, were looked at: that may be where they start.
     pub fn known_up_to(&self, addrs: AddrRange) -> Addr {
         let number = addrs.start.0 / limits::STREAM_BLOCK_COUNT;
-        let unknown = self.blocks.get(&number).map(|entry| entry.block.borrow().unknown(addrs));
-        let first = unknown.map_or(Some(addrs), |unknown| unknown.first().copied());
-        first.map_or(addrs.end, |first| first.start)
+        let Some(entry) = self.blocks.get(&number) else { return addrs.start };
+        let unknown = entry.block.borrow().unknown(addrs);
+        unknown.first().map_or(addrs.end, |first| first.start)
     }
 
     /// The block that `addr` lies in. Whoever has it may go on using it when it is pushed out.

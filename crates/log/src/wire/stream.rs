@@ -130,9 +130,8 @@ impl Message for ReadStream {
         let limit_bytes = decoder.u32("stream read limit")?;
         at_most("stream read limit", limit_bytes as usize, limits::READ_MAX_BYTES, "at most 4 MiB")?;
         let flags = decoder.u8("stream read flags")?;
-        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | LAST_ONLY | KNOWN_ONLY
-            || flags & LAST_ONLY != 0 && flags & KNOWN_ONLY != 0
-        {
+        // The last entry only and what is known only are more than that together.
+        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | KNOWN_ONLY {
             let (field, found) = ("stream read flags", flags.into());
             return Err(DecodeError::Invalid { field, found, expected: "at most 23" });
         }
