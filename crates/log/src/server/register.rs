@@ -211,9 +211,6 @@ fn decode_slot(bytes: &Bytes) -> Result<Slot, DecodeError> {
         return Err(DecodeError::Invalid { field: "register magic", found, expected: "ITRG" });
     }
     let version = decoder.u16("register version")?;
-    if version > VERSION {
-        return Ok(Slot::Newer { version });
-    }
     decoder.u16("register reserved")?;
     let sequence = decoder.u64("register sequence")?;
     let length = decoder.u32("register length")?;
@@ -222,6 +219,10 @@ fn decode_slot(bytes: &Bytes) -> Result<Slot, DecodeError> {
     let computed = crc32c::crc32c_append(crc32c::crc32c(&bytes[..HEADER_BYTES - 4]), value);
     if computed != found {
         return Err(DecodeError::Checksum { field: "register", found, computed });
+    }
+    // Only now: a harmed slot must not pass for one of a newer program, and hide the other one.
+    if version > VERSION {
+        return Ok(Slot::Newer { version });
     }
     Ok(Slot::Value { sequence, value: bytes.slice(HEADER_BYTES..HEADER_BYTES + length as usize) })
 }
@@ -275,6 +276,18 @@ mod tests {
             let opened = Register::open(&env, open(&dir), Purpose::Layouts).await;
             assert_eq!(opened.map(|(_, value)| value), Ok(None));
         });
+    }
+
+    #[test]
+    fn a_version_counts_only_with_its_checksum() {
+        let whole = encode_slot(7, b"value");
+        let mut header = whole[..HEADER_BYTES - 4].to_vec();
+        header[4] = 2;
+        let harmed = [&header, &whole[HEADER_BYTES - 4..]].concat();
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&header), b"value");
+        let newer = [&header, &checksum.to_le_bytes()[..], b"value"].concat();
+        assert!(matches!(decode_slot(&harmed.into()), Err(DecodeError::Checksum { .. })));
+        assert!(matches!(decode_slot(&newer.into()), Ok(Slot::Newer { version: 2 })));
     }
 
     #[test]
