@@ -110,8 +110,12 @@ fn data_of_a_newer_version_is_refused_by_its_number() {
     let mut bytes = std::fs::read(&path).expect("it is there");
     let slot_bytes = bytes.len() / 2;
     for slot in [0, slot_bytes] {
-        // The version follows the magic number.
+        // As a newer program writes it: the version follows the magic number, and the checksum is of the header before it and of the value.
+        let (header, value) = (slot..slot + 20, slot + 24);
         bytes[slot + 4] = 99;
+        let length = u32::from_le_bytes(bytes[slot + 16..slot + 20].try_into().expect("four bytes")) as usize;
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[header]), &bytes[value..value + length]);
+        bytes[slot + 20..value].copy_from_slice(&checksum.to_le_bytes());
     }
     std::fs::write(&path, bytes).expect("writable");
     let told = run(dev_command(dir.path(), &[]), b"").expect(3).stderr;
