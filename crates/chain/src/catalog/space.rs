@@ -11,8 +11,20 @@ struct LinkSpace {
     states: Vec<SegmentState>,
     ready: usize,
     raw: usize,
+    preparing: usize,
     /// Takes no new segment: the link is about to be removed.
     is_leaving: bool,
+}
+
+impl LinkSpace {
+    fn count_of(&mut self, state: &SegmentState) -> Option<&mut usize> {
+        match state {
+            SegmentState::Ready => Some(&mut self.ready),
+            SegmentState::Raw => Some(&mut self.raw),
+            SegmentState::Preparing => Some(&mut self.preparing),
+            SegmentState::Next | SegmentState::Open(_) | SegmentState::Closed(_) => None,
+        }
+    }
 }
 
 /// The segments of all links, in the order of the chain.
@@ -106,13 +118,13 @@ impl Space {
     /// Changes what a segment is used for; returns what it was used for.
     pub(crate) fn set(&mut self, segment: u32, state: SegmentState) -> SegmentState {
         let space = self.link_mut(link_of(segment));
-        let place = &mut space.states[index_of(segment) as usize];
-        let (is_ready, is_raw) = (matches!(state, SegmentState::Ready), matches!(state, SegmentState::Raw));
-        let before = std::mem::replace(place, state);
-        space.ready += usize::from(is_ready);
-        space.ready -= usize::from(matches!(before, SegmentState::Ready));
-        space.raw += usize::from(is_raw);
-        space.raw -= usize::from(matches!(before, SegmentState::Raw));
+        if let Some(count) = space.count_of(&state) {
+            *count += 1;
+        }
+        let before = std::mem::replace(&mut space.states[index_of(segment) as usize], state);
+        if let Some(count) = space.count_of(&before) {
+            *count -= 1;
+        }
         before
     }
 
@@ -126,6 +138,12 @@ impl Space {
     pub(crate) fn free(&self) -> (usize, usize) {
         let each = self.order.iter().map(|&link| self.free_on(link));
         each.fold((0, 0), |sum, free| (sum.0 + free.0, sum.1 + free.1))
+    }
+
+    /// Segments that are being written over and will be free.
+    pub(crate) fn preparing(&self) -> usize {
+        let links = self.order.iter().map(|&link| self.link(link)).filter(|space| !space.is_leaving);
+        links.map(|space| space.preparing).sum()
     }
 
     /// The segment to go on in: on the first link in the order of `placement` that has a free one, a ready one if it has.

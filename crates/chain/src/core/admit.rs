@@ -193,7 +193,9 @@ impl Core {
         if fits {
             return Ok(());
         }
-        if fits_alone || self.can_grow() || self.is_cleaning_active() {
+        let is_room_coming =
+            self.catalog.space.preparing() > 0 || self.can_grow() || self.is_cleaning_active();
+        if fits_alone || is_room_coming {
             return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
         }
         self.is_full |= is_data;

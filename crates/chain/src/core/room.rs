@@ -22,7 +22,8 @@ impl Core {
         if self.is_full {
             self.reclaim();
         }
-        let (free, all) = self.room();
+        let (mut free, all) = self.room();
+        free += self.catalog.space.preparing();
         // However few segments there are, all but two are free when everything is released.
         let enough = self.clean_start_segments(all).min(all.saturating_sub(2)).max(1);
         let refused = self.options.reserve_segments + 1;

@@ -252,6 +252,28 @@ fn a_log_of_the_fewest_segments_has_room_again_once_all_of_it_is_released() {
 }
 
 #[test]
+fn a_segment_that_is_being_written_over_is_room_that_comes() {
+    let capacity_bytes = 4 * SEGMENT_BYTES + (64 << 10);
+    let mut rig = Rig::with_segments(ChainOptions { capacity_bytes, segments_ready: 2, ..options() }, 4);
+    let raw = rig.core.take_raw_segment().expect("none is ready");
+    let fill = |rig: &mut Rig| loop {
+        if let Err(error) = rig.try_append(None) {
+            break error;
+        }
+        rig.turn();
+        rig.answer(|_, _| true);
+    };
+    let refused = fill(&mut rig);
+    assert!(matches!(refused, AppendError::Overloaded { .. }), "{refused}");
+    assert!(!rig.core.look_for_room(), "nothing is told of a moment");
+    rig.core.prepared(raw, &mut Vec::new());
+    let before = rig.next_key;
+    let refused = fill(&mut rig);
+    assert!(matches!(refused, AppendError::Full { .. }) && rig.next_key > before, "{refused}");
+    assert!(rig.core.look_for_room());
+}
+
+#[test]
 fn cleaning_does_not_rest_while_data_waits_for_room() {
     // Nor do its copies leave the drive idle: nothing else can be written before there is room.
     let mut rig = Rig::new(ChainOptions { group_max_bytes: 64 << 10, ..options() });
