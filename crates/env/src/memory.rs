@@ -58,8 +58,8 @@ pub enum MemoryError {
 /// waits less for the processor to find the page. To be asked for before much of the table is touched, and for one that is filled soon:
 /// each touch takes as much memory as a large page has, 2 MiB as a rule. Values that are still to come lie so too, as far as the capacity
 /// reaches; those that are there are the same.
-pub fn in_large_pages<T>(mut values: Vec<T>) -> Vec<T> {
-    real::prefer_large_pages(&mut values);
+pub fn in_large_pages<T>(values: Vec<T>) -> Vec<T> {
+    real::prefer_large_pages(values.as_ptr().cast(), values.capacity() * size_of::<T>());
     values
 }
 

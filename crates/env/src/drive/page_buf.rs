@@ -3,20 +3,27 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::limits::BLOCK_BYTES;
+use crate::real::prefer_large_pages;
 
 /// Freed memory that one thread keeps for its next buffers, in bytes. A large buffer from the system costs a page
 /// fault for every 4 KiB, which is more than filling it.
-const POOL_MAX_BYTES: usize = 16 << 20;
+const POOL_MAX_BYTES: usize = 32 << 20;
 /// Buffers of up to so many pages are kept by their exact size: reads of the drive need many, all alike, and the allocator
 /// splits and joins its memory for each.
 const SMALL_MAX_PAGES: usize = 8;
 /// Larger buffers than those, up to this size, are left to the allocator.
 const LARGE_MIN_BYTES: usize = 64 << 10;
+/// Bytes of a large page: to pin a buffer for a drive the system looks up one where it would look up 512, and the drive is told of one piece.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+/// Buffers of these sizes are parts of a large page, each of the same size.
+const PART_BYTES: RangeInclusive<usize> = LARGE_PAGE_BYTES / 8..=LARGE_PAGE_BYTES / 2;
 
 thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool::new()) };
@@ -25,6 +32,7 @@ thread_local! {
 struct Pool {
     /// By their pages, one at index 0.
     small: [Vec<Memory>; SMALL_MAX_PAGES],
+    /// The one that was given back last at the end.
     large: Vec<Memory>,
     bytes: usize,
 }
@@ -45,28 +53,49 @@ impl Pool {
     fn take(&mut self, wanted: usize) -> Option<Memory> {
         let shelf = self.shelf(wanted)?;
         let fits = |memory: &Memory| memory.capacity >= wanted && memory.capacity <= wanted + wanted / 4;
-        let memory = shelf.iter().rposition(fits).map(|found| shelf.swap_remove(found))?;
+        let memory = shelf.iter().rposition(fits).map(|found| shelf.remove(found))?;
         self.bytes -= memory.capacity;
         Some(memory)
     }
 
-    /// Keeps the memory, or gives it back if there is no room for it.
+    /// Keeps the memory, or gives it back if it is of a size that is not kept. Large ones make room for it, the one first that was not used for
+    /// longest: else a pool of sizes that nobody needs any more would serve nobody.
     fn put(&mut self, memory: Memory) -> Option<Memory> {
         let capacity = memory.capacity;
-        if self.bytes + capacity > POOL_MAX_BYTES {
+        if capacity > POOL_MAX_BYTES || self.shelf(capacity).is_none() {
             return Some(memory);
         }
-        let Some(shelf) = self.shelf(capacity) else { return Some(memory) };
+        while self.bytes + capacity > POOL_MAX_BYTES && !self.large.is_empty() {
+            self.bytes -= self.large.remove(0).capacity;
+        }
+        let is_full = self.bytes + capacity > POOL_MAX_BYTES;
+        let Some(shelf) = self.shelf(capacity).filter(|_| !is_full) else { return Some(memory) };
         shelf.push(memory);
         self.bytes += capacity;
         None
     }
 }
 
-/// An allocation of whole pages, aligned to a page.
+/// Whole pages, aligned to a page: an allocation, or a part of one.
 struct Memory {
     start: NonNull<u8>,
     capacity: usize,
+    /// The large page that it is a part of.
+    whole: Option<Arc<Memory>>,
+}
+
+#[expect(unsafe_code, reason = "a plain memory block, owned and not shared until it is frozen")]
+// SAFETY: an allocation or a part is owned by one buffer alone, and plain bytes may be used from any thread.
+unsafe impl Send for Memory {}
+
+#[expect(unsafe_code, reason = "shared references only read")]
+// SAFETY: through `&Memory` and `&PageBuf` the bytes can only be read.
+unsafe impl Sync for Memory {}
+
+/// Of an allocation.
+fn layout_of(capacity: usize) -> Layout {
+    let align = if capacity < LARGE_PAGE_BYTES { BLOCK_BYTES } else { LARGE_PAGE_BYTES };
+    Layout::from_size_align(capacity, align).expect("a capacity within isize")
 }
 
 /// Sizes of large buffers have three binary digits that count: so one that is given back serves the next, whose size is seldom the
@@ -82,20 +111,37 @@ impl Memory {
     #[expect(unsafe_code, reason = "std has no safe allocation with a chosen alignment")]
     fn allocate(capacity: usize) -> Self {
         assert!(capacity > 0 && capacity.is_multiple_of(BLOCK_BYTES), "whole pages");
-        let layout = Layout::from_size_align(capacity, BLOCK_BYTES).expect("a capacity within isize");
+        let layout = layout_of(capacity);
         // SAFETY: the layout is not of size zero (asserted above).
         let start = unsafe { alloc(layout) };
-        match NonNull::new(start) {
-            Some(start) => Self { start, capacity },
-            None => handle_alloc_error(layout),
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        if capacity >= LARGE_PAGE_BYTES {
+            prefer_large_pages(start.as_ptr(), capacity);
         }
+        Self { start, capacity, whole: None }
+    }
+
+    /// A part of a new large page; the other parts go to the pool.
+    #[expect(unsafe_code, reason = "parts of an allocation are found by their distance from its start")]
+    fn part(capacity: usize) -> Self {
+        let whole = Arc::new(Self::allocate(LARGE_PAGE_BYTES));
+        let part = |number| {
+            // SAFETY: `number + 1` parts of `capacity` bytes lie within the page.
+            let start = unsafe { whole.start.add(number * capacity) };
+            Self { start, capacity, whole: Some(Arc::clone(&whole)) }
+        };
+        (1..LARGE_PAGE_BYTES / capacity).map(part).for_each(Self::give_back);
+        part(0)
     }
 
     /// Memory of at least `bytes`, from the pool if something there is not much too large.
     fn take(bytes: usize) -> Self {
         let wanted = rounded(bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES));
         let pooled = POOL.try_with(|pool| pool.try_borrow_mut().ok()?.take(wanted));
-        pooled.ok().flatten().unwrap_or_else(|| Self::allocate(wanted))
+        pooled.ok().flatten().unwrap_or_else(|| match PART_BYTES.contains(&wanted) {
+            true => Self::part(wanted),
+            false => Self::allocate(wanted),
+        })
     }
 
     /// Back to the pool of this thread, if that has room.
@@ -113,9 +159,10 @@ impl Memory {
 impl Drop for Memory {
     #[expect(unsafe_code, reason = "frees what `allocate` allocated")]
     fn drop(&mut self) {
-        let layout = Layout::from_size_align(self.capacity, BLOCK_BYTES).expect("as it was allocated");
-        // SAFETY: `start` came from `alloc` with this very layout and is freed once, here.
-        unsafe { dealloc(self.start.as_ptr(), layout) }
+        if self.whole.is_none() {
+            // SAFETY: `start` came from `alloc` with this very layout and is freed once, here: parts share it by their `whole`.
+            unsafe { dealloc(self.start.as_ptr(), layout_of(self.capacity)) }
+        }
     }
 }
 
@@ -127,14 +174,6 @@ pub struct PageBuf {
     /// Bytes `[0, len)` are initialised; those after are not.
     len: usize,
 }
-
-#[expect(unsafe_code, reason = "a plain memory block, owned and not shared until it is frozen")]
-// SAFETY: the buffer owns its memory alone, and plain bytes may be used from any thread.
-unsafe impl Send for PageBuf {}
-
-#[expect(unsafe_code, reason = "shared references only read")]
-// SAFETY: through `&PageBuf` the bytes can only be read.
-unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
     /// An empty buffer with room for `capacity` bytes.
@@ -314,6 +353,33 @@ mod tests {
             unsafe { buf.advance(4500) };
             let shared = buf.freeze();
             assert_eq!((shared.len(), shared[4499], shared[4500], shared[8191]), (8192, round, 0, 0));
+        }
+    }
+
+    #[test]
+    fn buffers_that_share_a_large_page_share_no_byte_and_outlive_each_other() {
+        for kib in [256, 300, 512, 828, 1024] {
+            let buffer = |value: u8| {
+                let mut buf = PageBuf::zeroed(kib << 10);
+                buf.as_mut_slice().fill(value);
+                buf
+            };
+            let mut buffers: Vec<(u8, PageBuf)> = (0..40).map(|value| (value, buffer(value))).collect();
+            // Some are given back by another thread, whose pool ends with it.
+            let others = buffers.split_off(30);
+            std::thread::Builder::new()
+                .spawn(move || drop(others))
+                .expect("a thread")
+                .join()
+                .expect("it ends");
+            for next in 40..80 {
+                drop(buffers.swap_remove(7));
+                buffers.push((next, buffer(next)));
+            }
+            for (value, buf) in &buffers {
+                assert!(buf.as_slice().iter().all(|byte| byte == value), "{kib} KiB, {value}");
+                assert_eq!(buf.as_slice().as_ptr() as usize % BLOCK_BYTES, 0);
+            }
         }
     }
 

@@ -22,15 +22,15 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// What the size must be safe from.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Has the system hold whole pages of `values` in large ones, as far as it has such.
+/// Has the system hold the whole pages among `bytes` from `start` on in large ones, as far as it has such.
 #[expect(unsafe_code, reason = "no safe library advises of memory")]
-pub(crate) fn prefer_large_pages<T>(values: &mut Vec<T>) {
-    let (start, bytes) = (values.as_mut_ptr().cast::<u8>(), values.capacity() * size_of::<T>());
+pub(crate) fn prefer_large_pages(start: *const u8, bytes: usize) {
     let before = start.align_offset(BLOCK_BYTES);
     let Some(whole) = bytes.checked_sub(before).map(|left| left - left % BLOCK_BYTES) else { return };
-    // SAFETY: these pages are of `values` and of nothing else, and what is in them stays as it is. An error says that the system
-    // goes on as before.
-    let _ = unsafe { rustix::mm::madvise(start.wrapping_add(before).cast(), whole, Advice::LinuxHugepage) };
+    // SAFETY: whosever these pages are, what is in them stays as it is. An error says that the system goes on as before.
+    let _ = unsafe {
+        rustix::mm::madvise(start.wrapping_add(before).cast_mut().cast(), whole, Advice::LinuxHugepage)
+    };
 }
 
 /// Memory of this process that others may have too.
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn a_table_in_large_pages_has_the_same_values_and_the_system_is_told() {
         for count in [0, 1, 511, 1024, 1 << 20] {
-            let mut table = vec![3_u64; count];
-            prefer_large_pages(&mut table);
+            let table = vec![3_u64; count];
+            prefer_large_pages(table.as_ptr().cast(), size_of_val(&table[..]));
             assert!(table.len() == count && table.iter().all(|value| *value == 3), "{count}");
             if count < 1 << 20 || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
                 continue;
