@@ -9,7 +9,8 @@
  *     int disk = open("disk.img", O_RDWR);
  *     struct ithaca_begin begin = { ITHACA_BEGIN_AS_VOLUME, ITHACA_BEGIN_STABLE };
  *     do {
- *             ioctl(disk, ITHACA_BEGIN, &begin);
+ *             if (ioctl(disk, ITHACA_BEGIN, &begin) != 0)
+ *                     return 1;       -- what follows would be written at once, as by a thread without a transaction
  *             pread(disk, block, sizeof block, 0);
  *             pwrite(disk, block, sizeof block, 0);
  *             result = ioctl(disk, ITHACA_END, &version);

@@ -12,7 +12,8 @@
  *     if (ithaca_begin(volume, ITHACA_AS_VOLUME, &tx) != ITHACA_OK) ...
  *     ithaca_tx_read(tx, 0, block, sizeof block);
  *     ithaca_tx_write(tx, 0, block, sizeof block);
- *     if (ithaca_commit(tx, &version) == ITHACA_CONFLICT) ... begin again
+ *     result = ithaca_commit(tx, &version);
+ *     if (result == ITHACA_CONFLICT || result == ITHACA_PREEMPTED) ... begin again
  *
  * Blocks do not travel through the socket: the library has memory that the server reads and writes too, where the server and the system know of it.
  *
@@ -48,7 +49,7 @@ enum ithaca_status {
 	ITHACA_REQUEST = 2,
 	/* Somebody else has committed what the transaction depends on, and it has ended: begin it again. */
 	ITHACA_CONFLICT = 3,
-	/* It was ended to make room: abort it, and begin it again. */
+	/* It was ended to make room: begin it again. If it is told by ithaca_commit, `tx` is gone; else abort it first. */
 	ITHACA_PREEMPTED = 4,
 	/* A transaction within it was aborted: nothing of it will commit. */
 	ITHACA_DOOMED = 5,
@@ -124,7 +125,8 @@ int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume);
  * struct ithaca_tx must have been freed. NULL does nothing. */
 void ithaca_close(struct ithaca_volume *volume);
 
-/* The last failure of this connection in words, "" if there was none; until the next call. Of ithaca_open: NULL for the volume. */
+/* The last failure of this connection in words, "" if there was none; until the next call: ask before ithaca_abort.
+ * Of ithaca_open: NULL for the volume. */
 const char *ithaca_last_error(const struct ithaca_volume *volume);
 
 /* What the volume is and holds. */

@@ -15,22 +15,43 @@
 
 #define ACCOUNT_BYTES 16
 
+/* Somebody was faster, and what was read is of the past; or it was ended to make room. */
+static int is_to_begin_again(int result)
+{
+	return result == ITHACA_CONFLICT || result == ITHACA_PREEMPTED;
+}
+
+static void say(const struct ithaca_volume *volume, int result)
+{
+	if (result != ITHACA_OK && !is_to_begin_again(result))
+		fprintf(stderr, "transfer: %s\n", ithaca_last_error(volume));
+}
+
 static int transfer(struct ithaca_volume *volume, uint64_t from, uint64_t to, int64_t amount, uint64_t *version)
 {
 	struct ithaca_tx *tx;
-	int64_t balance[2];
 	const size_t at[2] = { from * ACCOUNT_BYTES, to * ACCOUNT_BYTES };
 	int result = ithaca_begin(volume, ITHACA_SERIALIZABLE, &tx);
-	if (result != ITHACA_OK)
+	if (result != ITHACA_OK) {
+		say(volume, result);
 		return result;
-	for (int side = 0; side < 2 && result == ITHACA_OK; side++)
-		result = ithaca_tx_read_part(tx, 0, at[side], &balance[side], sizeof balance[side]);
-	balance[0] -= amount;
-	balance[1] += amount;
-	for (int side = 0; side < 2 && result == ITHACA_OK; side++)
-		result = ithaca_tx_write_part(tx, 0, at[side], &balance[side], sizeof balance[side]);
-	if (result == ITHACA_OK)
-		return ithaca_commit(tx, version);
+	}
+	/* One after the other: both may be the same account. */
+	for (int side = 0; side < 2 && result == ITHACA_OK; side++) {
+		int64_t balance;
+		result = ithaca_tx_read_part(tx, 0, at[side], &balance, sizeof balance);
+		if (result != ITHACA_OK)
+			break;
+		balance += side == 0 ? -amount : amount;
+		result = ithaca_tx_write_part(tx, 0, at[side], &balance, sizeof balance);
+	}
+	if (result == ITHACA_OK) {
+		result = ithaca_commit(tx, version);
+		say(volume, result);
+		return result;
+	}
+	/* Before the next call: that has words of its own. */
+	say(volume, result);
 	ithaca_abort(tx);
 	return result;
 }
@@ -48,15 +69,12 @@ int main(int count, char **arguments)
 		fprintf(stderr, "transfer: %s\n", ithaca_last_error(NULL));
 		return 3;
 	}
-	/* A conflict means that somebody was faster: what was read is of the past. */
 	do {
 		result = transfer(volume, strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10),
 				  strtoll(arguments[4], NULL, 10), &version);
-	} while (result == ITHACA_CONFLICT || result == ITHACA_PREEMPTED);
+	} while (is_to_begin_again(result));
 	if (result == ITHACA_OK)
 		printf("version %" PRIu64 "\n", version);
-	else
-		fprintf(stderr, "transfer: %s\n", ithaca_last_error(volume));
 	ithaca_close(volume);
 	return result == ITHACA_OK ? 0 : 1;
 }

@@ -289,3 +289,7 @@ pub const DRIVES_WAIT_MAX_MS: u32 = 10_000;
 pub const DRIVES_TOLD_MAX_BYTES: usize = 8192;
 
 const _: () = assert!(DRIVES_TOLD_MAX_BYTES > (ithaca_chain::limits::SIDES_MAX + 1) * DRIVE_PATH_MAX_BYTES);
+
+/// Positions above the tail that a fill may be of. Those of tokens that a sequencer gave and that are lost with it are; one of a slip of the
+/// hand would make the log go on behind it for ever, once there is another sequencer.
+pub const FILL_AHEAD_MAX_COUNT: u64 = 65_536;

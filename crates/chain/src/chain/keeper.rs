@@ -97,8 +97,8 @@ impl Inner {
     /// before.
     async fn keep(self: &Rc<Self>, again: bool) -> Result<bool, DriveError> {
         self.grow_if_due(again).await?;
-        let to_prepare = self.core.borrow_mut().take_raw_segment();
-        let to_prepare = to_prepare.filter(|_| !self.is_closing.get());
+        // While the chain closes nobody would give it back, and what waits to be written may need it.
+        let to_prepare = if self.is_closing.get() { None } else { self.core.borrow_mut().take_raw_segment() };
         if let Some(segment) = to_prepare {
             self.prepare(segment).await?;
         }

@@ -4,7 +4,7 @@
 //! neither way waits for the whole turn: reads go out [`SUBMIT_COUNT`] at a time, and at most [`COMPLETE_COUNT`] answers
 //! are handed over in a turn. Then the drive works on what the first readers asked next, while the rest are answered.
 //!
-//! Where the system has no io_uring, or does not allow it, reads run on the pool instead. Writes always do: a durable write
+//! Where the system has no io_uring that reads, or does not allow it, reads run on the pool instead. Writes always do: a durable write
 //! ends on a kernel thread of ordinary priority, and the pool's threads run before those ([`super::run_at_once`]).
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Probe, opcode, types};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use slab::Slab;
@@ -53,9 +53,14 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring, or `None` where there is none to be had.
+    /// A ring, or `None` where there is none to be had, or none that reads (before Linux 5.6).
     pub(super) fn new() -> Option<Rc<Self>> {
         let ring = IoUring::builder().setup_cqsize(2 * DEPTH).build(DEPTH).ok()?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe).ok()?;
+        if !probe.is_supported(opcode::Read::CODE) {
+            return None;
+        }
         Some(Rc::new(Self {
             ring: RefCell::new(ring),
             reads: RefCell::default(),

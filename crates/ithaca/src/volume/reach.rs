@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ithaca_chain::ChainId;
 use ithaca_env::Env;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::net::LocalError;
 use ithaca_env::real::files;
 use ithaca_env::task::{Ended, race};
@@ -43,7 +45,18 @@ pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Rea
         // No block is read or written: memory for them would be of no use.
         let options = ClientOptions { memory_bytes: 0, ..ClientOptions::default() };
         match Client::connect_with(env, &path, options).await {
-            Ok(client) => return Ok(Reached::Served(env.clone(), client, path)),
+            Ok(client) => {
+                let served = soon(env, &path, client.info()).await?;
+                return match is_of(env, at, served.id).await {
+                    true => Ok(Reached::Served(env.clone(), client, path)),
+                    false => {
+                        let (path, id) = (path.display(), served.id);
+                        Err(Failure::usage(format!(
+                            "{path}: volume {id} is served there, which is another one"
+                        )))
+                    }
+                };
+            }
             Err(error) if socket.is_some() => return Err(unserved(error)),
             Err(ClientError::Connect(LocalError::Refused { .. })) => {}
             // Whoever has it open may not be reached; if nobody has, it opens.
@@ -51,6 +64,22 @@ pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Rea
         }
     }
     open(env, at, 0).await.map(Reached::Opened)
+}
+
+/// Whether the drives that are named are of this volume, as far as they can be looked at: a side of a mirror may be lost while it is served.
+async fn is_of(env: &Env, at: &DirArgs, id: ChainId) -> bool {
+    let mut is_found = false;
+    for path in links(&at.dirs).into_iter().flatten() {
+        let Ok(drive) = env.open_drive(OpenDrive { path, create_bytes: None, read_only: true }).await else {
+            continue;
+        };
+        match ithaca_chain::identify(&drive).await {
+            Ok(Some(found)) if found.id == id => is_found = true,
+            Ok(Some(_)) => return false,
+            Ok(None) | Err(_) => {}
+        }
+    }
+    is_found
 }
 
 /// How a server that does not do what it is asked for ends a command.

@@ -46,6 +46,13 @@ fn an_append_that_meets_a_filled_position_takes_the_next() {
     let dev = Dev::start(dir.path(), &[]);
     dev.run("log fill 0").expect(0);
     assert_eq!(dev.feed("log append", b"after junk").expect(0).positions(), [1]);
+    // One far above is a slip of the hand: after the next start the log would go on behind it.
+    for far in ["70000", "99999999", "18446744073709551615"] {
+        let told = dev.run(&format!("log fill {far}")).expect(1).stderr;
+        assert!(told.contains(&format!("position {far} is unwritten")), "{told}");
+        dev.run(&format!("log read {far}")).expect(1);
+    }
+    dev.run("log fill 400").expect(0);
     assert_eq!(dev.run("log read --from 0 --lines").expect(0).text(), "after junk\n");
 }
 

@@ -247,6 +247,8 @@ impl Client {
     }
 
     /// Makes junk of a position that nothing was written at; returns what the position holds now. Durable.
+    ///
+    /// Errors: `Unwritten` if the log does not end within the [`FILL_AHEAD_MAX_COUNT`](crate::limits::FILL_AHEAD_MAX_COUNT) positions below it.
     pub async fn fill(&self, pos: LogPos) -> Result<EntryKind, ClientError> {
         self.inner.fill(pos).await
     }

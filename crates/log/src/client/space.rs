@@ -116,6 +116,10 @@ impl Inner {
     }
 
     pub(super) async fn fill(self: &Rc<Self>, pos: LogPos) -> Result<EntryKind, ClientError> {
+        let is_far_above = |tail: LogPos| pos.0.saturating_sub(tail.0) > limits::FILL_AHEAD_MAX_COUNT;
+        if is_far_above(self.known_tail.get()) && is_far_above(self.tail().await?) {
+            return Err(ClientError::Unwritten { pos });
+        }
         let held = self.fill_by(pos, None, self.deadline()).await?;
         Ok(match held.map(|(outcome, _)| outcome.taken) {
             None | Some(Taken::Junk) => EntryKind::Junk,

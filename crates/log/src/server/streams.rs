@@ -204,6 +204,8 @@ impl Keeping {
             timeout: TIMEOUT,
             hole_wait: Duration::ZERO,
             only_epoch: Some(self.layout.epoch),
+            // A chunk that came behind later ones would make a checkpoint that is not whole; and older ones are trimmed for it.
+            retry_appends: false,
             ..ClientOptions::default()
         };
         let client = Client::connect(&self.env, options).await?;

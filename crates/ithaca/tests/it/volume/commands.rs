@@ -134,6 +134,13 @@ fn a_volume_that_is_served_is_shown_named_and_scrubbed_by_its_server() {
     let refused = volume(&["serve", text(&disk), "--nbd", "127.0.0.1:0"]).expect(3).stderr;
     assert!(refused.contains("in use"), "{refused}");
     volume(&["info", text(&disk), "--socket", &path]).expect(0);
+    // Not by whom something else is meant, or nothing.
+    let other = dir.path().join("other");
+    volume(&["create", text(&other), "--size", "8M"]).expect(0);
+    for wrong in [&other, &dir.path().join("none")] {
+        let told = volume(&["snapshot", text(wrong), "one", "--delete", "--socket", &path]).expect(2).stderr;
+        assert!(told.contains(&path) && told.contains("another one"), "{told}");
+    }
     volume(&["snapshot", text(&disk), "one", "--delete", "--socket", &path]).expect(0);
     // What a killed server leaves does not stop the next one, nor commands that open the volume themselves.
     drop(served);
