@@ -204,8 +204,6 @@ impl Keeping {
             timeout: TIMEOUT,
             hole_wait: Duration::ZERO,
             only_epoch: Some(self.layout.epoch),
-            // A chunk that came behind later ones would make a checkpoint that is not whole; and older ones are trimmed for it.
-            retry_appends: false,
             ..ClientOptions::default()
         };
         let client = Client::connect(&self.env, options).await?;
@@ -237,7 +235,7 @@ impl Keeping {
             (sequencer.begin_checkpoint(chunk_bytes), granted, next)
         });
         let Some((Some(mut making), granted, from)) = begun else { return Err(ClientError::Closed) };
-        let (mut before, mut count, mut under_way) = (None, 0, VecDeque::new());
+        let (mut before, mut last, mut count, mut under_way) = (None, None, 0, VecDeque::new());
         let mut is_last = false;
         while !is_last || !under_way.is_empty() {
             if !is_last && under_way.len() < CHUNKS_AT_ONCE {
@@ -249,6 +247,10 @@ impl Keeping {
             }
             let Some(append) = under_way.pop_front() else { break };
             let placed = append.await?;
+            // One that was overtaken stands behind later ones: nobody would take these chunks for a checkpoint, and older ones are trimmed for it.
+            if let Some(pos) = last.replace(placed.pos).filter(|last| *last > placed.pos) {
+                return Err(ClientError::Overtaken { pos });
+            }
             if count == 0 {
                 before = placed.places.first().and_then(|place| place.previous);
             }
