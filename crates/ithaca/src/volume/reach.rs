@@ -66,7 +66,8 @@ pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Rea
     open(env, at, 0).await.map(Reached::Opened)
 }
 
-/// Whether the drives that are named are of this volume, as far as they can be looked at: a side of a mirror may be lost while it is served.
+/// Whether the drives that are named may be of this volume: one of them is there, and none is of another. A side of a mirror may be lost while it
+/// is served, and a harmed drive may be one that is to be scrubbed.
 async fn is_of(env: &Env, at: &DirArgs, id: ChainId) -> bool {
     let mut is_found = false;
     for path in links(&at.dirs).into_iter().flatten() {
@@ -74,9 +75,9 @@ async fn is_of(env: &Env, at: &DirArgs, id: ChainId) -> bool {
             continue;
         };
         match ithaca_chain::identify(&drive).await {
-            Ok(Some(found)) if found.id == id => is_found = true,
-            Ok(Some(_)) => return false,
-            Ok(None) | Err(_) => {}
+            Ok(Some(found)) if found.id != id => return false,
+            Ok(Some(_)) | Err(_) => is_found = true,
+            Ok(None) => {}
         }
     }
     is_found
