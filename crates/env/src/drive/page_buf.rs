@@ -69,8 +69,10 @@ impl Pool {
             self.bytes -= self.large.remove(0).capacity;
         }
         let is_full = self.bytes + capacity > POOL_MAX_BYTES;
-        let Some(shelf) = self.shelf(capacity).filter(|_| !is_full) else { return Some(memory) };
-        shelf.push(memory);
+        match self.shelf(capacity) {
+            Some(shelf) if !is_full => shelf.push(memory),
+            _ => return Some(memory),
+        }
         self.bytes += capacity;
         None
     }
