@@ -359,33 +359,6 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_share_a_large_page_share_no_byte_and_outlive_each_other() {
-        for kib in [256, 300, 512, 828, 1024] {
-            let buffer = |value: u8| {
-                let mut buf = PageBuf::zeroed(kib << 10);
-                buf.as_mut_slice().fill(value);
-                buf
-            };
-            let mut buffers: Vec<(u8, PageBuf)> = (0..40).map(|value| (value, buffer(value))).collect();
-            // Some are given back by another thread, whose pool ends with it.
-            let others = buffers.split_off(30);
-            std::thread::Builder::new()
-                .spawn(move || drop(others))
-                .expect("a thread")
-                .join()
-                .expect("it ends");
-            for next in 40..80 {
-                drop(buffers.swap_remove(7));
-                buffers.push((next, buffer(next)));
-            }
-            for (value, buf) in &buffers {
-                assert!(buf.as_slice().iter().all(|byte| byte == value), "{kib} KiB, {value}");
-                assert_eq!(buf.as_slice().as_ptr() as usize % BLOCK_BYTES, 0);
-            }
-        }
-    }
-
-    #[test]
     fn a_growing_buffer_keeps_what_it_has() {
         let mut buf = PageBuf::default();
         for round in 0..300_u32 {
