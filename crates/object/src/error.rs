@@ -47,7 +47,8 @@ pub enum ObjectError {
         /// What kept the answer away.
         cause: Box<ClientError>,
     },
-    /// The call was made, and what it gave cannot be told: the node that has the object's state does not say.
+    /// The call was made, and what it gave cannot be told: the log or the node that has the object's state does not say, or what lies before it
+    /// cannot be read. Made again it would happen twice.
     #[error("the call on `{object}` stands at position {pos}, its result is not known: {cause}")]
     NoResult {
         /// The object's name.
@@ -205,7 +206,7 @@ pub enum ObjectError {
     /// The transaction takes no more.
     #[error(transparent)]
     Full(#[from] TxFull),
-    /// The transaction has ended.
+    /// The transaction has ended; also because of a call that was taken back, on which another one was built.
     #[error("the transaction has ended")]
     Ended,
     /// Too many calls wait to be sent. The call did not happen.
@@ -213,12 +214,6 @@ pub enum ObjectError {
     Crowded {
         /// The object's name.
         object: String,
-    },
-    /// Too many transactions of unknown outcome, or too many at once: no id is left.
-    #[error("transaction {oldest} has no outcome yet, and too many came after it")]
-    TooManyOpen {
-        /// The oldest one.
-        oldest: TxId,
     },
 }
 
@@ -238,7 +233,7 @@ impl ObjectError {
             | Self::Trimmed { .. }
             | Self::Forgotten { .. }
             | Self::NoValue { .. } => ErrorClass::No,
-            Self::Unknown { .. } | Self::TooManyOpen { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
+            Self::Unknown { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
             Self::Stopped { .. } | Self::Unusable { .. } | Self::TooHigh { .. } => ErrorClass::Damaged,
             Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
             Self::Remote { refused, .. } => match refused {

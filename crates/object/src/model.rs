@@ -16,7 +16,7 @@ use crate::key::{Key, Keys, Parts};
 use crate::object::{call_of, keys_of};
 use crate::planted::{Planted, PlantedBug};
 use crate::record::{Call, Record, TxId};
-use crate::tx::{Commit, Isolation, Transaction};
+use crate::tx::{Commit, Isolation, Level, Transaction};
 use crate::view::View;
 
 type Map = MapState<u8, u64>;
@@ -119,7 +119,7 @@ struct Running {
     reads: Vec<Seen>,
     /// What it has written itself, and for each nested one what that was before.
     own: BTreeMap<(u64, u8), Option<u64>>,
-    outer: Vec<BTreeMap<(u64, u8), Option<u64>>>,
+    outer: Vec<(Level, BTreeMap<(u64, u8), Option<u64>>)>,
 }
 
 struct Client {
@@ -247,20 +247,23 @@ impl World {
             6..8 => self.write(client),
             8 => {
                 let running = self.clients[client].running.as_mut().expect("it runs");
-                running.tx.begin_nested().map_err(|error| error.to_string())?;
-                running.outer.push(running.own.clone());
+                let level = running.tx.begin_nested().map_err(|error| error.to_string())?;
+                running.tx.enter(level);
+                running.outer.push((level, running.own.clone()));
                 Ok(())
             }
             9 => {
                 let is_abort = self.random.below(2) == 0;
                 let running = self.clients[client].running.as_mut().expect("it runs");
                 match running.outer.pop() {
-                    Some(outer) if is_abort => {
-                        running.tx.abort_nested();
+                    Some((level, outer)) if is_abort => {
+                        if !running.tx.abort_nested(level) {
+                            return Err("a call came after one that was taken back".to_owned());
+                        }
                         running.own = outer;
                         self.counted.nested_aborts += 1;
                     }
-                    Some(_) => running.tx.commit_nested(),
+                    Some((level, _)) => running.tx.commit_nested(level),
                     None => {}
                 }
                 Ok(())
@@ -313,7 +316,8 @@ impl World {
         let (call, keys) = put_call(object, key, value);
         let running = self.clients[client].running.as_mut().expect("it runs");
         running.own.insert((object, key), value);
-        running.tx.add(call, Keys { reads: Parts::None, ..keys }).map_err(|error| error.to_string())
+        let keys = Keys { reads: Parts::None, ..keys };
+        running.tx.add(call, keys).map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn commit(&mut self, client: usize) -> Result<(), String> {

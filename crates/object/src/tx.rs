@@ -80,6 +80,23 @@ const READS_ORDERED_COUNT: usize = 64;
 /// A key of an object.
 type Named = (StreamId, Key);
 
+/// A transaction, of those inside each other. The outermost is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level(u32);
+
+/// A call that was added, by its number among all of its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added(u64);
+
+/// What is noted of a call.
+#[derive(Clone, Debug)]
+struct Noted {
+    number: Added,
+    level: Level,
+    stream: StreamId,
+    keys: Keys,
+}
+
 /// A transaction that has neither committed nor aborted.
 #[derive(Clone, Debug)]
 pub struct Transaction {
@@ -88,13 +105,19 @@ pub struct Transaction {
     /// Each once, as far as they were put in order.
     reads: Vec<Named>,
     calls: Vec<Call>,
-    /// The object and the keys of each call.
-    keys: Vec<(StreamId, Keys)>,
+    /// What is noted of each call.
+    noted: Vec<Noted>,
+    /// Calls that were ever added.
+    added: u64,
     bytes: usize,
     /// The objects that it changes, in the order of their first calls.
     streams: StreamIds,
-    /// How many calls there were when each of the nested ones began, the innermost last.
-    nested: Vec<usize>,
+    /// The nested ones that are open, each with the one around it; in the order in which they began.
+    nested: Vec<(Level, Level)>,
+    /// Nested ones that ever began.
+    begun: u32,
+    /// Which one runs: what is added belongs to it.
+    current: Level,
     planted: Planted,
 }
 
@@ -106,10 +129,13 @@ impl Transaction {
             isolation,
             reads: Vec::new(),
             calls: Vec::new(),
-            keys: Vec::new(),
+            noted: Vec::new(),
+            added: 0,
             bytes: 0,
             streams: StreamIds::new(),
             nested: Vec::new(),
+            begun: 0,
+            current: Level::default(),
             planted,
         }
     }
@@ -140,8 +166,8 @@ impl Transaction {
     }
 
     /// Adds a call. What it depends on counts as read. On an error nothing was added.
-    pub fn add(&mut self, call: Call, keys: Keys) -> Result<(), TxFull> {
-        let bytes = self.bytes + call.arguments.len() + call.method.len() + 8;
+    pub fn add(&mut self, call: Call, keys: Keys) -> Result<Added, TxFull> {
+        let bytes = self.bytes + bytes_of(&call);
         if bytes > limits::TX_MAX_BYTES {
             return Err(TxFull::Bytes { bytes });
         }
@@ -156,35 +182,85 @@ impl Transaction {
         }
         self.bytes = bytes;
         self.note_reads(call.stream, &keys.reads);
-        self.keys.push((call.stream, keys));
+        self.added += 1;
+        let number = Added(self.added);
+        self.noted.push(Noted { number, level: self.current, stream: call.stream, keys });
         self.calls.push(call);
-        Ok(())
+        Ok(number)
     }
 
-    /// Begins a transaction inside. It has the snapshot of the outermost one.
-    pub fn begin_nested(&mut self) -> Result<(), TxFull> {
+    /// Takes a call out again. False if other calls of its object came after it: what they gave may not be so any more, and the transaction
+    /// MUST NOT commit.
+    #[must_use]
+    pub fn take_back(&mut self, added: Added) -> bool {
+        self.take_out(|noted| noted.number == added)
+    }
+
+    /// Begins a transaction inside of the one that runs. It has the snapshot of the outermost one.
+    pub fn begin_nested(&mut self) -> Result<Level, TxFull> {
         if self.nested.len() == limits::NESTING_MAX {
             return Err(TxFull::Nesting);
         }
-        self.nested.push(self.calls.len());
-        Ok(())
+        self.begun += 1;
+        let level = Level(self.begun);
+        self.nested.push((level, self.current));
+        Ok(level)
     }
 
-    /// Ends the innermost nested transaction: what it wrote belongs to the outer one. Panics if there is none.
-    pub fn commit_nested(&mut self) {
-        assert!(self.nested.pop().is_some(), "no transaction inside to commit");
+    /// Has what follows belong to `level`. Gives what it belonged to.
+    pub fn enter(&mut self, level: Level) -> Level {
+        std::mem::replace(&mut self.current, level)
     }
 
-    /// Ends the innermost nested transaction: nothing that it wrote is left. What it read stays read, because what the outer one
-    /// does next may depend on it. Panics if there is none.
-    pub fn abort_nested(&mut self) {
-        let first = self.nested.pop().expect("a transaction inside to abort");
-        if !self.planted.is(PlantedBug::NestedAbortKept) {
-            self.calls.truncate(first);
-            self.keys.truncate(first);
-            self.streams = StreamIds::from_slice(&streams_of(&self.calls));
-            self.bytes = self.calls.iter().map(|call| call.arguments.len() + call.method.len() + 8).sum();
+    /// Ends a nested transaction: what it wrote, and what is open inside of it, belongs to the one around it. Nothing happens if it has ended.
+    pub fn commit_nested(&mut self, level: Level) {
+        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return };
+        let (_, around) = self.nested.remove(at);
+        let inside = self.nested.iter_mut().map(|(_, around)| around);
+        let own = self.noted.iter_mut().map(|noted| &mut noted.level);
+        let all = inside.chain(own).chain([&mut self.current]);
+        all.filter(|of| **of == level).for_each(|of| *of = around);
+    }
+
+    /// Ends a nested transaction and those inside of it: nothing that they wrote is left. What they read stays read, because what is done next
+    /// may depend on it. Nothing happens if it has ended. False as of [`Transaction::take_back`].
+    #[must_use]
+    pub fn abort_nested(&mut self, level: Level) -> bool {
+        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return true };
+        let (_, around) = self.nested[at];
+        let mut ended = vec![level];
+        self.nested.retain(|(open, around)| {
+            let is_inside = ended.contains(around);
+            if is_inside {
+                ended.push(*open);
+            }
+            !is_inside && *open != level
+        });
+        if ended.contains(&self.current) {
+            self.current = around;
         }
+        self.planted.is(PlantedBug::NestedAbortKept) || self.take_out(|noted| ended.contains(&noted.level))
+    }
+
+    /// Takes calls out. False if one that is left came after one of the same object that is not.
+    fn take_out(&mut self, is_meant: impl Fn(&Noted) -> bool) -> bool {
+        let mut changed = StreamIds::new();
+        let mut is_sound = true;
+        let is_left: Vec<bool> = self.noted.iter().map(|noted| !is_meant(noted)).collect();
+        for (noted, is_left) in self.noted.iter().zip(&is_left) {
+            let is_changed = changed.contains(&noted.stream);
+            is_sound &= !is_left || !is_changed;
+            if !is_left && !is_changed {
+                changed.push(noted.stream);
+            }
+        }
+        let mut left = is_left.iter();
+        self.noted.retain(|_| left.next() == Some(&true));
+        let mut left = is_left.iter();
+        self.calls.retain(|_| left.next() == Some(&true));
+        self.streams = StreamIds::from_slice(&streams_of(&self.calls));
+        self.bytes = self.calls.iter().map(bytes_of).sum();
+        is_sound
     }
 
     /// What to ask of the log: the entry's streams, its calls, and its condition. It takes no further call. Panics if it wrote nothing or a
@@ -263,10 +339,12 @@ impl Transaction {
 
     /// What those of its calls write that `is_meant`.
     fn writes(&self, is_meant: impl Fn(&Keys) -> bool) -> impl Iterator<Item = Named> {
-        self.keys.iter().filter(move |(_, keys)| is_meant(keys)).flat_map(|(stream, keys)| {
-            let all = if keys.writes.is_empty() { Some(Key::all()) } else { None };
-            keys.writes.iter().cloned().chain(all).map(|key| (*stream, key))
-        })
+        self.noted.iter().filter(move |noted| is_meant(&noted.keys)).flat_map(
+            |Noted { stream, keys, .. }| {
+                let all = if keys.writes.is_empty() { Some(Key::all()) } else { None };
+                keys.writes.iter().cloned().chain(all).map(|key| (*stream, key))
+            },
+        )
     }
 
     /// What must not have been written since the snapshot.
@@ -279,6 +357,11 @@ impl Transaction {
             Isolation::Snapshot => self.writes(|keys| !keys.commutes).collect(),
         }
     }
+}
+
+/// Bytes that a call counts for.
+fn bytes_of(call: &Call) -> usize {
+    call.arguments.len() + call.method.len() + 8
 }
 
 /// Each key once. Of an object with many of them the whole is named instead, which makes more conflicts and never fewer.

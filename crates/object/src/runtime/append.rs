@@ -30,8 +30,13 @@ const RETRY_WAIT: Duration = Duration::from_millis(5);
 const MOVES_MAX: u32 = 16;
 
 /// Ids that this program has given out and that have no outcome yet.
+///
+/// One whose call was dropped, or ended as `Unknown`, never has one here. When too many came after it, those that follow are of another client:
+/// what came before stays open for good, and nobody has to know what became of it.
 pub(super) struct OpenRequests {
     client: u64,
+    /// The client before, of which calls may still be under way.
+    former: Option<u64>,
     /// Below this number everything has its outcome.
     settled: u64,
     /// Of each number from there on that was given out, whether it has none.
@@ -40,22 +45,32 @@ pub(super) struct OpenRequests {
 
 impl OpenRequests {
     pub(super) fn new(client: u64) -> Self {
-        Self { client, settled: 0, open: VecDeque::new() }
+        Self { client, former: None, settled: 0, open: VecDeque::new() }
     }
 
-    /// A new id, and the number below which everything has its outcome.
-    fn open(&mut self) -> Result<(TxId, u64), ObjectError> {
-        let (client, settled) = (self.client, self.settled);
+    /// A new id, and the number below which everything of its client has its outcome. `other` gives the id of a client that nobody else has.
+    /// Numbers go on whatever the client.
+    fn open(&mut self, other: impl FnOnce() -> u64) -> (TxId, u64) {
+        let request = self.settled + self.open.len() as u64;
         if self.open.len() as u64 >= limits::REQUESTS_AHEAD_MAX {
-            return Err(ObjectError::TooManyOpen { oldest: TxId { client, request: settled } });
+            self.former = Some(std::mem::replace(&mut self.client, other()));
+            self.settled = request;
+            self.open.clear();
         }
-        let request = settled + self.open.len() as u64;
         self.open.push_back(true);
-        Ok((TxId { client, request }, settled))
+        (TxId { client: self.client, request }, self.settled)
+    }
+
+    /// Whether a record of this client is one of this program.
+    pub(super) fn is_own(&self, client: u64) -> bool {
+        client == self.client || Some(client) == self.former
     }
 
     /// The id has its outcome.
     pub(super) fn settle(&mut self, id: TxId) {
+        if id.client != self.client {
+            return;
+        }
         let nth = id.request.checked_sub(self.settled).expect("an id has one outcome");
         self.open[nth as usize] = false;
         while self.open.front() == Some(&false) {
@@ -106,8 +121,8 @@ enum Tried {
 
 impl Inner {
     /// Gives out an id.
-    pub(super) fn open_request(&self) -> Result<(TxId, u64), ObjectError> {
-        self.requests.borrow_mut().open()
+    pub(super) fn open_request(&self) -> (TxId, u64) {
+        self.requests.borrow_mut().open(|| self.env.random_u64())
     }
 
     /// What to append for some calls: they change `streams`, on a condition.
@@ -118,7 +133,7 @@ impl Inner {
         condition: Condition,
     ) -> Result<Plan, ObjectError> {
         let aim = Rc::new(Aim::new(streams, Some(condition)).map_err(ClientError::from)?);
-        let (id, settled) = self.open_request()?;
+        let (id, settled) = self.open_request();
         let checks = aim.streams().iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
         let (record, entry) = Record { id, settled, checks, calls }.into_encoded();
         Ok(Plan { record: Rc::new(record), entry, aim })

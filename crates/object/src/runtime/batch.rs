@@ -178,7 +178,10 @@ impl<O: Object> Slot<O> {
         match outputs.is_empty() {
             false => Ok((outputs, pos)),
             // The view came by it in a checkpoint.
-            true => Ok((Box::pin(self.outputs_at(pos, &plan.record.calls)).await?, pos)),
+            true => {
+                let outputs = Box::pin(self.outputs_at(pos, &plan.record.calls)).await;
+                Ok((outputs.map_err(|cause| self.no_result(pos, cause))?, pos))
+            }
         }
     }
 

@@ -118,7 +118,8 @@ impl<O: Object> Handle<O> {
     /// Calls a mutator and gives its result. On return the call is on stable storage and applied; in a transaction it takes
     /// effect when that commits, and the result is what it is at the snapshot, which the commit checks.
     ///
-    /// Errors: `Unknown` (it may have happened); `NoResult` (it happened); after any other one it did not.
+    /// Errors: `Unknown` (it may have happened); `NoResult` (it happened); `Stopped` (it is in the log, and the object stops at it or before
+    /// it); after any other one it did not happen. Dropped, it may happen; in a transaction it does not.
     pub fn call<M: Mutator<O>>(&self, mutator: M) -> impl Future<Output = Result<M::Output, ObjectError>> {
         self.call_for(mutator, |output, _| output)
     }
@@ -156,7 +157,10 @@ impl<O: Object> Handle<O> {
                 let output = match outputs.pop() {
                     Some(output) => Some(output),
                     // The view came by it in a checkpoint.
-                    None => Box::pin(self.slot.output_at(pos, &plan.record.calls)).await?,
+                    None => {
+                        let output = Box::pin(self.slot.output_at(pos, &plan.record.calls)).await;
+                        output.map_err(|cause| self.slot.no_result(pos, cause))?
+                    }
                 };
                 Ok(give(self.downcast::<M>(output)?, Some(pos)))
             }
@@ -230,12 +234,12 @@ impl<O: Object> Handle<O> {
             condensed(mutator.keys().writes.iter().map(|key| ConflictKey { stream, key: key.hash() }));
         let condition = Condition { writes, ..Condition::default() };
         let aim = Aim::new(&[stream], Some(condition)).map_err(ClientError::from)?;
-        let planned = encoded::<O, M, _>(mutator, |arguments| {
-            let (id, settled) = runtime.open_request()?;
+        let (record, entry) = encoded::<O, M, _>(mutator, |arguments| {
+            let (id, settled) = runtime.open_request();
             let (check, call) = (self.slot.check_to_tell(), empty_call::<O, M>(stream));
-            Ok(Record::of_call(id, settled, check, call, arguments))
+            Record::of_call(id, settled, check, call, arguments)
         })?;
-        planned.map(|(record, entry)| Plan { record: Rc::new(record), entry, aim: Rc::new(aim) })
+        Ok(Plan { record: Rc::new(record), entry, aim: Rc::new(aim) })
     }
 
     pub(super) fn read_only(&self, snapshot: LogPos) -> ObjectError {

@@ -9,7 +9,7 @@ use ithaca_log::pos::LogPos;
 
 use super::handle::{Handle, Mode};
 use super::slot::AnySlot;
-use super::transaction::{Tx, own_calls};
+use super::transaction::{Made, Tx, own_calls};
 use crate::access::Accessor;
 use crate::collections::Blob;
 use crate::error::ObjectError;
@@ -126,9 +126,7 @@ impl<O: Object> Handle<O> {
     async fn result_there<M: Mutator<O>>(&self, pos: LogPos, call: Call) -> Result<M::Output, ObjectError> {
         // As its record is read, the node knows that nothing can come to stand below it any more.
         let of = Of { least: LogPos(pos.0 + 1), at: Some(pos), own: vec![call] };
-        let object = || self.slot.name().to_owned();
-        let told = |cause| ObjectError::NoResult { object: object(), pos, cause: Box::new(cause) };
-        self.ask_result::<M>(of).await.map_err(told)
+        self.ask_result::<M>(of).await.map_err(|cause| self.slot.no_result(pos, cause))
     }
 
     /// Adds a call to a transaction, and gives what it gives at the snapshot.
@@ -139,11 +137,16 @@ impl<O: Object> Handle<O> {
         keys: Keys,
     ) -> Result<M::Output, ObjectError> {
         tx.settle_snapshot().await?;
-        let of = tx.touch(&self.slot, |tx| {
-            tx.add(call, keys)?;
-            Ok(Of { at: Some(tx.snapshot()), own: own_calls(tx, self.stream()), ..Of::default() })
+        let (of, made) = tx.touch(&self.slot, |state| {
+            let made = Made { tx, added: state.add(call, keys)? };
+            Ok((
+                Of { at: Some(state.snapshot()), own: own_calls(state, self.stream()), ..Of::default() },
+                made,
+            ))
         })?;
-        self.ask_result::<M>(of).await
+        let result = self.ask_result::<M>(of).await?;
+        made.stays();
+        Ok(result)
     }
 
     async fn ask(&self, of: Of, read: Option<Asked>) -> Result<(Blob, LogPos), ObjectError> {

@@ -150,6 +150,11 @@ impl<O: Object> Slot<O> {
         self.checked_at.get().is_none()
     }
 
+    /// A call that stands at `pos`, and `cause` keeps its result away.
+    pub(super) fn no_result(&self, pos: LogPos, cause: ObjectError) -> ObjectError {
+        ObjectError::NoResult { object: self.name.clone(), pos, cause: Box::new(cause) }
+    }
+
     pub(super) fn stopped(&self, fault: Fault) -> ObjectError {
         ObjectError::Stopped { object: self.name.clone(), fault }
     }
@@ -292,7 +297,7 @@ impl<O: Object> Slot<O> {
         apply: impl FnOnce(&mut View<O>, LogPos, &Record, bool) -> Applied,
     ) {
         let mut wanted = self.wanted.borrow_mut();
-        let is_own = record.id.client == self.runtime.client.id().0;
+        let is_own = self.runtime.requests.borrow().is_own(record.id.client);
         let waiting = if is_own { find(&mut wanted, record.id.request) } else { None };
         let mut view = self.view.borrow_mut();
         let Applied::Now(results) = apply(&mut view, pos, record, waiting.is_some()) else { return };
@@ -335,7 +340,8 @@ impl<O: Object> Slot<O> {
         let pos = self.runtime.appended(plan, placed, None).pos().await?;
         // As a rule it was taken from memory when it came to stand there.
         if self.upto() <= pos {
-            Box::pin(self.read_to(LogPos(pos.0 + 1))).await?;
+            let read = Box::pin(self.read_to(LogPos(pos.0 + 1))).await;
+            read.map_err(|cause| self.no_result(pos, cause))?;
         }
         let results = wanted.take();
         // Whoever stopped at it or before it cannot say.
@@ -503,6 +509,7 @@ impl<O: Object> Drop for Whole<'_, O> {
             self.0.is_begun.set(false);
             self.0.gap.set(None);
             self.0.reviewed.set(Last::default());
+            self.0.checked_at.set(None);
         }
     }
 }

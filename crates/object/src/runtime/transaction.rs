@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use crate::error::ObjectError;
 use crate::key::{Keys, Parts};
 use crate::object::Object;
 use crate::record::{Call, TxId};
-use crate::tx::{Isolation, Transaction};
+use crate::tx::{Added, Isolation, Level, Transaction};
 use crate::view::Look;
 
 /// The first wait before a transaction is run again; it doubles, up to the other.
@@ -194,24 +196,22 @@ impl Tx {
         self.inner.slots.borrow_mut().clear();
     }
 
-    /// Runs `body` as a transaction inside this one: if it fails, what it wrote is taken back, and the outer one can go on. It
-    /// has the snapshot of the outer one and sees what that has written.
+    /// Runs `body` as a transaction inside this one: if it fails or is dropped, what it wrote is taken back, and the outer one can go on. It
+    /// has the snapshot of the outer one and sees what that has written. What is called while `body` runs belongs to it, by whatever handle;
+    /// several may run at once, and what a task of its own calls belongs to the outermost.
+    ///
+    /// If something is taken back that others have built on since, the whole transaction ends: an object was called inside and, before that
+    /// failed, also outside.
     pub async fn nested<T, E: From<ObjectError>>(
         &self,
         body: impl AsyncFnOnce(&Tx) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.change(|tx| tx.begin_nested().map_err(ObjectError::from))?;
-        let result = body(self).await;
-        let is_ok = result.is_ok();
-        self.change(|tx| {
-            if is_ok {
-                tx.commit_nested()
-            } else {
-                tx.abort_nested()
-            }
-            Ok(())
-        })?;
-        result
+        let level = self.change(|tx| tx.begin_nested().map_err(ObjectError::from))?;
+        let nested = Nested { tx: self, level };
+        let mut body = pin!(body(self));
+        let value = poll_fn(|context| nested.run(|| body.as_mut().poll(context))).await?;
+        nested.commit()?;
+        Ok(value)
     }
 
     /// Looks at an object at the snapshot, with what the transaction wrote itself.
@@ -245,11 +245,13 @@ impl Tx {
         if self.is_unset() && slot.is_fresh() {
             Box::pin(slot.sync()).await?;
         }
-        let (snapshot, own) = self.touch(slot, |tx| {
-            tx.add(call, keys)?;
-            Ok((tx.snapshot(), own_calls(tx, slot.stream)))
+        let (snapshot, own, made) = self.touch(slot, |tx| {
+            let made = Made { tx: self, added: tx.add(call, keys)? };
+            Ok((tx.snapshot(), own_calls(tx, slot.stream), made))
         })?;
-        slot.output_at(snapshot, &own).await
+        let output = slot.output_at(snapshot, &own).await?;
+        made.stays();
+        Ok(output)
     }
 
     /// Makes a call.
@@ -259,7 +261,7 @@ impl Tx {
         call: Call,
         keys: Keys,
     ) -> Result<(), ObjectError> {
-        self.touch(slot, |tx| Ok(tx.add(call, keys)?))
+        self.touch(slot, |tx| Ok(tx.add(call, keys).map(|_| ())?))
     }
 
     fn change<T>(
@@ -269,6 +271,16 @@ impl Tx {
         match &mut *self.inner.state.borrow_mut() {
             State::Running { tx, .. } => change(tx),
             State::Ended => Err(ObjectError::Ended),
+        }
+    }
+
+    /// Takes something back, which says whether what is left can stand: if not, the transaction ends.
+    fn take_back(&self, take_back: impl FnOnce(&mut Transaction) -> bool) {
+        let mut state = self.inner.state.borrow_mut();
+        if let State::Running { tx, .. } = &mut *state
+            && !take_back(tx)
+        {
+            *state = State::Ended;
         }
     }
 
@@ -308,6 +320,57 @@ impl Tx {
     /// Whether the first object that is read gives the snapshot. A view that nobody has read yet gives none.
     fn is_unset(&self) -> bool {
         matches!(*self.inner.state.borrow(), State::Running { is_unset: true, .. })
+    }
+}
+
+/// A call that was added and whose result is not known yet: dropped, it is taken back.
+pub(super) struct Made<'t> {
+    pub(super) tx: &'t Tx,
+    pub(super) added: Added,
+}
+
+impl Made<'_> {
+    /// Its result is known.
+    pub(super) fn stays(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        self.tx.take_back(|tx| tx.take_back(self.added));
+    }
+}
+
+/// A nested transaction that is open: dropped, it is aborted.
+struct Nested<'t> {
+    tx: &'t Tx,
+    level: Level,
+}
+
+impl Nested<'_> {
+    /// Has what `run` calls belong to it.
+    fn run<T>(&self, run: impl FnOnce() -> T) -> T {
+        let enter = |level| self.tx.change(|tx| Ok(tx.enter(level)));
+        let before = enter(self.level);
+        let value = run();
+        if let Ok(before) = before {
+            enter(before).ok();
+        }
+        value
+    }
+
+    fn commit(self) -> Result<(), ObjectError> {
+        self.tx.change(|tx| {
+            tx.commit_nested(self.level);
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Nested<'_> {
+    fn drop(&mut self) {
+        self.tx.take_back(|tx| tx.abort_nested(self.level));
     }
 }
 

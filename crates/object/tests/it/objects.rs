@@ -1,11 +1,13 @@
 //! Views, reads and results.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::task::gather;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
-use ithaca_object::collections::{Counter, List, Map, Queue};
+use ithaca_object::collections::{Counter, List, Map, Put, Queue};
+use ithaca_object::limits::REQUESTS_AHEAD_MAX;
 use ithaca_object::record::TxId;
 use ithaca_object::{ObjectError, Outcome};
 
@@ -197,5 +199,50 @@ fn the_outcome_of_a_transaction_is_told_by_its_id() {
         let never = TxId { client: id.client, request: id.request + 1 };
         let outcome = other.outcome(StreamId::of_name("m"), never, LogPos(0)).await;
         assert!(matches!(outcome, Ok(Outcome::NotFound { .. })), "{outcome:?}");
+    });
+}
+
+#[test]
+fn a_call_whose_result_cannot_be_read_is_told_of_as_one_that_happened() {
+    // Whoever was told that it did not would make it again.
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let elsewhere = Map::<String, u64>::open(&two, "map").expect("opened");
+        two.client().append("of no object".into()).await.expect("appended");
+        elsewhere.put("k".into(), 1).await.expect("put");
+        let tail = two.client().check().await.expect("it serves").tail;
+        two.client().trim_prefix(tail).await.expect("trimmed");
+        let map = Map::<String, u64>::open(&one, "map").expect("opened");
+        let put = map.put("k".into(), 2).await;
+        let Err(ObjectError::NoResult { pos, cause, .. }) = &put else { panic!("{put:?}") };
+        assert!(matches!(**cause, ObjectError::Trimmed { .. }), "{cause}");
+        assert!(*pos >= tail);
+        let entry = one.client().read(*pos).await.expect("it stands there");
+        assert!(!entry.data.is_empty());
+        let submitted = map.handle().submit(Put { key: "k".to_owned(), value: 3 }).await;
+        assert!(matches!(submitted, Err(ObjectError::NoResult { .. })), "{submitted:?}");
+    });
+}
+
+#[test]
+fn calls_go_on_however_many_came_after_one_that_was_dropped() {
+    run(async |world| {
+        let program = world.program().await;
+        let map = Map::<u64, u64>::open(&program, "map").expect("opened");
+        let mut dropped = Box::pin(map.put(0, 0));
+        let begun = std::future::poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context).is_ready()));
+        assert!(!begun.await, "it is under way");
+        drop(dropped);
+        let count = REQUESTS_AHEAD_MAX + 100;
+        let put = async |nth: u64| map.put(1, nth).await;
+        for first in (0..count).step_by(256) {
+            let puts = (first..count.min(first + 256)).map(put).collect();
+            for put in gather(puts, |_| false).await {
+                put.expect("it ended").expect("put");
+            }
+        }
+        assert_eq!(map.put(1, 7).await, Ok(Some(count - 1)), "results are told as before");
+        let elsewhere = Map::<u64, u64>::open(&world.program().await, "map").expect("opened");
+        assert_eq!(elsewhere.get(&1).await, Ok(Some(7)));
     });
 }

@@ -1,11 +1,16 @@
 //! Methods that panic: the object stops there, whoever has other objects goes on.
 
+use std::time::Duration;
+
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::Map;
-use ithaca_object::{ObjectError, Tx, object_type};
+use ithaca_object::key::Key;
+use ithaca_object::{ObjectError, Tx, TxOptions, object_type};
 use serde::{Deserialize, Serialize};
 
 use crate::worlds::run;
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// A sum that takes no odd numbers.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -28,6 +33,12 @@ impl Even {
         assert!(number.is_multiple_of(2), "{number} is odd");
         self.sum += number;
         self.half_done = false;
+    }
+
+    #[accessor_mutator]
+    pub fn add_and_tell(&mut self, number: u64) -> u64 {
+        self.add(number);
+        self.sum
     }
 }
 
@@ -65,6 +76,7 @@ fn a_call_that_panics_in_a_transaction_is_in_no_log_and_the_object_goes_on() {
         let program = world.program().await;
         let even = EvenHandle::open(&program, "even").expect("opened");
         even.add(2).await.expect("added");
+        assert_eq!(even.sum().await, Ok(2));
         let odd = async |tx: &Tx| -> Result<u64, ObjectError> {
             even.within(tx).add(4).await?;
             even.within(tx).add(5).await?;
@@ -72,8 +84,31 @@ fn a_call_that_panics_in_a_transaction_is_in_no_log_and_the_object_goes_on() {
         };
         let error = program.transact(&Default::default(), odd).await.map(|_| ());
         assert!(matches!(error, Err(ObjectError::Call(_))), "{error:?}");
+        assert_eq!(
+            even.handle.stale(DAY).read(Key::all, |even| even.sum).await,
+            Ok(2),
+            "an old state, and not none"
+        );
         assert_eq!(even.sum().await, Ok(2), "as if it had never been");
         even.add(6).await.expect("added");
         assert_eq!(even.sum().await, Ok(8));
+    });
+}
+
+#[test]
+fn a_call_that_fails_in_a_transaction_is_not_committed_with_the_rest_of_it() {
+    run(async |world| {
+        let program = world.program().await;
+        let even = EvenHandle::open(&program, "even").expect("opened");
+        even.add(2).await.expect("added");
+        let body = async |tx: &Tx| -> Result<u64, ObjectError> {
+            even.within(tx).add(4).await?;
+            let failed = even.within(tx).add_and_tell(5).await;
+            assert!(matches!(failed, Err(ObjectError::Call(_))), "{failed:?}");
+            even.within(tx).add(6).await?;
+            even.within(tx).sum().await
+        };
+        let (sum, _) = program.transact(&TxOptions::default(), body).await.expect("committed");
+        assert_eq!((sum, even.sum().await), (12, Ok(12)));
     });
 }

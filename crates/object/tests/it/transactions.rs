@@ -1,11 +1,12 @@
 //! Transactions over several objects and programs.
 
 use std::cell::Cell;
+use std::task::Poll;
 
 use ithaca_env::task::gather;
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Counter, List, Map, Put};
-use ithaca_object::{Begin, Isolation, ObjectError, Tx, TxOptions};
+use ithaca_object::{Begin, Isolation, ObjectError, Runtime, Tx, TxOptions};
 
 use crate::worlds::{World, run, run_with};
 
@@ -126,6 +127,102 @@ fn a_nested_transaction_that_fails_leaves_nothing_and_the_outer_one_goes_on() {
         let names: Vec<String> =
             accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["kept", "outer"]);
+    });
+}
+
+/// Lets a future begin, and drops it.
+async fn begin_and_drop<T>(future: impl Future<Output = T>) {
+    let mut future = std::pin::pin!(future);
+    let begun = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await;
+    assert!(!begun, "it is under way");
+}
+
+#[test]
+fn what_is_dropped_in_a_transaction_is_not_committed_with_the_rest_of_it() {
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let elsewhere = Accounts::open(&world.program().await, "accounts").expect("opened");
+        elsewhere.put("there".into(), 1).await.expect("put");
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let accounts = accounts.within(tx);
+            // The first waits for the log, so that it is dropped on its way.
+            begin_and_drop(accounts.put("call".into(), 1)).await;
+            let nested = tx.nested(async |_| -> Result<(), ObjectError> {
+                accounts.put("nested".into(), 1).await?;
+                std::future::pending().await
+            });
+            let mut nested = Box::pin(nested);
+            while accounts.len().await? < 2 {
+                begin_and_drop(nested.as_mut()).await;
+            }
+            drop(nested);
+            accounts.put("kept".into(), 1).await.map(|_| ())
+        };
+        program.transact(&TxOptions::default(), body).await.expect("committed");
+        let names: Vec<String> =
+            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["kept", "there"]);
+    });
+}
+
+/// Two nested transactions side by side, each with a put to the object of its name; the failing one fails when both have put.
+async fn side_by_side(
+    world: &World,
+    program: &Runtime,
+    objects: [&str; 2],
+    failing: usize,
+) -> Result<Vec<bool>, ObjectError> {
+    let body = async |tx: &Tx| -> Result<Vec<bool>, ObjectError> {
+        let puts = Cell::new(0);
+        let inner = async |nth: usize| {
+            let accounts = Accounts::open(program, objects[nth]).expect("opened").within(tx);
+            let nested = tx.nested(async |_| {
+                accounts.put(format!("by {nth}"), 1).await?;
+                puts.set(puts.get() + 1);
+                while puts.get() < 2 {
+                    world.env.yield_now().await;
+                }
+                if nth == failing { Err(ObjectError::Ended) } else { Ok(()) }
+            });
+            nested.await.is_ok()
+        };
+        Ok(gather(vec![inner(0), inner(1)], |_| false).await.into_iter().flatten().collect())
+    };
+    Ok(program.transact(&TxOptions::default(), body).await?.0)
+}
+
+#[test]
+fn of_nested_transactions_side_by_side_each_takes_back_its_own() {
+    run(async |world| {
+        let program = world.program().await;
+        for failing in [0, 1] {
+            let objects = [format!("a{failing}"), format!("b{failing}")];
+            let objects = [objects[0].as_str(), objects[1].as_str()];
+            let done = side_by_side(&world, &program, objects, failing).await.expect("committed");
+            assert_eq!(done, [failing != 0, failing != 1]);
+            for (nth, name) in objects.iter().enumerate() {
+                let accounts = Accounts::open(&program, name).expect("opened");
+                let put = accounts.get(&format!("by {nth}")).await.expect("read");
+                assert_eq!(put.is_some(), nth != failing, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_was_built_on_a_call_that_is_taken_back_is_not_committed() {
+    run(async |world| {
+        let program = world.program().await;
+        let shared = Accounts::open(&program, "shared").expect("opened");
+        assert_eq!(shared.len().await, Ok(0));
+        let ended = side_by_side(&world, &program, ["shared", "shared"], 0).await;
+        assert_eq!(ended, Err(ObjectError::Ended), "the second put has seen the first");
+        assert_eq!(shared.len().await, Ok(0));
+        let done = side_by_side(&world, &program, ["shared", "shared"], 1).await;
+        assert_eq!(done, Ok(vec![true, false]), "the first put has seen nothing of the second");
+        assert_eq!(shared.get(&"by 0".into()).await, Ok(Some(1)));
+        assert_eq!(shared.len().await, Ok(1));
     });
 }
 
