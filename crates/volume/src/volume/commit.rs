@@ -5,6 +5,7 @@ use std::time::Duration;
 use ithaca_chain::{AppendError, Batch, Chain, Run, Ticket};
 
 use super::Inner;
+use super::history::History;
 use crate::error::VolumeError;
 use crate::limits::{COMMIT_BLOCKS_MAX, SETTLE_SLICE, VOLUME_BLOCK_BYTES};
 use crate::options::Version;
@@ -148,12 +149,24 @@ impl Inner {
         &self,
         change: impl Fn(&State) -> Result<State, VolumeError>,
     ) -> Result<(), VolumeError> {
+        self.replace_state_and(change, |_, _| ()).await
+    }
+
+    /// The same; `then` is called in the one step in which the record is handed over, also if the future is dropped after it.
+    pub(super) async fn replace_state_and(
+        &self,
+        change: impl Fn(&State) -> Result<State, VolumeError>,
+        then: impl FnOnce(&mut History, Ticket),
+    ) -> Result<(), VolumeError> {
         loop {
             let state = change(self.history.borrow().asked())?;
             match self.chain.append(Batch { state: Some(state.encode()), ..Batch::default() }) {
                 Ok(ticket) => {
                     self.last_ticket.set(ticket);
-                    self.history.borrow_mut().handed_over(ticket, state);
+                    let mut history = self.history.borrow_mut();
+                    history.handed_over(ticket, state);
+                    then(&mut history, ticket);
+                    drop(history);
                     return self.durable(ticket).await;
                 }
                 Err(AppendError::Overloaded { .. }) => {

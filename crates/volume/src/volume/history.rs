@@ -21,6 +21,8 @@ pub(super) struct History {
     asked: State,
     /// Floors that were handed over and are not durable.
     flying: VecDeque<(Ticket, u64)>,
+    /// Versions that have lost a name, by records that are not durable.
+    unnamed: VecDeque<(Ticket, u64)>,
     /// When which version was the newest.
     samples: VecDeque<(Time, u64)>,
     planted: Planted,
@@ -29,7 +31,8 @@ pub(super) struct History {
 impl History {
     /// Of a volume with this record.
     pub(super) fn new(state: State, planted: Planted) -> Self {
-        Self { asked: state, flying: VecDeque::new(), samples: VecDeque::new(), planted }
+        let (flying, unnamed, samples) = Default::default();
+        Self { asked: state, flying, unnamed, samples, planted }
     }
 
     /// The record as it was handed over last.
@@ -82,6 +85,11 @@ impl History {
         self.asked = record;
     }
 
+    /// The record that was handed over last has a name less, of this version, which stays pinned until that is durable.
+    pub(super) fn unnamed(&mut self, ticket: Ticket, version: u64) {
+        self.unnamed.push_back((ticket, version));
+    }
+
     /// The record for a close: history as short as it may be.
     pub(super) fn last_record(&self, now: Time, newest: u64) -> State {
         State { floor: self.target(now, newest).max(self.asked.floor), ..self.asked.clone() }
@@ -98,6 +106,11 @@ impl History {
         }
         if let Some(floor) = highest {
             blocks.with(|index| index.raise_floor(floor));
+        }
+        while let Some((_, version)) = self.unnamed.pop_front_if(|(ticket, _)| *ticket <= durable) {
+            blocks.with(|index| index.unpin(version));
+            // What only it has kept can go: the keeper looks.
+            blocks.bell.ring();
         }
     }
 }

@@ -150,11 +150,11 @@ impl Inner {
         let latest = transactions.window.latest(block, newest);
         let latest = latest.filter(|_| !self.settings.planted.is(PlantedBug::PartOverOld) || base.is_none());
         let is_hidden = match (latest, base) {
-            (Some((version, content)), _) => {
+            (Some((_, content)), _) => {
                 if let Some(content) = content {
                     whole.copy_from_slice(content);
                 }
-                self.overlay.borrow().version(block) != Some(version)
+                self.is_hidden(block)
             }
             (None, Some(base))
                 if base.found == found || self.settings.planted.is(PlantedBug::PartOverOld) =>
@@ -168,6 +168,14 @@ impl Inner {
         let whole = whole.freeze();
         laid.replace(Laid { whole: whole.clone(), is_hidden });
         Ok(vec![data_run(block, whole)])
+    }
+
+    /// Whether what a block was made last is neither durable nor acknowledged, so that nobody sees it.
+    pub(super) fn is_hidden(&self, block: u64) -> bool {
+        let newest = self.blocks.with(|index| index.newest());
+        let transactions = self.transactions.borrow();
+        let latest = transactions.window.latest(block, newest);
+        latest.is_some_and(|(version, _)| self.overlay.borrow().version(block) != Some(version))
     }
 
     fn note_part(&self, handed: Handed, block: u64, bytes: Range<usize>, whole: &Bytes) {

@@ -1,5 +1,6 @@
 //! Snapshots: versions that stay readable.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -104,32 +105,25 @@ impl Volume {
             }
             Ok(State { snapshots, ..asked.clone() })
         };
-        match inner.replace_state(with_name).await {
-            Ok(()) => {}
-            // It may be durable: then it is kept.
-            Err(error @ VolumeError::Stopped(_)) => {
-                inner.blocks.with(|index| index.pin(version.0));
-                return Err(error);
-            }
-            Err(error) => return Err(error),
-        }
-        inner.blocks.with(|index| index.pin(version.0));
+        // Pinned for good in the same step, whatever becomes of this call: the name may be durable.
+        inner.replace_state_and(with_name, |_, _| inner.blocks.with(|index| index.pin(version.0))).await?;
         Ok(version)
     }
 
     /// Forgets a name. On return that is durable, and what only it has kept can go. Errors: `NoSuchSnapshot`, `Full`; `Stopped`: then it
-    /// may be gone.
+    /// may be gone. A future that is dropped may have it forgotten.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), VolumeError> {
         let inner = &self.inner;
-        let version = std::cell::Cell::new(Version(0));
+        let version = Cell::new(0);
         let without_name = |asked: &State| {
             let mut snapshots = asked.snapshots.clone();
             let found = snapshots.remove(name);
-            version.set(found.ok_or_else(|| VolumeError::NoSuchSnapshot { name: name.to_owned() })?);
+            version.set(found.ok_or_else(|| VolumeError::NoSuchSnapshot { name: name.to_owned() })?.0);
             Ok(State { snapshots, ..asked.clone() })
         };
-        inner.replace_state(without_name).await?;
-        inner.blocks.with(|index| index.unpin(version.get().0));
+        inner
+            .replace_state_and(without_name, |history, ticket| history.unnamed(ticket, version.get()))
+            .await?;
         inner.settle_all().await;
         Ok(())
     }

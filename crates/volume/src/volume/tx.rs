@@ -29,7 +29,8 @@ pub struct TxOptions {
     /// What it is held to; as the volume says if nothing.
     pub isolation: Option<Isolation>,
     /// When its commit is acknowledged. With [`Durability::Acknowledged`] a power cut may take a commit that was acknowledged, and all
-    /// after it; others see it before it is durable.
+    /// after it; others see it before it is durable. One that has written a part of a block, the rest of which is by a commit that nobody sees
+    /// before it is durable, is acknowledged when it is durable itself.
     pub durability: Durability,
     /// Whose it is: a client has a limited number of them.
     pub client: u64,
@@ -264,10 +265,11 @@ impl Tx {
             return Ok(None);
         }
         let snapshot = self.snapshot().inspect_err(|_| self.abort())?;
-        let writes = RefCell::new(Vec::new());
+        let (writes, is_hidden) = (RefCell::new(Vec::new()), Cell::new(false));
         let decide = || {
             let decided = inner.transactions.borrow_mut().decide(id)?;
             let Decided::Writes(decided) = decided else { return Ok(Vec::new()) };
+            is_hidden.set(decided.iter().any(|(block, _)| inner.is_hidden(*block)));
             let runs = decided.iter().map(|(block, data)| data_run(*block, data.clone())).collect();
             *writes.borrow_mut() = decided;
             Ok(runs)
@@ -279,14 +281,14 @@ impl Tx {
         inner.catch_up();
         let Some(handed) = handed? else { return Ok(Some(snapshot)) };
         match self.durability {
-            Durability::Stable => inner.durable(handed.ticket).await?,
-            Durability::Acknowledged => {
+            Durability::Acknowledged if !is_hidden.get() => {
                 let mut overlay = inner.overlay.borrow_mut();
                 for (block, data) in writes.into_inner() {
                     overlay.add(handed.version.0, block, std::iter::once(Some(data)));
                 }
                 inner.acknowledged.set(handed.version.0);
             }
+            _ => inner.durable(handed.ticket).await?,
         }
         Ok(Some(handed.version))
     }

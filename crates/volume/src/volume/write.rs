@@ -129,20 +129,22 @@ impl Volume {
 }
 
 impl Inner {
-    /// What of these blocks does not read as zeros, as much of it as one commit takes; and where to go on.
+    /// What of these blocks does not read as zeros, now or by what is on its way, as much of it as one commit takes; and where to go on.
     fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
-        let transactions = self.transactions.borrow();
+        let (transactions, overlay) = (self.transactions.borrow(), self.overlay.borrow());
         let mut found: Vec<Range<u64>> = Vec::new();
         let end = blocks.end.min(blocks.start + LOOK_SLICE);
         let (mut at, mut count) = (blocks.start, 0);
         self.blocks.with(|index| {
             let newest = index.newest();
             while at < end && count < DISCARD_BLOCKS_MAX {
-                let is_data = match transactions.window.content(at, newest) {
-                    Some(on_its_way) => on_its_way.is_some(),
+                let is_on_its_way = transactions.window.content(at, newest).is_some_and(Option::is_some);
+                // Of what nobody sees before it is durable, plain reads give what was there before it.
+                let is_seen = match overlay.get(at, newest) {
+                    Some(acknowledged) => acknowledged.is_some(),
                     None => index.now(at) != Found::Zeros,
                 };
-                if is_data {
+                if is_on_its_way || is_seen {
                     count += 1;
                     match found.last_mut() {
                         Some(last) if last.end == at => last.end += 1,

@@ -2,7 +2,7 @@
 
 use ithaca_volume::{Durability, Version, Volume, VolumeError};
 
-use crate::world::{block, create, number, open_drive, small_options, small_settings, within};
+use crate::world::{begin, block, create, number, open_drive, small_options, small_settings, within};
 
 #[test]
 fn a_named_snapshot_stays_as_it_was_while_the_drive_is_written_over_many_times() {
@@ -34,6 +34,27 @@ fn a_named_snapshot_stays_as_it_was_while_the_drive_is_written_over_many_times()
         volume.delete_snapshot("first").await.expect("it is there");
         assert!(volume.at(Version(30)).is_err());
         assert_eq!(volume.info().versions, 0, "nothing old is left");
+    });
+}
+
+#[test]
+fn a_snapshot_that_nobody_waited_for_is_kept_and_can_be_deleted() {
+    within(14, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        volume.write(0, block(1), Durability::Stable).await.expect("room");
+        drop(begin(volume.create_snapshot("first")).await);
+        for round in 2..2000 {
+            volume.write(round % 40, block(round), Durability::Acknowledged).await.expect("room");
+        }
+        volume.write(0, block(2000), Durability::Stable).await.expect("room");
+        let first = volume.named("first").expect("it is kept");
+        assert_eq!(number(&first.read(0, 1).await.expect("it reads")), 1);
+        let version = first.version();
+        drop(first);
+        drop(begin(volume.delete_snapshot("first")).await);
+        assert_eq!(volume.snapshots(), []);
+        volume.write(0, block(2001), Durability::Stable).await.expect("room");
+        assert!(volume.at(version).is_err(), "it can go");
     });
 }
 

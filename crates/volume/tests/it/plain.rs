@@ -8,7 +8,9 @@ use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Random;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
-use crate::world::{BLOCKS, block, create, numbers, open_drive, small_options, small_settings, within};
+use crate::world::{
+    BLOCKS, begin, block, create, numbers, open_drive, small_options, small_settings, within,
+};
 
 #[test]
 fn what_was_written_is_read_and_the_rest_is_zeros() {
@@ -198,5 +200,19 @@ fn what_is_remembered_of_reads_is_never_older_than_what_was_written() {
         let remembered = info.chain.read_cache_bytes;
         assert!((8 * 4096..=24 * 4096).contains(&remembered), "{remembered} bytes");
         assert!(info.chain.counters.segments_cleaned > 0, "blocks have moved");
+    });
+}
+
+#[test]
+fn what_was_discarded_reads_as_zeros_also_where_a_discard_that_nobody_sees_yet_came_before() {
+    within(21, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        volume.write(5, block(1), Durability::Stable).await.expect("room");
+        let first = begin(volume.discard(5..6, Durability::Stable)).await;
+        assert_eq!(numbers(&volume.read(5, 1).await.expect("it reads")), [1], "it is not durable");
+        volume.discard(4..7, Durability::Acknowledged).await.expect("room");
+        assert_eq!(numbers(&volume.read(5, 1).await.expect("it reads")), [0]);
+        first.await.expect("no fault");
+        assert_eq!(numbers(&volume.read(5, 1).await.expect("it reads")), [0]);
     });
 }

@@ -11,7 +11,7 @@ use ithaca_volume::{
     CommitError, Durability, Heir, Isolation, Tx, TxError, TxOptions, Version, Volume, VolumeOptions,
 };
 
-use crate::world::{World, block, create, number, open_drive, small_options, small_settings, within};
+use crate::world::{World, begin, block, create, number, open_drive, small_options, small_settings, within};
 
 /// Accounts, of 16 bytes each, so many in a block.
 const ACCOUNTS: u64 = 24;
@@ -191,6 +191,27 @@ fn a_plain_write_that_was_acknowledged_is_seen_by_a_transaction_or_refuses_it() 
         let read = volume.transact(TxOptions::default(), async |tx| Ok(number(&tx.read(0, 1).await?)));
         assert_eq!(read.await, Ok((1, Version(1))));
         drop(env);
+    });
+}
+
+#[test]
+fn a_commit_that_is_acknowledged_early_shows_nothing_of_one_that_is_not_durable() {
+    within(46, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let stable = volume.begin(TxOptions::default()).expect("few are open");
+        let early = TxOptions { durability: Durability::Acknowledged, ..TxOptions::default() };
+        let (parted, alone) = (volume.begin(early).expect("few"), volume.begin(early).expect("few"));
+        stable.write_part(0, 0, &[1; 16]).await.expect("live");
+        parted.write_part(0, 2048, &[2; 16]).await.expect("live");
+        alone.write_part(1, 0, &[3; 16]).await.expect("live");
+        let committing = begin(stable.commit()).await;
+        let version = alone.commit().await.expect("no conflict").expect("not nested");
+        assert!(volume.snapshot().version() < version, "it is acknowledged before it is durable");
+        let version = parted.commit().await.expect("other bytes").expect("not nested");
+        assert!(volume.snapshot().version() >= version, "what is seen of the block is durable");
+        let data = volume.read(0, 1).await.expect("it reads");
+        assert_eq!((&data[..16], &data[2048..2064]), (&[1; 16][..], &[2; 16][..]));
+        committing.await.expect("no conflict");
     });
 }
 

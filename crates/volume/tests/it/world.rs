@@ -1,8 +1,11 @@
 //! A process that works on a volume, checks what it reads, and is killed and started again.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -74,6 +77,14 @@ pub fn within(seed: u64, test: impl AsyncFnOnce(Env) + 'static) {
     let world = World::new(seed);
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move { test(env).await });
+}
+
+/// Lets a future begin, which has to wait for something.
+pub async fn begin<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    let is_done = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await;
+    assert!(!is_done, "it is under way");
+    future
 }
 
 /// A new volume.
