@@ -7,7 +7,7 @@ use ithaca_object::collections::{Map, Placed, Put, Remove};
 use ithaca_object::{Runtime, RuntimeOptions};
 
 use super::arguments::MapCommand;
-use super::watch;
+use super::{of_type, watch};
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -50,8 +50,12 @@ fn with_map<T>(
         let runtime = Runtime::new(&env, client, options);
         let map =
             if is_remote { Strings::open_remote(&runtime, name)? } else { Strings::open(&runtime, name)? };
-        let Some(pos) = as_of else { return work(map).await };
-        work(map.at(snapshot_after(pos)?)).await
+        let handle = map.handle().clone();
+        let done = match as_of {
+            Some(pos) => work(map.at(snapshot_after(pos)?)).await,
+            None => work(map).await,
+        };
+        of_type(&handle, done).await
     })
 }
 

@@ -7,9 +7,10 @@ pub mod tx;
 mod watch;
 
 use ithaca_log::client::ErrorClass;
-use ithaca_object::ObjectError;
+use ithaca_object::object::Object;
+use ithaca_object::{Handle, ObjectError};
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 pub use arguments::{MapCommand, TxArgs};
 
@@ -23,4 +24,13 @@ impl From<ObjectError> for Failure {
             ErrorClass::Damaged => Self::damaged(line),
         }
     }
+}
+
+/// What work on an object came to. Where it cannot be read, its newest entry is looked at: that of another type of object is wrong usage,
+/// and nothing is damaged.
+async fn of_type<T, O: Object>(handle: &Handle<O>, done: Result<T, Failure>) -> Result<T, Failure> {
+    if let Err(Failure::Told { exit: Exit::Damaged, .. }) = done {
+        handle.check_type().await?;
+    }
+    done
 }

@@ -10,9 +10,9 @@ use crate::quantity;
 /// The most operations of a script.
 const OPERATIONS_MAX: usize = 4096;
 
-/// A type of object that scripts change.
+/// A type of object of scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Changed {
+pub enum Type {
     /// Keys with values.
     Map,
     /// A number.
@@ -57,13 +57,22 @@ impl Operation {
         }
     }
 
-    /// The object that it changes, and which type that is of.
-    pub fn changed(&self) -> Option<(Changed, &str)> {
+    /// The object that it reads or changes, and which type that is of.
+    pub fn object(&self) -> Option<(Type, &str)> {
         match self {
-            Self::Put { map, .. } | Self::Del { map, .. } => Some((Changed::Map, map)),
-            Self::Add { counter, .. } => Some((Changed::Counter, counter)),
-            Self::Push { list, .. } | Self::Pop { list } => Some((Changed::List, list)),
-            _ => None,
+            Self::Get { map, .. } | Self::Put { map, .. } | Self::Del { map, .. } => Some((Type::Map, map)),
+            Self::Size { map } | Self::Expect { map, .. } => Some((Type::Map, map)),
+            Self::Add { counter, .. } | Self::Count { counter } => Some((Type::Counter, counter)),
+            Self::Push { list, .. } | Self::Pop { list } => Some((Type::List, list)),
+            Self::Pause { .. } => None,
+        }
+    }
+
+    /// The same if it changes it.
+    pub fn changed(&self) -> Option<(Type, &str)> {
+        match self {
+            Self::Get { .. } | Self::Size { .. } | Self::Expect { .. } | Self::Count { .. } => None,
+            _ => self.object(),
         }
     }
 

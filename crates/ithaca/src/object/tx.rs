@@ -14,10 +14,10 @@ use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, RuntimeOp
 
 use super::arguments::{Held, TxArgs};
 use super::map::Strings;
-use super::script::{Changed, Operation, Script, parse};
+use super::script::{Operation, Script, Type, parse};
 use crate::cli::Global;
 use crate::client::with_client;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::json::Object;
 use crate::output::Output;
 
@@ -79,13 +79,7 @@ async fn transact(
         runtime.client().stream(name).await?;
     }
     // A call of another type of object would stop what it is sent to for good.
-    for (of, name) in script.operations.iter().filter_map(Operation::changed).collect::<BTreeSet<_>>() {
-        match of {
-            Changed::Map => Strings::open(runtime, name)?.handle().check_type().await?,
-            Changed::Counter => Counter::open(runtime, name)?.handle().check_type().await?,
-            Changed::List => Queue::<String>::open(runtime, name)?.handle().check_type().await?,
-        }
-    }
+    check_types(runtime, script.operations.iter().filter_map(Operation::changed)).await?;
     let told = RefCell::new(Vec::new());
     let body = async |tx: &Tx| -> Result<(), Failure> {
         told.borrow_mut().clear();
@@ -95,8 +89,28 @@ async fn transact(
         }
         Ok(())
     };
-    let ((), committed) = runtime.transact(&options, body).await?;
+    let done = runtime.transact(&options, body).await;
+    if let Err(Failure::Told { exit: Exit::Damaged, .. }) = done {
+        // What cannot be read may be of another type: wrong usage, and nothing is damaged.
+        check_types(runtime, script.operations.iter().filter_map(Operation::object)).await?;
+    }
+    let ((), committed) = done?;
     Ok((told.into_inner(), committed))
+}
+
+/// Refuses objects that are not of the type that the script takes them for.
+async fn check_types<'a>(
+    runtime: &Runtime,
+    objects: impl Iterator<Item = (Type, &'a str)>,
+) -> Result<(), ObjectError> {
+    for (of, name) in objects.collect::<BTreeSet<_>>() {
+        match of {
+            Type::Map => Strings::open(runtime, name)?.handle().check_type().await?,
+            Type::Counter => Counter::open(runtime, name)?.handle().check_type().await?,
+            Type::List => Queue::<String>::open(runtime, name)?.handle().check_type().await?,
+        }
+    }
+    Ok(())
 }
 
 async fn perform(

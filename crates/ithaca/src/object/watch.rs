@@ -6,6 +6,7 @@ use ithaca_object::collections::Placed;
 use ithaca_object::{Runtime, RuntimeOptions};
 
 use super::map::{Strings, snapshot_after};
+use super::of_type;
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -21,30 +22,41 @@ pub fn run(
 ) -> Result<(), Failure> {
     let verb = format!("map watch {name} {key}");
     with_client(global, &verb, async |env, client: Client| {
-        let mut snapshot = match since {
+        let snapshot = match since {
             Some(pos) => snapshot_after(pos)?,
             None => client.check().await?.tail,
         };
         let map = Strings::open(&Runtime::new(&env, client, RuntimeOptions::default()), name)?;
-        let mut watch = map.handle().watch(snapshot)?;
-        let key = key.to_owned();
-        let mut left = count.unwrap_or(u64::MAX);
-        let mut found = map.at(snapshot).get_placed(&key).await?;
-        let mut is_news = since.is_none() && found.is_some();
-        loop {
-            if is_news && left > 0 {
-                print(&key, found.as_ref(), snapshot, out)?;
-                left -= 1;
-            }
-            if left == 0 {
-                return Ok(());
-            }
-            snapshot = watch.next().await?;
-            let before = found.map(|found| found.pos);
-            found = map.at(snapshot).get_placed(&key).await?;
-            is_news = before != found.as_ref().map(|found| found.pos);
-        }
+        let shown = show(&map, key.to_owned(), snapshot, (since.is_none(), count), out).await;
+        of_type(map.handle(), shown).await
     })
+}
+
+/// Prints each change after `snapshot`, and what is there in it if that `is_news`, until `count` lines are printed.
+async fn show(
+    map: &Strings,
+    key: String,
+    mut snapshot: LogPos,
+    (is_news, count): (bool, Option<u64>),
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let mut watch = map.handle().watch(snapshot)?;
+    let mut left = count.unwrap_or(u64::MAX);
+    let mut found = map.at(snapshot).get_placed(&key).await?;
+    let mut is_news = is_news && found.is_some();
+    loop {
+        if is_news && left > 0 {
+            print(&key, found.as_ref(), snapshot, out)?;
+            left -= 1;
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        snapshot = watch.next().await?;
+        let before = found.map(|found| found.pos);
+        found = map.at(snapshot).get_placed(&key).await?;
+        is_news = before != found.as_ref().map(|found| found.pos);
+    }
 }
 
 /// What the key has in `snapshot`, which the last change led to.

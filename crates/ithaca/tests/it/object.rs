@@ -181,8 +181,8 @@ fn a_map_whose_name_belongs_to_a_list_is_told_apart() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
     dev.feed("tx -", b"push things one\n").expect(0);
-    let told = dev.run("map get things one").expect(4).stderr;
-    assert!(told.contains("a map has no method `append`"), "{told}");
+    let told = dev.run("map get things one").expect(2).stderr;
+    assert!(told.contains("`things` is no map: the entry at position 1 calls `append`"), "{told}");
 }
 
 #[test]
@@ -222,3 +222,19 @@ fn maps_and_transactions_are_measured() {
         assert!(number_field(&json, "ops") > 0 && string_field(&json, "durability") == "fsync", "{json}");
     }
 }
+    for line in [
+        "get raw k",
+        "ls raw",
+        "size raw",
+        "watch raw k --since 0",
+        "checkpoint raw",
+        "get things k",
+        "size things --remote",
+    ] {
+        let told = dev.run(&format!("map {line}")).expect(2).stderr;
+        assert!(told.contains("is no map: the entry at position"), "{line}: {told}");
+    }
+    for script in ["get raw k\n", "size things\n", "count acc\n", "expect things k v\n"] {
+        let told = dev.feed("tx -", script.as_bytes()).expect(2).stderr;
+        assert!(told.contains("the entry at position"), "{script}: {told}");
+    }
