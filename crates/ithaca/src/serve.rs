@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainOptions, Cleaning, OpenError, OptionsError, Placement};
+use ithaca_chain::{ChainOptions, ChangeError, Cleaning, OpenError, OptionsError, Placement};
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::real::{self, files, shutdown_signal};
@@ -295,12 +295,18 @@ fn failed(error: StartError) -> Failure {
         StartError::Chain(
             OpenError::DriveMissing { .. }
             | OpenError::NotAMember { .. }
+            | OpenError::WrongChain { .. }
             | OpenError::StaleDrive { .. }
             | OpenError::GivenTwice { .. }
             | OpenError::TooManyDrives { .. }
             | OpenError::Drive(DriveError::TooShort { .. }),
         ) => Failure::usage(line),
-        StartError::Cache(_)
+        // A drive to be added that is none which can be.
+        StartError::AddDrive(ChangeError::Open(ref error)) if !matches!(error, OpenError::Drive(_)) => {
+            Failure::usage(line)
+        }
+        StartError::OtherDrive { .. }
+        | StartError::Cache(_)
         | StartError::Metadata(_)
         | StartError::Units { .. }
         | StartError::Replicas { .. }

@@ -147,3 +147,29 @@ fn a_metadata_drive_is_made_where_it_is_asked_for_and_is_never_needed() {
     let told = run(dev_command(&other, &more), b"").expect(2).stderr;
     assert!(told.contains("unit-1.chain is neither blank nor a metadata drive"), "{told}");
 }
+
+#[test]
+fn a_drive_with_something_else_on_it_is_refused_by_name_and_left_as_it_is() {
+    let dir = temp_dir();
+    let notes = dir.path().join("notes");
+    std::fs::write(&notes, vec![7; 1 << 20]).expect("writable");
+    let disk = dir.path().join("disk");
+    run(ithaca(&["volume", "create", disk.to_str().expect("text"), "--size", "4M"]), b"").expect(0);
+    let refuse = |names: &[&str], name: &str, words: &str| {
+        let told = refused(dir.path(), names, 2);
+        assert!(told.contains(name) && told.contains(words), "{told}");
+    };
+    let notes_words = "neither blank nor a drive of a unit";
+    refuse(&["notes"], "/notes", notes_words);
+    refuse(&["disk/volume.chain"], "/disk/volume.chain", "volume");
+    // The same where a unit has drives.
+    started(dir.path(), &["a"]).feed("log append", b"kept").expect(0);
+    refuse(&["a", "notes"], "/notes", notes_words);
+    refuse(&["a", "disk/volume.chain"], "/disk/volume.chain", "volume");
+    assert_eq!(std::fs::read(&notes).expect("it is there"), vec![7; 1 << 20]);
+    assert_eq!(started(dir.path(), &["a"]).run("log read 0").expect(0).text(), "kept");
+    // What was a unit's is one whose register is gone, and harm to it is harm.
+    std::fs::remove_file(dir.path().join("data/layout.register")).expect("it is there");
+    let told = refused(dir.path(), &["a"], 4);
+    assert!(told.contains("the register of its cluster is lost"), "{told}");
+}

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes};
 use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
+use ithaca_chain::{Label, OpenError, identify};
 use ithaca_env::Env;
-use ithaca_env::codec::Decoder;
-use ithaca_env::drive::{DriveError, OpenDrive};
+use ithaca_env::codec::{DecodeError, Decoder};
+use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 
 use super::local::StartError;
 use super::register::{Purpose, Register};
@@ -20,6 +21,8 @@ use ithaca_env::record::{self, RecordError};
 
 /// A register that holds a cluster's id and no layout yet: magic `ITcf`, version 1, body `cluster u128`.
 const FORMING_MAGIC: [u8; 4] = *b"ITcf";
+/// What the chains of units say that they are, before the id of the unit's node.
+const UNIT: &str = "unit ";
 
 /// What a register says of its node.
 pub(super) enum Formed {
@@ -83,6 +86,32 @@ fn decode(value: &[u8]) -> Result<ClusterId, RecordError> {
     Ok(ClusterId(u128::from(high) << 64 | u128::from(low)))
 }
 
+/// Refuses a drive that is not blank if something else than a unit's data is on it. One that is called as those are that units make for
+/// themselves was one, and is damaged.
+pub(super) async fn refuse_other(drive: &Drive, path: &Path) -> Result<(), StartError> {
+    let is_called_so = path.extension().is_some_and(|extension| extension == "chain");
+    let label = match identify(drive).await {
+        Ok(Some(identity)) if !is_unit(&identity.label) => Some(identity.label.to_string()),
+        Ok(None)
+        | Err(OpenError::SuperblockLost { valid: 0, first_fault: DecodeError::Invalid { .. }, .. })
+            if !is_called_so =>
+        {
+            None
+        }
+        _ => return Ok(()),
+    };
+    Err(StartError::OtherDrive { drive: drive.name(), label })
+}
+
+/// What the chain of a node's unit says that it is.
+pub(super) fn label(node: NodeId) -> Label {
+    Label::new(&format!("{UNIT}{}", node.0)).expect("a short label")
+}
+
+fn is_unit(label: &Label) -> bool {
+    label.as_str().starts_with(UNIT)
+}
+
 /// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
 async fn check_drives_are_new(
     env: &Env,
@@ -91,15 +120,14 @@ async fn check_drives_are_new(
 ) -> Result<(), StartError> {
     for path in drives {
         let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
-        let start = match env.open_drive(open).await {
+        let drive = match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) => continue,
-            Err(error) => return Err(StartError::Chain(error.into())),
-            Ok(drive) => {
-                let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
-                drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?
-            }
+            opened => opened.map_err(|error| StartError::Chain(error.into()))?,
         };
+        let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
+        let start = drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?;
         if start.iter().any(|&byte| byte != 0) {
+            refuse_other(&drive, &path).await?;
             let (register, drive) = (register.display().to_string(), path.display().to_string());
             return Err(StartError::RegisterLost { register, drive });
         }

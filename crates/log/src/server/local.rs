@@ -158,6 +158,14 @@ pub enum StartError {
         /// The drive.
         drive: String,
     },
+    /// A drive that was named for a unit holds something else.
+    #[error("{drive} is neither blank nor a drive of a unit{}", held(label.as_deref()))]
+    OtherDrive {
+        /// The drive.
+        drive: String,
+        /// What the chain on it says that it is; `None` if there is none.
+        label: Option<String>,
+    },
     /// A unit's chain cannot be opened.
     #[error(transparent)]
     Chain(#[from] OpenError),
@@ -243,6 +251,11 @@ pub enum StartError {
     /// The sealed units' answers do not give a tail.
     #[error(transparent)]
     Tail(#[from] TailError),
+}
+
+/// What is on a drive, in words.
+fn held(label: Option<&str>) -> String {
+    label.map(|label| format!(": it holds {label:?}")).unwrap_or_default()
 }
 
 impl From<ClientError> for StartError {

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ithaca_chain::{
-    Chain, ChainId, ChainOptions, Drives, Identity, Label, LinkStats, MetadataDrive, OpenError, Recovered,
-    identify,
+    Chain, ChainId, ChainOptions, Drives, Identity, LinkStats, MetadataDrive, OpenError, Recovered, identify,
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;
 
+use super::forming::{label, refuse_other};
 use super::leases::Leases;
 use super::local::StartError;
 use super::register::RegisterError;
@@ -101,7 +101,7 @@ pub(super) async fn open_unit(
     formed: bool,
     leases: Rc<Leases>,
 ) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
-    let label = Label::new(&format!("unit {}", node.0)).expect("a short label");
+    let label = label(node);
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
     let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
     let start = Start { env, drives, node, identity: &identity };
@@ -170,7 +170,9 @@ impl<'a> Start<'a> {
         let wanted = &self.drives.wanted;
         let mut found = self.look().await;
         if !wanted.is_remembered && !found.failed.is_empty() {
-            return Err(found.failed.remove(0).1.into());
+            let (path, error) = found.failed.remove(0);
+            self.refuse_other(path).await?;
+            return Err(error.into());
         }
         let opened = self.open_members(&mut found).await;
         let (chain, recovered) = opened.map_err(|error| self.with_left_out(error))?;
@@ -225,6 +227,19 @@ impl<'a> Start<'a> {
             }
         }
         found
+    }
+
+    /// Refuses a drive that the unit has not had, if something else is on it.
+    async fn refuse_other(&self, path: &Path) -> Result<(), StartError> {
+        let had = self.drives.wanted.before.links();
+        if had.iter().flatten().any(|drive| drive == path) {
+            return Ok(());
+        }
+        match open_drive(self.env, path, None).await {
+            Ok(drive) => refuse_other(&drive, path).await,
+            // Which is why it was not looked at.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Opens the chain over the drives of it that were found. Of remembered ones those are left out that it has given up.
