@@ -127,6 +127,20 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
 }
 
 #[test]
+fn a_server_that_belongs_to_no_cluster_yet_says_so_long_before_the_time_is_over() {
+    let dir = temp_dir();
+    let servers = [Server::start(dir.path(), 1), Server::start(dir.path(), 2)];
+    for line in ["log append", "log check", "cluster status", "cluster layout"] {
+        let told = cluster(&servers, line, b"x").expect(3).stderr;
+        assert!(
+            told.contains(&format!("{}: this server belongs to no cluster yet", servers[0].addr)),
+            "{told}"
+        );
+        assert!(!told.contains("timed out"), "{told}");
+    }
+}
+
+#[test]
 fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies() {
     let dir = temp_dir();
     let mut servers = formed(dir.path(), 3, "--replicas 3");

@@ -174,6 +174,12 @@ pub enum ClientError {
     /// No node of the cluster keeps views of objects.
     #[error("no node of the cluster keeps views of objects")]
     NoViews,
+    /// No node that is known belongs to a cluster.
+    #[error("{addr}: this server belongs to no cluster yet")]
+    NoCluster {
+        /// One of them.
+        addr: SocketAddr,
+    },
     /// No endpoint was given.
     #[error("no endpoint to connect to")]
     NoEndpoint,

@@ -5,7 +5,7 @@
 //! ask again: if the cluster has gone on without the node that was called, the call ends with
 //! [`Superseded`](CallError::Superseded) and is tried in the new layout, long before its deadline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::wire::{GetLayout, LayoutRecord, Refusal};
 
 /// How long a node may take to tell its layout before it is asked again.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Where no node that is known belongs to a cluster they may be about to: after so long the call ends with what they say.
+const FORMING_PATIENCE: Duration = Duration::from_millis(500);
 /// A call that stands for so long makes the client ask for a newer layout, and again each time that it has passed.
 const STALL: Duration = Duration::from_millis(100);
 /// Calls of an old epoch have so long to be answered once a newer layout is known.
@@ -38,11 +40,16 @@ pub(super) struct Learning {
     asked: Vec<SocketAddr>,
     /// What went wrong last.
     failed: Option<ClientError>,
+    /// Who has said last that it belongs to no cluster.
+    unformed: BTreeSet<SocketAddr>,
 }
 
 impl Inner {
     /// The view, learned anew if there is none, by `deadline`.
+    ///
+    /// Errors: `NoCluster` if that is what every node says for a while; those of a call that was not answered.
     pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
+        let forming_until = self.env.now() + FORMING_PATIENCE;
         loop {
             let ticket = self.settled.ticket();
             if let Some(view) = self.view() {
@@ -54,10 +61,20 @@ impl Inner {
                 let learning = self.learning.borrow();
                 (learning.failed.clone(), learning.asked.is_empty())
             };
+            if is_idle && self.env.now() >= forming_until && self.is_nowhere() {
+                return Err(ClientError::NoCluster { addr: self.options.endpoints[0] });
+            }
             if answered.is_err() || (is_idle && self.view().is_none()) {
                 self.pause(Phase::Layout, deadline, last).await?;
             }
         }
+    }
+
+    /// Whether every node that the client has heard of says that it belongs to no cluster.
+    fn is_nowhere(&self) -> bool {
+        let learning = self.learning.borrow();
+        learning.nodes.is_empty()
+            && self.options.endpoints.iter().all(|addr| learning.unformed.contains(addr))
     }
 
     /// The epoch of the newest layout that was seen.
@@ -83,6 +100,10 @@ impl Inner {
                 let learned = inner.learn_from(addr, inner.env.now() + PATIENCE).await;
                 let mut learning = inner.learning.borrow_mut();
                 learning.asked.retain(|&asked| asked != addr);
+                match &learned {
+                    Err(ClientError::NoCluster { .. }) => learning.unformed.insert(addr),
+                    _ => learning.unformed.remove(&addr),
+                };
                 learning.failed = learned.err();
                 drop(learning);
                 inner.settled.ring();
@@ -109,7 +130,11 @@ impl Inner {
         };
         let asked = GetLayout { epoch: None };
         let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
-        let (record, _, _) = answered.map_err(|error| failed(Phase::Layout, error))?;
+        let is_formed = connection.hello().cluster != ClusterId::UNKNOWN;
+        let (record, _, _) = answered.map_err(|error| match error {
+            CallError::Refused(Refusal::NoLayout { .. }) if !is_formed => ClientError::NoCluster { addr },
+            error => failed(Phase::Layout, error),
+        })?;
         let layout =
             Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
         let epoch = layout.epoch;
