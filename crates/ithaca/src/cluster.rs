@@ -54,13 +54,22 @@ async fn seen(env: &Env, global: &Global) -> Result<Sight, ClientError> {
 }
 
 impl Status {
-    /// Whether appends are refused because too few nodes have room: by the sequencer, or by the units themselves, where it is not told.
-    fn is_full(&self) -> bool {
+    /// What is refused because too few nodes have room, in words: everything by the sequencer, where it is told; else by the units themselves
+    /// what finds no place in what they have left.
+    fn refused_full(&self) -> Option<&'static str> {
         let answers: Vec<&NodeStatus> =
             self.nodes.iter().filter_map(|(_, _, answer)| answer.as_ref().ok()).collect();
-        let is_told = answers.iter().any(|node| counted(node, "appends_refused_full") == Some(1));
+        if answers.iter().any(|node| counted(node, "appends_refused_full") == Some(1)) {
+            return Some("nothing is appended");
+        }
         let with_room = answers.iter().filter(|node| counted(node, "is_full") == Some(0)).count();
-        is_told || answers.len() == self.nodes.len() && with_room < usize::from(self.layout.replicas)
+        let is_full = answers.len() == self.nodes.len() && with_room < usize::from(self.layout.replicas);
+        is_full.then_some("entries are refused, the large ones first")
+    }
+
+    /// Whether entries of every size can be appended.
+    fn is_appendable(&self) -> bool {
+        self.tail.is_some() && self.layout.shortage().is_none() && self.refused_full().is_none()
     }
 
     fn json(&self) -> Object {
@@ -89,7 +98,7 @@ impl Status {
             .raw("ranges", &array(self.layout.ranges.iter().map(range_json)))
             .raw("nodes", &array(nodes))
             .number("min_replicas", u64::from(self.layout.min_replicas))
-            .boolean("appendable", self.tail.is_some() && self.layout.shortage().is_none() && !self.is_full())
+            .boolean("appendable", self.is_appendable())
             .number("copies_missing", self.layout.missing().len() as u64)
             .string("cluster", &self.layout.cluster.to_string())
     }
@@ -105,12 +114,9 @@ impl Status {
         if let Some((kept, needed)) = self.layout.shortage() {
             let _ = write!(text, "\nnothing is appended: {kept} of {needed} copies can be kept");
         }
-        if self.is_full() {
+        if let Some(refused) = self.refused_full() {
             let copies = self.layout.replicas;
-            let _ = write!(
-                text,
-                "\nnothing is appended: fewer than {copies} nodes have room; trim what is not needed"
-            );
+            let _ = write!(text, "\n{refused}: fewer than {copies} nodes have room; trim what is not needed");
         }
         for range in &self.layout.ranges {
             let _ = write!(text, "\n{}", range_line(range));

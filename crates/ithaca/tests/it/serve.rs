@@ -159,7 +159,7 @@ fn a_full_log_says_so_and_has_room_again_when_it_is_trimmed_however_small_it_is(
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &["--quota", "300M"]);
     let entry = vec![7; 1_000_000];
-    for _ in 0..2 {
+    for round in 0..2 {
         let mut tail = 0;
         let refused = loop {
             let ran = dev.feed("log append", &entry);
@@ -171,6 +171,13 @@ fn a_full_log_says_so_and_has_room_again_when_it_is_trimmed_however_small_it_is(
         assert!(refused.contains("the drive is full"), "{refused}");
         let status = dev.run("cluster status --json").expect(0).text();
         assert!(status.contains("\"state\":\"full\"") && status.contains("\"appendable\":false"), "{status}");
+        if round == 0 {
+            // What is small finds a place still.
+            dev.feed("log append", b"x").expect(0);
+            let status = dev.run("cluster status").expect(0).text();
+            let told = "\nentries are refused, the large ones first: fewer than 1 nodes have room";
+            assert!(status.contains(told) && !status.contains("nothing is appended"), "{status}");
+        }
         dev.run(&format!("log trim {} --prefix", tail - 1)).expect(0);
         // The trim is acknowledged before the room that it makes is free.
         assert!((0..1000).any(|_| dev.feed("log append", &entry).code == Some(0)), "it stays full");
