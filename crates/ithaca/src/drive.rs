@@ -1,8 +1,10 @@
 //! `ithaca drive`: the drives of a node's unit, which can be changed while it serves.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use ithaca_env::real::files;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, DrivesError};
 use ithaca_log::limits::DRIVE_PATH_MAX_BYTES;
@@ -132,6 +134,19 @@ fn ls(global: &Global, node: Option<NodeId>, out: &mut Output) -> Result<(), Fai
     }
     out.flush()?;
     failed.map_or(Ok(()), |error| Err(Failure::from(error).context("drive ls")))
+}
+
+/// Refuses drives of which two are the same, by whatever paths.
+pub fn refuse_twice<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
+    let mut places = BTreeSet::new();
+    for path in paths {
+        let place = files::place(path);
+        let place = place.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        if !places.insert(place) {
+            return Err(Failure::usage(format!("{} is named twice", path.display())));
+        }
+    }
+    Ok(())
 }
 
 /// The node that is named, or the only one that there is.

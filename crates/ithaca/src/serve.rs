@@ -21,6 +21,7 @@ use ithaca_log::wire::NodeStatus;
 use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
+use crate::drive::refuse_twice;
 use crate::failure::Failure;
 use crate::fsck::is_chain;
 use crate::http;
@@ -96,6 +97,9 @@ fn run(
         // Before the cluster starts: a port in use must not cost an epoch.
         let pages = env.listen_soon(arguments.http).await;
         let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
+        let named: Vec<PathBuf> =
+            absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
+        refuse_twice(named.iter())?;
         make_data_dir(&arguments.data)?;
         refuse_short(&env, arguments).await?;
         let served = Rc::new(Served::start(&env, arguments).await?);

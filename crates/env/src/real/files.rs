@@ -47,6 +47,54 @@ pub fn is_dir(path: &Path) -> bool {
     path.is_dir()
 }
 
+/// Which file or device a path leads to: the same for two paths exactly if they lead to the same. Of what is not there yet it is where it
+/// would be made.
+pub fn place(path: &Path) -> std::io::Result<Place> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let metadata = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Place::Missing(resolved(path)?));
+        }
+        metadata => metadata?,
+    };
+    Ok(match metadata.file_type().is_block_device() {
+        true => Place::Device(metadata.rdev()),
+        false => Place::File { device: metadata.dev(), inode: metadata.ino() },
+    })
+}
+
+/// See [`place`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A block device, by its number.
+    Device(u64),
+    /// A file, by its number on the device that it is on.
+    File {
+        /// The device.
+        device: u64,
+        /// Its number there.
+        inode: u64,
+    },
+    /// Nothing yet: the path without links, as far as it is there.
+    Missing(PathBuf),
+}
+
+/// The path from the root on, without links and steps back as far as it is there.
+fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
+        if let Ok(real) = std::fs::canonicalize(&resolved) {
+            resolved = real;
+        }
+    }
+    Ok(resolved)
+}
+
 /// Length of a file in bytes.
 pub fn size_bytes(path: &Path) -> std::io::Result<u64> {
     Ok(std::fs::metadata(path)?.len())
@@ -89,4 +137,24 @@ pub fn cut_power(directory: &Path) -> std::io::Result<()> {
         rustix::ioctl::ioctl(&directory, request)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_the_same_by_every_path_that_leads_to_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| place(&dir.path().join(name)).expect("it can be looked at");
+        assert_eq!(at("a"), at("./b/../a"));
+        assert_ne!(at("a"), at("b"));
+        create_dir(&dir.path().join("d")).expect("writable");
+        std::os::unix::fs::symlink("d", dir.path().join("link")).expect("writable");
+        assert_eq!(at("d/new"), at("link/new"));
+        write(&dir.path().join("a"), b"x").expect("writable");
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).expect("writable");
+        assert_eq!(at("a"), at("b"));
+        assert_ne!(at("a"), at("d"));
+    }
 }

@@ -25,6 +25,7 @@ pub use arguments::VolumeCommand;
 use arguments::{CreateArgs, DirArgs, IsolationArg, ServedArgs, SnapshotArgs};
 use reach::reach;
 
+use crate::drive;
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
 use crate::json::{Object, array};
@@ -167,6 +168,7 @@ fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
     let created = real::run(|env| async move {
         let options = options(arguments)?;
         let chain = &options.settings.chain;
+        drive::refuse_twice(links(&arguments.at.dirs).iter().flatten())?;
         for dir in links(&arguments.at.dirs).into_iter().flatten() {
             if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 let made = files::create_dir(parent);

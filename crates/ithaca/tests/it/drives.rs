@@ -173,3 +173,11 @@ fn a_drive_with_something_else_on_it_is_refused_by_name_and_left_as_it_is() {
     let told = refused(dir.path(), &["a"], 4);
     assert!(told.contains("the register of its cluster is lost"), "{told}");
 }
+
+#[test]
+fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
+    let dir = temp_dir();
+    let told = refused(dir.path(), &["a", "./a"], 2);
+    assert!(told.contains("/a is named twice"), "{told}");
+    assert!(!dir.path().join("a").exists() && !dir.path().join("data").exists());
+}

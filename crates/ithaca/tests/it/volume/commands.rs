@@ -39,6 +39,31 @@ fn a_volume_of_too_little_room_is_refused_before_there_is_a_file() {
 }
 
 #[test]
+fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
+    let dir = temp_dir();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let refuse = |dirs: &[&str]| {
+        let told = volume(&[&["create", "--size", "4M"], dirs].concat()).expect(2).stderr;
+        assert!(told.contains("is named twice"), "{told}");
+    };
+    let (one, same) = (path("one"), path("./other/../one"));
+    refuse(&[&format!("{one}+{one}")]);
+    refuse(&[&one, &one]);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "nothing was made");
+    // By other names, of what is there.
+    std::fs::create_dir(dir.path().join("one")).expect("writable");
+    std::fs::create_dir(dir.path().join("other")).expect("writable");
+    std::os::unix::fs::symlink(&one, path("link")).expect("writable");
+    refuse(&[&one, &same]);
+    refuse(&[&format!("{one}+{}", path("link"))]);
+    assert_eq!(std::fs::read_dir(&one).expect("it is there").count(), 0, "nothing was made");
+    std::fs::write(path("file"), vec![0; 32 << 20]).expect("writable");
+    std::fs::hard_link(path("file"), path("hard")).expect("writable");
+    refuse(&[&path("file"), &path("hard")]);
+    volume(&["create", "--size", "4M", &format!("{one}+{}", path("other"))]).expect(0);
+}
+
+#[test]
 fn regions_are_made_listed_and_removed_also_while_the_volume_is_served() {
     let dir = temp_dir();
     let disk = dir.path().join("disk");
