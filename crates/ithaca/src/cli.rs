@@ -19,6 +19,11 @@ use crate::object::{MapCommand, TxArgs};
 use crate::quantity;
 use crate::volume::VolumeCommand;
 
+/// Units of one process, at the most.
+pub const UNITS_MAX: u32 = 64;
+/// Copies of an entry, at the most.
+pub const REPLICAS_MAX: u32 = 16;
+
 /// A shared log: append-only, ordered, durable.
 #[derive(Parser, Debug)]
 #[command(
@@ -243,10 +248,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ID")]
     pub node: u64,
     /// Log units
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(UNITS_MAX)))]
     pub units: u32,
     /// Copies of each entry
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: u32,
     /// A file or block device for data, in chain order; repeats. A missing path becomes a file of --drive-size. A path
     /// that is new to a unit is added to its drives. A+B is one mirrored drive: each side holds the same, and a side that is
@@ -606,17 +611,32 @@ pub enum EndpointError {
     },
 }
 
-/// A node by address or name.
-pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
+/// A node by address or name, which is not looked up.
+pub fn check_endpoint(text: &str) -> Result<(), EndpointError> {
     let endpoint = text.trim();
-    if let Ok(addr) = endpoint.parse() {
-        return Ok(addr);
+    if endpoint.parse::<SocketAddr>().is_ok() {
+        return Ok(());
     }
     let is_name = |host: &str| {
         !host.is_empty() && host.chars().all(|letter| letter.is_alphanumeric() || "-._".contains(letter))
     };
-    if !endpoint.rsplit_once(':').is_some_and(|(host, _)| is_name(host)) {
-        return Err(EndpointError::Malformed { why: "no name of a host before a port".to_owned() });
+    match endpoint.rsplit_once(':') {
+        Some((host, port)) if is_name(host) => {
+            let port = port
+                .parse::<u16>()
+                .map_err(|_| EndpointError::Malformed { why: "invalid port value".to_owned() });
+            port.map(drop)
+        }
+        _ => Err(EndpointError::Malformed { why: "no name of a host before a port".to_owned() }),
+    }
+}
+
+/// A node by address or name.
+pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
+    check_endpoint(text)?;
+    let endpoint = text.trim();
+    if let Ok(addr) = endpoint.parse() {
+        return Ok(addr);
     }
     let unresolved = |why| EndpointError::Unresolved { endpoint: endpoint.to_owned(), why };
     match endpoint.to_socket_addrs() {

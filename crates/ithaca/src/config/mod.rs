@@ -8,11 +8,12 @@ mod show;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::cli::{CacheKeeps, Cleaning, Format, LogLevel, Placement};
+use crate::cli::{self, CacheKeeps, Cleaning, Format, LogLevel, Placement};
 use crate::failure::Failure;
 use crate::quantity;
 
@@ -49,7 +50,7 @@ pub const SETTINGS: &[Setting] = &[
         env: "ITHACA_ENDPOINT",
         default: Some("127.0.0.1:7420"),
         list: true,
-        check: any,
+        check: |text| text.split(',').try_for_each(|endpoint| said(cli::check_endpoint(endpoint))),
         help: "Nodes that client commands connect to.",
     },
     Setting {
@@ -113,7 +114,7 @@ pub const SETTINGS: &[Setting] = &[
         env: "ITHACA_UNITS",
         default: Some("1"),
         list: false,
-        check: |text| said(text.parse::<u32>()),
+        check: |text| within(text, 1..=cli::UNITS_MAX),
         help: "Log units of dev and server. A directory keeps the number that it began with.",
     },
     Setting {
@@ -121,7 +122,7 @@ pub const SETTINGS: &[Setting] = &[
         env: "ITHACA_REPLICAS",
         default: Some("1"),
         list: false,
-        check: |text| said(text.parse::<u32>()),
+        check: |text| within(text, 1..=cli::REPLICAS_MAX),
         help: "Copies of each entry.",
     },
     Setting {
@@ -216,6 +217,13 @@ pub const SETTINGS: &[Setting] = &[
 
 fn any(_: &str) -> Result<(), String> {
     Ok(())
+}
+
+fn within(text: &str, allowed: RangeInclusive<u32>) -> Result<(), String> {
+    match text.parse() {
+        Ok(number) if allowed.contains(&number) => Ok(()),
+        _ => Err(format!("expected {} to {}, found {text}", allowed.start(), allowed.end())),
+    }
 }
 
 fn said<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<(), String> {

@@ -58,6 +58,23 @@ fn a_setting_that_is_not_known_is_named_with_its_file_and_line() {
 }
 
 #[test]
+fn a_value_of_the_file_that_cannot_be_is_named_with_its_file_and_line() {
+    let dir = temp_dir();
+    for (line, told) in [
+        ("endpoint = 5", "`endpoint`: expected HOST:PORT"),
+        ("endpoint = [\"localhost:0\", \"nowhere\"]", "`endpoint`: expected HOST:PORT"),
+        ("units = 0", "`units`: expected 1 to 64"),
+        ("replicas = 17", "`replicas`: expected 1 to 16"),
+    ] {
+        std::fs::write(dir.path().join("ithaca.toml"), format!("\n{line}\n")).expect("writable");
+        let mut command = ithaca(&["log", "check"]);
+        command.current_dir(dir.path());
+        let ran = run(command, b"").expect(2);
+        assert!(ran.stderr.contains(&format!("ithaca.toml:2: {told}")), "{line}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn wrong_usage_is_told_in_one_line() {
     for line in
         ["", "log", "log nonsense", "log read", "log fill x", "bench", "bench nonsense", "dev --units 0"]
