@@ -283,7 +283,7 @@ fn chain(arguments: &ServeArgs) -> Result<ChainOptions, Failure> {
     };
     options.validate().map_err(|error| match error {
         OptionsError::OutOfRange { name: "capacity_bytes", found, min, max } => {
-            Failure::usage(format!("a quota of {found} bytes is given, allowed are {min} to {max}"))
+            Failure::usage(format!("--quota: a quota of {found} bytes is given, allowed are {min} to {max}"))
         }
         error => Failure::usage(error.to_string()),
     })?;

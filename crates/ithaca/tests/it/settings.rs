@@ -102,5 +102,5 @@ fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
     let mut command = ithaca(&["dev", "--data", data, "--quota", "1M"]);
     command.args(ports);
     let told = run(command, b"").expect(2).stderr;
-    assert!(told.contains("a quota of 1048576 bytes is given, allowed are 268"), "{told}");
+    assert!(told.contains("--quota: a quota of 1048576 bytes is given, allowed are 268"), "{told}");
 }
