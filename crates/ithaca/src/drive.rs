@@ -212,7 +212,7 @@ impl From<DrivesError> for Failure {
     fn from(error: DrivesError) -> Self {
         let line = error.to_string();
         match error {
-            DrivesError::NoNode { .. } => Self::usage(line),
+            DrivesError::NoNode { .. } => Self::no(line),
             DrivesError::UnderWay { .. } => Self::unreachable(line),
             DrivesError::Cluster(error) => error.into(),
             DrivesError::Refused { why, .. } => match why {
