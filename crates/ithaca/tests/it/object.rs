@@ -81,6 +81,30 @@ fn a_map_is_what_it_was_after_its_past_was_forgotten() {
 }
 
 #[test]
+fn a_position_that_a_map_cannot_be_shown_as_of_is_refused_with_those_that_it_can() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let last = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
+    let next = last + 1;
+    dev.run(&format!("map get users ann --as-of {last}")).expect(0);
+    for verb in ["get users ann", "get users ann --remote", "ls users"] {
+        let told = dev.run(&format!("map {verb} --as-of {next}")).expect(1).stderr;
+        assert!(told.contains(&format!("as of position {next}: the log's last is {last}")), "{told}");
+    }
+    let told = dev.feed("tx -", format!("as-of {next}\nget users ann\n").as_bytes()).expect(1).stderr;
+    assert!(told.contains(&format!("as of position {next}: the log's last is {last}")), "{told}");
+    let upto = number_field(&dev.run("map checkpoint users --json").expect(0).text(), "upto");
+    dev.run("map forget users").expect(0);
+    let (first, gone) = (upto - 1, upto - 2);
+    dev.run(&format!("map get users ann --as-of {first}")).expect(0);
+    for more in ["", " --remote"] {
+        let told = dev.run(&format!("map get users ann --as-of {gone}{more}")).expect(1).stderr;
+        assert!(told.contains(&format!("as of position {gone} is forgotten")), "{told}");
+        assert!(told.contains(&format!("--as-of {first} and later")), "{told}");
+    }
+}
+
+#[test]
 fn a_map_is_there_after_a_restart() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
@@ -205,6 +229,22 @@ fn what_would_stop_an_object_for_good_is_refused() {
         let told = dev.run(line).expect(2).stderr;
         assert!(told.contains("is no map"), "{line}: {told}");
     }
+    for line in [
+        "get raw k",
+        "ls raw",
+        "size raw",
+        "watch raw k --since 0",
+        "checkpoint raw",
+        "get things k",
+        "size things --remote",
+    ] {
+        let told = dev.run(&format!("map {line}")).expect(2).stderr;
+        assert!(told.contains("is no map: the entry at position"), "{line}: {told}");
+    }
+    for script in ["get raw k\n", "size things\n", "count acc\n", "expect things k v\n"] {
+        let told = dev.feed("tx -", script.as_bytes()).expect(2).stderr;
+        assert!(told.contains("the entry at position"), "{script}: {told}");
+    }
     let told = dev.feed("stream append acc", b"x").expect(2).stderr;
     assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
     assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
@@ -222,19 +262,3 @@ fn maps_and_transactions_are_measured() {
         assert!(number_field(&json, "ops") > 0 && string_field(&json, "durability") == "fsync", "{json}");
     }
 }
-    for line in [
-        "get raw k",
-        "ls raw",
-        "size raw",
-        "watch raw k --since 0",
-        "checkpoint raw",
-        "get things k",
-        "size things --remote",
-    ] {
-        let told = dev.run(&format!("map {line}")).expect(2).stderr;
-        assert!(told.contains("is no map: the entry at position"), "{line}: {told}");
-    }
-    for script in ["get raw k\n", "size things\n", "count acc\n", "expect things k v\n"] {
-        let told = dev.feed("tx -", script.as_bytes()).expect(2).stderr;
-        assert!(told.contains("the entry at position"), "{script}: {told}");
-    }
