@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,6 +29,10 @@ const FIRST_READ_BYTES: usize = 4 << 10;
 /// A connection on which the other side's system has acknowledged nothing of what was sent for so long is lost. Left alone, TCP would try
 /// again ever more seldom, and find out that a link is back as late as it had been away.
 const UNACKNOWLEDGED_MAX_MS: u32 = 2_000;
+/// A connection on which nothing came for so long is asked whether its other end is there,
+const SILENT_MAX: Duration = Duration::from_secs(30);
+/// and lost when that has not been answered before it would be asked again.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// What a local connection says of its other end.
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -69,7 +74,10 @@ pub(super) fn adopt_local(
 
 fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(fd, true)?;
-    sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED_MAX_MS)
+    sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED_MAX_MS)?;
+    sockopt::set_tcp_keepidle(fd, SILENT_MAX)?;
+    sockopt::set_tcp_keepintvl(fd, PROBE_EVERY)?;
+    sockopt::set_socket_keepalive(fd, true)
 }
 
 fn register(
@@ -275,7 +283,6 @@ impl Stream for Socket {
         if let Some(fd) = &*self.fd.borrow() {
             // Where the system cannot, the connection is as patient as others.
             let _ = sockopt::set_tcp_user_timeout(fd, 0);
-            let _ = sockopt::set_socket_keepalive(fd, true);
         }
     }
 
@@ -318,6 +325,15 @@ fn receive(fd: &OwnedFd, buf: &mut BytesMut) -> Result<usize, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_on_which_nothing_comes_is_asked_whether_it_is_there_still() {
+        let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        set_up(&fd).expect("a TCP socket");
+        assert_eq!(sockopt::socket_keepalive(&fd), Ok(true));
+        assert_eq!(sockopt::tcp_keepidle(&fd), Ok(SILENT_MAX));
+        assert_eq!(sockopt::tcp_keepintvl(&fd), Ok(PROBE_EVERY));
+    }
 
     #[test]
     fn a_patient_connection_leaves_it_to_the_system_when_its_peer_is_lost() {
