@@ -1,11 +1,12 @@
 //! A node: the roles that it has, and the connections that it serves.
 //!
-//! A connection is read as fast as it is answered: while too many of its requests are under way, or too much of what it
+//! A connection begins with a hello, soon, or is closed. It is read as fast as it is answered: while too many of its requests are under way, or too much of what it
 //! was sent stands unread, nothing more is taken from it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use ithaca_env::net::{Conn, Listener, Reader, Writer};
@@ -41,6 +42,8 @@ use crate::wire::{
 const UNDER_WAY_MAX: usize = 4096;
 /// Bytes unsent to one connection past which no more is read from it.
 const UNSENT_MAX_BYTES: usize = 16 << 20;
+/// A connection is closed that does not begin with a hello within this.
+const HELLO_MAX: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
 
@@ -238,7 +241,7 @@ impl Node {
                     Err(error) => {
                         // Out of descriptors, most likely: those in use will be closed, those who wait are not lost.
                         tracing::warn!(node = node.id.0, %error, "a connection could not be accepted");
-                        node.env.sleep(std::time::Duration::from_millis(50)).await;
+                        node.env.sleep(Duration::from_millis(50)).await;
                     }
                 }
             }
@@ -328,8 +331,14 @@ enum Ended {
 impl Session {
     async fn run(&mut self, mut reader: Reader) -> Result<(), Ended> {
         let mut buf = BytesMut::new();
+        let greeted_by = self.node.env.now() + HELLO_MAX;
         loop {
-            if reader.read(&mut buf).await? == 0 {
+            let reading = reader.read(&mut buf);
+            let read = match self.greeted {
+                true => reading.await,
+                false => self.node.env.timeout_at(greeted_by, reading).await.map_err(|_| Ended::Greeting)?,
+            };
+            if read? == 0 {
                 return Ok(());
             }
             while let Some(frame) = wire::next_frame(&mut buf)? {

@@ -138,3 +138,26 @@ fn an_append_of_which_too_few_copies_can_be_kept_says_so_whenever_its_time_ends(
         }
     });
 }
+
+#[test]
+fn a_connection_that_nobody_greets_by_is_closed_and_one_that_was_greeted_by_is_kept() {
+    // Else whoever connects and says nothing, or is gone by then, keeps a connection for ever.
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
+        let (hour, deadline) = (Duration::from_secs(3600), env.now() + Duration::from_secs(5));
+        let who = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let greeted = Connection::open(&env, node.addr(), who, deadline).await.expect("it serves");
+        for part in [&[][..], b"ITHL"] {
+            let mut silent = env.connect(node.addr()).await.expect("it listens");
+            silent.writer.push_shared(Bytes::from_static(part));
+            let mut told = bytes::BytesMut::new();
+            let read = env.timeout(hour, silent.reader.read(&mut told)).await.expect("it is closed");
+            assert!(matches!(read, Ok(0) | Err(NetError::Closed { .. })), "{read:?}");
+        }
+        env.sleep(hour).await;
+        assert!(greeted.is_open());
+    });
+}
