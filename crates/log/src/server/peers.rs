@@ -50,6 +50,11 @@ impl Peers {
         layout.acceptors().into_iter().filter_map(|node| self.member(layout, node)).collect()
     }
 
+    /// Bytes that nodes have not taken yet of what was sent to them.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.met.borrow().values().filter_map(|peer| peer.open()).map(|open| open.queued_bytes()).sum()
+    }
+
     /// The connection to a node, if one is open.
     pub(super) fn open(&self, node: NodeId) -> Option<Connection> {
         self.met.borrow().get(&node)?.open()

@@ -41,7 +41,7 @@ pub(super) struct Relay {
     /// Those of this process.
     units: BTreeMap<NodeId, Rc<UnitShell>>,
     peers: Peers,
-    /// Bytes of entries that wait for another node.
+    /// Bytes of entries whose answer from another node is waited for.
     held_bytes: Cell<usize>,
     planted: Planted,
 }
@@ -152,7 +152,7 @@ impl Relay {
         let epoch = Epoch(run.version);
         let addr = self.layout(epoch).and_then(|layout| layout.node(node)?.address.parse().ok());
         let bytes = run.data.len();
-        let Some(addr) = addr.filter(|_| self.held_bytes.get() + bytes <= limits::RELAY_MAX_BYTES) else {
+        let Some(addr) = addr.filter(|_| self.held_bytes() + bytes <= limits::RELAY_MAX_BYTES) else {
             return sender.done(false);
         };
         self.held_bytes.set(self.held_bytes.get() + bytes);
@@ -171,6 +171,12 @@ impl Relay {
             relay.held_bytes.set(relay.held_bytes.get() - bytes);
             sender.done(matches!(answered, Ok(written) if written.taken.is_empty()));
         });
+    }
+
+    /// Bytes that are held for other nodes: of entries that they have not answered for, or that they have not even taken, whether or not
+    /// the answer is waited for still.
+    fn held_bytes(&self) -> usize {
+        self.held_bytes.get().max(self.peers.queued_bytes())
     }
 
     fn send(
@@ -230,5 +236,82 @@ impl Sender {
             Sender::Part(joining) => joining.answered(written),
             Sender::Nobody => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{Bytes, BytesMut};
+    use ithaca_chain::{RunKind, Table};
+    use ithaca_env::net::{Conn, Listener};
+    use ithaca_env::sim::Sim;
+
+    use super::*;
+    use crate::layout::Node;
+    use crate::pos::{ClusterId, Incarnation};
+    use crate::wire::{HelloOk, PROTOCOL_VERSION, Roles};
+
+    const THERE: NodeId = NodeId(2);
+    const ENTRY_BYTES: usize = limits::ENTRY_MAX_BYTES;
+
+    /// Greets whoever connects, and takes nothing after that.
+    async fn greet(listener: Listener) {
+        let Conn { mut reader, writer } = listener.accept().await.expect("it listens");
+        let mut bytes = BytesMut::new();
+        let hello = loop {
+            reader.read(&mut bytes).await.expect("a hello");
+            if let Some(frame) = wire::next_frame(&mut bytes).expect("a frame") {
+                break frame;
+            }
+        };
+        let ok = HelloOk {
+            version: PROTOCOL_VERSION,
+            cluster: ClusterId(7),
+            node: THERE,
+            incarnation: Incarnation(1),
+            entry_max_bytes: limits::ENTRY_MAX_BYTES as u32,
+            write_max_bytes: limits::WRITE_MAX_BYTES as u32,
+            read_max_bytes: limits::READ_MAX_BYTES as u32,
+            run_max_count: limits::RUN_MAX_COUNT as u32,
+            grant_max_count: limits::GRANT_MAX_COUNT,
+        };
+        writer.push(|out| wire::encode_message(out, hello.head, &ok));
+        std::future::pending::<()>().await;
+    }
+
+    fn run(addr: u64) -> Run {
+        let (meta, data) = (Bytes::from_static(&[0; 32]), Bytes::from(vec![7; ENTRY_BYTES]));
+        Run {
+            first_key: addr,
+            version: 1,
+            kind: RunKind::Data,
+            meta,
+            table: Table::of_payloads([&data]),
+            data,
+        }
+    }
+
+    #[test]
+    fn what_a_node_has_not_taken_is_held_also_when_nobody_waits_for_it_any_more() {
+        // Else one that stands still is handed as much again each time that the wait for its answer is over.
+        let sim = Sim::new(1);
+        let [here, there] = [1, 2].map(|id| sim.process(&format!("node {id}"), [10, 0, 0, id].into()));
+        let listener = sim.env(there).listen(([10, 0, 0, 2], 7420).into()).expect("a free port");
+        sim.env(there).spawn(greet(listener));
+        let env = sim.env(here);
+        sim.block_on(here, async move {
+            let relay = Relay::new(&env, BTreeMap::new(), Peers::new(&env, ClusterId(7)), Planted::NONE);
+            let node = Node::new(THERE, Roles::UNIT, "10.0.0.2:7420".to_owned());
+            relay.learn(Rc::new(Layout::single(ClusterId(7), node)));
+            for _ in 0..3 {
+                for addr in 0..(limits::RELAY_MAX_BYTES / ENTRY_BYTES) as u64 {
+                    relay.write(&[THERE], run(addr), Sender::Nobody);
+                }
+                env.sleep(2 * RELAY_TIMEOUT).await;
+                let unsent = relay.peers.open(THERE).expect("it is connected").queued_bytes();
+                assert!(unsent > limits::RELAY_MAX_BYTES / 2, "{unsent} bytes: it takes nothing");
+                assert!(unsent <= limits::RELAY_MAX_BYTES, "{unsent} bytes");
+            }
+        });
     }
 }
