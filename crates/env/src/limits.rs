@@ -11,7 +11,8 @@ pub const DRIVE_IO_MAX_BYTES: usize = 64 << 20;
 /// I/O threads of one real environment at the most. They start on demand.
 pub const IO_THREADS_MAX: usize = 32;
 
-/// Requests that wait for an I/O thread at the most; past it a request fails with `DriveError::Busy`.
+/// Requests that wait for an I/O thread at the most; past it a read or a discard fails with `DriveError::Busy`. Writes do not: their owners
+/// have few under way.
 pub const IO_QUEUE_MAX: usize = 65_536;
 
 /// Bytes that one connection may hold unsent before its writer reports `NetError::Overflow` and closes.

@@ -69,7 +69,7 @@ pub enum DriveError {
         /// Size of the drive.
         size: u64,
     },
-    /// Too many requests wait for the drive; try again later.
+    /// Too many requests wait for the drive, which takes no more reads and discards; try again later.
     #[error("{path}: too many requests wait for it")]
     Busy {
         /// The drive.

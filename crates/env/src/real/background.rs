@@ -12,7 +12,7 @@ use crate::Env;
 pub async fn unblock<T: Send + 'static>(env: &Env, job: impl FnOnce() -> T + Send + 'static) -> T {
     let Some(handle) = env.real() else { panic!("no threads in a simulation") };
     let handle: &Handle = handle;
-    handle.io_pool().unblock(job).await
+    handle.io_pool().run(job).await
 }
 
 /// Waits for SIGINT or SIGTERM and returns its name. From the first call on, those signals no longer end the process

@@ -129,19 +129,37 @@ impl FileDrive {
         Self { open: Arc::new(open), size_bytes, pool, ring }
     }
 
-    fn submit<T: Send + 'static>(
+    /// Has the pool do what may be asked for by whoever likes, and is refused where too many wait.
+    fn ask<T: Send + 'static>(
         &self,
         operation: &'static str,
         offset: u64,
         job: impl FnOnce(&File) -> Result<T, Errno> + Send + 'static,
     ) -> DriveFuture<T> {
-        let open = Arc::clone(&self.open);
-        let submitted =
-            self.pool.submit(move || job(&open.file).map_err(|error| open.error(operation, offset, error)));
-        match submitted {
-            Ok(outcome) => Box::pin(outcome),
+        match self.pool.submit(self.job(operation, offset, job)) {
+            Ok(outcome) => outcome,
             Err(_) => self.busy(),
         }
+    }
+
+    /// Has the pool do what the drive's owner needs, who asks for few at a time, and for whom a write that fails is a drive that has.
+    fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        offset: u64,
+        job: impl FnOnce(&File) -> Result<T, Errno> + Send + 'static,
+    ) -> DriveFuture<T> {
+        self.pool.run(self.job(operation, offset, job))
+    }
+
+    fn job<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        offset: u64,
+        job: impl FnOnce(&File) -> Result<T, Errno> + Send + 'static,
+    ) -> impl FnOnce() -> Result<T, DriveError> + Send + 'static {
+        let open = Arc::clone(&self.open);
+        move || job(&open.file).map_err(|error| open.error(operation, offset, error))
     }
 
     fn busy<T: 'static>(&self) -> DriveFuture<T> {
@@ -180,7 +198,7 @@ impl Device for FileDrive {
                 None => self.busy(),
             };
         }
-        self.submit("read", offset, move |file| {
+        self.ask("read", offset, move |file| {
             let mut buf = PageBuf::zeroed(len);
             let mut done = 0;
             while done < len {
@@ -208,7 +226,7 @@ impl Device for FileDrive {
         // The last reference goes on the loop's thread, which made the buffer: memory that each I/O thread freed would
         // stay with that thread's allocator.
         let kept = data.clone();
-        let written = self.submit("write", offset, move |file| {
+        let written = self.run("write", offset, move |file| {
             let mut done = 0;
             while done < data.len() {
                 let rest = [IoSlice::new(&data[done..])];
@@ -229,7 +247,7 @@ impl Device for FileDrive {
     }
 
     fn sync(&self) -> DriveFuture<()> {
-        self.submit("sync", 0, |file| rustix::fs::fdatasync(file))
+        self.run("sync", 0, |file| rustix::fs::fdatasync(file))
     }
 
     fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
@@ -238,7 +256,7 @@ impl Device for FileDrive {
         if size_bytes <= before {
             return Box::pin(async { Ok(()) });
         }
-        let grown = self.submit("grow", before, move |file| {
+        let grown = self.run("grow", before, move |file| {
             rustix::fs::fallocate(file, FallocateFlags::empty(), before, size_bytes - before)?;
             rustix::fs::fsync(file)
         });
@@ -256,7 +274,7 @@ impl Device for FileDrive {
         if len == 0 {
             return Box::pin(async { Ok(()) });
         }
-        self.submit("discard", offset, move |file| {
+        self.ask("discard", offset, move |file| {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(file, flags, offset, len as u64) {
                 // Advice that a file system or device cannot take is no failure.
@@ -283,3 +301,49 @@ const _: () = {
     const fn is_future<T: Future>() {}
     is_future::<DriveFuture<()>>();
 };
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::park::Park;
+    use super::*;
+
+    #[test]
+    fn a_write_has_a_place_however_many_reads_wait() {
+        // An owner of a drive takes a write that fails for a drive that has.
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("drive");
+        let create = OpenDrive { path, create_bytes: Some(1 << 20), read_only: false };
+        let opened = open(&create).expect("a file");
+        let pool = IoPool::new(Arc::new(Park::new().expect("a descriptor")));
+        let drive = FileDrive::new(opened, pool.clone(), None);
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock().expect("no panic");
+        for _ in 0..crate::limits::IO_THREADS_MAX {
+            let gate = Arc::clone(&gate);
+            let job = pool.submit(move || drop(gate.lock().expect("no panic")));
+            drop(job.expect("there is room"));
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        let is_refused = |mut asked: DriveFuture<Bytes>| {
+            matches!(
+                asked.as_mut().poll(&mut Context::from_waker(Waker::noop())),
+                Poll::Ready(Err(DriveError::Busy { .. }))
+            )
+        };
+        while !is_refused(drive.read(0, BLOCK_BYTES)) {}
+        let mut written = drive.write(0, PageBuf::zeroed(BLOCK_BYTES).freeze(), Durability::Durable);
+        assert_eq!(written.as_mut().poll(&mut cx), Poll::Pending);
+        drop(shut);
+        let outcome = loop {
+            pool.complete();
+            match written.as_mut().poll(&mut cx) {
+                Poll::Ready(outcome) => break outcome,
+                Poll::Pending => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(outcome, Ok(()));
+    }
+}

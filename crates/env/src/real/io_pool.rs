@@ -77,11 +77,14 @@ impl IoPool {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Finished<T>, Busy> {
+        let waiting = lock(&self.shared.jobs).queue.len();
+        if waiting < IO_QUEUE_MAX { Ok(self.run(job)) } else { Err(Busy) }
+    }
+
+    /// The same however many wait, for jobs that are few at a time.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Finished<T> {
         let (sender, receiver) = oneshot::channel();
         let mut jobs = lock(&self.shared.jobs);
-        if jobs.queue.len() >= IO_QUEUE_MAX {
-            return Err(Busy);
-        }
         let key = self.waiting.borrow_mut().insert(sender);
         jobs.queue.push_back((key, Box::new(move || Box::new(job()) as Outcome)));
         let start = jobs.idle < jobs.queue.len() && jobs.threads < IO_THREADS_MAX;
@@ -98,18 +101,10 @@ impl IoPool {
                 lock(&self.shared.jobs).threads -= 1;
             }
         }
-        Ok(Box::pin(async move {
+        Box::pin(async move {
             let outcome = receiver.await.expect("the pool outlives its environment's tasks");
             *outcome.downcast().expect("a job's outcome has the job's type")
-        }))
-    }
-
-    /// As [`submit`](Self::submit), for jobs that are few: waits for room.
-    pub(crate) async fn unblock<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let Ok(outcome) = self.submit(job) else {
-            panic!("{IO_QUEUE_MAX} drive requests wait while a file is opened");
-        };
-        outcome.await
+        })
     }
 
     /// Whether finished jobs wait to be handed over.

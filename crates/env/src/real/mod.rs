@@ -255,7 +255,7 @@ impl Handle {
 
     pub(crate) async fn open_drive(&self, open: OpenDrive) -> Result<Drive, DriveError> {
         let pool = self.shared.pool().clone();
-        let file = pool.unblock(move || drive_file::open(&open)).await?;
+        let file = pool.run(move || drive_file::open(&open)).await?;
         let ring = self.shared.ring_or_init();
         Ok(Drive::new(Rc::new(drive_file::FileDrive::new(file, pool, ring))))
     }

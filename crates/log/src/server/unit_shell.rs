@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ithaca_chain::{AppendError, Batch, Chain, ChainError, ReadError, Run, RunKind, SideState};
+use ithaca_env::drive::DriveError;
 use ithaca_env::sync::{Notify, oneshot};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
@@ -498,6 +499,10 @@ fn outcome_of(run: &Run) -> Outcome {
 fn unreadable(error: &ReadError) -> Refusal {
     match *error {
         ReadError::Damaged { key, .. } => Refusal::Damaged { addr: Addr(key) },
+        ReadError::Drive(DriveError::Busy { .. }) => {
+            let limit = ithaca_env::limits::IO_QUEUE_MAX as u64;
+            Refusal::Overloaded { pending: limit, limit }
+        }
         ReadError::Drive(_) => Refusal::Failed,
     }
 }

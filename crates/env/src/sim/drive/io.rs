@@ -242,7 +242,7 @@ impl DriveState {
         let Some(size) = self.size_bytes.filter(|_| !self.gone && self.replaced == replaced) else {
             return Err(self.io_error(name, offset, "no such device"));
         };
-        if self.in_flight.len() >= IO_QUEUE_MAX {
+        if matches!(op, Op::Read { .. } | Op::Discard { .. }) && self.in_flight.len() >= IO_QUEUE_MAX {
             return Err(DriveError::Busy { path: self.name.clone() });
         }
         let len = op.access().1;
