@@ -18,6 +18,8 @@ pub struct Found {
     entries: u64,
     end: Option<Addr>,
     room_bytes: usize,
+    /// Whether what holds nothing to show has a place also where nothing else has.
+    tells_rest: bool,
     full: bool,
     says_unwritten: bool,
 }
@@ -38,8 +40,14 @@ impl Found {
         self.entries = 0;
         self.end = None;
         self.room_bytes = (limit_bytes as usize).min(limits::READ_MAX_BYTES);
+        self.tells_rest = false;
         self.full = false;
         self.says_unwritten = false;
+    }
+
+    /// The same of one entry at the most, after which what follows it is told however large it was.
+    pub fn of_last(limit_bytes: u32) -> Self {
+        Self { tells_rest: true, ..Self::new(limit_bytes) }
     }
 
     /// Whether it says of an address that nothing is there.
@@ -104,7 +112,8 @@ impl Found {
             self.data_bytes += data.len();
             self.data.push(data);
         }
-        self.full = self.room_bytes == 0 || self.body.count() == limits::RUNS_MAX_COUNT;
+        let is_filled = self.room_bytes == 0 && !self.tells_rest;
+        self.full = is_filled || self.body.count() == limits::RUNS_MAX_COUNT;
     }
 
     /// Its runs, encoded.

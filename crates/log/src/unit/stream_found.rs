@@ -25,6 +25,11 @@ impl StreamFound {
         Self { found: Found::new(limit_bytes), passed: None, heads_only }
     }
 
+    /// An empty answer that tells of the last entry, at most `limit_bytes` or one entry, and of what follows it.
+    pub fn of_last(limit_bytes: u32, heads_only: bool) -> Self {
+        Self { found: Found::of_last(limit_bytes), passed: None, heads_only }
+    }
+
     /// Whether the entries are wanted without their data.
     pub fn is_heads_only(&self) -> bool {
         self.heads_only

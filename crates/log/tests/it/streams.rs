@@ -10,7 +10,7 @@ use ithaca_log::client::{
     Client, ClientError, ClientOptions, Connection, Entry, EntryKind, Identity, StreamReader, StreamsError,
 };
 use ithaca_log::entry::{EntryMeta, StreamGroup, StreamPlace};
-use ithaca_log::limits::RELEASE_RECORDS_MAX_COUNT;
+use ithaca_log::limits::{ENTRY_MAX_BYTES, RELEASE_RECORDS_MAX_COUNT};
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::{ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId, StreamPos};
 use ithaca_log::release::{Release, Releases};
@@ -449,5 +449,27 @@ fn many_releases_become_one_record() {
         let last = (0..count).rfind(|number| number % 50 == 7).expect("one of them");
         assert_eq!(client.released(stream(7)).await, Ok(release(last)));
         assert_eq!(client.released(A).await.map(|release| release.below), Ok(StreamPos(1)));
+    });
+}
+
+#[test]
+fn the_last_entry_of_a_stream_is_found_however_large_it_is_and_however_many_stripes_there_are() {
+    // What follows it on its stripe has a place in the answer beside it.
+    run(|env, dir| async move {
+        let mut wide = options(dir.path(), 4);
+        wide.chain.segment_bytes = 16 << 20;
+        let cluster = LocalCluster::start(&env, wide).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let largest = Bytes::from(vec![5; ENTRY_MAX_BYTES]);
+        let pos = client.append_to(&[A], largest.clone()).await.expect("appended").pos;
+        put(&client, &[A], 1).await;
+        append(&client, 0, 20).await;
+        let last = client.last_before(A, LogPos(pos.0 + 1)).await.expect("readable").expect("there");
+        assert_eq!((last.pos, &last.data), (pos, &largest));
+        let large = client.append_to(&[B], largest.clone()).await.expect("appended").pos;
+        append(&client, 0, 20).await;
+        let last = client.last_before(B, LogPos(large.0 + 20)).await.expect("readable").expect("there");
+        assert_eq!((last.pos, last.data), (large, largest));
+        client.trim_stream(B, StreamPos(1)).await.expect("trimmed");
     });
 }

@@ -179,11 +179,13 @@ impl UnitShell {
 
     /// The last entry of the stream in the range, and what follows it there; or how far down the unit has looked.
     async fn find_last(&self, read: &ReadStream) -> Result<Found, Refusal> {
-        let mut found = StreamFound::new(read.limit_bytes, read.heads_only);
+        let mut found = StreamFound::of_last(read.limit_bytes, read.heads_only);
         let mut pieces = Vec::new();
         if let Some(range) = read.ranges.first() {
             self.look_back(*range, read.wanted, &mut pieces).await?;
         }
+        // What comes last has a place in the answer, whatever it leaves none for.
+        pieces.truncate(limits::RUNS_MAX_COUNT);
         pieces.reverse();
         self.push_pieces(&pieces, &mut found).await?;
         Ok(found.finish())
@@ -199,6 +201,9 @@ impl UnitShell {
     ) -> Result<(), Refusal> {
         let mut work = Work::default();
         for (part, holding) in self.parts(range).into_iter().rev() {
+            if pieces.len() >= limits::RUNS_MAX_COUNT {
+                return Ok(());
+            }
             match holding {
                 Holding::Unwritten => {
                     pieces.push((part, What::Unwritten));

@@ -1,6 +1,6 @@
 //! What a unit shows of a stream as addresses become something else: stored, restored late, voided, trimmed.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Table};
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
@@ -9,10 +9,11 @@ use ithaca_env::sim::Sim;
 use super::*;
 use crate::entry::{StreamGroup, StreamPlace};
 use crate::planted::Planted;
-use crate::pos::{ClientId, Epoch, RequestNo, StreamPos};
+use crate::pos::{ClientId, Epoch, RequestId, RequestNo, StreamPos};
 use crate::server::leases::Leases;
 use crate::server::unit_shell::Copied;
 use crate::unit::UnitOptions;
+use crate::wire::{Head, Reply, RunState, next_frame};
 
 const STREAM: StreamId = StreamId(1000);
 const OTHER: StreamId = StreamId(1001);
@@ -92,6 +93,20 @@ fn addrs_of(found: &mut Found) -> Vec<u64> {
     text.split("entry ").skip(1).map(|addr| addr.parse().expect("a number")).collect()
 }
 
+/// Which addresses an answer tells of, and those of the entries in it.
+fn parts_of(mut found: Found) -> (AddrRange, Vec<u64>) {
+    let mut sent = BytesMut::new();
+    found.encode_head(&mut sent, Head::new(RequestId(1), Epoch(1)));
+    found.take_data().for_each(|data| sent.extend_from_slice(&data));
+    let frame = next_frame(&mut sent).expect("a frame").expect("whole");
+    let Ok(Reply::Runs(answer)) = Reply::decode(&frame) else { panic!("it keeps to the limits of the wire") };
+    let runs = answer.runs;
+    let (first, last) = (runs.first().expect("a part"), runs.last().expect("a part"));
+    let entries = runs.iter().filter(|run| matches!(run.state, RunState::Data { .. }));
+    let entries = entries.map(|run| run.addr.0).collect();
+    (AddrRange::new(first.addr, Addr(last.addr.0 + last.count)), entries)
+}
+
 /// Runs the test on a simulated unit.
 fn on_unit(planted: Planted, test: impl AsyncFnOnce(Rc<UnitShell>) + 'static) {
     let sim = Sim::new(1);
@@ -151,6 +166,43 @@ fn what_is_known_ends_before_the_first_record_to_be_looked_at() {
         // Whoever looks for another stream learns of this one too.
         assert_eq!(shown_of(&unit, OTHER).await, (vec![3], 6));
         assert_eq!(known(&unit).await, (vec![0, 1, 2, 4, 5], Some(10)));
+    });
+}
+
+#[test]
+fn a_look_down_tells_what_comes_last_however_many_gaps_trims_have_left() {
+    // An answer has so many parts at the most. Those that have no place are the lowest, of which the asker asks again.
+    on_unit(Planted::NONE, async |unit| {
+        // Half of it, nearly as many gaps as a unit may have.
+        let end = 2 * limits::RUNS_MAX_COUNT as u64 - 100;
+        let store = async |runs: Vec<Run>, trimmed: Vec<AddrRange>| {
+            let copied = Copied { runs, trimmed, ..Copied::default() };
+            unit.restore(Epoch(1), copied).await.expect("stored");
+        };
+        store(vec![entries(0..1)], Vec::new()).await;
+        for first in (1..end).step_by(128) {
+            store(vec![entries_of(OTHER, first..end.min(first + 128))], Vec::new()).await;
+        }
+        // Which of it is whose is known, so that no look at records ends the answer.
+        let mut next = 0;
+        while next < end {
+            let read = ReadStream { ranges: vec![(next..end).into()], ..read_of(OTHER) };
+            next = unit.find_all(&read).await.expect("no damage").end().expect("something").0;
+        }
+        let gaps: Vec<AddrRange> = (1..end).step_by(2).map(|addr| (addr..addr + 1).into()).collect();
+        for gaps in gaps.chunks(64) {
+            store(Vec::new(), gaps.to_vec()).await;
+        }
+        let mut below = end;
+        while below > 0 {
+            let range = (0..below).into();
+            let read = ReadStream { last_only: true, ranges: vec![range], ..read_of(STREAM) };
+            let found = unit.find_last(&read).await.expect("no damage");
+            let (told, entries) = parts_of(found);
+            assert_eq!(told.end.0, below, "what comes last is told");
+            assert!(told.start.0 < below && (told.start.0 == 0) == (entries == [0]), "{told}: {entries:?}");
+            below = told.start.0;
+        }
     });
 }
 
