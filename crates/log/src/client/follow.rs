@@ -234,7 +234,7 @@ impl Tailing {
 
     /// Whether something certainly is there that was not shown yet: the log went on after the next position.
     fn is_behind(&self, view: &View) -> bool {
-        let tail = self.inner.known_tail.get().max(view.layout.tail());
+        let tail = self.inner.tail_in(view);
         let is_ready = |stripe: &Subscription| stripe.ready.iter().any(|entry| entry.pos > self.next);
         self.next < tail || self.stripes.values().any(is_ready)
     }

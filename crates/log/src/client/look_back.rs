@@ -87,10 +87,9 @@ impl Inner {
         range: Range<LogPos>,
     ) -> Result<Option<Entry>, ClientError> {
         let Range { start: from, end: below } = range;
-        let tail = if below <= self.known_tail.get() { below } else { self.tail().await? };
         let (wanted, limit_bytes) = (Wanted::Stream(stream), limits::READ_MAX_BYTES);
         let asked = Asked { wanted, shows: Shows::Last, limit_bytes };
-        let mut below = below.min(tail);
+        let mut below = self.cut_at_tail(below, self.deadline()).await?;
         let (mut waited, mut span) = (false, LOOK_MIN);
         let deadline = self.deadline();
         loop {
@@ -98,6 +97,7 @@ impl Inner {
                 let looked = inner.look_back(view, asked, from..below).await?;
                 if let Looked::Holes(holes) = &looked
                     && waited
+                    && below <= inner.tail_in(view)
                 {
                     inner.fill_holes(view, holes, deadline).await?;
                 }
@@ -135,6 +135,8 @@ impl Inner {
             if self.env.now() >= deadline {
                 return Err(ClientError::Slow { phase: Phase::Read, waited: self.options.timeout });
             }
+            // With its epoch a tail is over.
+            below = self.cut_at_tail(below, deadline).await?;
         }
     }
 

@@ -162,7 +162,10 @@ struct Inner {
     learning: RefCell<Learning>,
     /// Whether calls are being looked after.
     watching: Cell<bool>,
-    known_tail: Cell<LogPos>,
+    /// An epoch, and where its sequencer has said that the log ends.
+    said_tail: Cell<(Epoch, LogPos)>,
+    /// A layout has decided that the log goes on at this position or above.
+    decided_tail: Cell<LogPos>,
     /// An epoch, and a position below which its sequencer will grant none any more.
     granted: Cell<(Epoch, LogPos)>,
     /// Why nothing can be appended, as it was when positions were asked for last.
@@ -270,7 +273,7 @@ impl Client {
 
     /// Positions below `tail` need not be asked about: a layout has decided that the log goes on there.
     pub(crate) fn knows_tail(&self, tail: LogPos) {
-        self.inner.known_tail.set(self.inner.known_tail.get().max(tail));
+        self.inner.decided_tail.set(self.inner.decided_tail.get().max(tail));
     }
 
     /// The longest entry that every unit which the client has met takes.
@@ -311,7 +314,8 @@ impl Inner {
             connecting: RefCell::default(),
             learning: RefCell::default(),
             watching: Cell::default(),
-            known_tail: Cell::default(),
+            said_tail: Cell::default(),
+            decided_tail: Cell::default(),
             granted: Cell::default(),
             shortage: RefCell::default(),
             write_limits: Cell::default(),

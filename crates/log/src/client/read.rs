@@ -244,19 +244,16 @@ impl Inner {
         from: LogPos,
         to: LogPos,
     ) -> Result<Vec<Entry>, ClientError> {
-        let tail = if to <= self.known_tail.get() { to } else { self.tail().await? };
-        let mut to = to.min(tail).min(LogPos(from.0.saturating_add(PIECE_MAX_COUNT)));
-        if from >= to {
-            return Ok(Vec::new());
-        }
+        let to = to.min(LogPos(from.0.saturating_add(PIECE_MAX_COUNT)));
+        let mut to = self.cut_at_tail(to, self.deadline()).await?;
         let deadline = self.deadline();
         let mut waited = false;
-        loop {
+        while from < to {
             let read = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
                     let (entries, holes) = inner.scan(view, from, to).await?;
                     // What stands before the first hole is a piece; only a hole at the very start is waited for.
-                    if waited && entries.is_empty() {
+                    if waited && entries.is_empty() && to <= inner.tail_in(view) {
                         inner.fill_holes(view, &holes, deadline).await?;
                     }
                     Ok((entries, !holes.is_empty()))
@@ -282,7 +279,10 @@ impl Inner {
             } else if self.env.now() >= deadline {
                 return Err(ClientError::Slow { phase: Phase::Fill, waited: self.options.timeout });
             }
+            // With its epoch a tail is over.
+            to = self.cut_at_tail(to, deadline).await?;
         }
+        Ok(Vec::new())
     }
 
     /// Reads a position that is damaged on the last replica from another one, the nearest first. Whatever an earlier one holds

@@ -34,7 +34,14 @@ impl Inner {
 
     /// The tail and where streams end, from the sequencer.
     pub(super) async fn tails(self: &Rc<Self>, streams: &[StreamId]) -> Result<StreamTails, ClientError> {
-        let deadline = self.deadline();
+        self.tails_by(streams, self.deadline()).await
+    }
+
+    async fn tails_by(
+        self: &Rc<Self>,
+        streams: &[StreamId],
+        deadline: Time,
+    ) -> Result<StreamTails, ClientError> {
         let check = Check { streams: streams.to_vec(), ..Check::default() };
         let (tail, streams, epoch) = self
             .retrying(Phase::Check, deadline, async |inner: &Rc<Inner>, view| {
@@ -63,7 +70,33 @@ impl Inner {
     /// The sequencer of `epoch` has said where the log ends.
     pub(super) fn note_tail(&self, epoch: Epoch, tail: LogPos) {
         self.note_granted(epoch, tail);
-        self.known_tail.set(self.known_tail.get().max(tail));
+        self.said_tail.set(self.said_tail.get().max((epoch, tail)));
+    }
+
+    /// A position that the log has reached, without a question. What was granted in an epoch that is over and never written is not of the
+    /// log any more: the next sequencer grants it again.
+    pub(super) fn known_tail(&self) -> LogPos {
+        let said = self.view().map_or(LogPos(0), |view| self.tail_in(&view));
+        said.max(self.decided_tail.get())
+    }
+
+    /// The same in the epoch of `view`: below it every position was granted, or is decided.
+    pub(super) fn tail_in(&self, view: &View) -> LogPos {
+        let (epoch, said) = self.said_tail.get();
+        let decided = view.layout.tail();
+        if epoch == view.layout.epoch { said.max(decided) } else { decided }
+    }
+
+    /// `end`, or where the log ends if that is below it.
+    pub(super) async fn cut_at_tail(
+        self: &Rc<Self>,
+        end: LogPos,
+        deadline: Time,
+    ) -> Result<LogPos, ClientError> {
+        match end <= self.known_tail() {
+            true => Ok(end),
+            false => self.tails_by(&[], deadline).await.map(|tails| end.min(tails.tail)),
+        }
     }
 
     pub(super) async fn check(self: &Rc<Self>) -> Result<Bounds, ClientError> {
@@ -117,7 +150,7 @@ impl Inner {
 
     pub(super) async fn fill(self: &Rc<Self>, pos: LogPos) -> Result<EntryKind, ClientError> {
         let is_far_above = |tail: LogPos| pos.0.saturating_sub(tail.0) > limits::FILL_AHEAD_MAX_COUNT;
-        if is_far_above(self.known_tail.get()) && is_far_above(self.tail().await?) {
+        if is_far_above(self.known_tail()) && is_far_above(self.tail().await?) {
             return Err(ClientError::Unwritten { pos });
         }
         let held = self.fill_by(pos, None, self.deadline()).await?;

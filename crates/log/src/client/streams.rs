@@ -149,18 +149,14 @@ impl Inner {
         range: Range<LogPos>,
     ) -> Result<P, ClientError> {
         let Range { start: from, end } = range;
-        let tail = if end <= self.known_tail.get() { end } else { self.tail().await? };
-        let mut to = end.min(tail);
-        if from >= to {
-            return Ok(P::up_to(from));
-        }
+        let mut to = self.cut_at_tail(end, self.deadline()).await?;
         let deadline = self.deadline();
         let mut waited = false;
-        loop {
+        while from < to {
             let read = self
                 .retrying(Phase::Read, deadline, async |inner: &Rc<Inner>, view| {
                     let (part, holes) = inner.scan_stream::<P>(view, asked, from..to).await?;
-                    if waited && part.upto() == from {
+                    if waited && part.upto() == from && to <= inner.tail_in(view) {
                         inner.fill_holes(view, &holes, deadline).await?;
                     }
                     Ok(part)
@@ -188,7 +184,10 @@ impl Inner {
             } else if self.env.now() >= deadline {
                 return Err(ClientError::Slow { phase: Phase::Fill, waited: self.options.timeout });
             }
+            // With its epoch a tail is over.
+            to = self.cut_at_tail(to, deadline).await?;
         }
+        Ok(P::up_to(from))
     }
 
     /// A position that is damaged on the last replica, from another one.

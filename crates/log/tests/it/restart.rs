@@ -1,8 +1,13 @@
 //! What is there after the cluster stopped, in order or not.
 
+use std::path::Path;
+use std::time::Duration;
+
 use bytes::Bytes;
+use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientError, ClientOptions, EntryKind};
-use ithaca_log::pos::{Epoch, LogPos};
+use ithaca_log::pos::{Epoch, LogPos, StreamId};
+use ithaca_log::server::LocalCluster;
 
 use crate::worlds::{append, connect, entry, options, read_all, restart, run, start};
 
@@ -156,5 +161,46 @@ fn a_follower_goes_on_with_the_cluster_that_is_started_again_elsewhere() {
                 next += 1;
             }
         }
+    });
+}
+
+#[test]
+fn what_was_granted_in_an_epoch_before_is_no_hole_in_the_next_one() {
+    // Whoever takes it for one makes junk of positions that nobody was granted, and of the appends that are granted them later.
+    let sim = Sim::new(1);
+    let process = sim.process("node", [127, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let mut options = options(Path::new("data"), 1);
+        let mut cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+        options.listen = cluster.addrs()[0];
+        let (hole_wait, timeout) = (Duration::from_secs(60), Duration::from_secs(600));
+        let endpoints = vec![options.listen];
+        let client = ClientOptions { endpoints, hole_wait, timeout, ..ClientOptions::default() };
+        let client = Client::connect(&env, client).await.expect("it serves");
+        append(&client, 0, 3).await;
+        let (from, to, stream) = (LogPos(3), LogPos(8), StreamId(1000));
+        for waits in [false, true] {
+            client.tokens(5).await.expect("granted");
+            assert_eq!(client.check().await.expect("it serves").tail, to);
+            let read = async |client: &Client| {
+                let entries = client.read_range(from, to).await.expect("readable");
+                let part = client.read_stream(stream, from..to, 1 << 20).await.expect("readable");
+                let last = client.last_before(stream, to).await.expect("readable");
+                (entries, part.upto, last)
+            };
+            // Who waits for a hole when the epoch ends has been told of it in good faith.
+            let early = client.clone();
+            let reading = waits.then(|| env.spawn(async move { early.read_range(from, to).await }));
+            env.sleep(Duration::from_secs(1)).await;
+            cluster.stop().await;
+            cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+            assert_eq!(client.layout().await.expect("it serves").tail(), from);
+            if let Some(reading) = reading {
+                assert_eq!(reading.join().await, Some(Ok(Vec::new())));
+            }
+            assert_eq!(read(&client).await, (Vec::new(), from, None), "it waits: {waits}");
+        }
+        assert_eq!(append(&client, 3, 1).await, [from]);
     });
 }
