@@ -98,7 +98,9 @@ fn tell_damaged(name: &str, why: &str, out: &mut Output) -> Result<(), Failure> 
 /// How a drive that cannot be opened or read ends a command.
 pub fn drive_failed(error: DriveError) -> Failure {
     match error {
-        DriveError::NotFound { .. } | DriveError::TooShort { .. } => Failure::usage(error.to_string()),
+        DriveError::NotFound { .. } | DriveError::NotADrive { .. } | DriveError::TooShort { .. } => {
+            Failure::usage(error.to_string())
+        }
         _ => Failure::unreachable(error.to_string()),
     }
 }

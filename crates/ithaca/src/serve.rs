@@ -101,7 +101,7 @@ fn run(
             absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
         refuse_twice(named.iter())?;
         make_data_dir(&arguments.data)?;
-        refuse_short(&env, arguments).await?;
+        refuse_unfit(&env, arguments).await?;
         let served = Rc::new(Served::start(&env, arguments).await?);
         served.host_views(&env);
         let at = Addresses { nodes: served.addrs(), http: pages.local_addr() };
@@ -128,14 +128,15 @@ fn make_data_dir(dir: &Path) -> Result<(), Failure> {
     files::create_dir(dir).map_err(|error| Failure::usage(format!("{}: {error}", dir.display())))
 }
 
-/// Refuses files that are too short to be drives, before anything is made beside them.
-async fn refuse_short(env: &Env, arguments: &ServeArgs) -> Result<(), Failure> {
+/// Refuses what can be no drive, before anything is made beside it.
+async fn refuse_unfit(env: &Env, arguments: &ServeArgs) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", arguments.data.display()));
     let listed = files::list(&arguments.data).map_err(failed)?;
     let named = arguments.drive.iter().flat_map(|drive| sides_of(drive));
     for path in listed.into_iter().filter(|file| is_chain(file)).chain(named) {
         let open = OpenDrive { path, create_bytes: None, read_only: true };
-        if let Err(error @ DriveError::TooShort { .. }) = env.open_drive(open).await {
+        let opened = env.open_drive(open).await;
+        if let Err(error @ (DriveError::NotADrive { .. } | DriveError::TooShort { .. })) = opened {
             return Err(Failure::usage(error.to_string()));
         }
     }
@@ -303,7 +304,7 @@ fn failed(error: StartError) -> Failure {
             | OpenError::StaleDrive { .. }
             | OpenError::GivenTwice { .. }
             | OpenError::TooManyDrives { .. }
-            | OpenError::Drive(DriveError::TooShort { .. }),
+            | OpenError::Drive(DriveError::NotADrive { .. } | DriveError::TooShort { .. }),
         ) => Failure::usage(line),
         // A drive to be added that is none which can be.
         StartError::AddDrive(ChangeError::Open(ref error)) if !matches!(error, OpenError::Drive(_)) => {

@@ -41,6 +41,14 @@ pub enum DriveError {
         /// Its length.
         bytes: u64,
     },
+    /// What is there is neither a file nor a block device.
+    #[error("{path}: {found} is no drive")]
+    NotADrive {
+        /// What was opened.
+        path: String,
+        /// What it is.
+        found: &'static str,
+    },
     /// Another process has the drive, or somebody else in this one: see [`Drive::try_lock`].
     #[error("{path}: in use by another process, or by somebody else in this one")]
     InUse {

@@ -35,10 +35,10 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     let access = if open.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let found = rustix::fs::stat(&open.path);
     let exists = found.is_ok();
-    if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo) {
-        // To open it would wait for its other end.
-        let message = "a pipe is no drive".to_owned();
-        return Err(DriveError::Io { path, operation: "open", offset: 0, message });
+    // Not opened to see: a pipe would be waited for, until somebody opens its other end.
+    if let Some(found) = found.ok().and_then(|found| other_than_drive(FileType::from_raw_mode(found.st_mode)))
+    {
+        return Err(DriveError::NotADrive { path, found });
     }
     let fd = match open.create_bytes {
         Some(_) if !exists && !open.read_only => {
@@ -69,6 +69,18 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
         return Err(DriveError::TooShort { path, bytes: size_bytes });
     }
     Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64 })
+}
+
+/// What is there, if that is nothing that could be a drive.
+fn other_than_drive(found: FileType) -> Option<&'static str> {
+    match found {
+        FileType::RegularFile | FileType::BlockDevice => None,
+        FileType::Directory => Some("a directory"),
+        FileType::Fifo => Some("a pipe"),
+        FileType::Socket => Some("a socket"),
+        FileType::CharacterDevice => Some("a character device"),
+        _ => Some("what is there"),
+    }
 }
 
 /// Locks the file. A process that was killed while its ring had reads in the kernel is gone before its files are: the

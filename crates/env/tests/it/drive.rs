@@ -61,14 +61,20 @@ fn a_file_that_there_is_no_room_for_is_not_left_behind() {
 }
 
 #[test]
-fn a_pipe_is_no_drive_and_is_not_waited_for() {
+fn what_is_neither_a_file_nor_a_block_device_is_no_drive_and_not_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let made = std::process::Command::new("mkfifo").arg(dir.path().join("drive")).status();
     assert!(made.expect("mkfifo runs").success());
     ithaca_env::real::run(async |env| {
-        for read_only in [false, true] {
-            let refused = env.open_drive(OpenDrive { read_only, ..open(dir.path(), None) }).await.err();
-            assert!(refused.is_some_and(|error| error.to_string().contains("a pipe is no drive")));
+        let found = [
+            (dir.path().join("drive"), "a pipe"),
+            ("/dev/null".into(), "a character device"),
+            (dir.path().to_owned(), "a directory"),
+        ];
+        for ((path, what), read_only) in found.iter().flat_map(|it| [(it, false), (it, true)]) {
+            let asked = OpenDrive { path: path.clone(), create_bytes: None, read_only };
+            let refused = env.open_drive(asked).await.err().map(|error| error.to_string());
+            assert_eq!(refused, Some(format!("{}: {what} is no drive", path.display())));
         }
     });
 }

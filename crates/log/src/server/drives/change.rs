@@ -128,10 +128,11 @@ impl NotChanged {
             Self::NoSuchDrive { .. } => DriveRefusal::NoSuchDrive,
             Self::Forgotten { error: RememberError::Unfit { .. }, .. } => DriveRefusal::Impossible,
             Self::Leaving { .. } | Self::Forgotten { .. } => DriveRefusal::Failed,
-            // A directory, a pipe, a file shorter than a block, one that may not be opened.
             Self::Drive(
                 DriveError::NotFound { .. }
+                | DriveError::NotADrive { .. }
                 | DriveError::TooShort { .. }
+                // One that may not be opened.
                 | DriveError::Io { operation: "open", .. },
             ) => DriveRefusal::Unfit,
             Self::Drive(_) => DriveRefusal::Failed,
