@@ -59,6 +59,11 @@ impl Registry {
         self.roster.borrow().is_live(drive)
     }
 
+    /// Whether the drive is one of the chain, live or stale.
+    pub(crate) fn is_member(&self, drive: DriveId) -> bool {
+        self.roster.borrow().membership.member(drive).is_some()
+    }
+
     /// Nothing is under way on the drives, and nothing will be: others may have them.
     pub(crate) fn unlock(&self) {
         self.roster.borrow_mut().drives.iter_mut().for_each(|it| it.lock = None);

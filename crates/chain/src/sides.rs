@@ -111,7 +111,7 @@ impl Sides {
         self.inner.following.borrow().contains(&id)
     }
 
-    /// The sides that have everything that was acknowledged. There is at least one.
+    /// The sides that have everything that was acknowledged. There is at least one, until the link is removed.
     pub(crate) fn live(&self) -> Vec<Side> {
         self.inner.sides.borrow().iter().filter(|side| self.is_live(side.id)).cloned().collect()
     }
@@ -121,9 +121,17 @@ impl Sides {
         self.live().into_iter().map(|side| side.drive).collect()
     }
 
-    /// The same, beginning with the one to be read: awake, and of those that have the least to do the one whose turn it is.
+    /// The sides to be read. Of a link that was removed after a reader had found it all of them, as of a single drive: what
+    /// lies there is nothing that anybody needs, and the reader finds that the segment is in another use.
+    fn readable(&self) -> Vec<Side> {
+        let live = self.live();
+        if live.is_empty() { self.inner.sides.borrow().clone() } else { live }
+    }
+
+    /// The drives to be read, beginning with the one that comes first: awake, and of those that have the least to do the one whose
+    /// turn it is. There is at least one.
     pub(crate) fn in_turn(&self) -> Vec<Drive> {
-        let mut sides = self.live();
+        let mut sides = self.readable();
         let turn = self.inner.turn.get();
         self.inner.turn.set(turn.wrapping_add(1));
         let first = turn % sides.len();

@@ -139,8 +139,11 @@ impl Chain {
         taken.store();
         drop(taken);
         inner.core.borrow_mut().remove_link(link);
+        let device = inner.device(link);
         let links = inner.links.borrow().without(link);
         inner.links.replace(links);
+        // A rebuild or a scrub may be copying something there: it comes to its end, and nobody begins anything any more.
+        drop(device.claim(0..u64::MAX).await);
         // Only a courtesy: they are refused as drives of the chain whether they are blank or not.
         for it in leaving {
             if let Err(error) = erase_superblock(&it.drive).await {

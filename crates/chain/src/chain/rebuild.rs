@@ -28,6 +28,8 @@ pub(super) enum Interrupted {
     Drive(DriveError),
     /// The segment is in another use now: look again.
     Recycled,
+    /// The side is no drive of the chain any more: its link was removed.
+    Removed,
     /// The chain closes.
     Closing,
 }
@@ -116,6 +118,9 @@ impl Inner {
                         tracing::error!(%error, drive = %name, "a side cannot be rebuilt");
                         inner.failed_sides.borrow_mut().push(side.id);
                     }
+                    Err(Interrupted::Removed) => {
+                        tracing::info!(drive = %name, "a side is not rebuilt any more: its link was removed");
+                    }
                     Err(Interrupted::Recycled | Interrupted::Closing) => break,
                 }
                 device.follow(side.id, false);
@@ -145,6 +150,7 @@ impl Inner {
         {
             // No growth is under way while the side joins: the links' later writes must find room on it.
             let _change = self.begin_change().await;
+            self.check_member(side)?;
             if side.drive.size_bytes() < device.size_bytes() {
                 side.drive.grow(device.size_bytes()).await?;
             }
@@ -157,6 +163,7 @@ impl Inner {
         }
         let mut index = 0;
         loop {
+            self.check_member(side)?;
             if index == self.core.borrow().catalog.space.count(link) {
                 break;
             }
@@ -178,8 +185,9 @@ impl Inner {
 
     /// Marks the side as live. On return every live drive says so, durably.
     async fn count_as_live(self: &Rc<Self>, link: u32, side: &Side) -> Result<(), Interrupted> {
-        let segments = self.core.borrow().catalog.space.count(link);
         let mut taken = self.registry.take().await;
+        self.check_member(side)?;
+        let segments = self.core.borrow().catalog.space.count(link);
         if let Some(it) = taken.roster.drives.iter_mut().find(|it| it.id() == side.id) {
             it.rewrite(|superblock| superblock.segments = segments).await?;
         }
@@ -195,6 +203,11 @@ impl Inner {
         }
         taken.store();
         Ok(())
+    }
+
+    /// To be asked after every wait: a link may be removed meanwhile, and its number given to another one.
+    fn check_member(&self, side: &Side) -> Result<(), Interrupted> {
+        if self.registry.is_member(side.id) { Ok(()) } else { Err(Interrupted::Removed) }
     }
 
     /// The use that a segment is in: its lap, if it holds groups.
@@ -276,6 +289,8 @@ impl Inner {
             let len = (range.end - at).min(BACKGROUND_IO_BYTES as u64) as usize;
             let began = self.env.now();
             let claim = device.claim(at..at + len as u64).await;
+            // From here on the link stays until the claim is dropped, or at least its drives are nobody else's.
+            self.check_member(side)?;
             if self.lap_of(place.segment) != place.lap {
                 return Err(Interrupted::Recycled);
             }

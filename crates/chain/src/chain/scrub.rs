@@ -161,7 +161,7 @@ impl Inner {
             Err(Interrupted::Drive(error)) => {
                 tracing::warn!(%error, segment, "a segment could not be scrubbed to its end");
             }
-            Err(Interrupted::Recycled | Interrupted::Closing) => {}
+            Err(Interrupted::Recycled | Interrupted::Removed | Interrupted::Closing) => {}
         }
     }
 

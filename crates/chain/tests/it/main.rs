@@ -8,6 +8,7 @@
 //! * [`cleaning`]: segments of which something is left, cleaned, at the tail and in the body; damage is kept.
 //! * [`interrupted`]: cleaning with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
+//! * [`rebuilds`]: sides that are being rebuilt while something else happens to their link.
 //! * [`slow`]: sides that hang or are far slower than another.
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
@@ -35,6 +36,7 @@ mod owned;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod ranges;
+mod rebuilds;
 mod refusals;
 mod scrub;
 mod slow;
