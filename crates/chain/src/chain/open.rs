@@ -378,8 +378,8 @@ async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenErr
     if is_blank { Ok(()) } else { Err(fault) }
 }
 
-/// Marks segments as free whose groups were cut, before the log goes on: else a later recovery, which finds the log longer,
-/// might take them.
+/// Wipes segments whose groups were cut, before the log goes on: else a later recovery, which finds the log longer, might take
+/// them.
 async fn wipe(
     links: &Links,
     chain: ChainId,
@@ -390,23 +390,16 @@ async fn wipe(
     if options.planted.is(PlantedBug::CutSegmentKept) {
         return Ok(());
     }
-    let writes: Vec<_> = reopened
-        .to_wipe
-        .iter()
-        .map(|&segment| {
-            let lap = reopened.highest_lap;
-            mark_free(links.device_of(segment).expect("it was read"), chain, geometry, segment, lap)
-        })
-        .collect();
-    let mut answer = Ok(());
-    for write in writes {
-        answer = answer.and(write.await);
+    for &segment in &reopened.to_wipe {
+        let device = links.device_of(segment).expect("it was read");
+        wipe_segment(device, chain, geometry, segment, reopened.highest_lap).await?;
     }
-    Ok(answer?)
+    Ok(())
 }
 
 /// Marks a segment as free that held something; laps up to `lap` have been used. On return the device says so, durably, and
-/// nothing is left by which an open could take it for what it was, even if its header is lost later.
+/// no open takes it for what it was, even if its header is lost later: a second copy of that stands where the first group was, and the
+/// trailer is gone. An open does again what a crash has interrupted.
 pub(super) async fn wipe_segment(
     device: &Sides,
     chain: ChainId,
@@ -417,11 +410,10 @@ pub(super) async fn wipe_segment(
     // The header first: from then on the segment is free, whatever else is in it.
     mark_free(device, chain, geometry, segment, lap).await?;
     let start = geometry.segment_start(segment);
-    let block = PageBuf::zeroed(BLOCK_BYTES).freeze();
-    for offset in [start + BLOCK_BYTES as u64, start + geometry.segment_bytes - BLOCK_BYTES as u64] {
-        device.write(offset, block.clone(), Durability::Durable).await?;
-    }
-    Ok(())
+    let copy = ready_header(chain, segment, lap);
+    device.write(start + BLOCK_BYTES as u64, copy, Durability::Durable).await?;
+    let zeros = PageBuf::zeroed(BLOCK_BYTES).freeze();
+    device.write(start + geometry.segment_bytes - BLOCK_BYTES as u64, zeros, Durability::Durable).await
 }
 
 /// Starts to write the header of a free segment; laps up to `lap` have been used.
@@ -432,8 +424,12 @@ pub(super) fn mark_free(
     segment: u32,
     lap: u64,
 ) -> DriveFuture<()> {
+    device.write(geometry.segment_start(segment), ready_header(chain, segment, lap), Durability::Durable)
+}
+
+fn ready_header(chain: ChainId, segment: u32, lap: u64) -> Bytes {
     let header = SegmentHeader { chain, segment, kind: SegmentKind::Ready, lap };
     let mut block = PageBuf::default();
     block.extend(&header.encode());
-    device.write(geometry.segment_start(segment), block.freeze(), Durability::Durable)
+    block.freeze()
 }

@@ -57,7 +57,7 @@ pub async fn dump(
                 line(format!("segment {segment} blank"));
                 continue;
             }
-            Frame::Ready { lap } => {
+            Frame::Ready { lap, .. } => {
                 line(format!("segment {segment} ready laps_used={lap}"));
                 continue;
             }

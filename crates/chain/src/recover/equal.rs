@@ -65,7 +65,7 @@ fn add_frame(segment: u32, frame: &Frame, chain: ChainId, geometry: Geometry, un
     };
     let (kind, lap) = match frame {
         Frame::Blank | Frame::Open { lap: None } => return,
-        Frame::Ready { lap } => (SegmentKind::Ready, *lap),
+        Frame::Ready { lap, .. } => (SegmentKind::Ready, *lap),
         Frame::Body { lap } => (SegmentKind::Body, *lap),
         Frame::Open { lap: Some(lap) } => (SegmentKind::Open, *lap),
         Frame::Closed { trailer, .. } => {

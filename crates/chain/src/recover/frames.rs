@@ -73,9 +73,12 @@ pub(crate) async fn read_superblock(drive: &Drive) -> Result<(Superblock, usize)
 pub(crate) enum Frame {
     /// Never used by this chain.
     Blank,
-    /// Free: written over in advance, or wiped by a recovery. Laps up to this one have been used.
+    /// Free: written over in advance, or wiped by a recovery or a cleaner. Laps up to this one have been used.
     Ready {
         lap: u64,
+        /// All else says the same. If not, the segment is to be wiped: what is left in it would be taken for its content if its header
+        /// were lost.
+        is_whole: bool,
     },
     /// It has groups, or may have. The lap is not known if its header is harmed.
     Open {
@@ -95,7 +98,7 @@ impl Frame {
     pub(crate) fn highest_lap(&self) -> u64 {
         match self {
             Self::Blank => 0,
-            Self::Ready { lap } | Self::Body { lap } => *lap,
+            Self::Ready { lap, .. } | Self::Body { lap } => *lap,
             Self::Open { lap } => lap.unwrap_or(0),
             Self::Closed { trailer, .. } => trailer.lap,
         }
@@ -190,13 +193,26 @@ fn first_group_lap(segment: u32, chain: ChainId, block: &[u8]) -> Option<u64> {
     is_here.then_some(identity.lap)
 }
 
+/// The lap in the second copy of a free segment's header, which stands where the first group would.
+fn wiped_lap(segment: u32, chain: ChainId, block: &[u8]) -> Option<u64> {
+    let header = SegmentHeader::decode(block).ok()?;
+    let is_here = header.chain == chain && header.segment == segment && header.kind == SegmentKind::Ready;
+    is_here.then_some(header.lap)
+}
+
 fn classify(segment: u32, chain: ChainId, header: &[u8], group: &[u8], trailer: &[u8]) -> Frame {
     let trailer = Trailer::decode(trailer).ok().filter(|it| it.chain == chain && it.segment == segment);
     let is_zero = header.iter().all(|&byte| byte == 0);
     let header = SegmentHeader::decode(header).ok().filter(|it| it.chain == chain && it.segment == segment);
     let group_lap = || first_group_lap(segment, chain, group);
+    // The first group of a later use would stand there: without it nothing in the segment was acknowledged since.
+    if let (None, Some(lap)) = (&header, wiped_lap(segment, chain, group)) {
+        return Frame::Ready { lap, is_whole: false };
+    }
     match (header, trailer) {
-        (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), _) => Frame::Ready { lap },
+        (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), trailer) => {
+            Frame::Ready { lap, is_whole: trailer.is_none() && group_lap().is_none() }
+        }
         (Some(SegmentHeader { kind: SegmentKind::Body, lap, .. }), _) => Frame::Body { lap },
         (Some(header), Some(trailer)) if trailer.lap == header.lap => {
             Frame::Closed { trailer: Box::new(trailer), is_header_bad: false }

@@ -77,8 +77,8 @@ pub(crate) struct Reopened {
     pub(crate) catalog: Catalog,
     pub(crate) resume: Resume,
     pub(crate) recovered: Recovered,
-    /// Segments whose groups were all cut, or that had none: to be marked as free before the log goes on, so that no
-    /// later recovery takes what this one cut.
+    /// Segments whose groups were all cut, or that had none that count: to be wiped before the log goes on, so that no later
+    /// recovery takes what this one cut.
     pub(crate) to_wipe: Vec<u32>,
     /// No lap up to this one is used again.
     pub(crate) highest_lap: u64,
@@ -117,13 +117,13 @@ pub(crate) async fn recover(
             break (found, judged, lost);
         }
     };
-    let Survey { mut catalog, mut recovered, bodies, mut highest_lap, incarnation, mut unequal, .. } = found;
+    let Survey { mut catalog, mut recovered, unwiped, mut highest_lap, incarnation, mut unequal, .. } = found;
     // Where no group of any lap was found there is nothing to wipe, and what is lost is not free.
     let is_cut = |kept: &&judge::KeptSegment| {
         kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
     };
     let cut = judged.segments.iter().filter(is_cut).map(|kept| kept.segment);
-    let to_wipe = cut.chain(bodies).collect();
+    let to_wipe = cut.chain(unwiped).collect();
     add_lacking(links, &judged, &mut unequal);
     let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for segment in lost.segments {
@@ -154,8 +154,8 @@ struct Survey {
     closed_laps: ClosedLaps,
     /// In the order of their laps.
     scans: Vec<Scan>,
-    /// Segments that a cleaner was filling.
-    bodies: Vec<u32>,
+    /// Segments that are free, and do not say so by all that is in them: among them those that a cleaner was filling.
+    unwiped: Vec<u32>,
     highest_lap: u64,
     incarnation: u64,
     /// What the live sides do not agree on.
@@ -179,7 +179,7 @@ async fn survey(
     show_again(&mut frames, look_through);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
     let mut closed_laps = BTreeMap::new();
-    let (mut scans, mut bodies) = (Vec::new(), Vec::new());
+    let (mut scans, mut unwiped) = (Vec::new(), Vec::new());
     let (mut highest_lap, mut incarnation) = (0, 0);
     let mut unseen = BTreeMap::new();
     for (segment, frame) in frames {
@@ -193,7 +193,7 @@ async fn survey(
             }
             Frame::Ready { .. } | Frame::Body { .. } => {
                 catalog.set(segment, SegmentState::Ready);
-                bodies.extend(matches!(frame, Frame::Body { .. }).then_some(segment));
+                unwiped.extend((!matches!(frame, Frame::Ready { is_whole: true, .. })).then_some(segment));
                 continue;
             }
             Frame::Open { lap } => lap,
@@ -232,7 +232,7 @@ async fn survey(
     highest_lap = heads.clone().map(|it| it.lap).fold(highest_lap, u64::max);
     incarnation = heads.clone().map(|it| it.incarnation).fold(incarnation, u64::max);
     check_links(links, geometry, heads)?;
-    Ok(Survey { catalog, recovered, closed_laps, scans, bodies, highest_lap, incarnation, unequal, unseen })
+    Ok(Survey { catalog, recovered, closed_laps, scans, unwiped, highest_lap, incarnation, unequal, unseen })
 }
 
 /// The frames of all segments, as they count. Tells the catalog how many each link has.

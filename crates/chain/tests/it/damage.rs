@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, ReadError, check};
-use ithaca_env::drive::Durability;
-use ithaca_env::sim::{Death, DriveFault, Random};
+use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, DamageKind, ReadError, check};
+use ithaca_env::drive::{Durability, PageBuf};
+use ithaca_env::sim::{Death, DriveFault, Random, Sim};
 
 use crate::drives::append;
 use crate::model::{Model, View, run_of};
@@ -294,4 +294,128 @@ fn a_segment_of_which_nothing_is_left_is_named() {
     for loss in [Loss::Everything, Loss::AllButHeader, Loss::Frame] {
         assert!(is_lost_segment_missed(&small_options(), loss), "{loss:?}");
     }
+}
+
+/// Segments whose headers say that they are free, and that hold groups still.
+fn wiped_with_groups(sim: &Sim, options: &ChainOptions) -> Vec<u64> {
+    let drive = sim.drive(MACHINE, "chain");
+    let bytes = sim.peek_drive(drive, 0, sim.drive_size_bytes(drive).expect("it is there") as usize);
+    let segments = bytes[64 << 10..].chunks_exact(options.segment_bytes as usize).enumerate();
+    let is_wiped = |segment: &[u8]| {
+        let is_ready = &segment[..4] == b"ITHH" && segment[10..12] == [1, 0];
+        is_ready && segment.chunks_exact(4096).any(|block| &block[..4] == b"ITHG")
+    };
+    let wiped = segments.filter(|(_, segment)| is_wiped(segment));
+    wiped.map(|(index, _)| (64 << 10) + index as u64 * options.segment_bytes).collect()
+}
+
+/// The ways in which the header of a segment is lost.
+fn header_faults(start: u64) -> [DriveFault; 2] {
+    [DriveFault::BitRot { offset: start + 33, bit: 2 }, DriveFault::Unreadable { offset: start }]
+}
+
+#[test]
+fn what_was_cut_stays_cut_when_the_header_of_its_segment_is_lost() {
+    // Groups of a segment that a recovery freed: without its header nothing but their place says that they were cut.
+    let options = ChainOptions { flights: 8, group_max_bytes: 1, tail_cache_bytes: 0, ..small_options() };
+    let work =
+        |seed, steps, close| Workload { rng: Random::new(seed), steps, close, heavy: true, sparse: false };
+    let mut cut = 0;
+    for seed in 0..500 {
+        let world = World::new(seed);
+        world.sim.end_at_io(world.process, 120 + 2 * (seed % 150), Death::PowerCut);
+        world.live(&options, work(seed, 60, false));
+        world.sim.end(world.process, Death::PowerCut);
+        world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
+        assert!(world.live(&options, work(seed + 1, 8, true)), "nothing ends it");
+        world.sim.end(world.process, Death::PowerCut);
+        for (nth, start) in wiped_with_groups(&world.sim, &options).into_iter().enumerate() {
+            cut += 1;
+            let drive = world.sim.drive(MACHINE, "chain");
+            world.sim.fault_drive(drive, header_faults(start)[nth % 2]);
+        }
+        world.audit(&options);
+    }
+    assert!(cut > 5, "only {cut} segments were cut");
+}
+
+#[test]
+fn what_was_cleaned_stays_away_when_the_header_of_its_segment_is_lost() {
+    for (nth, cleaning) in
+        [(0, Cleaning::MoveToTail), (1, Cleaning::CompactInBody), (1, Cleaning::MoveToTail)]
+    {
+        let world = World::new(31);
+        let options = ChainOptions { cleaning, tail_cache_bytes: 0, ..small_options() };
+        let (env, over) = (world.sim.env(world.process), options.clone());
+        world.sim.block_on(world.process, async move {
+            let chain = Chain::create(&env, open_drive(&env).await, identity(), over).await.expect("blank");
+            append(&env, &chain, 0..100).await;
+            assert_eq!(chain.clean(6).await, Ok(6));
+            chain.close().await.expect("no fault");
+        });
+        let wiped = wiped_with_groups(&world.sim, &options);
+        assert!(!wiped.is_empty(), "copies were written over all of them");
+        for start in &wiped {
+            let drive = world.sim.drive(MACHINE, "chain");
+            world.sim.fault_drive(drive, header_faults(*start)[nth]);
+        }
+        let (env, again) = (world.sim.env(world.process), options.clone());
+        world.sim.block_on(world.process, async move {
+            let report = check(&open_drive(&env).await).await.expect("it can be checked");
+            assert_eq!(report.damage, []);
+            let (chain, recovered) =
+                Chain::open(&env, open_drive(&env).await, None, again).await.expect("it opens");
+            assert_eq!((recovered.damage, recovered.highest_key), (Vec::new(), Some(99)));
+            for key in 0..100 {
+                let record = chain.read(key).await.expect("no damage").expect("it is there");
+                assert_eq!(record.data, vec![key as u8; 8192], "key {key}");
+            }
+            chain.close().await.expect("no fault");
+        });
+        for start in wiped {
+            let header = world.sim.peek_drive(world.sim.drive(MACHINE, "chain"), start, 4096);
+            assert_eq!(header[4..8], crc32c::crc32c(&header[8..]).to_le_bytes(), "it is written again");
+        }
+    }
+}
+
+#[test]
+fn what_was_about_to_be_wiped_as_the_power_was_cut_is_wiped_by_the_next_open() {
+    // The header was first: it says that the segment is free, and all else says that it is not.
+    let world = World::new(32);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = small_options();
+        let drive = open_drive(&env).await;
+        let open = async || Chain::open(&env, drive.clone(), None, small_options()).await;
+        let chain = Chain::create(&env, drive.clone(), identity(), options.clone()).await;
+        let chain = chain.expect("blank");
+        append(&env, &chain, 0..100).await;
+        let release = Batch { release: std::iter::once(0..60).collect(), ..Batch::default() };
+        chain.wait(chain.append(release).expect("room")).await.expect("no fault");
+        chain.close().await.expect("no fault");
+        let start = (64 << 10) + 2 * options.segment_bytes;
+        let mut header = drive.read(start, 4096).await.expect("it can be read").to_vec();
+        assert_eq!((&header[..4], header[10]), (&b"ITHH"[..], 2), "it holds groups");
+        header[10] = 1;
+        let checksum = crc32c::crc32c(&header[8..]);
+        header[4..8].copy_from_slice(&checksum.to_le_bytes());
+        drive.write(start, aligned(&header), Durability::Durable).await.expect("no fault");
+        let (chain, recovered) = open().await.expect("all of it is released");
+        assert_eq!(recovered.damage, []);
+        chain.close().await.expect("no fault");
+        header[20] ^= 1;
+        drive.write(start, aligned(&header), Durability::Durable).await.expect("no fault");
+        let (chain, recovered) = open().await.expect("it is free");
+        assert_eq!(recovered.damage, []);
+        for key in 60..100 {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+        }
+    });
+}
+
+fn aligned(bytes: &[u8]) -> Bytes {
+    let mut block = PageBuf::default();
+    block.extend(bytes);
+    block.freeze()
 }
