@@ -1,6 +1,5 @@
 //! Reads everything that a chain holds and verifies every checksum.
 
-use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
@@ -12,8 +11,8 @@ use crate::membership::{DriveId, SideState};
 use crate::metadata::Known;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
-    Frame, Scan, ScanTarget, read_directory, read_frames, read_lenient, read_superblock, recover,
-    scan_segment,
+    Frame, Scan, ScanTarget, read_directory, read_footer_part, read_frames, read_lenient, read_superblock,
+    recover, scan_segment,
 };
 use crate::registry::Registry;
 use crate::roster::gather;
@@ -162,7 +161,7 @@ pub(crate) async fn is_footer_good(
             return Ok(false);
         }
         let offset = geometry.segment_start(trailer.segment) + u64::from(page.offset);
-        let bytes: Bytes = read_lenient(drive, offset, page.bytes as usize).await?;
+        let bytes = read_footer_part(drive, offset, page.bytes as usize).await?;
         let Ok(view) = PageView::decode(&bytes, trailer.segment, trailer.lap) else { return Ok(false) };
         runs += view.run_count() as u64;
     }

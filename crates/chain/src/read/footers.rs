@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError};
+use ithaca_env::drive::DriveError;
 
 use super::FetchError;
 use crate::cache::{FooterPart, PartKey};
@@ -11,8 +11,7 @@ use crate::catalog::SegmentIndex;
 use crate::chain::Inner;
 use crate::error::{Damage, DamageKind, ReadError};
 use crate::format::{Directory, PageEntry, PageView};
-use crate::recover::{ScanTarget, read_lenient, scan_segment};
-use crate::sides::Sides;
+use crate::recover::{ScanTarget, read_footer_part, scan_segment};
 
 impl Inner {
     /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
@@ -83,7 +82,7 @@ impl Inner {
         let offset = start + u64::from(in_segment);
         let mut is_harmed = false;
         for drive in device.in_turn() {
-            let bytes = read_footer(&device, &drive, offset, len).await?;
+            let bytes = read_footer_part(&drive, offset, len).await?;
             if let Some(directory) = decode(&bytes) {
                 if is_harmed {
                     self.mend_footer(key, offset, &bytes).await?;
@@ -136,7 +135,7 @@ impl Inner {
         let offset = geometry.segment_start(key.segment) + u64::from(start);
         let (mut is_harmed, mut best) = (false, Vec::new());
         for drive in device.in_turn() {
-            let bytes = read_footer(&device, &drive, offset, len).await?;
+            let bytes = read_footer_part(&drive, offset, len).await?;
             let parts = decode_pages(key, first, &pages, &bytes);
             if parts.len() == pages.len() {
                 if is_harmed {
@@ -181,14 +180,6 @@ impl Inner {
             catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
         }
         Ok(())
-    }
-}
-
-/// Reads what it can. A side that cannot be read at all looks like one that is harmed: there is another to ask.
-async fn read_footer(device: &Sides, drive: &Drive, offset: u64, len: usize) -> Result<Bytes, DriveError> {
-    match read_lenient(drive, offset, len).await {
-        Err(DriveError::Io { .. }) if device.is_mirrored() => Ok(Bytes::new()),
-        answered => answered,
     }
 }
 

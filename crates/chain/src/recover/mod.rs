@@ -24,7 +24,7 @@ use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedLaps, Judged, judge};
-pub(crate) use lenient::{LenientRead, read_lenient, start_lenient};
+pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
@@ -359,7 +359,7 @@ pub(crate) async fn read_directory(
     }
     let offset = geometry.segment_start(trailer.segment) + u64::from(trailer.directory_offset);
     for drive in sides {
-        let bytes = read_lenient(drive, offset, trailer.directory_bytes as usize).await?;
+        let bytes = read_footer_part(drive, offset, trailer.directory_bytes as usize).await?;
         if let Ok(directory) = Directory::decode(&bytes, trailer.segment, trailer.lap) {
             return Ok(Some(directory));
         }

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainError, ChainOptions, Drives, Keys, MetadataDrive, OpenError, Owner,
-    Place, PlaceError, Placed, RunKind, Ticket, check,
+    AppendError, Batch, Chain, ChainError, ChainOptions, DamageKind, Drives, Keys, MetadataDrive, OpenError,
+    Owner, Place, PlaceError, Placed, RunKind, Ticket, check,
 };
 use ithaca_env::Env;
-use ithaca_env::sim::{Death, Random};
+use ithaca_env::sim::{Death, DriveFault, Random};
 
 use crate::cleaning::{eager, in_body};
 use crate::drives::{THREE, tiny_drives};
 use crate::model::{junk, run_of};
-use crate::world::{World, identity, open_drives, open_metadata, small_options};
+use crate::world::{MACHINE, World, identity, open_drives, open_metadata, small_options};
 
 /// Version, whether there is data, and where.
 type Entry = (u64, RunKind, Place);
@@ -472,5 +472,52 @@ fn a_chain_of_one_kind_of_keys_is_not_opened_as_the_other() {
             "{:?}",
             opened.err()
         );
+    });
+}
+
+#[test]
+fn pages_of_a_footer_that_cannot_be_read_are_made_again_from_the_groups() {
+    // Each block of them fails, as on a drive with a harmed track: the groups beside them are well.
+    let world = World::new(35);
+    let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+    let (env, over) = (world.sim.env(world.process), options.clone());
+    let written = world.sim.block_on(world.process, async move {
+        let (map, model) = (Rc::new(Map::default()), RefCell::new(Model::default()));
+        let chain = open(&env, &["chain"], None, over, &map, &model).await;
+        for version in 1..60 {
+            let payload = [Bytes::from(vec![version as u8])];
+            let runs = (0..50).map(|nth| run_of(50 * version + nth, version, &payload)).collect();
+            let ticket = chain.append(Batch { runs, ..Batch::default() }).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        let written = read_all(&chain, &map).await;
+        chain.close().await.expect("no fault");
+        written
+    });
+    assert_eq!(written.len(), 59 * 50);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let end = (64 << 10) + options.segment_bytes;
+    let trailer = world.sim.peek_drive(drive, end - 4096, 4096);
+    assert_eq!(&trailer[..4], b"ITHT", "the first segment is closed");
+    let at = |field: usize| {
+        u64::from(u32::from_le_bytes(trailer[field..field + 4].try_into().expect("four bytes")))
+    };
+    let (groups_end, directory) = (at(64), at(68));
+    assert!(directory - groups_end >= 12 << 10, "a page is of more than two blocks");
+    for offset in (groups_end..directory).step_by(4096) {
+        world.sim.fault_drive(drive, DriveFault::Unreadable { offset: (64 << 10) + offset });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let map = Rc::new(Map::default());
+        let owner: Rc<dyn Owner> = Rc::clone(&map) as Rc<dyn Owner>;
+        let drives = open_drives(&env, &["chain"]).await;
+        let opened = Chain::open_owned(&env, drives, Some(&identity()), options, owner).await;
+        let (chain, recovered) = opened.expect("the groups are there");
+        assert_eq!(recovered.damage, []);
+        assert_eq!(read_all(&chain, &map).await, written);
+        let damage = chain.stats().damage;
+        assert!(damage.iter().all(|it| it.segment == 0 && it.kind == DamageKind::Footer), "{damage:?}");
+        assert_eq!(damage.len(), 1);
     });
 }
