@@ -5,7 +5,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveFuture, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 /// What stands for a block that cannot be read. No record looks like it, and it is not blank either.
-const UNREADABLE: u8 = 0xdb;
+pub(super) const UNREADABLE: u8 = 0xdb;
 
 /// How often a block is asked for that cannot be read. What was acknowledged last and cannot be read looks like a torn tail, which is
 /// cut: that must not happen for a failure that passes.
@@ -25,6 +25,11 @@ pub(crate) fn start_lenient(drive: &Drive, offset: u64, len: usize) -> LenientRe
 }
 
 impl LenientRead {
+    /// Bytes that were asked for.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The bytes. If the drive cannot read some of them, it is asked again block by block, and what it still cannot read
     /// is filled with bytes that no decoder takes. Errors: others than failed reads, and a drive on which nothing of it
     /// can be read where more than two blocks were asked for.

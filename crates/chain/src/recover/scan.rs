@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::lenient::{LenientRead, start_lenient};
+use super::lenient::{LenientRead, UNREADABLE, start_lenient};
 use crate::format::{GroupArea, GroupHead, peek_group};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
 use crate::options::{ChainId, ChainOptions, Geometry};
@@ -59,6 +59,8 @@ struct Window<'a> {
     /// Pieces behind it that are on their way, and where the one after them begins.
     ahead: VecDeque<LenientRead>,
     next: u64,
+    /// The last piece of which nothing could be read, and why.
+    failed: Option<(Range<u64>, DriveError)>,
 }
 
 impl<'a> Window<'a> {
@@ -71,6 +73,7 @@ impl<'a> Window<'a> {
             bytes: Bytes::new(),
             ahead: VecDeque::new(),
             next: 0,
+            failed: None,
         }
     }
 
@@ -78,8 +81,14 @@ impl<'a> Window<'a> {
         self.start + self.bytes.len() as u64
     }
 
-    /// The bytes `[offset, offset + len)` of the segment; they lie within it.
-    async fn get(&mut self, offset: u64, len: usize) -> Result<Bytes, DriveError> {
+    /// Why nothing can be read around `offset`, which was asked for, if that is so.
+    fn failure(&self, offset: u64) -> Option<&DriveError> {
+        self.failed.as_ref().filter(|(piece, _)| piece.contains(&offset)).map(|(_, error)| error)
+    }
+
+    /// The bytes `[offset, offset + len)` of the segment; they lie within it. A piece of which nothing can be read is passed by, and
+    /// bytes that no decoder takes stand for it: it is not asked for again at each block of it.
+    async fn get(&mut self, offset: u64, len: usize) -> Bytes {
         if offset < self.start || offset > self.end() {
             self.ahead.clear();
             (self.start, self.bytes, self.next) = (offset, Bytes::new(), offset);
@@ -94,18 +103,27 @@ impl<'a> Window<'a> {
                 ));
                 self.next += piece;
             }
-            let more = self.ahead.pop_front().expect("the segment goes on").finish().await?;
+            let piece = self.ahead.pop_front().expect("the segment goes on");
+            let piece_len = piece.len();
+            let more = match piece.finish().await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    let start = self.end();
+                    self.failed = Some((start..start + piece_len as u64, error));
+                    Bytes::from(vec![UNREADABLE; piece_len])
+                }
+            };
             let kept = self.bytes.slice((offset - self.start).min(self.bytes.len() as u64) as usize..);
             self.start = self.end() - kept.len() as u64;
             self.bytes = if kept.is_empty() { more } else { [kept, more].concat().into() };
         }
         let from = (offset - self.start) as usize;
-        Ok(self.bytes.slice(from..from + len))
+        self.bytes.slice(from..from + len)
     }
 }
 
 /// Reads every group of the segment that any of the sides has. Where there is none it looks on block by block: what
-/// follows tells whether that is the end or damage.
+/// follows tells whether that is the end or damage. Errors: a large piece cannot be read on any side.
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
     let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
@@ -113,22 +131,20 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
     let mut at = BLOCK_BYTES as u64;
     while at < end {
         let mut found = Vec::new();
-        let mut failure = None;
         for (side, window) in windows.iter_mut().enumerate() {
-            match group_at(target, &scan, window, at, end).await {
-                Ok(group) => found.extend(group.map(|group| (side, group))),
-                Err(error) => failure = Some(error),
-            }
+            found.extend(group_at(target, &scan, window, at, end).await.map(|group| (side, group)));
         }
-        match (best(found, windows.len()), failure) {
-            (Some(group), _) => {
-                scan.lap = group.head.identity.lap;
-                at = u64::from(group.end_offset());
-                scan.groups.push(group);
-            }
-            (None, Some(error)) if windows.len() == 1 => return Err(error),
-            (None, _) => at += BLOCK_BYTES as u64,
+        if let Some(group) = best(found, windows.len()) {
+            scan.lap = group.head.identity.lap;
+            at = u64::from(group.end_offset());
+            scan.groups.push(group);
+            continue;
         }
+        let failures: Vec<&DriveError> = windows.iter().filter_map(|window| window.failure(at)).collect();
+        if let Some(error) = failures.first().filter(|_| failures.len() == windows.len()) {
+            return Err((*error).clone());
+        }
+        at += BLOCK_BYTES as u64;
     }
     Ok(scan)
 }
@@ -140,12 +156,11 @@ async fn group_at(
     window: &mut Window<'_>,
     at: u64,
     end: u64,
-) -> Result<Option<ScannedGroup>, DriveError> {
-    let block = window.get(at, BLOCK_BYTES).await?;
-    let head = peek_group(&block).ok().filter(|head| is_expected(target, scan, head, at, end));
-    let Some(head) = head else { return Ok(None) };
-    let image = window.get(at, head.layout.total_bytes()).await?;
-    Ok(verify(head, &image, target.options))
+) -> Option<ScannedGroup> {
+    let block = window.get(at, BLOCK_BYTES).await;
+    let head = peek_group(&block).ok().filter(|head| is_expected(target, scan, head, at, end))?;
+    let image = window.get(at, head.layout.total_bytes()).await;
+    verify(head, &image, target.options)
 }
 
 /// Of what the sides have at one place, the group that was written last. A record of it is bad if no side has it.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use ithaca_chain::{Batch, Chain, ChainOptions};
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
+use ithaca_env::sim::DriveFault;
 
 use crate::drives::append;
-use crate::mirrors::{A, B, check_keys};
-use crate::world::{World, identity, open_named, small_options};
+use crate::mirrors::{A, B, check_keys, fault};
+use crate::world::{World, identity, open_drives, open_named, small_options};
 
 const C: &str = "chain-c";
 
@@ -60,4 +61,66 @@ fn a_link_is_removed_whose_side_is_being_rebuilt() {
             check_keys(&chain, 60..100).await;
         });
     }
+}
+
+/// A chain of one mirrored link with a few closed segments of several pieces that are read at a time.
+fn large_segments() -> (World, ChainOptions) {
+    let options =
+        ChainOptions { segment_bytes: 4 << 20, grow_bytes: 4 << 20, capacity_bytes: 64 << 20, ..options() };
+    let world = World::over(2, &[A, B]);
+    let (env, over) = (world.sim.env(world.process), options.clone());
+    world.sim.block_on(world.process, async move {
+        let chain = Chain::create(&env, vec![open_drives(&env, &[A, B]).await], identity(), over).await;
+        let chain = chain.expect("created");
+        append(&env, &chain, 0..700).await;
+        chain.close().await.expect("no fault");
+    });
+    (world, options)
+}
+
+#[test]
+fn a_side_that_fails_every_read_is_asked_for_each_block_a_few_times_at_the_most() {
+    // It was asked for a whole piece again at each group that the other side has.
+    let (world, options) = large_segments();
+    let (env, sim) = (world.sim.env(world.process), &world.sim);
+    let chain = sim.block_on(world.process, async move {
+        let drives = vec![open_drives(&env, &[A, B]).await];
+        Chain::open(&env, drives, None, options).await.expect("it opens").0
+    });
+    assert!(chain.stats().segments_closed >= 1);
+    fault(sim, A, DriveFault::FailReads { count: u32::MAX });
+    let before = sim.io_points(world.process);
+    let scrubbed = chain.clone();
+    sim.block_on(world.process, async move { scrubbed.scrub().await.expect("it goes on") });
+    let points = sim.io_points(world.process) - before;
+    let blocks = chain.stats().segments_closed * (4 << 20) / 4096;
+    assert!(points < 20 * blocks, "{points} I/O points of {blocks} blocks");
+}
+
+#[test]
+fn what_lies_behind_a_piece_that_a_side_cannot_read_is_found_on_it() {
+    // The other side is harmed there.
+    let (world, options) = large_segments();
+    let piece = (64 << 10) + 4096 + (1 << 20);
+    for block in 0..256 {
+        fault(&world.sim, A, DriveFault::Unreadable { offset: piece + block * 4096 });
+    }
+    // Of B two blocks on the border, so that nothing is found there, and the rest of its segment but what A has lost.
+    for offset in (piece - (64 << 10)..piece - (16 << 10))
+        .chain(piece + (1 << 20) + (16 << 10)..piece + (2 << 20))
+        .step_by(4096)
+    {
+        fault(&world.sim, B, DriveFault::BitRot { offset: offset + 40, bit: 3 });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = vec![open_drives(&env, &[A, B]).await];
+        let (chain, _) = Chain::open(&env, drives, None, options.clone()).await.expect("it opens");
+        chain.scrub().await.expect("it goes on");
+        assert_eq!(chain.stats().damage, [], "each place is whole on one side");
+        chain.close().await.expect("no fault");
+        let drives = open_drives(&env, &[B]).await;
+        let (chain, _) = Chain::open(&env, drives, None, options.clone()).await.expect("it opens");
+        check_keys(&chain, 0..700).await;
+    });
 }
