@@ -209,6 +209,9 @@ pub enum ChainError {
     /// The chain was closed by its owner.
     #[error("the chain is closed")]
     Closed,
+    /// The chain was closed by its owner, and there was no room any more for some of what waited to be written.
+    #[error("the chain is closed, and some of what it was to write found no room")]
+    Unwritten,
 }
 
 /// Why a drive was not added or removed.

@@ -168,18 +168,19 @@ impl Inner {
     }
 
     async fn prepare(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {
-        self.write_over(segment).await?;
-        if self.is_closing.get() {
-            return Ok(());
-        }
+        let is_ready = self.write_over(segment).await?;
         let mut effects = Vec::new();
-        self.core.borrow_mut().prepared(segment, &mut effects);
+        match is_ready {
+            true => self.core.borrow_mut().prepared(segment, &mut effects),
+            false => self.core.borrow_mut().give_back_raw(segment, &mut effects),
+        }
         self.start(effects);
         Ok(())
     }
 
-    /// Zeros, then a header that says so. Stops halfway when the chain closes.
-    async fn write_over(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {
+    /// Zeros, then a header that says so. Stops halfway when the chain closes, and returns whether it did not: what waits to be written
+    /// may need the segment as it is.
+    async fn write_over(self: &Rc<Self>, segment: u32) -> Result<bool, DriveError> {
         let geometry = self.core.borrow().geometry;
         let start = geometry.segment_start(segment);
         let device = self.device(link_of(segment));
@@ -187,7 +188,9 @@ impl Inner {
         let mut at = 0;
         while at < geometry.segment_bytes {
             if self.is_closing.get() {
-                return Ok(());
+                // No zeros are to come down on what is written there next.
+                device.sync().await?;
+                return Ok(false);
             }
             let len = (geometry.segment_bytes - at).min(zeros.len() as u64) as usize;
             let began = self.env.now();
@@ -204,6 +207,7 @@ impl Inner {
             at += len as u64;
         }
         device.sync().await?;
-        mark_free(&device, self.identity.id, geometry, segment, 0).await
+        mark_free(&device, self.identity.id, geometry, segment, 0).await?;
+        Ok(true)
     }
 }

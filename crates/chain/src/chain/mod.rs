@@ -188,10 +188,11 @@ impl Inner {
         self.env.sleep(self.env.now().since(began) * factor).await;
     }
 
-    /// Begins nothing any more, and waits for what is under way. On return others may have the drives.
-    async fn come_to_rest(self: &Rc<Self>) {
+    /// Begins nothing any more, and waits for what is under way. On return others may have the drives, and who waits for a ticket has
+    /// been told `why`.
+    async fn come_to_rest(self: &Rc<Self>, why: ChainError) {
         let mut effects = Vec::new();
-        self.core.borrow_mut().stop(ChainError::Closed, &mut effects);
+        self.core.borrow_mut().stop(why, &mut effects);
         self.start(effects);
         self.busy.below(1).await;
         self.registry.unlock();
@@ -318,8 +319,9 @@ impl Chain {
     }
 
     /// Refuses further appends, waits until everything is durable, and writes a last mark that says so: the next open
-    /// then knows that nothing is missing at the end. On return nothing is under way on the drives. Errors: the chain has
-    /// stopped; something may be under way then.
+    /// then knows that nothing is missing at the end. On return nothing is under way on the drives. Errors: `Unwritten`: some of what
+    /// was taken found no room any more, as whoever waits for it is told, and the rest is durable; else the chain has stopped, and
+    /// something may be under way.
     pub async fn close(self) -> Result<(), ChainError> {
         let inner = &self.inner;
         if inner.is_closing.replace(true) {
@@ -330,19 +332,20 @@ impl Chain {
         drop(inner.begin_change().await);
         inner.core.borrow_mut().close();
         inner.turn();
-        inner
-            .changed
-            .until(|| {
-                let core = inner.core.borrow();
-                if let Some(why) = core.stopped() {
-                    return Some(Err(why.clone()));
-                }
-                // On a drive that is full up to the last block the mark is left out.
-                (core.is_idle() || core.is_stuck()).then_some(Ok(()))
-            })
-            .await?;
-        inner.come_to_rest().await;
-        Ok(())
+        let is_all_written = inner.changed.until(|| {
+            let core = inner.core.borrow();
+            if let Some(why) = core.stopped() {
+                return Some(Err(why.clone()));
+            }
+            // On a drive that is full up to the last block the mark is left out.
+            (core.is_idle() || core.is_stuck()).then(|| Ok(!core.has_unwritten()))
+        });
+        if is_all_written.await? {
+            inner.come_to_rest(ChainError::Closed).await;
+            return Ok(());
+        }
+        inner.come_to_rest(ChainError::Unwritten).await;
+        Err(ChainError::Unwritten)
     }
 
     /// Ends the chain where it is, as if the process had been killed, for one who does not want it: appends that are not durable may
@@ -354,6 +357,6 @@ impl Chain {
         }
         inner.changed.ring();
         drop(inner.begin_change().await);
-        inner.come_to_rest().await;
+        inner.come_to_rest(ChainError::Closed).await;
     }
 }

@@ -398,7 +398,13 @@ impl Core {
     /// Whether the mark of an open or of a close waits for room that nothing under way can give.
     pub(crate) fn is_stuck(&self) -> bool {
         let nothing_under_way = self.flights.is_empty() && self.next.is_none() && self.closing.is_empty();
-        self.marker.is_some() && nothing_under_way && self.catalog.space.free() == (0, 0) && !self.can_grow()
+        let is_full = self.catalog.space.free() == (0, 0) && self.catalog.space.preparing() == 0;
+        self.marker.is_some() && nothing_under_way && is_full && !self.can_grow()
+    }
+
+    /// Whether batches wait that no group was formed of.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Whether groups are being written: background work waits meanwhile.
@@ -454,6 +460,13 @@ impl Core {
         if !self.catalog.space.is_open(link_of(segment)) {
             out.push(Effect::Changed);
         }
+    }
+
+    /// A segment of [`Core::take_raw_segment`] is not written over any more, and used as it is. Nothing is under way to it.
+    pub(crate) fn give_back_raw(&mut self, segment: u32, out: &mut Vec<Effect>) {
+        self.catalog.set(segment, SegmentState::Raw);
+        self.turn(out);
+        out.push(Effect::Changed);
     }
 
     /// Which link should grow now and to how many segments, if one should.

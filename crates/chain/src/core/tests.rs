@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Batch, Core, Effect, Io, Resume, Ticket};
+use super::{Batch, Core, Effect, Io, Queued, Resume, Sizes, Ticket};
 use crate::AppendError;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, SegmentState};
 use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::run::{Run, RunKind, Table};
 
@@ -305,4 +305,51 @@ fn a_group_is_due_before_the_end_of_the_turn_by_what_waits_and_what_is_under_way
         assert!(rig.core.queued_bytes() >= least_bytes, "{under_way} groups are under way");
         rig.turn();
     }
+}
+
+/// A log that is full of data, and up to the last block of marks; one segment was taken from it to be written over.
+fn full_but_for_one(segments: u32) -> (Rig, u32) {
+    let capacity_bytes = u64::from(segments) * SEGMENT_BYTES + (64 << 10);
+    let options = ChainOptions { capacity_bytes, segments_ready: 2, reserve_segments: 0, ..options() };
+    let mut rig = Rig::with_segments(options, segments);
+    let raw = rig.core.take_raw_segment().expect("none is ready");
+    rig.answer(|_, _| true);
+    while rig.try_append(None).is_ok() {
+        rig.turn();
+        rig.answer(|_, _| true);
+    }
+    for _ in 0..2 * SEGMENT_BYTES / 4096 {
+        rig.core.close();
+        rig.turn();
+        rig.answer(|_, _| true);
+    }
+    assert!(!rig.core.is_idle(), "there is room for marks");
+    (rig, raw)
+}
+
+#[test]
+fn the_mark_of_a_close_is_left_out_only_when_no_room_comes() {
+    let (mut rig, raw) = full_but_for_one(4);
+    assert!(!rig.core.is_stuck(), "a segment is being written over");
+    let mut effects = Vec::new();
+    rig.core.give_back_raw(raw, &mut effects);
+    rig.collect(effects);
+    rig.answer(|_, _| true);
+    assert!(rig.core.is_idle(), "it takes the mark as it is");
+}
+
+#[test]
+fn what_waits_for_room_that_never_comes_is_not_said_to_be_written() {
+    let (mut rig, raw) = full_but_for_one(4);
+    // It holds something else from now on.
+    rig.core.catalog.set(raw, SegmentState::Next);
+    assert!(rig.core.is_stuck() && !rig.core.has_unwritten());
+    rig.core.queue.push_back(Queued {
+        ticket: Ticket(rig.core.next_ticket),
+        batch: Batch::default(),
+        sizes: Sizes::default(),
+        cost: 0,
+    });
+    rig.turn();
+    assert!(rig.core.is_stuck() && rig.core.has_unwritten());
 }

@@ -6,6 +6,7 @@
 //! * [`drives`]: several drives: placement, crashes, refused sets of drives.
 //! * [`changes`]: drives that come and go, with crashes at every point.
 //! * [`cleaning`]: segments of which something is left, cleaned, at the tail and in the body; damage is kept.
+//! * [`closing`]: chains that are closed while something is under way.
 //! * [`interrupted`]: cleaning with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`rebuilds`]: sides that are being rebuilt while something else happens to their link.
@@ -24,6 +25,7 @@ mod asked;
 mod cache;
 mod changes;
 mod cleaning;
+mod closing;
 mod crashes;
 mod damage;
 mod drives;

@@ -1,0 +1,68 @@
+//! Chains that are closed while something is under way: it ends first, and what was taken is written or refused.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, Ticket};
+use ithaca_env::Env;
+use ithaca_env::sim::Random;
+
+use crate::cleaning::in_body;
+use crate::model::{junk, run_of};
+use crate::world::{World, identity, open_drive, small_options};
+
+/// Appends without waiting until something is refused.
+async fn overfill(env: &Env, chain: &Chain, rng: &mut Random, next: &mut u64) -> Ticket {
+    let mut last = Ticket(0);
+    for _ in 0..400 {
+        let key = *next;
+        let size = rng.pick(&[100, 4096, 8192, 16 << 10]);
+        let batch = match rng.below(4) {
+            0 => Batch { runs: vec![junk(key, 1, 1)], ..Batch::default() },
+            1 => Batch { state: Some(Bytes::from(vec![1; 5000])), ..Batch::default() },
+            _ => {
+                let runs = vec![run_of(key, key, &[Bytes::from(vec![key as u8; size])])];
+                let from = key.saturating_sub(40 + rng.below(40));
+                let release = std::iter::once(from..from + rng.below(30) + 1).collect();
+                Batch { runs, release, ..Batch::default() }
+            }
+        };
+        match chain.append(batch) {
+            Ok(ticket) => (last, *next) = (ticket, key + 1),
+            Err(AppendError::Overloaded { .. }) if rng.below(3) > 0 => {
+                env.sleep(Duration::from_micros(rng.below(800))).await;
+            }
+            Err(AppendError::Overloaded { .. } | AppendError::Full { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    last
+}
+
+#[test]
+fn what_was_taken_is_durable_when_a_close_says_that_it_is() {
+    // Segments that are being written over or cleaned are room that what waits was taken in for.
+    for seed in 0..100 {
+        let world = World::new(seed);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let mut rng = Random::new(seed);
+            let segments = rng.pick(&[4, 5, 6, 8]);
+            let options = ChainOptions {
+                reserve_segments: 1,
+                segments_ready: rng.pick(&[0, 1, 2]),
+                flights: 1,
+                capacity_bytes: (64 << 10) + segments * (128 << 10),
+                ..if seed % 2 == 0 { in_body() } else { small_options() }
+            };
+            let chain = Chain::create(&env, open_drive(&env).await, identity(), options).await;
+            let chain = chain.expect("created");
+            let mut next = 0;
+            let last = overfill(&env, &chain, &mut rng, &mut next).await;
+            match chain.clone().close().await {
+                Ok(()) => assert!(chain.durable() >= last, "seed {seed}: {:?} of {last:?}", chain.durable()),
+                Err(error) => assert_eq!(chain.wait(last).await, Err::<(), ChainError>(error)),
+            }
+        });
+    }
+}
