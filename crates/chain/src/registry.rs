@@ -64,6 +64,11 @@ impl Registry {
         self.roster.borrow().membership.member(drive).is_some()
     }
 
+    /// Whether the drives are the chain's still: see [`Registry::unlock`].
+    pub(crate) fn is_locked(&self) -> bool {
+        self.roster.borrow().drives.iter().any(|it| it.lock.is_some())
+    }
+
     /// Nothing is under way on the drives, and nothing will be: others may have them.
     pub(crate) fn unlock(&self) {
         self.roster.borrow_mut().drives.iter_mut().for_each(|it| it.lock = None);

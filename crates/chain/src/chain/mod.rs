@@ -116,7 +116,7 @@ pub(crate) struct Inner {
     /// Sides that failed while they were rebuilt; they are left alone until the next open.
     failed_sides: RefCell<Vec<DriveId>>,
     /// Writes under way, and rounds of the keeper and the others who work in the background: a closed chain leaves its drives alone.
-    busy: Count,
+    pub(crate) busy: Count,
 }
 
 impl Inner {

@@ -2,6 +2,7 @@
 //!
 //! * Only bytes that match their checksum are served, and only those are written over a side's own: what else lies in the same block
 //!   is left as that side has it, because the other side may be wrong there.
+//! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
 //! * A place is written while nobody else is at work there and its segment still is in the use that the reader saw.
 
 use std::ops::Range;
@@ -31,6 +32,7 @@ impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
     /// Errors: no side has one of the records.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
+        let _busy = self.busy.one_more();
         let run = &located.run;
         let data = run.data_range();
         let blocks = data.start / BLOCK * BLOCK..data.end.next_multiple_of(BLOCK);
@@ -74,6 +76,7 @@ impl Inner {
         offset: u64,
         right: &Bytes,
     ) -> Result<(), FetchError> {
+        let _busy = self.busy.one_more();
         let device = self.device_of(segment).ok_or(FetchError::Recycled)?;
         let _claim = device.claim(offset..offset + right.len() as u64).await;
         if !self.core.borrow().catalog.is_lap(segment, lap) {
@@ -93,6 +96,9 @@ impl Inner {
         range: Range<usize>,
     ) -> Result<(), FetchError> {
         for copy in copies {
+            if !self.registry.is_locked() {
+                return Ok(());
+            }
             if copy.bytes[range.clone()] == right[range.clone()] && copy.unread.is_empty() {
                 continue;
             }

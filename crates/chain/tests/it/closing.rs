@@ -5,11 +5,71 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, Ticket};
 use ithaca_env::Env;
-use ithaca_env::sim::Random;
+use ithaca_env::sim::{DriveFault, Random};
 
 use crate::cleaning::in_body;
+use crate::drives::append;
+use crate::mirrors::{A, B, closed_pair, fault, place_of, read_small};
 use crate::model::{junk, run_of};
-use crate::world::{World, identity, open_drive, small_options};
+use crate::world::{World, identity, open_drive, open_drives, small_options};
+
+/// Nothing is asked of the drives of a process any more that closed its chain.
+fn assert_at_rest(world: &World) {
+    let before = world.sim.io_points(world.process);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move { env.sleep(Duration::from_secs(1)).await });
+    assert_eq!(world.sim.io_points(world.process), before, "something is under way on the drives");
+}
+
+#[test]
+fn a_cleaning_that_was_asked_for_is_over_when_the_chain_is_closed() {
+    // Whoever opens the drives next may use the segments that it would wipe.
+    for step in 0..60 {
+        let world = World::new(step);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let chain = Chain::create(&env, open_drive(&env).await, identity(), small_options()).await;
+            let chain = chain.expect("created");
+            append(&env, &chain, 0..100).await;
+            let asked = chain.clone();
+            env.spawn(async move { asked.clean(3).await });
+            env.sleep(Duration::from_micros(150 * step)).await;
+            chain.close().await.expect("no fault");
+        });
+        assert_at_rest(&world);
+    }
+}
+
+#[test]
+fn a_read_that_mends_a_side_is_over_when_the_chain_is_closed_and_mends_none_afterwards() {
+    for step in 0..40 {
+        let world = closed_pair(step);
+        let offset = place_of(&world, A, 12);
+        fault(&world.sim, A, DriveFault::Unreadable { offset });
+        let env = world.sim.env(world.process);
+        let chain = world.sim.block_on(world.process, async move {
+            let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+            let drives = open_drives(&env, &[A, B]).await;
+            let (chain, _) = Chain::open(&env, drives, None, options).await.expect("it opens");
+            let reading = chain.clone();
+            env.spawn(async move { read_small(&reading).await });
+            env.sleep(Duration::from_micros(40 * step)).await;
+            chain.clone().close().await.expect("no fault");
+            chain
+        });
+        let repaired = chain.stats().repaired;
+        let read = world.sim.block_on(world.process, async move {
+            let read = read_small(&chain).await;
+            assert_eq!(
+                chain.stats().repaired,
+                repaired,
+                "a drive was written to that may be somebody else's"
+            );
+            read
+        });
+        assert_eq!(read, Ok(true), "another side has it");
+    }
+}
 
 /// Appends without waiting until something is refused.
 async fn overfill(env: &Env, chain: &Chain, rng: &mut Random, next: &mut u64) -> Ticket {
