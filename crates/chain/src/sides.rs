@@ -208,6 +208,11 @@ impl Sides {
         self.inner.claims.copy(range).await
     }
 
+    /// Waits until every write has ended that began before this was called.
+    pub(crate) async fn end_of_earlier_writes(&self) {
+        self.inner.claims.end_of_earlier_writes().await;
+    }
+
     /// Writes `data` to every live side. Starts at once; with [`Durability::Durable`] it is on stable storage of every
     /// side that is live when the future is ready.
     pub(crate) fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {

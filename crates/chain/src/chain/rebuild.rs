@@ -1,9 +1,15 @@
 //! Making a stale side equal to the live ones while the chain serves, and adding a side.
 //!
-//! From the beginning of a rebuild the side takes every write of the log along. Then it is gone through segment by segment:
+//! From the beginning of a rebuild the side takes every write of the log along, and writes that began before are waited for. Then it
+//! is gone through segment by segment:
 //! groups are taken from a side that has them as they were written, and only what the side lacks is written. So a rebuild
 //! that was interrupted goes on where it was, at the cost of reading. When all is there and on stable storage, the side is
 //! marked as live, in a generation of its own.
+//!
+//! Nothing is missed by that, however busy the log is. A write chooses its sides when it begins, so it either began after the side
+//! took them along, and the side has it when it is done, or it has ended before the first segment is looked at: then a live side shows
+//! it, and it is copied, unless it was written over since, by one of the others. A copy and a write to the same place do not overlap
+//! (`claims`), whichever comes first.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -156,8 +162,7 @@ impl Inner {
             }
             device.follow(side.id, true);
         }
-        // Writes that began before the side took them along have ended after this.
-        drop(device.claim(0..u64::MAX).await);
+        device.end_of_earlier_writes().await;
         if self.core.borrow().options.planted.is(PlantedBug::RebuildCountsEarly) {
             self.count_as_live(link, side).await?;
         }

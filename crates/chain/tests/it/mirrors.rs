@@ -358,7 +358,8 @@ fn a_bit_flipped_anywhere_on_one_side_harms_nothing() {
     }
 }
 
-async fn rebuilt(env: &Env, chain: &Chain) {
+/// Waits until every side is live.
+pub async fn rebuilt(env: &Env, chain: &Chain) {
     for _ in 0..5000 {
         if states(chain).iter().all(|(_, state)| *state == SideState::Live) {
             return;

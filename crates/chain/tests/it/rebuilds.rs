@@ -1,14 +1,18 @@
 //! Sides that are being rebuilt while something else happens to their link.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions};
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::DriveFault;
 
-use crate::drives::append;
-use crate::mirrors::{A, B, check_keys, fault};
+use crate::drives::{append, put};
+use crate::mirrors::{A, B, check_keys, fault, rebuilt};
+use crate::model::run_of;
 use crate::world::{World, identity, open_drives, open_named, small_options};
 
 const C: &str = "chain-c";
@@ -61,6 +65,48 @@ fn a_link_is_removed_whose_side_is_being_rebuilt() {
             check_keys(&chain, 60..100).await;
         });
     }
+}
+
+#[test]
+fn a_side_is_rebuilt_although_the_log_never_rests() {
+    // Its first step was to wait for a moment in which nothing is being written: a busy log has none.
+    let world = World::over(1, &[A, B, C]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, [_, b, c]) = with_stale_side(&env).await;
+        let (next, is_over) = (Rc::new(Cell::new(1000)), Rc::new(Cell::new(false)));
+        let writers: Vec<_> = (0..6)
+            .map(|_| {
+                let (env, chain) = (env.clone(), chain.clone());
+                let (next, is_over) = (Rc::clone(&next), Rc::clone(&is_over));
+                env.clone().spawn(async move {
+                    while !is_over.get() {
+                        let key = next.replace(next.get() + 1);
+                        let runs = vec![run_of(key, key, &[Bytes::from(vec![key as u8; 8192])])];
+                        let release: Vec<_> = std::iter::once(1000..key.max(1050) - 50).collect();
+                        put(&env, &chain, || Batch {
+                            runs: runs.clone(),
+                            release: release.clone(),
+                            state: None,
+                        })
+                        .await;
+                    }
+                })
+            })
+            .collect();
+        rebuilt(&env, &chain).await;
+        is_over.set(true);
+        for writer in writers {
+            writer.join().await.expect("it ends");
+        }
+        let last = next.get();
+        chain.close().await.expect("no fault");
+        let (chain, recovered) =
+            Chain::open(&env, vec![b, c], None, options()).await.expect("B has everything");
+        assert_eq!(recovered.damage, []);
+        check_keys(&chain, 0..60).await;
+        check_keys(&chain, last - 20..last).await;
+    });
 }
 
 /// A chain of one mirrored link with a few closed segments of several pieces that are read at a time.
