@@ -55,8 +55,8 @@ fn nor_on_several_drives() {
 }
 
 /// Two lives on a mirrored link in which segments are cleaned; the second is cut off. Then each side alone has everything.
-pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
-    let mut world = World::over(4, &[A, B]);
+pub fn mirrored_cut_at(seed: u64, point: u64, options: &ChainOptions) -> bool {
+    let mut world = World::over(seed, &[A, B]);
     let (env, over) = (world.sim.env(world.process), options.clone());
     world.sim.block_on(world.process, async move {
         let sides = vec![open_drives(&env, &[A, B]).await];
@@ -93,7 +93,7 @@ pub fn mirrored_cut_at(point: u64, options: &ChainOptions) -> bool {
 fn each_side_of_a_link_is_cleaned_alike_wherever_the_power_is_cut() {
     for options in [eager(), in_body()] {
         let mut point = 1;
-        while !mirrored_cut_at(point, &options) {
+        while !mirrored_cut_at(4, point, &options) {
             point += 22;
         }
         assert!(point > 200, "only {point} I/O points: the workload is too small to mean something");
