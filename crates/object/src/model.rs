@@ -111,6 +111,9 @@ impl Log {
 /// What a transaction saw: of which object and key, and what.
 type Seen = (u64, u8, Option<u64>);
 
+/// What is written: of which object and key, and what.
+type Written = BTreeMap<(u64, u8), Option<u64>>;
+
 /// A transaction that is under way, and what is known of it.
 struct Running {
     tx: Transaction,
@@ -118,8 +121,8 @@ struct Running {
     /// Reads of what it had not written itself.
     reads: Vec<Seen>,
     /// What it has written itself, and for each nested one what that was before.
-    own: BTreeMap<(u64, u8), Option<u64>>,
-    outer: Vec<(Level, BTreeMap<(u64, u8), Option<u64>>)>,
+    own: Written,
+    outer: Vec<(Level, Written)>,
 }
 
 struct Client {

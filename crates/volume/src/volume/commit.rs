@@ -163,10 +163,11 @@ impl Inner {
             match self.chain.append(Batch { state: Some(state.encode()), ..Batch::default() }) {
                 Ok(ticket) => {
                     self.last_ticket.set(ticket);
-                    let mut history = self.history.borrow_mut();
-                    history.handed_over(ticket, state);
-                    then(&mut history, ticket);
-                    drop(history);
+                    {
+                        let mut history = self.history.borrow_mut();
+                        history.handed_over(ticket, state);
+                        then(&mut history, ticket);
+                    }
                     return self.durable(ticket).await;
                 }
                 Err(AppendError::Overloaded { .. }) => {
