@@ -50,6 +50,12 @@ impl Client {
         self.durable.borrow_mut().push((now, durable));
     }
 
+    /// How long it takes until what was known to be durable last is of this age.
+    fn until_aged(&self, now: Time, age: Duration) -> Duration {
+        let last = self.durable.borrow().last().map_or(now, |(time, _)| *time + age);
+        last.since(now)
+    }
+
     /// What was known to be durable so long ago.
     fn durable_before(&self, now: Time, age: Duration) -> u64 {
         let durable = self.durable.borrow();
@@ -72,7 +78,13 @@ impl Worker {
     // One worker is one client: nobody else borrows its state.
     #[expect(clippy::await_holding_refcell_ref, reason = "a worker does one thing at a time")]
     async fn take(&self) -> Result<(), VolumeError> {
-        let (client, now) = (&self.client, self.env.now());
+        let client = &self.client;
+        let age = client.state.borrow().level().age_max;
+        if let Some(age) = age.filter(|_| self.below(2) == 0) {
+            // Whoever takes a version for a little newer than it is shows that at once, and hardly ever later.
+            self.env.sleep(client.until_aged(self.env.now(), age)).await;
+        }
+        let now = self.env.now();
         let durable = self.truth().durable();
         let block = self.below(BLOCKS);
         let mut state = client.state.borrow_mut();
