@@ -1,7 +1,7 @@
 //! A node: the roles that it has, and the connections that it serves.
 //!
-//! A connection begins with a hello, soon, or is closed. It is read as fast as it is answered: while too many of its requests are under way, or too much of what it
-//! was sent stands unread, nothing more is taken from it.
+//! A connection begins with a hello, soon, or is closed. It is read as fast as it is answered: while too many of its
+//! requests are under way, or too much of what it was sent stands unread, nothing more is taken from it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;

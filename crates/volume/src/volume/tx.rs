@@ -265,11 +265,12 @@ impl Tx {
             return Ok(None);
         }
         let snapshot = self.snapshot().inspect_err(|_| self.abort())?;
+        let is_early = self.durability == Durability::Acknowledged;
         let (writes, is_hidden) = (RefCell::new(Vec::new()), Cell::new(false));
         let decide = || {
             let decided = inner.transactions.borrow_mut().decide(id)?;
             let Decided::Writes(decided) = decided else { return Ok(Vec::new()) };
-            is_hidden.set(decided.iter().any(|(block, _)| inner.is_hidden(*block)));
+            is_hidden.set(is_early && decided.iter().any(|(block, _)| inner.is_hidden(*block)));
             let runs = decided.iter().map(|(block, data)| data_run(*block, data.clone())).collect();
             *writes.borrow_mut() = decided;
             Ok(runs)
@@ -280,15 +281,14 @@ impl Tx {
         inner.chain.send_early();
         inner.catch_up();
         let Some(handed) = handed? else { return Ok(Some(snapshot)) };
-        match self.durability {
-            Durability::Acknowledged if !is_hidden.get() => {
-                let mut overlay = inner.overlay.borrow_mut();
-                for (block, data) in writes.into_inner() {
-                    overlay.add(handed.version.0, block, std::iter::once(Some(data)));
-                }
-                inner.acknowledged.set(handed.version.0);
+        if is_early && !is_hidden.get() {
+            let mut overlay = inner.overlay.borrow_mut();
+            for (block, data) in writes.into_inner() {
+                overlay.add(handed.version.0, block, std::iter::once(Some(data)));
             }
-            _ => inner.durable(handed.ticket).await?,
+            inner.acknowledged.set(handed.version.0);
+        } else {
+            inner.durable(handed.ticket).await?;
         }
         Ok(Some(handed.version))
     }
