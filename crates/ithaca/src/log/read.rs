@@ -82,6 +82,7 @@ fn json(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use ithaca_log::entry::StreamPlaces;
+    use ithaca_log::pos::Epoch;
 
     use super::*;
 
@@ -90,6 +91,7 @@ mod tests {
         let entry = |kind, data: &'static [u8]| Entry {
             pos: LogPos(7),
             kind,
+            epoch: Epoch(1),
             streams: StreamPlaces::new(),
             data: data.into(),
         };

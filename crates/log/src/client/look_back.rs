@@ -225,9 +225,13 @@ impl Shown {
         for run in &all {
             match run.state {
                 StateRef::Unwritten => shown.hole = hole(run.range()),
-                StateRef::Data { meta, table, .. } => {
+                StateRef::Data { epoch, meta, table } => {
                     let data = (!is_heads_only).then_some(&mut data);
-                    SentRun { run: *run, meta, table, origin }.take_entries(piece, data, &mut entries)?;
+                    SentRun { run: *run, epoch, meta, table, origin }.take_entries(
+                        piece,
+                        data,
+                        &mut entries,
+                    )?;
                 }
                 StateRef::Junk { .. } | StateRef::Trimmed => {}
             }

@@ -39,6 +39,9 @@ pub struct Entry {
     pub pos: LogPos,
     /// What it holds.
     pub kind: EntryKind,
+    /// The epoch that the position was granted in, or filled in if it is junk; 0 if it is trimmed. No later epoch grants a position
+    /// below it.
+    pub epoch: Epoch,
     /// The streams that it belongs to, and its place in each.
     pub streams: StreamPlaces,
     /// Its data, compared with the checksum that the appender made. Empty unless it is data. Shares memory with other
@@ -49,7 +52,13 @@ pub struct Entry {
 impl Entry {
     /// What a position holds that was trimmed.
     pub(super) fn trimmed(pos: LogPos) -> Self {
-        Self { pos, kind: EntryKind::Trimmed, streams: StreamPlaces::new(), data: Bytes::new() }
+        Self {
+            pos,
+            kind: EntryKind::Trimmed,
+            epoch: Epoch(0),
+            streams: StreamPlaces::new(),
+            data: Bytes::new(),
+        }
     }
 
     /// Its place in `stream`, if it belongs to it.
@@ -112,8 +121,8 @@ impl RunEntries<'_> {
         mut take: impl FnMut(Entry),
     ) -> Result<(), ClientError> {
         let first = self.run.addr.0;
-        let kind = match self.run.state {
-            StateRef::Data { meta, table, .. } => {
+        let (kind, epoch) = match self.run.state {
+            StateRef::Data { epoch, meta, table } => {
                 let meta = self.meta(meta)?;
                 for (nth, (len, checksum)) in (0..).zip(table_entries(table)) {
                     let data = self.data.split_to(len);
@@ -122,12 +131,13 @@ impl RunEntries<'_> {
                     if crc32c::crc32c(&data) != checksum {
                         return Err(ClientError::Damaged { pos });
                     }
-                    take(Entry { pos, kind: EntryKind::Data, streams: meta.places_at(addr, pos), data });
+                    let streams = meta.places_at(addr, pos);
+                    take(Entry { pos, kind: EntryKind::Data, epoch, streams, data });
                 }
                 return Ok(());
             }
-            StateRef::Junk { .. } => EntryKind::Junk,
-            StateRef::Trimmed => EntryKind::Trimmed,
+            StateRef::Junk { epoch } => (EntryKind::Junk, epoch),
+            StateRef::Trimmed => (EntryKind::Trimmed, Epoch(0)),
             StateRef::Unwritten => {
                 let pos = (0..self.run.count).find_map(|nth| position(Addr(first + nth)));
                 return pos.map_or(Ok(()), |pos| Err(ClientError::Unwritten { pos }));
@@ -135,7 +145,7 @@ impl RunEntries<'_> {
         };
         for nth in 0..self.run.count {
             if let Some(pos) = position(Addr(first + nth)) {
-                take(Entry { pos, kind, streams: StreamPlaces::new(), data: Bytes::new() });
+                take(Entry { pos, kind, epoch, streams: StreamPlaces::new(), data: Bytes::new() });
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::error::ClientError;
 use super::read::{Entry, EntryKind, Hole, Origin};
 use crate::entry::{EntryMeta, StreamPlace};
 use crate::layout::Piece;
-use crate::pos::{Addr, AddrRange, LogPos, StreamId, StreamPos};
+use crate::pos::{Addr, AddrRange, Epoch, LogPos, StreamId, StreamPos};
 use crate::wire::{Kind, MessageError, ReceivedRuns, RunRef, StateRef, table_entries};
 
 /// A piece of a stream.
@@ -66,6 +66,7 @@ pub(super) trait Part: Default {
 /// A run of entries as it was sent.
 pub(super) struct SentRun<'a> {
     pub(super) run: RunRef<'a>,
+    pub(super) epoch: Epoch,
     pub(super) meta: &'a [u8],
     pub(super) table: &'a [u8],
     pub(super) origin: Origin,
@@ -190,9 +191,9 @@ impl<P: Part> Share<P> {
                     self.end = self.end.min(piece.find(addrs.start).unwrap_or(self.end));
                     self.holes.push(Hole { replicas: piece.replicas.to_vec(), addrs });
                 }
-                StateRef::Data { meta, table, .. } => {
+                StateRef::Data { epoch, meta, table } => {
                     let data = (!is_heads_only).then_some(&mut data);
-                    self.part.add_run(piece, &SentRun { run, meta, table, origin }, data)?;
+                    self.part.add_run(piece, &SentRun { run, epoch, meta, table, origin }, data)?;
                 }
                 StateRef::Junk { .. } => {}
                 StateRef::Trimmed => self.trimmed.push((nth, run.range())),
@@ -222,7 +223,8 @@ impl SentRun<'_> {
                 return Err(ClientError::Damaged { pos });
             }
             let streams = meta.places_at(addr, pos);
-            entries.push(Entry { pos, kind: EntryKind::Data, streams, data: own.unwrap_or_default() });
+            let (kind, epoch, data) = (EntryKind::Data, self.epoch, own.unwrap_or_default());
+            entries.push(Entry { pos, kind, epoch, streams, data });
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Writer {
     ) -> LogPos {
         let count = groups.iter().map(|(count, _)| count).sum();
         let first = self.client.tokens(count).await.expect("granted").start;
-        let (from, mut pos) = (self.request, first);
+        let (from, mut pos, epoch) = (self.request, first, cluster.layout().epoch);
         self.request += u64::from(count);
         let mut metas = Vec::new();
         for &(count, streams) in groups {
@@ -74,7 +74,7 @@ impl Writer {
                 for &stream in streams {
                     let streams = group.places_of(nth, pos);
                     let data = entry(from + number);
-                    let entry = Entry { pos, kind: EntryKind::Data, streams, data };
+                    let entry = Entry { pos, kind: EntryKind::Data, epoch, streams, data };
                     self.streams.entry(stream).or_default().push(entry);
                 }
             }

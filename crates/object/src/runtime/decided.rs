@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_log::client::{ClientError, EntryKind, Phase};
-use ithaca_log::pos::LogPos;
+use ithaca_log::pos::{Epoch, LogPos};
 
 use super::Inner;
 use super::together::{Together, Waiting};
@@ -28,6 +28,8 @@ const ATTEMPT_WAIT: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub(super) struct Decided {
     below: Cell<LogPos>,
+    /// Of the entries whose epoch is known the highest, and that epoch.
+    highest: Cell<Option<(LogPos, Epoch)>>,
     tails: Together<(), LogPos>,
 }
 
@@ -40,6 +42,19 @@ impl Decided {
     /// An entry stands at `pos`: every later grant lies above it.
     pub(super) fn stands(&self, pos: LogPos) {
         self.below.set(self.below.get().max(LogPos(pos.0 + 1)));
+    }
+
+    /// An entry stands at `pos`, which was granted in `epoch`.
+    pub(super) fn stands_in(&self, pos: LogPos, epoch: Epoch) {
+        self.stands(pos);
+        self.highest.set(self.highest.get().max(Some((pos, epoch))));
+    }
+
+    /// Up to where it is known that everything was granted in `epoch` or before: a sequencer of that epoch whose tail is above this knew of all
+    /// of it when it said so, however long ago that was.
+    pub(super) fn granted_by(&self, epoch: Epoch) -> LogPos {
+        let highest = self.highest.get().filter(|(_, granted)| *granted <= epoch);
+        highest.map_or(LogPos(0), |(pos, _)| LogPos(pos.0 + 1))
     }
 }
 
@@ -107,5 +122,23 @@ impl Inner {
             return Ok(true);
         }
         Ok(self.decided_tail().await? >= snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_granted_by_an_epoch_ends_where_a_later_one_may_have_granted() {
+        let decided = Decided::default();
+        assert_eq!(decided.granted_by(Epoch(9)), LogPos(0));
+        decided.stands(LogPos(40));
+        assert_eq!(decided.granted_by(Epoch(9)), LogPos(0), "of which epoch is not known");
+        decided.stands_in(LogPos(20), Epoch(3));
+        decided.stands_in(LogPos(10), Epoch(2));
+        let granted = [2, 3, 4].map(|epoch| decided.granted_by(Epoch(epoch)));
+        assert_eq!(granted, [LogPos(0), LogPos(21), LogPos(21)]);
+        assert_eq!(decided.below(), LogPos(41));
     }
 }

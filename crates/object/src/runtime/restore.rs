@@ -341,12 +341,15 @@ fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_log::pos::Epoch;
+
     use super::*;
 
     fn part(entries: &[u64], upto: u64, trimmed: Option<u64>) -> StreamPart {
         let entry = |pos: &u64| Entry {
             pos: LogPos(*pos),
             kind: EntryKind::Data,
+            epoch: Epoch(1),
             streams: Default::default(),
             data: Bytes::from(vec![*pos as u8]),
         };

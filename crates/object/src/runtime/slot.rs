@@ -249,7 +249,7 @@ impl<O: Object> Slot<O> {
                 continue;
             }
             if let Some(last) = part.entries.last() {
-                self.runtime.decided.stands(last.pos);
+                self.runtime.decided.stands_in(last.pos, last.epoch);
             }
             for entry in &part.entries {
                 self.take(entry.pos, &entry.data);
@@ -365,7 +365,7 @@ impl<O: Object> Slot<O> {
             }
             // What lies above the snapshot is not needed for it.
             let last = tail.last.map(|last| last.min(LogPos(snapshot.0.saturating_sub(1))));
-            self.reach(Tail { tail: snapshot, last, decided: snapshot }).await?;
+            self.reach(Tail { tail: snapshot, last, decided: snapshot, ..tail }).await?;
         }
         let covers = self.view.borrow().covers(snapshot);
         match covers {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ithaca_log::client::ClientError;
 use ithaca_log::limits::CHECK_STREAMS_MAX_COUNT;
-use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::pos::{Epoch, LogPos, StreamId};
 
 use super::Inner;
 use super::together::Together;
@@ -22,6 +22,8 @@ pub(super) struct Tail {
     /// What was known to be decided before the question was asked. An answer that comes late is of an epoch that may be over, and says
     /// nothing of what the next one has granted above this.
     pub(super) decided: LogPos,
+    /// The epoch of the sequencer that was asked.
+    pub(super) epoch: Epoch,
 }
 
 /// Questions about streams, or about none.
@@ -71,9 +73,9 @@ impl Inner {
         }
         for (stream, sender) in served {
             let last = stream.and_then(|stream| asked.get(&stream).copied().flatten());
-            sender.send(
-                tails.as_ref().map(|tails| Tail { tail: tails.tail, last, decided }).map_err(Clone::clone),
-            );
+            let tail =
+                tails.as_ref().map(|tails| Tail { tail: tails.tail, last, decided, epoch: tails.epoch });
+            sender.send(tail.map_err(Clone::clone));
         }
     }
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! That is enough for a linearizable read of both: the other one's state is the newest, and this one's is the same at that place. What
-//! the sequencer says counts for the positions that are decided: others may be granted again, after a change of epoch.
+//! the sequencer says counts for the positions that were decided when it was asked, and for those below an entry that was granted in its
+//! epoch or before: others may be granted again, after a change of epoch.
 
 use ithaca_log::client::ClientError;
 use ithaca_log::pos::LogPos;
@@ -43,7 +44,8 @@ impl<O: Object> Handle<O> {
         if !is_same(&early) {
             return Ok(None);
         }
-        if upto <= early.tail.min(early.decided) {
+        let decided = early.decided.max(runtime.decided.granted_by(early.epoch));
+        if upto <= early.tail.min(decided) {
             return Ok(Some(output));
         }
         // Everything below `upto` is decided by now, and whoever says now where a stream ends knows of it.
