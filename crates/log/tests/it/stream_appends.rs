@@ -10,7 +10,7 @@ use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::sequencer::StreamTable;
 use ithaca_log::sequencer::checkpoint::Chunk;
 use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
-use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
+use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash, StreamTail};
 
 use crate::worlds::{append, connect, entry, options, replicated, restart, run};
 
@@ -268,6 +268,77 @@ fn streams_whose_entries_are_trimmed_go_on_above_what_they_were_after_a_checkpoi
         let (_cluster, client) = start(&env, &options).await;
         let after = client.append_to(&[A], entry(7)).await.expect("appended");
         assert!(after.places[0].position.0 > before[5].0, "{after:?}");
+    });
+}
+
+/// A chunk of a checkpoint by hand, with these streams as they end by now.
+async fn chunk(client: &Client, streams: &[StreamId], chunk: Chunk) -> Chunk {
+    let ends = client.stream_tails(streams).await.expect("it serves").streams;
+    let streams: Vec<_> = streams.iter().copied().zip(ends).collect();
+    Chunk { streams: StreamTable::of(&streams), ..chunk }
+}
+
+/// Two chunks of one checkpoint, between which streams of both go on, one begins, and all of one is trimmed; or, if the first
+/// `is_overtaken`, the second one stands before it, and nothing is trimmed. What is known of the streams before and after a crash.
+async fn between_chunks(env: &Env, options: &LocalOptions, is_overtaken: bool) -> [Vec<StreamTail>; 2] {
+    const STREAMS: [StreamId; 5] = [StreamId(900), A, StreamId(1001), StreamId(1002), B];
+    let [late, _, early, gone, _] = STREAMS;
+    let (cluster, client) = start(env, options).await;
+    let go_on = async |streams: &[StreamId]| {
+        client.append_to(streams, entry(1)).await.expect("appended");
+    };
+    for stream in [A, early, gone, B, A, B] {
+        go_on(&[stream]).await;
+    }
+    let from = client.check().await.expect("it serves").tail;
+    let first = Chunk { from, unseen: LogPos(0), number: 0, is_last: false, streams: StreamTable::default() };
+    let second = Chunk { number: 1, is_last: true, ..first.clone() };
+    let first = chunk(&client, &[A, early], first).await;
+    if !is_overtaken {
+        client.append_to(&[StreamId::SEQUENCER], first.encode()).await.expect("appended");
+    }
+    // One that is in the first chunk, one that is to come in the second, and one that is in neither.
+    for stream in [A, B, late, A] {
+        go_on(&[stream]).await;
+    }
+    if !is_overtaken {
+        client.trim_stream(gone, StreamPos(1)).await.expect("trimmed");
+        assert_eq!(held(&client, gone).await, []);
+    }
+    let second = chunk(&client, &[gone, B], second).await;
+    client.append_to(&[StreamId::SEQUENCER], second.encode()).await.expect("appended");
+    if is_overtaken {
+        client.append_to(&[StreamId::SEQUENCER], first.encode()).await.expect("appended");
+    }
+    go_on(&[A, B]).await;
+    let before = client.stream_tails(&STREAMS).await.expect("it serves").streams;
+    drop((cluster, client));
+    let (_cluster, client) = start(env, options).await;
+    let after = client.stream_tails(&STREAMS).await.expect("it serves").streams;
+    for (stream, end) in STREAMS.into_iter().zip(&after) {
+        let next = client.append_to(&[stream], entry(2)).await.expect("appended").places[0];
+        assert_eq!((next.position, next.previous), (end.next, end.last));
+    }
+    [before, after]
+}
+
+#[test]
+fn streams_that_go_on_and_are_trimmed_between_the_chunks_of_a_checkpoint_end_where_they_did() {
+    // Of a stream that has gone on behind its chunk, or has begun behind it, positions would be granted a second time.
+    run(async |env, dir| {
+        let options = LocalOptions { grants: checkpoints(65_536), ..replicated(dir.path(), 3, 2) };
+        let [before, after] = between_chunks(&env, &options, false).await;
+        assert_eq!(after, before);
+    });
+}
+
+#[test]
+fn a_checkpoint_of_which_a_chunk_was_overtaken_by_a_later_one_does_not_count() {
+    // A stream of the first chunk that has not gone on since would begin anew.
+    run(async |env, dir| {
+        let options = LocalOptions { grants: checkpoints(65_536), ..replicated(dir.path(), 3, 2) };
+        let [before, after] = between_chunks(&env, &options, true).await;
+        assert_eq!(after, before);
     });
 }
 
