@@ -42,16 +42,29 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The program's arguments. A negative number is a value wherever one is expected: it is refused by the argument's name.
+/// How the values of options are called that are amounts, or places and numbers of nodes.
+const QUANTITIES: &[&str] = &["SIZE", "SPAN", "N", "R", "C", "POS", "A", "B", "ID"];
+
+/// The program's arguments. A negative number, with a unit or without, is a value wherever a number is expected: it is refused
+/// by the argument's name.
 pub fn command() -> clap::Command {
     fn with_negative_numbers(command: clap::Command) -> clap::Command {
         let command = command.mut_args(|argument| match argument.get_action().takes_values() {
-            true => argument.allow_negative_numbers(true),
+            true => {
+                let is_quantity = is_quantity(&argument);
+                argument.allow_negative_numbers(true).allow_hyphen_values(is_quantity)
+            }
             false => argument,
         });
         command.mut_subcommands(with_negative_numbers)
     }
     with_negative_numbers(Cli::command())
+}
+
+/// Whether an argument is an option whose value is a quantity.
+fn is_quantity(argument: &clap::Arg) -> bool {
+    let names = argument.get_value_names().unwrap_or_default();
+    argument.get_long().is_some() && names.iter().any(|name| QUANTITIES.contains(&name.as_str()))
 }
 
 /// How results are printed.
@@ -696,6 +709,33 @@ mod tests {
         assert_eq!(find("ithaca --config a dev"), Some("a".into()));
         assert_eq!(find("ithaca dev --config=b"), Some("b".into()));
         assert_eq!(find("ithaca log append -- --config"), None);
+    }
+
+    /// Gives each option of a command, and of those below it, that is a quantity a negative one. Returns how many there are.
+    fn refuse_negative(command: &clap::Command, words: &[&str]) -> usize {
+        let mut count = 0;
+        for argument in command.get_arguments().filter(|argument| is_quantity(argument)) {
+            let option = format!("--{}", argument.get_long().expect("an option"));
+            for value in ["-4", "-4k", "-5s"] {
+                let line = words.iter().copied().chain([option.as_str(), value]);
+                let error = super::command().try_get_matches_from(line).expect_err("negative");
+                let (line, named) = (error.to_string(), format!("'{value}' for '{option} <"));
+                assert!(line.contains(&named), "{words:?}: {line}");
+            }
+            count += 1;
+        }
+        for command in command.get_subcommands() {
+            let words: Vec<&str> = words.iter().copied().chain([command.get_name()]).collect();
+            count += refuse_negative(command, &words);
+        }
+        count
+    }
+
+    #[test]
+    fn a_negative_quantity_is_refused_by_the_name_of_its_option() {
+        // It was an unexpected argument, or several, where a unit followed the number.
+        let count = refuse_negative(&command(), &["ithaca"]);
+        assert!(count > 30, "{count} options that take a number, a size or a span");
     }
 
     #[test]
