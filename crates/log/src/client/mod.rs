@@ -174,6 +174,8 @@ struct Inner {
     write_limits: Cell<WriteLimits>,
     /// How those behave that are read at.
     replicas: Replicas,
+    /// Peeks that have shown something.
+    peeks: Cell<u64>,
     appender: Rc<Appender>,
 }
 
@@ -320,6 +322,7 @@ impl Inner {
             shortage: RefCell::default(),
             write_limits: Cell::default(),
             replicas: Replicas::default(),
+            peeks: Cell::new(0),
             appender: Rc::default(),
         }))
     }

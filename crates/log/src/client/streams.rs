@@ -107,8 +107,14 @@ impl Client {
         if view.layout.pieces(from, OPEN_END).len() > 1 {
             return Ok(None);
         }
-        let (part, _) = self.inner.scan_stream(&view, asked, from..OPEN_END).await?;
+        let (part, _): (StreamPart, _) = self.inner.scan_stream(&view, asked, from..OPEN_END).await?;
+        self.inner.peeks.set(self.inner.peeks.get() + u64::from(!part.entries.is_empty()));
         Ok(Some(part))
+    }
+
+    /// How many peeks of this client have shown an entry.
+    pub fn peeks(&self) -> u64 {
+        self.inner.peeks.get()
     }
 
     /// The places of the entries of every stream between two log positions, as of [`Client::read_stream`]; without their data.

@@ -144,6 +144,7 @@ impl World {
         points.see("a watch was told of several changes", self.shared.watches.has_told_several());
         points.see("a node said what it has", self.shared.told.get() > 0);
         points.see("a node did not say what a call gave", self.shared.untold.get() > 0);
+        points.see("a stream was peeked at", self.shared.peeks.get() > 0);
         points.see("a hashed map was split", self.shared.spread.buckets.get() > 1);
         points
     }

@@ -43,6 +43,8 @@ pub struct Shared {
     /// Reads that the node answered, and calls whose results it did not tell.
     pub told: StdCell<u64>,
     pub untold: StdCell<u64>,
+    /// Peeks at streams that have shown something.
+    pub peeks: StdCell<u64>,
     /// How often somebody wanted to forget something, and how often something was forgotten.
     pub forgets: StdCell<u64>,
     pub forgotten: StdCell<u64>,
@@ -108,6 +110,7 @@ impl Worker {
 
     /// Begins anew with nothing in memory, as a program would that was started again.
     async fn start_again(&mut self) -> Result<(), ObjectError> {
+        self.note_peeks();
         // A program of its own has a client of its own: ids of transactions are the client's.
         let client = super::connect(&self.env).await;
         self.runtime = Runtime::new(&self.env, client, self.options.clone());
@@ -116,6 +119,11 @@ impl Worker {
         self.remotes = opened_remote(&self.runtime)?;
         self.spread = spread::open(&self.runtime)?;
         Ok(())
+    }
+
+    /// Counts the peeks of a client that is not used any more.
+    fn note_peeks(&self) {
+        self.shared.peeks.set(self.shared.peeks.get() + self.runtime.client().peeks());
     }
 
     /// A map as this program has it, or as the node has it.
@@ -172,6 +180,7 @@ impl Worker {
                 }
             }
         }
+        self.note_peeks();
         self.shared.done.set(self.shared.done.get() + 1);
     }
 
