@@ -161,22 +161,16 @@ fn a_log_that_outruns_its_keeper_has_more_segments_ready_from_then_on() {
 fn a_segment_is_closed_only_when_the_checkpoint_behind_it_is_durable() {
     // Recovery reads releases from open segments only: if the last one is closed and nothing follows, they are lost.
     assert!(!closes_too_early(options()));
-    #[cfg(feature = "planted-bugs")]
-    {
-        let planted = crate::Planted::bug(crate::PlantedBug::ClosedBeforeCheckpoint);
-        assert!(closes_too_early(ChainOptions { planted, ..options() }));
-    }
+    let planted = crate::Planted::bug(crate::PlantedBug::ClosedBeforeCheckpoint);
+    assert!(closes_too_early(ChainOptions { planted, ..options() }));
 }
 
 #[test]
 fn a_segment_is_used_again_only_when_the_release_of_its_keys_is_durable() {
     // A crash in between would leave neither the records nor the release.
     assert!(!recycles_too_early(options()));
-    #[cfg(feature = "planted-bugs")]
-    {
-        let planted = crate::Planted::bug(crate::PlantedBug::RecycleBeforeDurable);
-        assert!(recycles_too_early(ChainOptions { planted, ..options() }));
-    }
+    let planted = crate::Planted::bug(crate::PlantedBug::RecycleBeforeDurable);
+    assert!(recycles_too_early(ChainOptions { planted, ..options() }));
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
+//! * `planted`: deliberate faults (with the feature `planted-bugs`).
 //! * `refusals`: what is refused, and how it is said.
 //! * `stream_waits`: following a stream, and what is asked for it.
 //! * `streams`: reading streams.
@@ -29,6 +30,8 @@ mod holes;
 mod lost;
 mod modes;
 mod nodes;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod refusals;
 mod repair;
 mod replicas;

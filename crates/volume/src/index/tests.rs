@@ -223,7 +223,6 @@ fn whatever_may_be_read_is_found_and_nothing_else_is_kept() {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn every_fault_of_the_index_is_found() {
     use crate::planted::PlantedBug;

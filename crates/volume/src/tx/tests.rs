@@ -273,7 +273,6 @@ fn the_oldest_give_way_when_memory_is_short_and_the_others_stay_right() {
     assert!(sum.0 > 1_000 && sum.1 > 1_000, "{sum:?}: too little happened to mean something");
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn planted_faults_are_found() {
     use crate::planted::PlantedBug;

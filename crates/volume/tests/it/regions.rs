@@ -42,7 +42,7 @@ fn serve(env: &Env, volume: &Volume, planted: Planted) -> socket::Server {
 }
 
 /// Whether every request of a client in a region that names a block behind it is refused.
-fn a_client_stays_in_its_region(planted: Planted) -> bool {
+pub fn a_client_stays_in_its_region(planted: Planted) -> bool {
     let sim = Sim::new(71);
     let process = sim.process("server", MACHINE);
     let env = sim.env(process);
@@ -76,13 +76,6 @@ fn a_client_stays_in_its_region(planted: Planted) -> bool {
 #[test]
 fn a_client_of_the_socket_reaches_no_block_behind_its_region() {
     assert!(a_client_stays_in_its_region(Planted::default()));
-}
-
-#[cfg(feature = "planted-bugs")]
-#[test]
-fn a_region_whose_end_is_ignored_is_found() {
-    let planted = Planted::bug(ithaca_volume::PlantedBug::RegionEndIgnored);
-    assert!(!a_client_stays_in_its_region(planted));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn what_a_client_has_written_is_committed_by_who_released_it() {
 }
 
 /// Whether a transaction can be taken over after the client within it has died.
-fn outlives_its_client(planted: Planted) -> bool {
+pub fn outlives_its_client(planted: Planted) -> bool {
     let (sender, receiver) = std::sync::mpsc::channel();
     within(33, async move |env| {
         let volume = create(&env, small_options(0)).await;
@@ -81,12 +81,6 @@ fn outlives_its_client(planted: Planted) -> bool {
 #[test]
 fn a_client_that_dies_takes_its_transaction_along() {
     assert!(!outlives_its_client(Planted::default()));
-}
-
-#[cfg(feature = "planted-bugs")]
-#[test]
-fn a_transaction_that_outlives_its_client_is_found() {
-    assert!(outlives_its_client(Planted::bug(ithaca_volume::PlantedBug::DeadClientReleases)));
 }
 
 #[test]
