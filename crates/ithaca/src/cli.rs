@@ -711,6 +711,10 @@ mod tests {
         assert_eq!(find("ithaca log append -- --config"), None);
     }
 
+    fn whole_command() -> clap::Command {
+        crate::config::apply(command(), &crate::config::File::default())
+    }
+
     /// Gives each option of a command, and of those below it, that is a quantity a negative one. Returns how many there are.
     fn refuse_negative(command: &clap::Command, words: &[&str]) -> usize {
         let mut count = 0;
@@ -718,7 +722,7 @@ mod tests {
             let option = format!("--{}", argument.get_long().expect("an option"));
             for value in ["-4", "-4k", "-5s"] {
                 let line = words.iter().copied().chain([option.as_str(), value]);
-                let error = super::command().try_get_matches_from(line).expect_err("negative");
+                let error = whole_command().try_get_matches_from(line).expect_err("negative");
                 let (line, named) = (error.to_string(), format!("'{value}' for '{option} <"));
                 assert!(line.contains(&named), "{words:?}: {line}");
             }
@@ -734,7 +738,7 @@ mod tests {
     #[test]
     fn a_negative_quantity_is_refused_by_the_name_of_its_option() {
         // It was an unexpected argument, or several, where a unit followed the number.
-        let count = refuse_negative(&command(), &["ithaca"]);
+        let count = refuse_negative(&whole_command(), &["ithaca"]);
         assert!(count > 30, "{count} options that take a number, a size or a span");
     }
 
