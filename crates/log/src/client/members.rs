@@ -146,8 +146,9 @@ impl Client {
     }
 
     /// Has a server with an empty data directory take the place of a node that has lost its own, once the cluster has gone on without
-    /// that node: in a layout that counts on its copies it would serve what it does not have. Returns the layout that it was told of;
-    /// it is used as soon as the others hear it.
+    /// that node: in a layout that counts on its copies it would serve what it does not have. Those who decide layouts decide one first in
+    /// which it is none of them: most of them must be there, without it. Returns the layout that it was told of; it is used as soon as the
+    /// others hear it.
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
@@ -160,8 +161,11 @@ impl Client {
             return Err(ChangeError::OtherAddress { node, known, address }.into());
         }
         let is_missed = |layout: &Layout| layout.holders().all(|unit| unit != node);
-        let layout = self.wait_until(deadline, is_missed).await?;
-        let layout = layout.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
+        let missed = self.wait_until(deadline, is_missed).await?;
+        missed.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
+        // What it promised and accepted as one of those who decide is gone too. So it is told of a layout in which it decides nothing, and
+        // which is younger than the loss: in an older one it may have decided more.
+        let layout = self.change_cluster(&ChangeCluster::Replace { node }, deadline).await?;
         tell(&inner.env, (node, addr), &layout, deadline).await?;
         Ok(layout)
     }
@@ -182,18 +186,24 @@ impl Client {
         deadline: Time,
     ) -> Result<Rc<Layout>, MembersError> {
         let inner = &self.inner;
+        let mut replaced_in = None;
         // The nodes in use one after the other: one may be cut off.
         for tried in 0.. {
             inner.forget_view(&inner.view());
             let view = inner.view_by(deadline).await?;
             let Some(change) = view.layout.change_for(asked) else { return Ok(view.layout) };
+            if replaced_in.is_some_and(|epoch| view.layout.epoch >= epoch) {
+                return Ok(view.layout);
+            }
             view.layout.change(view.layout.tail(), &change)?;
             let units: Vec<NodeId> = view.layout.units().collect();
             let node = units.get(tried % units.len().max(1)).copied().unwrap_or(view.layout.sequencer);
             let until = deadline.min(inner.env.now() + ATTEMPT);
             let asked = inner.call::<_, ClusterChanged>(&view, node, Phase::Layout, asked, until).await;
-            if let Err(error) = asked {
-                inner.pause(Phase::Layout, deadline, Some(error)).await?;
+            match asked {
+                Ok((changed, _, _)) if !change.replaced.is_empty() => replaced_in = Some(changed.epoch),
+                Ok(_) => {}
+                Err(error) => inner.pause(Phase::Layout, deadline, Some(error)).await?,
             }
         }
         unreachable!("it is tried until the deadline")

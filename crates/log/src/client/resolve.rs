@@ -42,14 +42,14 @@ impl Inner {
         // What was refused is nowhere, unless somebody else has written it.
         let is_nowhere = is_refused && earlier == Earlier::Never;
         if stays && is_nowhere {
-            self.give_up(pos);
+            self.give_up(epoch, pos);
             return Err(error.clone());
         }
         queued.found_full += u32::from(is_refused);
         match self.fill_by(pos, Some(epoch), queued.deadline).await {
             Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
             Err(_) if is_nowhere => {
-                self.give_up(pos);
+                self.give_up(epoch, pos);
                 Err(error.clone())
             }
             // A trimmed position may have held it.
@@ -74,13 +74,13 @@ impl Inner {
             && !active.stripes.iter().any(is_later)
     }
 
-    /// Makes junk of a position that will not be used, in the background: readers need not wait for it.
-    fn give_up(self: &Rc<Self>, pos: LogPos) {
+    /// Makes junk of a position that was granted in `epoch` and will not be used, in the background: readers need not wait for it.
+    fn give_up(self: &Rc<Self>, epoch: Epoch, pos: LogPos) {
         let inner = Rc::clone(self);
         self.env.spawn(async move {
             let deadline = inner.deadline();
             // If this fails too, a reader that meets the hole fills it.
-            let _ = inner.fill_by(pos, None, deadline).await;
+            let _ = inner.fill_by(pos, Some(epoch), deadline).await;
         });
     }
 

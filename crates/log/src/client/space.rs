@@ -170,6 +170,13 @@ impl Inner {
         }
         let deadline = self.deadline();
         self.retrying(Phase::Trim, deadline, async |inner: &Rc<Inner>, view| {
+            // A later epoch may have begun below: what it grants there is not meant.
+            if positions.end > inner.tail_in(view) {
+                let tail = inner.tail().await?;
+                if positions.end > tail {
+                    return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
+                }
+            }
             let deciding = Deciding { inner, view, phase: Phase::Trim, deadline };
             for piece in view.layout.pieces(positions.start, positions.end) {
                 deciding.trim(piece.replicas, piece.addrs).await?;

@@ -32,6 +32,8 @@ pub struct Change {
     pub added: Vec<Node>,
     /// Members that leave for good.
     pub removed: Vec<NodeId>,
+    /// Members that are out, and have lost everything: they decide no layouts until they join.
+    pub replaced: Vec<NodeId>,
     /// Replicas that an append needs, if it is to be another number.
     pub min_replicas: Option<u16>,
     /// Replicas of closed stripes that hold everything now.
@@ -91,6 +93,12 @@ pub enum ChangeError {
     /// A node is to be added that is on its way out of the cluster.
     #[error("node {} is leaving the cluster; it can be added again when it is gone", node.0)]
     Leaving {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node is to be replaced that is in use.
+    #[error("node {} is in use", node.0)]
+    InUse {
         /// Which.
         node: NodeId,
     },

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   add       not listed ──► Out ──(it hears the others)──► InUse
+//!   replace   Out, and it decides nothing until it is InUse again
 //!   remove    InUse ──► Leaving ──(others have its copies)──► not listed
 //!             Out ─────────────────────────────────────────► not listed
 //!   room      InUse ──(it has none)──► Full ──(it has some again)──► InUse
@@ -74,6 +75,10 @@ impl Layout {
                 let stays = self.node(*node).is_some_and(|known| known.state != NodeState::Leaving);
                 stays.then(|| Change { removed: vec![*node], ..Change::default() })
             }
+            ChangeCluster::Replace { node } => {
+                let change = Change { replaced: vec![*node], ..Change::default() };
+                self.node(*node).map(|_| change)
+            }
             ChangeCluster::MinReplicas { count } => {
                 let change = Change { min_replicas: Some(*count), ..Change::default() };
                 (self.min_replicas != *count).then_some(change)
@@ -93,9 +98,12 @@ impl Layout {
     pub(super) fn change_members(&mut self, change: &Change) -> Result<(), ChangeError> {
         change.added.iter().try_for_each(|node| self.add(node))?;
         change.removed.iter().try_for_each(|&node| self.mark_leaving(node))?;
+        change.replaced.iter().try_for_each(|&node| self.forget(node))?;
         let comes = |node: &Node| self.state(node.id) == Some(NodeState::Out);
-        let is_changed =
-            !change.added.is_empty() || !change.removed.is_empty() || change.joined.iter().any(comes);
+        let is_changed = !change.added.is_empty()
+            || !change.removed.is_empty()
+            || !change.replaced.is_empty()
+            || change.joined.iter().any(comes);
         for node in &change.joined {
             let state = if node.state == NodeState::Full { NodeState::Full } else { NodeState::InUse };
             let node = Node { state, ..node.clone() };
@@ -143,15 +151,34 @@ impl Layout {
         if left < usize::from(self.replicas) {
             return Err(ChangeError::TooFewNodes { node, left, replicas: self.replicas });
         }
-        if state == NodeState::Out
-            && let Some(range) = self.ranges.iter().find(|range| range.is_held_by(node))
-        {
-            return Err(ChangeError::OnlyCopy { node, start: range.start, end: range.end });
+        if state == NodeState::Out {
+            self.check_copies(node)?;
         }
         if let Ok(at) = self.nodes.binary_search_by_key(&node, |listed| listed.id) {
             self.nodes[at].state = NodeState::Leaving;
         }
         Ok(())
+    }
+
+    /// Counts no more on what a node that is out remembers.
+    fn forget(&mut self, node: NodeId) -> Result<(), ChangeError> {
+        let at = self.nodes.binary_search_by_key(&node, |listed| listed.id);
+        let at = at.map_err(|_| ChangeError::NotMember { node })?;
+        match self.nodes[at].state {
+            NodeState::Out => self.check_copies(node)?,
+            NodeState::Leaving => return Err(ChangeError::Leaving { node }),
+            NodeState::InUse | NodeState::Full => return Err(ChangeError::InUse { node }),
+        }
+        self.nodes[at].roles = self.nodes[at].roles.without(Roles::LAYOUT);
+        Ok(())
+    }
+
+    /// Refuses what a node that is out has the only copy of.
+    fn check_copies(&self, node: NodeId) -> Result<(), ChangeError> {
+        match self.ranges.iter().find(|range| range.is_held_by(node)) {
+            Some(range) => Err(ChangeError::OnlyCopy { node, start: range.start, end: range.end }),
+            None => Ok(()),
+        }
     }
 
     /// Has as many nodes decide layouts as the members allow: those that do stay, as far as they are not leaving, and nodes

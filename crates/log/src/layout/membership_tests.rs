@@ -115,6 +115,23 @@ fn acceptors_follow_the_members() {
 }
 
 #[test]
+fn who_is_replaced_decides_nothing_until_it_is_back() {
+    let replaced = |id: u64| Change { replaced: vec![NodeId(id)], ..Change::default() };
+    let three = change(&first(3, 2), 10, &added(4));
+    assert_eq!(acceptors(&three), [1, 2, 3]);
+    let lost = change(&three, 20, &lost(&[3]));
+    assert_eq!(acceptors(&lost), [1, 2, 3]);
+    let without = change(&lost, 20, &replaced(3));
+    assert_eq!((acceptors(&without), state(&without, 3)), (vec![1], Some(NodeState::Out)));
+    assert_eq!(acceptors(&change(&without, 20, &joined(&[3]))), [1, 2, 3]);
+    assert_eq!(three.change(LogPos(20), &replaced(3)), Err(ChangeError::InUse { node: NodeId(3) }));
+    assert_eq!(three.change(LogPos(20), &replaced(9)), Err(ChangeError::NotMember { node: NodeId(9) }));
+    let only = ChangeError::OnlyCopy { node: NodeId(3), start: LogPos(0), end: LogPos(40) };
+    let alone = change(&first(3, 1), 40, &Change { lost: vec![NodeId(3)], ..Change::default() });
+    assert_eq!(alone.change(LogPos(40), &replaced(3)), Err(only));
+}
+
+#[test]
 fn what_cannot_be_added_or_removed_says_why() {
     let a = first(3, 2);
     let refused = |wanted: &Change| a.change(LogPos(0), wanted).expect_err("it cannot");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::{DecidedTail, Layout};
+use super::{DecidedTail, Layout, Stripe};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch, LogPos, NodeId};
 use crate::wire::Sealed;
@@ -80,6 +80,16 @@ impl Layout {
             }
         }
         Ok(tail)
+    }
+
+    /// Whether the tail of this epoch can be found without the units that do not answer. Errors: `NotSealed`.
+    pub fn check_sealable(&self, silent: &[NodeId]) -> Result<(), TailError> {
+        let is_silent = |stripe: &Stripe| stripe.replicas.iter().all(|node| silent.contains(node));
+        let stripes = self.ranges.last().map_or(&[][..], |active| &active.stripes);
+        match stripes.iter().position(is_silent) {
+            Some(stripe) => Err(TailError::NotSealed { stripe }),
+            None => Ok(()),
+        }
     }
 
     /// The addresses of `node` in the active range, which its seal is asked about: an extent for each stripe that it is in, in the

@@ -10,7 +10,7 @@ use crate::pos::{Epoch, NodeId};
 /// Asks any member to have the cluster decide a layout that is so, the next after that of the header's epoch. To ask again changes
 /// nothing.
 ///
-/// Body: `what u32` (1 add, 2 remove, 3 the minimum of replicas), `count u32` (0 but for the minimum), `node u64` (0 for the
+/// Body: `what u32` (1 add, 2 remove, 3 the minimum of replicas, 4 replace), `count u32` (0 but for the minimum), `node u64` (0 for the
 /// minimum), `address` (`length u32`, UTF-8; empty but for an addition).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeCluster {
@@ -23,6 +23,12 @@ pub enum ChangeCluster {
     },
     /// A node leaves for good, as soon as others have its copies.
     Remove {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node that is out has lost what it had and what it remembered: it decides no layouts until it has come back. That is so by a
+    /// layout that is decided for this order, whatever one says that is known already.
+    Replace {
         /// Which.
         node: NodeId,
     },
@@ -50,6 +56,7 @@ impl Message for ChangeCluster {
             Self::Add { node, address } => (1, 0, node.0, address.as_str()),
             Self::Remove { node } => (2, 0, node.0, ""),
             Self::MinReplicas { count } => (3, *count, 0, ""),
+            Self::Replace { node } => (4, 0, node.0, ""),
         };
         out.put_u32_le(what);
         out.put_u32_le(count.into());
@@ -71,7 +78,8 @@ impl Message for ChangeCluster {
             1 => Self::Add { node, address: address.clone() },
             2 => Self::Remove { node },
             3 => Self::MinReplicas { count: count.try_into().unwrap_or(u16::MAX) },
-            found => return Err(invalid("what to change", found.into(), "1, 2 or 3")),
+            4 => Self::Replace { node },
+            found => return Err(invalid("what to change", found.into(), "1 to 4")),
         };
         // What a change does not have must be 0 or empty.
         zero("replica count", if what == 3 { 0 } else { count.into() })?;

@@ -105,6 +105,7 @@ fn requests() -> Vec<Sample> {
         sample("beat_full", head(), Beat(account(NodeState::Full)), &[]),
         sample("add_a_node", head(), added, &[]),
         sample("remove_a_node", head(), ChangeCluster::Remove { node: NodeId(4) }, &[]),
+        sample("replace_a_node", head(), ChangeCluster::Replace { node: NodeId(4) }, &[]),
         sample("set_the_minimum_of_replicas", head(), ChangeCluster::MinReplicas { count: 1 }, &[]),
         sample("append", head(), append, &[b"first", b"", b"third"]),
     ]

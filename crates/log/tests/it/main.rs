@@ -1,6 +1,7 @@
 //! A whole cluster over sockets and drives, and the client library against it.
 //!
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
+//! * `replaced`: nodes that are gone at the same time, and one that comes back with nothing.
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `drive_orders`: orders about drives that are refused, and orders to one node of several.
@@ -34,6 +35,7 @@ mod nodes;
 mod planted;
 mod refusals;
 mod repair;
+mod replaced;
 mod replicas;
 mod restart;
 mod stream_appends;

@@ -102,6 +102,16 @@ impl Cluster {
         self.nodes[id as usize - 1].take().expect("it runs").stop().await;
     }
 
+    /// Stops a node where it stands.
+    pub fn kill(&mut self, id: u64) {
+        drop(self.nodes[id as usize - 1].take());
+    }
+
+    /// Leaves nothing of what a node that does not run had.
+    pub fn wipe(&mut self, id: u64) {
+        self.dirs[id as usize - 1] = TempDir::new().expect("a directory");
+    }
+
     /// Stops all nodes where they stand.
     pub fn crash(&mut self) {
         self.nodes.iter_mut().for_each(|node| drop(node.take()));

@@ -332,9 +332,10 @@ impl Inner {
         let Ok(layout) = Layout::decode(&learn.record) else {
             return route.refuse(Refusal::Malformed { kind: Kind::Learn as u16 });
         };
-        // A place in a cluster that is at work was another life's, which this directory knows nothing of.
-        let is_named = layout.ranges.iter().flat_map(|range| &range.stripes);
-        let is_named = is_named.flat_map(|stripe| &stripe.replicas).any(|node| *node == self.options.id);
+        // A place in a cluster that is at work was another life's, which this directory knows nothing of: neither of entries, nor of what it
+        // promised and accepted.
+        let me = self.options.id;
+        let is_named = layout.stripes_of(me) > 0 || layout.acceptors().contains(&me);
         let is_member = layout.node(self.options.id).is_some();
         let is_founder = learn.founding && layout.epoch == Epoch(1);
         if !is_member || is_named && !is_founder {

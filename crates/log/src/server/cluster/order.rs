@@ -9,7 +9,7 @@ use std::time::Duration;
 use ithaca_env::Time;
 
 use super::member::Member;
-use super::reconfigure::{ReconfigureError, reconfigure};
+use super::reconfigure::{Decided, ReconfigureError, reconfigure};
 use crate::layout::Layout;
 use crate::pos::Epoch;
 use crate::server::reply::ReplyRoute;
@@ -53,8 +53,10 @@ pub(super) async fn carry_out(member: &Rc<Member>, layout: &Layout) {
         return answer(member, Err(Refusal::NotChanged { epoch: layout.epoch }));
     }
     match reconfigure(member, layout, &change).await {
+        // Another layout may be older than the loss.
+        Ok(Decided::Own) if !change.replaced.is_empty() => answer(member, Ok(epoch.next())),
         // Whether it is so by now shows the layout that was decided, which may be another's.
-        Ok(()) => {}
+        Ok(_) => {}
         Err(why) => {
             tracing::info!(node = member.options.id.0, epoch = layout.epoch.0, %why, "an order is not carried out");
             if matches!(why, ReconfigureError::Change(_)) || member.env.now() >= until {

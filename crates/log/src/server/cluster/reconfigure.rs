@@ -39,16 +39,27 @@ pub(super) enum ReconfigureError {
     Change(#[from] ChangeError),
 }
 
-/// Proposes the layout that follows `before` with `change`. On success a newer layout than `before` is decided and this node
-/// knows it; it may be another's.
+/// A newer layout that was decided, and that this node knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// The one that was proposed; when that began nobody had been told of any of its epoch.
+    Own,
+    /// Maybe another's.
+    Any,
+}
+
+/// Proposes the layout that follows `before` with `change`.
 pub(super) async fn reconfigure(
     member: &Rc<Member>,
     before: &Layout,
     change: &Change,
-) -> Result<(), ReconfigureError> {
+) -> Result<Decided, ReconfigureError> {
     let (env, epoch) = (&member.env, before.epoch.next());
     // What cannot be is found out before anything is sealed.
     before.change(before.tail(), change)?;
+    if !member.is_over(before) {
+        before.check_sealable(&member.detector.borrow().suspects())?;
+    }
     let proposal = Proposal {
         me: member.options.id,
         acceptors: member.acceptors(before),
@@ -59,12 +70,14 @@ pub(super) async fn reconfigure(
         Preparation::Open(prepared) => prepared,
         Preparation::Decided(layout) => {
             member.spread(before, layout);
-            return Ok(());
+            return Ok(Decided::Any);
         }
     };
-    let next = match prepared.found() {
+    let found = prepared.found();
+    let is_first = found.is_none();
+    let next = match found {
         // It is driven home: its own proposer has sealed and waited for it.
-        Some(found) => found.clone(),
+        Some(found) => found,
         None => {
             let sealed = seal(member, before, &change.lost).await;
             let tail = before.find_tail(&sealed)?;
@@ -94,8 +107,10 @@ pub(super) async fn reconfigure(
             before.change(tail, &change)?
         }
     };
-    member.spread(before, prepared.propose(&next, env.now() + DECIDE_PATIENCE).await?);
-    Ok(())
+    let decided = prepared.propose(&next, env.now() + DECIDE_PATIENCE).await?;
+    let is_own = is_first && decided == next;
+    member.spread(before, decided);
+    Ok(if is_own { Decided::Own } else { Decided::Any })
 }
 
 /// Seals the epoch of `before` at every node that can be reached: what each unit said. Nodes that are taken to be `gone`, or

@@ -52,7 +52,7 @@ pub(super) async fn supervise(member: Weak<Member>) {
 impl Member {
     /// Whether the epoch of `layout`, the latest that this node knows, is over, as far as it can tell: its unit serves it no
     /// more, or a majority of the acceptors grants no lease on it.
-    fn is_over(&self, layout: &Layout) -> bool {
+    pub(super) fn is_over(&self, layout: &Layout) -> bool {
         let unit = self.node.unit.get();
         layout.epoch <= self.began_in
             || unit.is_some_and(|unit| unit.check_epoch(layout.epoch).is_err())
@@ -64,7 +64,7 @@ impl Member {
         let Some(layout) = self.keeper.latest() else { return false };
         let Some(change) = self.wanted(&layout) else { return false };
         match reconfigure(self, &layout, &change).await {
-            Ok(()) => {
+            Ok(_) => {
                 self.detector.borrow_mut().taken_out(env.now(), &change.lost);
                 true
             }

@@ -1,0 +1,117 @@
+//! Nodes that are gone at the same time, and one that comes back with nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_log::client::{Client, ClientOptions, MembersError};
+use ithaca_log::layout::{Layout, NodeState};
+use ithaca_log::pos::{LogPos, NodeId};
+
+use crate::nodes::{Cluster, listed, node_options};
+use crate::worlds::run;
+
+const SEGMENTS: u64 = 64;
+
+fn entry(number: u64) -> Bytes {
+    Bytes::from(format!("entry {number}"))
+}
+
+fn is_out(layout: &Layout, id: u64) -> bool {
+    listed(layout, id).state == NodeState::Out
+}
+
+async fn append(client: &Client, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        assert_eq!(client.append(entry(number)).await.expect("appended"), LogPos(number));
+    }
+}
+
+/// A client that knows of one node only.
+async fn client_of(env: &Env, cluster: &Cluster, id: u64, timeout: Duration) -> Client {
+    let endpoints = vec![cluster.addrs[id as usize - 1].1];
+    let options = ClientOptions { endpoints, timeout, ..ClientOptions::default() };
+    Client::connect(env, options).await.expect("it serves")
+}
+
+#[test]
+fn a_node_that_has_lost_everything_decides_nothing_before_the_others_have_agreed_to_that() {
+    // It had decided layouts of which the one who asks knows nothing. If it did so again what was acknowledged in them would be gone.
+    run(|env, _dir| async move {
+        let of = |dir: &std::path::Path, id| node_options(dir, id, SEGMENTS);
+        let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        append(&cluster.client, 0..10).await;
+        // Node 2 is the sequencer, so that it can be asked alone later.
+        cluster.stop(1).await;
+        cluster.until(&env, "1 is out", |layout| is_out(layout, 1)).await;
+        cluster.start(&env, 1, of).await;
+        cluster.until(&env, "all are back", Layout::is_whole).await;
+        cluster.kill(3);
+        let known = cluster.until(&env, "3 is out", |layout| is_out(layout, 3)).await;
+        assert_eq!(known.sequencer, NodeId(2));
+        // Nodes 1 and 3 go on without node 2.
+        cluster.kill(2);
+        cluster.start(&env, 3, of).await;
+        cluster.until(&env, "2 is out", |layout| is_out(layout, 2) && !is_out(layout, 3)).await;
+        append(&cluster.client, 10..20).await;
+        // Node 3 loses everything while node 1 is away; node 2 knows nothing of it.
+        cluster.kill(1);
+        cluster.kill(3);
+        cluster.wipe(3);
+        cluster.start(&env, 2, of).await;
+        cluster.start(&env, 3, of).await;
+        let alone = client_of(&env, &cluster, 2, Duration::from_secs(3)).await;
+        let addr = cluster.addrs[2].1;
+        let refused =
+            alone.replace_node(NodeId(3), addr).await.expect_err("most of those who decide are gone");
+        assert!(!matches!(refused, MembersError::NoMember { .. }), "{refused}");
+        assert!(
+            alone.layout().await.expect("known").epoch <= known.epoch,
+            "nothing is decided without node 1"
+        );
+        // With node 1 most of them are there.
+        cluster.start(&env, 1, of).await;
+        cluster.until(&env, "2 is back", |layout| !is_out(layout, 1) && !is_out(layout, 2)).await;
+        let layout = cluster.client.replace_node(NodeId(3), addr).await.expect("replaced");
+        assert!(!layout.acceptors().contains(&NodeId(3)), "{layout:?}");
+        let whole = cluster.until(&env, "all are back", Layout::is_whole).await;
+        assert_eq!(whole.acceptors().len(), 3);
+        for number in 0..20 {
+            let found = cluster.client.read(LogPos(number)).await.expect("read");
+            assert_eq!(found.data, entry(number));
+        }
+        append(&cluster.client, 20..30).await;
+    });
+}
+
+#[test]
+fn what_other_stripes_hold_is_read_while_a_stripe_has_lost_every_replica() {
+    // An epoch that is ended although no other can begin serves nothing any more.
+    run(|env, _dir| async move {
+        let of = |dir: &std::path::Path, id| node_options(dir, id, SEGMENTS);
+        let mut cluster = Cluster::form(&env, 5, 2, of).await;
+        append(&cluster.client, 0..20).await;
+        let before = cluster.client.layout().await.expect("known");
+        cluster.kill(4);
+        cluster.kill(5);
+        // The others miss them after 350 ms, and propose to go on without them.
+        let mut reads = 0;
+        let until = env.now() + Duration::from_secs(3);
+        while env.now() < until {
+            // Stripes [1,2] and [2,3].
+            for number in [0, 1, 5, 6] {
+                let found = cluster.client.read(LogPos(number)).await.expect("its replicas are there");
+                assert_eq!(found.data, entry(number));
+                reads += 1;
+            }
+            env.sleep(Duration::from_millis(50)).await;
+        }
+        assert!(reads > 40, "{reads}");
+        assert_eq!(cluster.client.layout().await.expect("known").epoch, before.epoch);
+        // They come back.
+        cluster.start(&env, 4, of).await;
+        cluster.start(&env, 5, of).await;
+        cluster.until(&env, "all are back", Layout::is_whole).await;
+        append(&cluster.client, 20..30).await;
+    });
+}
