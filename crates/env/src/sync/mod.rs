@@ -4,6 +4,8 @@ mod count;
 mod notify;
 pub mod oneshot;
 pub mod queue;
+mod semaphore;
 
 pub use count::{Count, Counted};
 pub use notify::Notify;
+pub use semaphore::{Permit, Semaphore};
