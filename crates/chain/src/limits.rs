@@ -88,6 +88,8 @@ pub const SCAN_READS: usize = 4;
 pub const OPEN_READS: usize = 32;
 /// Parts of footers that one read of several ranges loads at the same time.
 pub const FOOTER_LOADS_MAX: usize = 64;
+/// Bytes of memory that a run takes which a read has found, beside its data: where it is, its head, and its part of a footer.
+pub const FOUND_RUN_BYTES: usize = 256;
 /// Most bytes of blocks that are kept in memory because they were read.
 pub const READ_CACHE_MAX_BYTES: u64 = 1 << 40;
 /// Two cold extents closer than this are read by one request unless an option says otherwise, in bytes.

@@ -28,6 +28,21 @@ struct Extent {
     wanted_bytes: u64,
 }
 
+/// What a read of runs needs.
+pub(super) struct Uncached {
+    /// The data of each run, where it stands in memory.
+    data: Vec<Option<Bytes>>,
+    /// What is to be read for the others.
+    extents: Vec<Extent>,
+}
+
+impl Uncached {
+    /// Bytes to be read.
+    pub(super) fn bytes(&self) -> usize {
+        self.extents.iter().map(|extent| (extent.blocks.end - extent.blocks.start) as usize).sum()
+    }
+}
+
 impl Inner {
     /// Data of a segment, if it is in memory.
     pub(super) fn cached(&self, lap: u64, range: Range<u64>) -> Option<Bytes> {
@@ -37,12 +52,26 @@ impl Inner {
         self.tail.borrow().get(lap, range.start, range.end)
     }
 
-    /// The data of these runs, in their order. All requests start before the first answer is waited for.
+    /// The data of these runs, in their order.
     pub(crate) async fn fetch(&self, found: &[Located]) -> Result<Vec<Bytes>, FetchError> {
+        self.fetch_uncached(found, self.uncached(found)).await
+    }
+
+    /// What of these runs stands in memory, and what has to be read for the others.
+    pub(super) fn uncached(&self, found: &[Located]) -> Uncached {
         let cached = |located: &Located| self.cached(located.lap, located.run.data_range());
-        let mut data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
+        let data: Vec<Option<Bytes>> = found.iter().map(cached).collect();
         let gap_bytes = self.core.borrow().options.read_gap_bytes;
-        let extents = extents(found, &data, gap_bytes);
+        Uncached { extents: extents(found, &data, gap_bytes), data }
+    }
+
+    /// Reads what these runs need. All requests start before the first answer is waited for.
+    pub(super) async fn fetch_uncached(
+        &self,
+        found: &[Located],
+        uncached: Uncached,
+    ) -> Result<Vec<Bytes>, FetchError> {
+        let Uncached { mut data, extents } = uncached;
         self.count_cached(found, &data);
         let reads: Vec<(Extent, Sides, DriveFuture<Bytes>)> = extents
             .into_iter()

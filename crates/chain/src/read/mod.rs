@@ -119,17 +119,36 @@ impl Chain {
         ranges: Vec<Range<u64>>,
         limit_bytes: usize,
     ) -> Result<Reading, ReadError> {
+        let reading = self.read_ranges_if(&ranges, limit_bytes, |_| true).await?;
+        Ok(reading.expect("whatever it holds"))
+    }
+
+    /// The same if `may_hold` allows it. Once the records are found it is told how many bytes that takes, with what is to be read from the
+    /// drive for them; `None` if it says no, and then no data is read. Where something changes meanwhile it is asked again, of all
+    /// of it.
+    ///
+    /// Errors: as of [`Chain::read_runs`], for any of the ranges.
+    pub async fn read_ranges_if(
+        &self,
+        ranges: &[Range<u64>],
+        limit_bytes: usize,
+        mut may_hold: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Reading>, ReadError> {
         // Reading along pays where many keys are read in order; many reads of one key each would fill memory with it.
         let most = ranges.iter().map(|keys| keys.end.saturating_sub(keys.start)).max().unwrap_or(0);
         let keys = usize::try_from(most).unwrap_or(usize::MAX);
         let ahead_bytes = (limit_bytes / 8).min(keys.saturating_mul(INDEX_BYTES_PER_KEY));
         let mut bad = Bad::new();
         'again: loop {
-            let mut plan = Plan::new(ranges.clone(), limit_bytes);
+            let mut plan = Plan::new(ranges.to_vec(), limit_bytes);
             self.inner.run_plan(&mut plan, ahead_bytes).await?;
             loop {
-                match self.inner.fetch(&plan.found).await {
-                    Ok(data) => return Ok(Reading { runs: runs(plan.found, data), ends: plan.ends }),
+                let uncached = self.inner.uncached(&plan.found);
+                if !may_hold(uncached.bytes() + plan.found.len() * limits::FOUND_RUN_BYTES) {
+                    return Ok(None);
+                }
+                match self.inner.fetch_uncached(&plan.found, uncached).await {
+                    Ok(data) => return Ok(Some(Reading { runs: runs(plan.found, data), ends: plan.ends })),
                     Err(FetchError::Recycled) => continue 'again,
                     Err(FetchError::Read(error)) => {
                         if !self.inner.go_elsewhere(&mut plan, &mut bad, &error).await? {
