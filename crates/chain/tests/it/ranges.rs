@@ -1,8 +1,10 @@
 //! Several ranges of keys read by one plan: across segments, with holes, released keys and lost ones, whatever is cached.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_chain::limits::FOUND_RUN_BYTES;
 use ithaca_chain::{Chain, ChainOptions, ReadError, Reading, RunView};
 use ithaca_env::sim::{DriveFault, Random};
 
@@ -105,6 +107,42 @@ fn ranges_in_any_order_are_read_together_whatever_is_cached() {
             assert!(read > 300, "only {read} runs");
         });
     }
+}
+
+#[test]
+fn a_read_tells_what_it_would_hold_and_reads_no_data_without_leave() {
+    // Whoever bounds the memory of reads by what it is told would be wrong about it.
+    let options = ChainOptions { tail_cache_bytes: 0, index_cache_bytes: 1 << 20, ..small_options() };
+    let (world, view) = closed_world(&options, true);
+    let env = world.sim.env(world.process);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let end = view.covered().last().expect("it holds something") + 1;
+    let read = |chain: &Rc<Chain>, has_leave: bool| {
+        let (chain, before) = (Rc::clone(chain), world.sim.drive_stats(drive).reads.bytes);
+        let (reading, told) = world.sim.block_on(world.process, async move {
+            let mut told = 0;
+            let may_hold = |bytes| {
+                told = bytes;
+                has_leave
+            };
+            let reading = chain.read_ranges_if(&[0..end / 2, end / 2..end], 1 << 20, may_hold).await;
+            (reading.expect("no damage"), told)
+        });
+        (reading, told as u64, world.sim.drive_stats(drive).reads.bytes - before)
+    };
+    let chain = world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        Rc::new(Chain::open(&env, drive, Some(&identity()), options).await.expect("it opens").0)
+    });
+    // Parts of footers are read for it, and stay in memory.
+    let (refused, expected, _) = read(&chain, false);
+    assert_eq!(refused, None);
+    let (refused, told, bytes) = read(&chain, false);
+    assert_eq!((refused, told, bytes), (None, expected, 0));
+    let (reading, told, bytes) = read(&chain, true);
+    let runs = reading.expect("it has leave").runs.len();
+    assert_eq!(told, bytes + (runs * FOUND_RUN_BYTES) as u64);
+    assert!(told == expected && bytes > 20_000, "{bytes} bytes");
 }
 
 #[test]
