@@ -142,6 +142,19 @@ pub const UNIT_PENDING_MAX_BYTES: usize = 64 << 20;
 /// Bytes of entries that a node holds for other nodes that it has handed them to.
 pub const RELAY_MAX_BYTES: usize = 64 << 20;
 
+/// Bytes that cold reads hold together in a unit, from before their records are looked up until the answers are handed over to their connections:
+/// 16 of the largest, or some 8,000 of 4 KB. Others wait, and hold nothing.
+pub const COLD_READS_MAX_BYTES: usize = 64 << 20;
+
+/// Bytes unsent to one connection past which no more is read from it, and none of its cold reads begins.
+pub const UNSENT_MAX_BYTES: usize = 16 << 20;
+
+const _: () = assert!(READ_MAX_BYTES <= COLD_READS_MAX_BYTES);
+const _: () = assert!(
+    UNSENT_MAX_BYTES + READ_MAX_BYTES + COLD_READS_MAX_BYTES < ithaca_env::limits::OUTBOX_MAX_BYTES,
+    "cold reads do not end the connection of who is slow to take their answers"
+);
+
 /// Ranges of taken addresses, and of trimmed ones, that a unit remembers.
 pub const UNIT_RANGES_MAX_COUNT: usize = 1 << 20;
 

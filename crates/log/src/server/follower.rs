@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ithaca_env::Env;
 use ithaca_env::net::Writer;
-use ithaca_env::sync::Notify;
+use ithaca_env::sync::{Notify, Semaphore};
 use ithaca_env::task::{TaskHandle, race};
 
 use super::reply::push_found;
@@ -58,7 +58,7 @@ impl Following {
 pub(super) fn follow(
     env: &Env,
     unit: Rc<UnitShell>,
-    writer: Writer,
+    (writer, cold_turn): (Writer, Semaphore),
     head: Head,
     subscribe: Subscribe,
 ) -> Following {
@@ -66,7 +66,7 @@ pub(super) fn follow(
     let shared = Rc::new(Shared { follower, credited: Notify::default(), open: Cell::new(true) });
     let (task_shared, task_writer) = (Rc::clone(&shared), writer.clone());
     let task = env.spawn(async move {
-        let refusal = push_all(&unit, &task_writer, head, &task_shared).await;
+        let refusal = push_all(&unit, (&task_writer, &cold_turn), head, &task_shared).await;
         task_shared.open.set(false);
         let head = Head { flags: FLAG_PUSH | FLAG_END, ..head };
         task_writer.push(|out| wire::encode_message(out, head, &refusal));
@@ -75,7 +75,12 @@ pub(super) fn follow(
 }
 
 /// Pushes until the unit refuses: the epoch is over, or something is damaged.
-async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Shared) -> Refusal {
+async fn push_all(
+    unit: &Rc<UnitShell>,
+    (writer, cold_turn): (&Writer, &Semaphore),
+    head: Head,
+    shared: &Shared,
+) -> Refusal {
     loop {
         if let Err(refusal) = unit.check_epoch(head.epoch) {
             return refusal;
@@ -87,7 +92,8 @@ async fn push_all(unit: &Rc<UnitShell>, writer: &Writer, head: Head, shared: &Sh
             race(unit.advanced().after(advanced), shared.credited.after(credited)).await;
             continue;
         };
-        let mut found = match unit.push_from(range, PUSH_BYTES).await {
+        let mut cold = unit.cold_reads().begin(writer, cold_turn);
+        let mut found = match unit.push_from(range, PUSH_BYTES, &mut cold).await {
             Ok(found) => found,
             Err(refusal) => return refusal,
         };

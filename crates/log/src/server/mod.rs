@@ -12,6 +12,7 @@
 
 mod caches;
 mod cluster;
+mod cold_reads;
 mod decide;
 #[cfg(test)]
 mod decide_tests;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use ithaca_env::net::{Conn, Listener, Reader, Writer};
-use ithaca_env::sync::Count;
+use ithaca_env::sync::{Count, Semaphore};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
@@ -40,8 +40,6 @@ use crate::wire::{
 
 /// Requests of one connection under way past which no more are read.
 const UNDER_WAY_MAX: usize = 4096;
-/// Bytes unsent to one connection past which no more is read from it.
-const UNSENT_MAX_BYTES: usize = 16 << 20;
 /// A connection is closed that does not begin with a hello within this.
 const HELLO_MAX: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
@@ -293,6 +291,7 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
         node: Rc::clone(node),
         writer,
         under_way: Count::default(),
+        cold_turn: Semaphore::new(limits::READ_MAX_BYTES),
         following: BTreeMap::new(),
         waits: Rc::default(),
         questions: Rc::default(),
@@ -309,6 +308,8 @@ struct Session {
     writer: Writer,
     /// Requests that have no reply yet.
     under_way: Count,
+    /// Bytes for which its cold reads wait at a time.
+    cold_turn: Semaphore,
     following: BTreeMap<RequestId, Following>,
     /// Requests that wait for something to come.
     waits: Rc<Tasks>,
@@ -345,12 +346,12 @@ impl Session {
                 self.handle(frame)?;
             }
             self.under_way.below(UNDER_WAY_MAX).await;
-            self.writer.below(UNSENT_MAX_BYTES).await?;
+            self.writer.below(limits::UNSENT_MAX_BYTES).await?;
         }
     }
 
     fn route(&self, head: Head) -> ReplyRoute {
-        ReplyRoute::new(&self.writer, head, &self.under_way)
+        ReplyRoute::new(&self.writer, head, &self.under_way, &self.cold_turn)
     }
 
     fn handle(&mut self, frame: Frame) -> Result<(), Ended> {
@@ -547,7 +548,8 @@ impl Session {
                     let (pending, limit) = (self.following.len() as u64, FOLLOWING_MAX as u64);
                     return self.route(head).refuse(Refusal::Overloaded { pending, limit });
                 }
-                let following = follower::follow(&self.node.env, unit, self.writer.clone(), head, subscribe);
+                let route = (self.writer.clone(), self.cold_turn.clone());
+                let following = follower::follow(&self.node.env, unit, route, head, subscribe);
                 self.following.insert(head.request, following);
             }
             Request::Unsubscribe(_) => match self.following.remove(&head.request) {

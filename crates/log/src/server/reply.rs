@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use ithaca_env::net::Writer;
-use ithaca_env::sync::{Count, Counted};
+use ithaca_env::sync::{Count, Counted, Semaphore};
 
+use super::cold_reads::{ColdRead, ColdReads};
 use crate::pos::{Epoch, RequestId};
 use crate::unit::Found;
 use crate::wire::{self, FLAG_PUSH, Head, Message, Refusal};
@@ -16,15 +17,17 @@ pub(super) struct ReplyRoute {
     writer: Writer,
     request: RequestId,
     epoch: Epoch,
+    cold_turn: Semaphore,
     _under_way: Counted,
 }
 
 impl ReplyRoute {
-    pub(super) fn new(writer: &Writer, head: Head, under_way: &Count) -> Self {
+    pub(super) fn new(writer: &Writer, head: Head, under_way: &Count, cold_turn: &Semaphore) -> Self {
         Self {
             writer: writer.clone(),
             request: head.request,
             epoch: head.epoch,
+            cold_turn: cold_turn.clone(),
             _under_way: under_way.one_more(),
         }
     }
@@ -32,6 +35,11 @@ impl ReplyRoute {
     /// The epoch of the request.
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// What the request holds while it needs the drive: nothing yet.
+    pub(super) fn begin_cold<'a>(&'a self, reads: &'a ColdReads) -> ColdRead<'a> {
+        reads.begin(&self.writer, &self.cold_turn)
     }
 
     /// Sends the reply.

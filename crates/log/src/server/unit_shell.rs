@@ -17,6 +17,7 @@ use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 use slab::Slab;
 
+use super::cold_reads::ColdReads;
 use super::leases::Leases;
 use super::relay::Relaying;
 use super::reply::ReplyRoute;
@@ -90,6 +91,7 @@ pub(super) struct UnitShell {
     found: Cell<Found>,
     /// Which addresses belong to which streams, as far as it is remembered.
     streams: RefCell<StreamIndex>,
+    cold_reads: ColdReads,
     leases: Rc<Leases>,
     traffic: Traffic,
     write_times: WriteTimes,
@@ -124,6 +126,7 @@ impl UnitShell {
             effects: Cell::default(),
             found: Cell::default(),
             streams: RefCell::new(StreamIndex::new(limits::STREAM_INDEX_MAX_BYTES)),
+            cold_reads: ColdReads::default(),
             leases,
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
@@ -164,6 +167,8 @@ impl UnitShell {
             ("tail_cache_bytes", stats.tail_cache_bytes as u64),
             ("footer_cache_bytes", stats.footer_cache_bytes as u64),
             ("stream_index_bytes", self.streams.borrow().bytes() as u64),
+            ("cold_read_bytes", self.cold_reads.held_bytes() as u64),
+            ("cold_reads_waiting", self.cold_reads.waiting() as u64),
             ("tail_reads_memory", stats.reads.tail.memory),
             ("tail_reads_cache", stats.reads.tail.cache_drive),
             ("tail_reads_missed", stats.reads.tail.missed),
@@ -217,6 +222,11 @@ impl UnitShell {
     /// Rings when the watermark may have moved.
     pub(super) fn advanced(&self) -> &Notify {
         &self.advanced
+    }
+
+    /// Its reads that need the drive.
+    pub(super) fn cold_reads(&self) -> &ColdReads {
+        &self.cold_reads
     }
 
     /// Where it runs.
@@ -496,7 +506,8 @@ fn outcome_of(run: &Run) -> Outcome {
     Outcome { addr, count: run.count(), taken }
 }
 
-fn unreadable(error: &ReadError) -> Refusal {
+/// What is said of an entry that cannot be read.
+pub(super) fn unreadable(error: &ReadError) -> Refusal {
     match *error {
         ReadError::Damaged { key, .. } => Refusal::Damaged { addr: Addr(key) },
         ReadError::Drive(DriveError::Busy { .. }) => {

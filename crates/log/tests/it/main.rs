@@ -2,6 +2,7 @@
 //!
 //! * `cluster`: what a client sees of a healthy cluster, on real sockets and files.
 //! * `replaced`: nodes that are gone at the same time, and one that comes back with nothing.
+//! * `cold_reads`: many reads at once of what only the drive has.
 //! * `replicas`: several copies of each entry, and what is found where some of them are missing.
 //! * `restart`: what is there after the cluster stopped, in order or not.
 //! * `drive_orders`: orders about drives that are refused, and orders to one node of several.
@@ -22,6 +23,7 @@
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
+mod cold_reads;
 mod drive_orders;
 mod drives;
 mod elsewhere;

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use ithaca_chain::Run;
 
-use super::{UnitShell, unreadable};
+use super::UnitShell;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange};
+use crate::server::cold_reads::ColdRead;
 use crate::server::reply::ReplyRoute;
 use crate::unit::{Found, Holding};
 use crate::wire::{Read, Refusal};
@@ -29,7 +30,8 @@ impl UnitShell {
         }
         let shell = Rc::clone(self);
         self.env.spawn(async move {
-            let found = shell.read_cold(&read).await;
+            let mut cold = route.begin_cold(&shell.cold_reads);
+            let found = shell.read_cold(&read, &mut cold).await;
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
             match found.and_then(check) {
                 Ok(mut found) => shell.send_read(&route, &mut found),
@@ -54,11 +56,12 @@ impl UnitShell {
         &self,
         range: AddrRange,
         limit_bytes: u32,
+        cold: &mut ColdRead<'_>,
     ) -> Result<Found, Refusal> {
         let read = Read { limit_bytes, committed: false, ranges: vec![range] };
         let mut found = Found::new(limit_bytes);
         if !self.read_cached(&read, &mut found) {
-            found = self.read_cold(&read).await?;
+            found = self.read_cold(&read, cold).await?;
         }
         self.traffic.show(&found);
         Ok(found)
@@ -106,16 +109,16 @@ impl UnitShell {
     }
 
     /// The answer, read from the drive where it must be; what all its parts need of the drive is read at the same time.
-    async fn read_cold(&self, read: &Read) -> Result<Found, Refusal> {
+    async fn read_cold(&self, read: &Read, cold: &mut ColdRead<'_>) -> Result<Found, Refusal> {
         let mut parts = Vec::with_capacity(read.ranges.len());
         for range in &read.ranges {
             self.core.borrow().classify_into(range.numbers(), &mut parts);
         }
         let is_stored =
             |(part, holding): &(AddrRange, Holding)| (*holding == Holding::Stored).then(|| part.numbers());
-        let stored = parts.iter().filter_map(is_stored).collect();
-        let reading = self.chain.read_ranges(stored, read.limit_bytes as usize).await;
-        let reading = reading.map_err(|error| unreadable(&error))?;
+        let stored: Vec<_> = parts.iter().filter_map(is_stored).collect();
+        let reading = cold.read_ranges(&self.chain, &stored, read.limit_bytes as usize).await?;
+        let reading = reading.expect("who holds nothing yet waits for room");
         let mut found = Found::new(read.limit_bytes);
         let (mut ends, mut added) = (reading.ends.iter(), 0);
         for (part, holding) in parts {

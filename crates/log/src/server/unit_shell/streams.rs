@@ -15,6 +15,7 @@ use crate::entry::EntryMeta;
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, StreamId};
+use crate::server::cold_reads::ColdRead;
 use crate::server::reply::ReplyRoute;
 use crate::unit::{Found, Holding, StreamBlock, StreamFound, StreamIndex};
 use crate::wire::{ReadStream, Refusal, Wanted};
@@ -85,10 +86,11 @@ impl UnitShell {
         }
         let shell = Rc::clone(self);
         self.env.spawn(async move {
+            let mut cold = route.begin_cold(&shell.cold_reads);
             let found = match read.wanted {
-                _ if read.last_only => shell.find_last(&read).await,
+                _ if read.last_only => shell.find_last(&read, &mut cold).await,
                 Wanted::EveryStream if read.heads_only => shell.find_heads(&read).await,
-                _ => shell.find_all(&read).await,
+                _ => shell.find_all(&read, &mut cold).await,
             };
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
             match found.and_then(check) {
@@ -116,14 +118,16 @@ impl UnitShell {
     }
 
     /// What the ranges hold of the stream, in order, as far as the limits go.
-    async fn find_all(&self, read: &ReadStream) -> Result<Found, Refusal> {
+    async fn find_all(&self, read: &ReadStream, cold: &mut ColdRead<'_>) -> Result<Found, Refusal> {
         let mut found = StreamFound::new(read.limit_bytes, read.heads_only);
         let (mut work, mut gathered) = (Work::default(), Gathered::default());
         for (part, holding) in read.ranges.iter().flat_map(|range| self.parts(*range)) {
             let goes_on = match holding {
-                Holding::Stored => self.find_stored(part, read, &mut work, &mut gathered, &mut found).await?,
+                Holding::Stored => {
+                    self.find_stored(part, read, &mut work, &mut gathered, &mut found, cold).await?
+                }
                 Holding::Voided if self.planted.is(PlantedBug::StreamShowsVoided) => {
-                    self.find_stored(part, read, &mut work, &mut gathered, &mut found).await?
+                    self.find_stored(part, read, &mut work, &mut gathered, &mut found, cold).await?
                 }
                 Holding::Unwritten if !self.planted.is(PlantedBug::StreamLooksPastHoles) => {
                     gathered.add(part, What::Unwritten)
@@ -135,7 +139,7 @@ impl UnitShell {
                 break;
             }
         }
-        self.push_pieces(&gathered.pieces, &mut found).await?;
+        self.push_pieces(&gathered.pieces, &mut found, cold).await?;
         Ok(found.finish())
     }
 
@@ -147,6 +151,7 @@ impl UnitShell {
         work: &mut Work,
         gathered: &mut Gathered,
         found: &mut StreamFound,
+        cold: &mut ColdRead<'_>,
     ) -> Result<bool, Refusal> {
         let mut next = part.start;
         while next < part.end {
@@ -168,7 +173,7 @@ impl UnitShell {
                 gathered.add(range, what);
             }
             if gathered.own >= limits::STREAM_GATHERED_COUNT
-                && !self.push_pieces(&std::mem::take(gathered).pieces, found).await?
+                && !self.push_pieces(&std::mem::take(gathered).pieces, found, cold).await?
             {
                 return Ok(false);
             }
@@ -178,7 +183,7 @@ impl UnitShell {
     }
 
     /// The last entry of the stream in the range, and what follows it there; or how far down the unit has looked.
-    async fn find_last(&self, read: &ReadStream) -> Result<Found, Refusal> {
+    async fn find_last(&self, read: &ReadStream, cold: &mut ColdRead<'_>) -> Result<Found, Refusal> {
         let mut found = StreamFound::of_last(read.limit_bytes, read.heads_only);
         let mut pieces = Vec::new();
         if let Some(range) = read.ranges.first() {
@@ -187,7 +192,7 @@ impl UnitShell {
         // What comes last has a place in the answer, whatever it leaves none for.
         pieces.truncate(limits::RUNS_MAX_COUNT);
         pieces.reverse();
-        self.push_pieces(&pieces, &mut found).await?;
+        self.push_pieces(&pieces, &mut found, cold).await?;
         Ok(found.finish())
     }
 
@@ -326,6 +331,7 @@ impl UnitShell {
         &self,
         pieces: &[(AddrRange, What)],
         found: &mut StreamFound,
+        cold: &mut ColdRead<'_>,
     ) -> Result<bool, Refusal> {
         for (at, &(range, what)) in pieces.iter().enumerate() {
             match what {
@@ -340,7 +346,7 @@ impl UnitShell {
                     }
                     if next < range.end {
                         let rest = AddrRange::new(next, range.end);
-                        return self.push_cold(rest, &pieces[at + 1..], found).await;
+                        return self.push_cold(rest, &pieces[at + 1..], found, cold).await;
                     }
                 }
             }
@@ -364,18 +370,21 @@ impl UnitShell {
         (next, read_to.is_some_and(|read_to| read_to == next.0 && next < range.end))
     }
 
-    /// Adds entries from the drive: those of `rest`, and of the pieces after it. False if a limit cut it off.
+    /// Adds entries from the drive: those of `rest`, and of the pieces after it. False if a limit cut it off, or there is no room for them
+    /// beside what the answer has.
     async fn push_cold(
         &self,
         rest: AddrRange,
         pieces: &[(AddrRange, What)],
         found: &mut StreamFound,
+        cold: &mut ColdRead<'_>,
     ) -> Result<bool, Refusal> {
         let all: Vec<(AddrRange, What)> =
             [(rest, What::Own)].into_iter().chain(pieces.iter().copied()).collect();
         let own = all.iter().filter(|(_, what)| *what == What::Own).map(|(range, _)| range.numbers());
-        let reading = self.chain.read_ranges(own.collect(), found.room_bytes()).await;
-        let reading = reading.map_err(|error| unreadable(&error))?;
+        let own: Vec<_> = own.collect();
+        let reading = cold.read_ranges(&self.chain, &own, found.room_bytes()).await?;
+        let Some(reading) = reading else { return Ok(false) };
         let (mut ends, mut added) = (reading.ends.iter(), 0);
         for (range, what) in all {
             match what {

@@ -5,6 +5,7 @@ use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Table};
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Sim;
+use ithaca_env::sync::Semaphore;
 
 use super::*;
 use crate::entry::{StreamGroup, StreamPlace};
@@ -61,7 +62,7 @@ async fn shown(unit: &UnitShell) -> (Vec<u64>, u64) {
 
 /// The same of any stream.
 async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
-    let mut found = unit.find_all(&read_of(stream)).await.expect("no damage");
+    let mut found = found(unit, &read_of(stream)).await;
     let until = if found.says_unwritten() { unit.watermark(Addr(0)).0 } else { 10 };
     (addrs_of(&mut found), until)
 }
@@ -69,8 +70,21 @@ async fn shown_of(unit: &UnitShell, stream: StreamId) -> (Vec<u64>, u64) {
 /// What is shown of `STREAM` without a look at records, and where that ends.
 async fn known(unit: &UnitShell) -> (Vec<u64>, Option<u64>) {
     let read = ReadStream { known_only: true, ..read_of(STREAM) };
-    let mut found = unit.find_all(&read).await.expect("no damage");
+    let mut found = found(unit, &read).await;
     (addrs_of(&mut found), found.end().map(|end| end.0))
+}
+
+/// What is found for somebody on a connection.
+async fn found(unit: &UnitShell, read: &ReadStream) -> Found {
+    let listener = unit.env().listen(([10, 0, 0, 1], 0).into()).expect("a free port");
+    let conn = unit.env().connect(listener.local_addr()).await.expect("it is there");
+    let turn = Semaphore::new(limits::READ_MAX_BYTES);
+    let mut cold = unit.cold_reads().begin(&conn.writer, &turn);
+    let found = match read.last_only {
+        true => unit.find_last(read, &mut cold).await,
+        false => unit.find_all(read, &mut cold).await,
+    };
+    found.expect("no damage")
 }
 
 fn read_of(stream: StreamId) -> ReadStream {
@@ -187,7 +201,7 @@ fn a_look_down_tells_what_comes_last_however_many_gaps_trims_have_left() {
         let mut next = 0;
         while next < end {
             let read = ReadStream { ranges: vec![(next..end).into()], ..read_of(OTHER) };
-            next = unit.find_all(&read).await.expect("no damage").end().expect("something").0;
+            next = found(&unit, &read).await.end().expect("something").0;
         }
         let gaps: Vec<AddrRange> = (1..end).step_by(2).map(|addr| (addr..addr + 1).into()).collect();
         for gaps in gaps.chunks(64) {
@@ -197,7 +211,7 @@ fn a_look_down_tells_what_comes_last_however_many_gaps_trims_have_left() {
         while below > 0 {
             let range = (0..below).into();
             let read = ReadStream { last_only: true, ranges: vec![range], ..read_of(STREAM) };
-            let found = unit.find_last(&read).await.expect("no damage");
+            let found = found(&unit, &read).await;
             let (told, entries) = parts_of(found);
             assert_eq!(told.end.0, below, "what comes last is told");
             assert!(told.start.0 < below && (told.start.0 == 0) == (entries == [0]), "{told}: {entries:?}");

@@ -1,0 +1,103 @@
+//! Cold reads: how much they hold together, and whose turn it is. (docs/protocol/read.md)
+//!
+//! * A read asks for room before anything is looked up for it, because that takes memory too: for what its records may take, and once they
+//!   are found for what they do. Where there is no room for that, it lets go of all that it has and waits for just so much.
+//! * Nobody who holds something waits for room. A read in several parts ends with those that it has: its answer says how far it came.
+//! * Of the reads of one connection only the first, as much as one read may be, wait for those of others: connections take turns, by bytes.
+//! * Those first ones wait also until most of what their connection was sent is gone; what is handed over to a connection counts there, and
+//!   no more here.
+//!
+//! What stands in memory is not counted, nor are heads that are read without their entries.
+
+use std::ops::Range;
+
+use ithaca_chain::limits::FOUND_RUN_BYTES;
+use ithaca_chain::{Chain, Reading};
+use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::net::{NetError, Writer};
+use ithaca_env::sync::{Count, Permit, Semaphore};
+
+use super::unit_shell::unreadable;
+use crate::limits;
+use crate::wire::Refusal;
+
+/// What an entry of 4 KB takes, which begins anywhere in a block: of a read of few entries no more is expected until they are found.
+const ENTRY_BYTES: usize = 2 * BLOCK_BYTES + FOUND_RUN_BYTES;
+
+/// Reads of a unit that need its drive.
+pub(super) struct ColdReads {
+    room: Semaphore,
+    waiting: Count,
+}
+
+impl Default for ColdReads {
+    fn default() -> Self {
+        Self { room: Semaphore::new(limits::COLD_READS_MAX_BYTES), waiting: Count::default() }
+    }
+}
+
+impl ColdReads {
+    /// Bytes that they hold, or have room for.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.room.held()
+    }
+
+    /// How many wait, and hold nothing.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.get()
+    }
+
+    /// What one of them holds, of a connection that waits for as many bytes at a time as `turn` is for: nothing yet.
+    pub(super) fn begin<'a>(&'a self, writer: &'a Writer, turn: &'a Semaphore) -> ColdRead<'a> {
+        ColdRead { reads: self, writer, turn, held: None }
+    }
+}
+
+/// What a read holds, until this is dropped: after its answer is handed over.
+pub(super) struct ColdRead<'a> {
+    reads: &'a ColdReads,
+    writer: &'a Writer,
+    turn: &'a Semaphore,
+    held: Option<Permit>,
+}
+
+impl ColdRead<'_> {
+    /// Reads records with these keys, as of [`Chain::read_ranges`]. `None` if there is no room for them beside what is held already.
+    ///
+    /// Errors: what they cannot be read for; the connection is closed.
+    pub(super) async fn read_ranges(
+        &mut self,
+        chain: &Chain,
+        ranges: &[Range<u64>],
+        limit_bytes: usize,
+    ) -> Result<Option<Reading>, Refusal> {
+        if let Some(held) = &mut self.held {
+            let before = held.count();
+            let reading = chain.read_ranges_if(ranges, limit_bytes, |bytes| held.resize(before + bytes));
+            return reading.await.map_err(|error| unreadable(&error));
+        }
+        let keys = ranges.iter().fold(0, |sum: u64, keys| sum.saturating_add(keys.end - keys.start));
+        let mut expected =
+            usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(ENTRY_BYTES).min(limit_bytes);
+        loop {
+            // Nobody is told why: the connection is closed.
+            let mut held = self.wait(expected).await.map_err(|_| Refusal::Failed)?;
+            let may_hold = |bytes| {
+                expected = bytes;
+                held.resize(bytes)
+            };
+            let reading = chain.read_ranges_if(ranges, limit_bytes, may_hold).await;
+            if let Some(reading) = reading.map_err(|error| unreadable(&error))? {
+                self.held = Some(held);
+                return Ok(Some(reading));
+            }
+        }
+    }
+
+    async fn wait(&self, bytes: usize) -> Result<Permit, NetError> {
+        let _waits = self.reads.waiting.one_more();
+        let _turn = self.turn.acquire(bytes).await;
+        self.writer.below(limits::UNSENT_MAX_BYTES).await?;
+        Ok(self.reads.room.acquire(bytes).await)
+    }
+}
