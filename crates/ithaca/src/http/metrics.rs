@@ -71,6 +71,12 @@ const COUNTED: &[(&str, &str, &str)] = &[
     ("bytes_read", "ithaca_unit_read_bytes_total", "Bytes of entries that readers and followers were sent."),
     ("fills", "ithaca_unit_fills_total", "Requests to make junk of holes."),
     ("trims", "ithaca_unit_trims_total", "Requests to trim."),
+    ("cold_read_bytes", "ithaca_unit_cold_read_bytes", "Memory that reads hold which need the drive."),
+    (
+        "cold_reads_waiting",
+        "ithaca_unit_cold_reads_waiting",
+        "Reads that need the drive and wait for memory.",
+    ),
     ("groups", "ithaca_chain_groups_total", "Atomic writes to the drive."),
     ("group_bytes", "ithaca_chain_group_bytes_total", "Bytes of those, headers and padding included."),
     ("data_bytes", "ithaca_chain_data_bytes_total", "Bytes of entries in those."),
