@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_millis(30);
 /// What is known of the cluster besides its layout.
 #[derive(Default)]
 pub(super) struct Learning {
+    /// The cluster of the first layout that was seen. Nothing is taken from another one.
+    cluster: Option<ClusterId>,
     /// Nodes of the newest layout that was seen, whether it is in use or forgotten.
     nodes: Vec<(NodeId, SocketAddr)>,
     /// The epoch of that layout.
@@ -123,7 +125,8 @@ impl Inner {
         let connection = match open.filter(Connection::is_open) {
             Some(connection) => connection,
             None => {
-                let who = Identity { client: self.id, node: NodeId(0), cluster: ClusterId::UNKNOWN };
+                let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
+                let who = Identity { client: self.id, node: NodeId(0), cluster };
                 let opened = Connection::open(&self.env, addr, who, deadline).await;
                 opened.map_err(|error| failed(Phase::Connect, error))?
             }
@@ -140,6 +143,11 @@ impl Inner {
         let epoch = layout.epoch;
         if let Some(asked) = self.options.only_epoch.filter(|&only| only != epoch) {
             let refusal = Refusal::WrongEpoch { serving: epoch, asked };
+            return Err(failed(Phase::Layout, CallError::Refused(refusal)));
+        }
+        let cluster = *self.learning.borrow_mut().cluster.get_or_insert(layout.cluster);
+        if layout.cluster != cluster {
+            let refusal = Refusal::WrongCluster { cluster: layout.cluster };
             return Err(failed(Phase::Layout, CallError::Refused(refusal)));
         }
         let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ithaca_log::client::{ClientOptions, EntryKind, Observer};
+use ithaca_log::client::{Client, ClientOptions, EntryKind, Observer};
 use ithaca_log::pos::LogPos;
+use ithaca_log::server::LocalCluster;
+use tempfile::TempDir;
 
-use crate::worlds::{append, connect, entry, read_all, run, start};
+use crate::worlds::{append, connect, entry, options, read_all, run, start};
 
 #[test]
 fn entries_take_positions_in_the_order_of_the_calls_and_read_back_the_same() {
@@ -142,5 +144,30 @@ fn an_observer_needs_one_endpoint_that_answers_and_shows_the_others_fate() {
         drop((cluster, client));
         let sight = observer.look().await;
         assert!(sight.nodes.iter().all(|(_, _, answer)| answer.is_err()), "{sight:?}");
+    });
+}
+
+#[test]
+fn a_client_stays_with_the_cluster_that_it_found_first() {
+    // What is appended would be split over two logs, and nobody would be told.
+    run(|env, dir| async move {
+        let other_dir = TempDir::new().expect("a directory");
+        let mut clusters = Vec::new();
+        for dir in [dir.path(), other_dir.path()] {
+            clusters.push(LocalCluster::start(&env, options(dir, 1)).await.expect("it starts"));
+        }
+        let endpoints = clusters.iter().map(|cluster| cluster.addrs()[0]).collect();
+        let timeout = Duration::from_secs(2);
+        let connected = Client::connect(&env, ClientOptions { endpoints, timeout, ..ClientOptions::default() });
+        let client = connected.await.expect("both serve");
+        client.append(entry(0)).await.expect("appended");
+        let found = client.layout().await.expect("known").cluster;
+        let at = clusters.iter().position(|cluster| cluster.layout().cluster == found).expect("one of them");
+        clusters.remove(at).stop().await;
+        for number in 1..4 {
+            client.append(entry(number)).await.expect_err("its cluster is gone");
+        }
+        let alone = connect(&env, &clusters[0]).await;
+        assert_eq!(alone.check().await.expect("it serves").tail, LogPos(0), "nothing came there");
     });
 }
