@@ -18,7 +18,7 @@ pub enum ChangeCluster {
     Add {
         /// Its id.
         node: NodeId,
-        /// Where it listens: `host:port`.
+        /// Where it listens: `IP:port`.
         address: String,
     },
     /// A node leaves for good, as soon as others have its copies.
