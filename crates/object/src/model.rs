@@ -260,8 +260,9 @@ impl World {
                 let running = self.clients[client].running.as_mut().expect("it runs");
                 match running.outer.pop() {
                     Some((level, outer)) if is_abort => {
-                        if !running.tx.abort_nested(level) {
-                            return Err("a call came after one that was taken back".to_owned());
+                        running.tx.abort_nested(level);
+                        if running.tx.is_doomed() {
+                            return Err("nobody has seen what was taken back".to_owned());
                         }
                         running.own = outer;
                         self.counted.nested_aborts += 1;

@@ -5,7 +5,11 @@
 //! * The commit is one entry in the streams of all objects that it changes. The sequencer grants it a position only if nothing of
 //!   what it read was written at or above the snapshot, so whether it commits is decided by the log below it (32, 35).
 //!
+//! * Nothing commits that was answered over a call which was taken back (`built.rs`).
+//!
 //! Pure: it does no input or output. (Wei 5.3.3; keys instead of whole objects are ours: docs/papers.md)
+
+mod built;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,6 +18,7 @@ use ithaca_log::pos::{LogPos, StreamId, StreamIds};
 use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 use thiserror::Error;
 
+use self::built::{Built, Gone};
 use crate::key::{Key, Keys};
 use crate::limits;
 use crate::object::CallError;
@@ -81,11 +86,11 @@ const READS_ORDERED_COUNT: usize = 64;
 type Named = (StreamId, Key);
 
 /// A transaction, of those inside each other. The outermost is the default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(u32);
 
 /// A call that was added, by its number among all of its transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Added(u64);
 
 /// What is noted of a call.
@@ -109,6 +114,8 @@ pub struct Transaction {
     noted: Vec<Noted>,
     /// Calls that were ever added.
     added: u64,
+    /// What was answered over them; most transactions have nothing of it.
+    built: Option<Box<Built>>,
     bytes: usize,
     /// The objects that it changes, in the order of their first calls.
     streams: StreamIds,
@@ -131,6 +138,7 @@ impl Transaction {
             calls: Vec::new(),
             noted: Vec::new(),
             added: 0,
+            built: None,
             bytes: 0,
             streams: StreamIds::new(),
             nested: Vec::new(),
@@ -155,8 +163,16 @@ impl Transaction {
         self.calls.is_empty()
     }
 
-    /// Notes that it has read these parts of an object.
+    /// Notes that it reads these parts of an object, with what it wrote itself so far.
     pub fn note_reads(&mut self, stream: StreamId, keys: &[Key]) {
+        if self.streams.contains(&stream) {
+            self.built.get_or_insert_default().see(stream, self.current, Added(self.added));
+        }
+        self.depend_on(stream, keys);
+    }
+
+    /// Notes what the commit is to check.
+    fn depend_on(&mut self, stream: StreamId, keys: &[Key]) {
         if self.reads.len() >= READS_ORDERED_COUNT && self.reads.len() == self.reads.capacity() {
             // What is read again and again takes no more memory.
             self.reads.sort_unstable();
@@ -181,7 +197,7 @@ impl Transaction {
             self.streams.push(call.stream);
         }
         self.bytes = bytes;
-        self.note_reads(call.stream, &keys.reads);
+        self.depend_on(call.stream, &keys.reads);
         self.added += 1;
         let number = Added(self.added);
         self.noted.push(Noted { number, level: self.current, stream: call.stream, keys });
@@ -189,11 +205,16 @@ impl Transaction {
         Ok(number)
     }
 
-    /// Takes a call out again. False if other calls of its object came after it: what they gave may not be so any more, and the transaction
-    /// MUST NOT commit.
-    #[must_use]
-    pub fn take_back(&mut self, added: Added) -> bool {
-        self.take_out(|noted| noted.number == added)
+    /// Takes a call out again; `is_known` says whether somebody knows what it gave, or that it failed. What was answered over it is doomed: reads
+    /// of its object, and later calls of it. Nothing happens if it is gone.
+    pub fn take_back(&mut self, added: Added, is_known: bool) {
+        self.take_out(&Gone::Call(added, is_known));
+    }
+
+    /// Whether something is left that was answered over what was taken back: then it MUST NOT commit. That may change, as what is
+    /// left may be taken back too.
+    pub fn is_doomed(&self) -> bool {
+        self.built.as_ref().is_some_and(|built| built.is_doomed())
     }
 
     /// Begins a transaction inside of the one that runs. It has the snapshot of the outermost one.
@@ -220,13 +241,15 @@ impl Transaction {
         let own = self.noted.iter_mut().map(|noted| &mut noted.level);
         let all = inside.chain(own).chain([&mut self.current]);
         all.filter(|of| **of == level).for_each(|of| *of = around);
+        if let Some(built) = &mut self.built {
+            built.merge(level, around);
+        }
     }
 
     /// Ends a nested transaction and those inside of it: nothing that they wrote is left. What they read stays read, because what is done next
-    /// may depend on it. Nothing happens if it has ended. False as of [`Transaction::take_back`].
-    #[must_use]
-    pub fn abort_nested(&mut self, level: Level) -> bool {
-        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return true };
+    /// may depend on it. What was answered over their calls elsewhere is doomed. Nothing happens if it has ended.
+    pub fn abort_nested(&mut self, level: Level) {
+        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return };
         let (_, around) = self.nested[at];
         let mut ended = vec![level];
         self.nested.retain(|(open, around)| {
@@ -239,32 +262,24 @@ impl Transaction {
         if ended.contains(&self.current) {
             self.current = around;
         }
-        self.planted.is(PlantedBug::NestedAbortKept) || self.take_out(|noted| ended.contains(&noted.level))
+        if !self.planted.is(PlantedBug::NestedAbortKept) {
+            self.take_out(&Gone::Levels(ended, around));
+        }
     }
 
-    /// Takes calls out. False if one that is left came after one of the same object that is not.
-    fn take_out(&mut self, is_meant: impl Fn(&Noted) -> bool) -> bool {
-        let mut changed = StreamIds::new();
-        let mut is_sound = true;
-        let is_left: Vec<bool> = self.noted.iter().map(|noted| !is_meant(noted)).collect();
-        for (noted, is_left) in self.noted.iter().zip(&is_left) {
-            let is_changed = changed.contains(&noted.stream);
-            is_sound &= !is_left || !is_changed;
-            if !is_left && !is_changed {
-                changed.push(noted.stream);
-            }
-        }
+    fn take_out(&mut self, gone: &Gone) {
+        self.built.get_or_insert_default().take_out(&self.noted, gone);
+        let is_left: Vec<bool> = self.noted.iter().map(|noted| !gone.has(noted)).collect();
         let mut left = is_left.iter();
         self.noted.retain(|_| left.next() == Some(&true));
         let mut left = is_left.iter();
         self.calls.retain(|_| left.next() == Some(&true));
         self.streams = StreamIds::from_slice(&streams_of(&self.calls));
         self.bytes = self.calls.iter().map(bytes_of).sum();
-        is_sound
     }
 
-    /// What to ask of the log: the entry's streams, its calls, and its condition. It takes no further call. Panics if it wrote nothing or a
-    /// nested transaction is open.
+    /// What to ask of the log: the entry's streams, its calls, and its condition. It takes no further call. Panics if it wrote nothing, a
+    /// nested transaction is open, or it is doomed.
     pub fn commit(&mut self) -> Commit {
         let condition = self.condition();
         Commit {
@@ -277,6 +292,7 @@ impl Transaction {
     fn condition(&self) -> Condition {
         assert!(!self.calls.is_empty(), "a transaction that wrote nothing needs no entry");
         assert!(self.nested.is_empty(), "a transaction inside is open");
+        assert!(!self.is_doomed(), "what was answered over what was taken back is in it");
         let hashed = |(stream, key): &Named| ConflictKey { stream: *stream, key: key.hash() };
         Condition {
             snapshot: self.snapshot,
@@ -401,6 +417,103 @@ mod tests {
         expected.extend((0..most).map(|nth| key(2, nth)).chain([key(3, 9), key(4, KeyHash::ALL.0)]));
         assert_eq!(condensed(asked)[..], expected);
         assert_eq!(condensed([key(3, 9), key(3, 9)].into_iter())[..], [key(3, 9)]);
+    }
+
+    const OUTER: Level = Level(0);
+
+    /// Adds a call of stream 1 in a transaction.
+    fn add_in(tx: &mut Transaction, level: Level) -> Added {
+        tx.enter(level);
+        let call = Call { stream: StreamId(1), method: "put".into(), arguments: "x".into() };
+        tx.add(call, Keys::updates(Key::of(&1u64))).expect("there is room")
+    }
+
+    /// Reads stream 1 in a transaction.
+    fn read_in(tx: &mut Transaction, level: Level) {
+        tx.enter(level);
+        tx.note_reads(StreamId(1), &[Key::of(&1u64)]);
+    }
+
+    /// Begins a transaction inside of another one.
+    fn begin_in(tx: &mut Transaction, level: Level) -> Level {
+        tx.enter(level);
+        tx.begin_nested().expect("not too deep")
+    }
+
+    fn begun() -> Transaction {
+        Transaction::new(LogPos(7), Isolation::Strict, Planted::NONE)
+    }
+
+    #[test]
+    fn what_is_doomed_goes_with_the_transaction_that_its_cause_is_in_too() {
+        for reads_outside in [false, true] {
+            let mut tx = begun();
+            let a = begin_in(&mut tx, OUTER);
+            let b = begin_in(&mut tx, a);
+            read_in(&mut tx, OUTER);
+            let added = add_in(&mut tx, a);
+            read_in(&mut tx, if reads_outside { OUTER } else { b });
+            add_in(&mut tx, b);
+            tx.take_back(added, false);
+            assert!(tx.is_doomed());
+            tx.abort_nested(b);
+            assert!(tx.is_doomed(), "what the inner one saw may be why it ended");
+            tx.abort_nested(a);
+            assert_eq!(tx.is_doomed(), reads_outside);
+        }
+    }
+
+    #[test]
+    fn what_a_transaction_beside_saw_dooms_the_rest_also_after_that_is_taken_back() {
+        for (is_call, is_kept) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut tx = begun();
+            let (a, b) = (begin_in(&mut tx, OUTER), begin_in(&mut tx, OUTER));
+            add_in(&mut tx, a);
+            match is_call {
+                true => drop(add_in(&mut tx, b)),
+                false => read_in(&mut tx, b),
+            }
+            tx.abort_nested(b);
+            assert!(!tx.is_doomed());
+            match is_kept {
+                true => tx.commit_nested(a),
+                false => tx.abort_nested(a),
+            }
+            assert_eq!(tx.is_doomed(), !is_kept, "a call {is_call}");
+        }
+    }
+
+    #[test]
+    fn a_doomed_call_goes_by_itself_if_nobody_knows_what_became_of_it() {
+        for is_known in [false, true] {
+            let mut tx = begun();
+            let (first, second) = (add_in(&mut tx, OUTER), add_in(&mut tx, OUTER));
+            tx.take_back(first, false);
+            assert!(tx.is_doomed());
+            tx.take_back(second, is_known);
+            assert_eq!(tx.is_doomed(), is_known);
+        }
+    }
+
+    #[test]
+    fn of_reads_over_own_calls_the_last_of_each_transaction_is_noted_and_of_others_none() {
+        let seen_count = |tx: &Transaction| tx.built.as_ref().map_or(0, |built| built.seen_count());
+        let mut tx = begun();
+        read_in(&mut tx, OUTER);
+        assert!(tx.built.is_none());
+        let nested = begin_in(&mut tx, OUTER);
+        for _ in 0..100 {
+            add_in(&mut tx, nested);
+            read_in(&mut tx, nested);
+            read_in(&mut tx, OUTER);
+            tx.note_reads(StreamId(2), &[]);
+        }
+        assert_eq!(seen_count(&tx), 2);
+        tx.commit_nested(nested);
+        assert_eq!(seen_count(&tx), 1);
+        let last = add_in(&mut tx, OUTER);
+        tx.take_back(last, true);
+        assert!(!tx.is_doomed(), "nothing came after it");
     }
 
     #[test]

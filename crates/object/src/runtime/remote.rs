@@ -144,9 +144,7 @@ impl<O: Object> Handle<O> {
                 made,
             ))
         })?;
-        let result = self.ask_result::<M>(of).await?;
-        made.stays();
-        Ok(result)
+        made.ended(self.ask_result::<M>(of).await)
     }
 
     async fn ask(&self, of: Of, read: Option<Asked>) -> Result<(Blob, LogPos), ObjectError> {

@@ -161,7 +161,8 @@ impl Tx {
     /// Commits it. On success everything that it wrote is on stable storage, at one position; a transaction that wrote nothing asks nobody.
     /// Panics if a nested transaction is open.
     ///
-    /// Errors: `Aborted` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not.
+    /// Errors: `Aborted` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not, as after `Ended`: it had ended,
+    /// or something in it was answered over a call that was taken back.
     pub async fn commit(&self) -> Result<Committed, ObjectError> {
         match self.commit_unnamed().await {
             Ok(committed) => Ok(committed),
@@ -175,6 +176,9 @@ impl Tx {
         let State::Running { mut tx, .. } = self.inner.state.replace(State::Ended) else {
             return Err(ObjectError::Ended);
         };
+        if tx.is_doomed() {
+            return Err(ObjectError::Ended);
+        }
         if tx.is_read_only() {
             return Ok(Committed { snapshot, record: None });
         }
@@ -200,8 +204,9 @@ impl Tx {
     /// has the snapshot of the outer one and sees what that has written. What is called while `body` runs belongs to it, by whatever handle;
     /// several may run at once, and what a task of its own calls belongs to the outermost.
     ///
-    /// If something is taken back that others have built on since, the whole transaction ends: an object was called inside and, before that
-    /// failed, also outside.
+    /// If something is taken back that others have built on since, the whole transaction cannot commit any more (`Ended`): an object was called
+    /// inside and, before that failed, also called or read outside. So it is where the one that has built on it is taken back by itself, because what
+    /// it has read stays read.
     pub async fn nested<T, E: From<ObjectError>>(
         &self,
         body: impl AsyncFnOnce(&Tx) -> Result<T, E>,
@@ -249,9 +254,7 @@ impl Tx {
             let made = Made { tx: self, added: tx.add(call, keys)? };
             Ok((tx.snapshot(), own_calls(tx, slot.stream), made))
         })?;
-        let output = slot.output_at(snapshot, &own).await?;
-        made.stays();
-        Ok(output)
+        made.ended(slot.output_at(snapshot, &own).await)
     }
 
     /// Makes a call.
@@ -274,13 +277,10 @@ impl Tx {
         }
     }
 
-    /// Takes something back, which says whether what is left can stand: if not, the transaction ends.
-    fn take_back(&self, take_back: impl FnOnce(&mut Transaction) -> bool) {
-        let mut state = self.inner.state.borrow_mut();
-        if let State::Running { tx, .. } = &mut *state
-            && !take_back(tx)
-        {
-            *state = State::Ended;
+    /// Takes something back, unless all of it has ended.
+    fn take_back(&self, take_back: impl FnOnce(&mut Transaction)) {
+        if let State::Running { tx, .. } = &mut *self.inner.state.borrow_mut() {
+            take_back(tx);
         }
     }
 
@@ -330,15 +330,19 @@ pub(super) struct Made<'t> {
 }
 
 impl Made<'_> {
-    /// Its result is known.
-    pub(super) fn stays(self) {
+    /// Its result is known. If it failed it is taken back.
+    pub(super) fn ended<T>(self, result: Result<T, ObjectError>) -> Result<T, ObjectError> {
+        if result.is_err() {
+            self.tx.take_back(|tx| tx.take_back(self.added, true));
+        }
         std::mem::forget(self);
+        result
     }
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        self.tx.take_back(|tx| tx.take_back(self.added));
+        self.tx.take_back(|tx| tx.take_back(self.added, false));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Transactions over several objects and programs.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::task::Poll;
 
 use ithaca_env::task::gather;
@@ -11,6 +12,9 @@ use ithaca_object::{Begin, Isolation, ObjectError, Runtime, Tx, TxOptions};
 use crate::worlds::{World, run, run_with};
 
 type Accounts = Map<String, i64>;
+
+/// Something that is under way in a transaction.
+type Doing<'d> = Pin<Box<dyn Future<Output = Result<(), ObjectError>> + 'd>>;
 
 fn options(isolation: Isolation) -> TxOptions {
     TxOptions { isolation, ..TxOptions::default() }
@@ -148,13 +152,16 @@ fn what_is_dropped_in_a_transaction_is_not_committed_with_the_rest_of_it() {
             let accounts = accounts.within(tx);
             // The first waits for the log, so that it is dropped on its way.
             begin_and_drop(accounts.put("call".into(), 1)).await;
+            let has_put = Cell::new(false);
             let nested = tx.nested(async |_| -> Result<(), ObjectError> {
                 accounts.put("nested".into(), 1).await?;
+                has_put.set(true);
                 std::future::pending().await
             });
             let mut nested = Box::pin(nested);
-            while accounts.len().await? < 2 {
+            while !has_put.get() {
                 begin_and_drop(nested.as_mut()).await;
+                world.env.yield_now().await;
             }
             drop(nested);
             accounts.put("kept".into(), 1).await.map(|_| ())
@@ -223,6 +230,85 @@ fn what_was_built_on_a_call_that_is_taken_back_is_not_committed() {
         assert_eq!(done, Ok(vec![true, false]), "the first put has seen nothing of the second");
         assert_eq!(shared.get(&"by 0".into()).await, Ok(Some(1)));
         assert_eq!(shared.len().await, Ok(1));
+    });
+}
+
+#[test]
+fn what_was_read_over_a_call_that_is_taken_back_is_not_committed() {
+    // What others do because of such a read would be in the log without its cause.
+    run(async |world| {
+        let (program, other) = (world.program().await, world.program().await);
+        let [cause, effect] = ["cause", "effect"].map(|name| Accounts::open(&program, name).expect("opened"));
+        let elsewhere = Accounts::open(&other, "cause").expect("opened");
+        for (puts_inside, reads_inside) in [(false, false), (true, false), (false, true), (true, true)] {
+            // The view lies behind, so that the put waits.
+            elsewhere.fast_put("there".into(), 1).await.expect("put");
+            let body = async |tx: &Tx| -> Result<(), ObjectError> {
+                let (cause, effect) = (cause.within(tx), effect.within(tx));
+                let inside = tx.nested(async |_| cause.put("x".into(), 1).await.map(|_| ()));
+                let (mut inside, mut plain) = (Box::pin(inside), Box::pin(cause.put("x".into(), 1)));
+                match puts_inside {
+                    true => begin_and_drop(inside.as_mut()).await,
+                    false => begin_and_drop(plain.as_mut()).await,
+                }
+                let read = async |_: &Tx| match cause.get(&"x".into()).await? {
+                    Some(_) => Err(ObjectError::Ended),
+                    None => Ok(()),
+                };
+                let seen = if reads_inside { tx.nested(read).await } else { read(tx).await };
+                assert_eq!(seen, Err(ObjectError::Ended));
+                drop((inside, plain));
+                effect.fast_put("y".into(), 1).await.map(|_| ())
+            };
+            let done = program.transact(&TxOptions::default(), body).await.map(|_| ());
+            assert_eq!(done, Err(ObjectError::Ended), "put inside {puts_inside}, read inside {reads_inside}");
+            assert_eq!((cause.len().await, effect.len().await), (Ok(1), Ok(0)));
+        }
+    });
+}
+
+#[test]
+fn a_transaction_that_has_read_what_is_taken_back_has_no_result_though_it_writes_nothing() {
+    run(async |world| {
+        let (program, other) = (world.program().await, world.program().await);
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let elsewhere = Accounts::open(&other, "accounts").expect("opened");
+        elsewhere.put("there".into(), 1).await.expect("put");
+        let body = async |tx: &Tx| -> Result<usize, ObjectError> {
+            let accounts = accounts.within(tx);
+            let mut put = Box::pin(accounts.put("x".into(), 1));
+            begin_and_drop(put.as_mut()).await;
+            accounts.len().await
+        };
+        let done = program.transact(&TxOptions::default(), body).await.map(|(len, _)| len);
+        assert_eq!(done, Err(ObjectError::Ended), "the put is dropped with the body");
+    });
+}
+
+#[test]
+fn a_nested_transaction_that_is_dropped_with_several_calls_under_way_leaves_the_rest_as_it_is() {
+    // Its calls are dropped one after the other, and each is built on the ones before it.
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let elsewhere = Accounts::open(&world.program().await, "accounts").expect("opened");
+        elsewhere.put("there".into(), 1).await.expect("put");
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let accounts = accounts.within(tx);
+            let several = tx.nested(async |_| -> Result<(), ObjectError> {
+                let put = async |name: &str| accounts.put(name.into(), 1).await.map(|_| ());
+                let len = async || accounts.len().await.map(|_| ());
+                let calls: Vec<Doing<'_>> = vec![Box::pin(put("a")), Box::pin(put("b")), Box::pin(len())];
+                gather(calls, |_| false).await;
+                Ok(())
+            });
+            begin_and_drop(several).await;
+            accounts.put("kept".into(), 1).await.map(|_| ())
+        };
+        program.transact(&TxOptions::default(), body).await.expect("committed");
+        let names: Vec<String> =
+            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["kept", "there"]);
     });
 }
 
