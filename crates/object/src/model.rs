@@ -251,7 +251,7 @@ impl World {
             8 => {
                 let running = self.clients[client].running.as_mut().expect("it runs");
                 let level = running.tx.begin_nested().map_err(|error| error.to_string())?;
-                running.tx.enter(level);
+                running.tx.enter(level).expect("it has just begun");
                 running.outer.push((level, running.own.clone()));
                 Ok(())
             }
@@ -261,13 +261,16 @@ impl World {
                 match running.outer.pop() {
                     Some((level, outer)) if is_abort => {
                         running.tx.abort_nested(level);
+                        running
+                            .tx
+                            .leave(running.outer.last().map_or_else(Level::default, |(level, _)| *level));
                         if running.tx.is_doomed() {
                             return Err("nobody has seen what was taken back".to_owned());
                         }
                         running.own = outer;
                         self.counted.nested_aborts += 1;
                     }
-                    Some((level, _)) => running.tx.commit_nested(level),
+                    Some((level, _)) => assert!(running.tx.commit_nested(level), "it is open"),
                     None => {}
                 }
                 Ok(())

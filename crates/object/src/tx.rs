@@ -228,14 +228,31 @@ impl Transaction {
         Ok(level)
     }
 
-    /// Has what follows belong to `level`. Gives what it belonged to.
-    pub fn enter(&mut self, level: Level) -> Level {
-        std::mem::replace(&mut self.current, level)
+    /// Has what follows belong to `level`. Gives what it belonged to; `None`, and nothing is changed, if that transaction has ended.
+    #[must_use]
+    pub fn enter(&mut self, level: Level) -> Option<Level> {
+        self.is_open(level).then(|| std::mem::replace(&mut self.current, level))
     }
 
-    /// Ends a nested transaction: what it wrote, and what is open inside of it, belongs to the one around it. Nothing happens if it has ended.
-    pub fn commit_nested(&mut self, level: Level) {
-        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return };
+    /// Has what follows belong again to what it did before [`Transaction::enter`].
+    pub fn leave(&mut self, before: Level) {
+        self.current = before;
+    }
+
+    /// Whether the transaction that runs is open: if it has ended while it ran, nothing more MUST be added.
+    pub fn is_running(&self) -> bool {
+        self.is_open(self.current)
+    }
+
+    fn is_open(&self, level: Level) -> bool {
+        level == Level::default() || self.nested.iter().any(|(open, _)| *open == level)
+    }
+
+    /// Ends a nested transaction: what it wrote, and what is open inside of it, belongs to the one around it. False, and nothing happens, if it
+    /// has ended.
+    #[must_use]
+    pub fn commit_nested(&mut self, level: Level) -> bool {
+        let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return false };
         let (_, around) = self.nested.remove(at);
         let inside = self.nested.iter_mut().map(|(_, around)| around);
         let own = self.noted.iter_mut().map(|noted| &mut noted.level);
@@ -244,10 +261,12 @@ impl Transaction {
         if let Some(built) = &mut self.built {
             built.merge(level, around);
         }
+        true
     }
 
     /// Ends a nested transaction and those inside of it: nothing that they wrote is left. What they read stays read, because what is done next
-    /// may depend on it. What was answered over their calls elsewhere is doomed. Nothing happens if it has ended.
+    /// may depend on it. What was answered over their calls elsewhere is doomed. Nothing happens if it has ended. If one of them runs,
+    /// it goes on as one that has ended.
     pub fn abort_nested(&mut self, level: Level) {
         let Some(at) = self.nested.iter().position(|(open, _)| *open == level) else { return };
         let (_, around) = self.nested[at];
@@ -259,9 +278,6 @@ impl Transaction {
             }
             !is_inside && *open != level
         });
-        if ended.contains(&self.current) {
-            self.current = around;
-        }
         if !self.planted.is(PlantedBug::NestedAbortKept) {
             self.take_out(&Gone::Levels(ended, around));
         }
@@ -423,20 +439,20 @@ mod tests {
 
     /// Adds a call of stream 1 in a transaction.
     fn add_in(tx: &mut Transaction, level: Level) -> Added {
-        tx.enter(level);
+        tx.enter(level).expect("it is open");
         let call = Call { stream: StreamId(1), method: "put".into(), arguments: "x".into() };
         tx.add(call, Keys::updates(Key::of(&1u64))).expect("there is room")
     }
 
     /// Reads stream 1 in a transaction.
     fn read_in(tx: &mut Transaction, level: Level) {
-        tx.enter(level);
+        tx.enter(level).expect("it is open");
         tx.note_reads(StreamId(1), &[Key::of(&1u64)]);
     }
 
     /// Begins a transaction inside of another one.
     fn begin_in(tx: &mut Transaction, level: Level) -> Level {
-        tx.enter(level);
+        tx.enter(level).expect("it is open");
         tx.begin_nested().expect("not too deep")
     }
 
@@ -476,11 +492,27 @@ mod tests {
             tx.abort_nested(b);
             assert!(!tx.is_doomed());
             match is_kept {
-                true => tx.commit_nested(a),
+                true => assert!(tx.commit_nested(a)),
                 false => tx.abort_nested(a),
             }
             assert_eq!(tx.is_doomed(), !is_kept, "a call {is_call}");
         }
+    }
+
+    #[test]
+    fn a_transaction_that_ends_with_the_one_around_it_takes_nothing_more() {
+        let mut tx = begun();
+        let a = begin_in(&mut tx, OUTER);
+        let b = begin_in(&mut tx, a);
+        let before = tx.enter(b).expect("it is open");
+        tx.leave(OUTER);
+        tx.enter(b).expect("it is open");
+        tx.abort_nested(a);
+        assert!(!tx.is_running(), "it ended while it ran");
+        tx.leave(OUTER);
+        assert!(tx.is_running() && before == a);
+        assert!(tx.enter(b).is_none() && tx.is_running());
+        assert!(!tx.commit_nested(b) && !tx.commit_nested(a));
     }
 
     #[test]
@@ -509,7 +541,7 @@ mod tests {
             tx.note_reads(StreamId(2), &[]);
         }
         assert_eq!(seen_count(&tx), 2);
-        tx.commit_nested(nested);
+        assert!(tx.commit_nested(nested));
         assert_eq!(seen_count(&tx), 1);
         let last = add_in(&mut tx, OUTER);
         tx.take_back(last, true);

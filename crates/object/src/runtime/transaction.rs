@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ithaca_log::pos::{LogPos, StreamId};
@@ -202,7 +203,8 @@ impl Tx {
 
     /// Runs `body` as a transaction inside this one: if it fails or is dropped, what it wrote is taken back, and the outer one can go on. It
     /// has the snapshot of the outer one and sees what that has written. What is called while `body` runs belongs to it, by whatever handle;
-    /// several may run at once, and what a task of its own calls belongs to the outermost.
+    /// several may run at once, and what a task of its own calls belongs to the outermost. One that is polled on after the one around it was taken back
+    /// ends with `Ended`.
     ///
     /// If something is taken back that others have built on since, the whole transaction cannot commit any more (`Ended`): an object was called
     /// inside and, before that failed, also called or read outside. So it is where the one that has built on it is taken back by itself, because what
@@ -211,10 +213,17 @@ impl Tx {
         &self,
         body: impl AsyncFnOnce(&Tx) -> Result<T, E>,
     ) -> Result<T, E> {
-        let level = self.change(|tx| tx.begin_nested().map_err(ObjectError::from))?;
+        let level = self.change(|tx| {
+            runs(tx)?;
+            Ok(tx.begin_nested()?)
+        })?;
         let nested = Nested { tx: self, level };
         let mut body = pin!(body(self));
-        let value = poll_fn(|context| nested.run(|| body.as_mut().poll(context))).await?;
+        let poll = |context: &mut Context<'_>| match nested.run(|| body.as_mut().poll(context)) {
+            Ok(polled) => polled,
+            Err(ended) => Poll::Ready(Err(ended.into())),
+        };
+        let value = poll_fn(poll).await?;
         nested.commit()?;
         Ok(value)
     }
@@ -277,10 +286,10 @@ impl Tx {
         }
     }
 
-    /// Takes something back, unless all of it has ended.
-    fn take_back(&self, take_back: impl FnOnce(&mut Transaction)) {
+    /// Does something unless all of it has ended.
+    fn if_open(&self, change: impl FnOnce(&mut Transaction)) {
         if let State::Running { tx, .. } = &mut *self.inner.state.borrow_mut() {
-            take_back(tx);
+            change(tx);
         }
     }
 
@@ -306,6 +315,7 @@ impl Tx {
     ) -> Result<T, ObjectError> {
         let mut state = self.inner.state.borrow_mut();
         let State::Running { tx, is_unset } = &mut *state else { return Err(ObjectError::Ended) };
+        runs(tx)?;
         if std::mem::take(is_unset) {
             tx.move_to(slot.upto());
         }
@@ -333,7 +343,7 @@ impl Made<'_> {
     /// Its result is known. If it failed it is taken back.
     pub(super) fn ended<T>(self, result: Result<T, ObjectError>) -> Result<T, ObjectError> {
         if result.is_err() {
-            self.tx.take_back(|tx| tx.take_back(self.added, true));
+            self.tx.if_open(|tx| tx.take_back(self.added, true));
         }
         std::mem::forget(self);
         result
@@ -342,7 +352,7 @@ impl Made<'_> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        self.tx.take_back(|tx| tx.take_back(self.added, false));
+        self.tx.if_open(|tx| tx.take_back(self.added, false));
     }
 }
 
@@ -353,29 +363,28 @@ struct Nested<'t> {
 }
 
 impl Nested<'_> {
-    /// Has what `run` calls belong to it.
-    fn run<T>(&self, run: impl FnOnce() -> T) -> T {
-        let enter = |level| self.tx.change(|tx| Ok(tx.enter(level)));
-        let before = enter(self.level);
+    /// Has what `run` calls belong to it, unless it has ended.
+    fn run<T>(&self, run: impl FnOnce() -> T) -> Result<T, ObjectError> {
+        let before = self.tx.change(|tx| tx.enter(self.level).ok_or(ObjectError::Ended))?;
         let value = run();
-        if let Ok(before) = before {
-            enter(before).ok();
-        }
-        value
+        self.tx.if_open(|tx| tx.leave(before));
+        Ok(value)
     }
 
     fn commit(self) -> Result<(), ObjectError> {
-        self.tx.change(|tx| {
-            tx.commit_nested(self.level);
-            Ok(())
-        })
+        self.tx.change(|tx| tx.commit_nested(self.level).then_some(()).ok_or(ObjectError::Ended))
     }
 }
 
 impl Drop for Nested<'_> {
     fn drop(&mut self) {
-        self.tx.take_back(|tx| tx.abort_nested(self.level));
+        self.tx.if_open(|tx| tx.abort_nested(self.level));
     }
+}
+
+/// Refuses what a nested transaction does that has ended.
+fn runs(tx: &Transaction) -> Result<(), ObjectError> {
+    tx.is_running().then_some(()).ok_or(ObjectError::Ended)
 }
 
 /// What a transaction wrote of one object. Names and arguments are shared, not copied.

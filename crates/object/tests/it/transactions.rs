@@ -1,6 +1,6 @@
 //! Transactions over several objects and programs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -309,6 +309,36 @@ fn a_nested_transaction_that_is_dropped_with_several_calls_under_way_leaves_the_
         let names: Vec<String> =
             accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["kept", "there"]);
+    });
+}
+
+#[test]
+fn a_nested_transaction_that_outlives_the_one_around_it_writes_nothing() {
+    // Half of it is gone with the one around it.
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            let (world, accounts, begun) = (&world, &accounts.within(tx), &RefCell::new(None));
+            let failed = tx.nested(async move |_| -> Result<(), ObjectError> {
+                let mut inner = Box::pin(tx.nested(async move |_| -> Result<(), ObjectError> {
+                    accounts.fast_put("first".into(), 1).await?;
+                    world.env.yield_now().await;
+                    accounts.fast_put("second".into(), 1).await.map(|_| ())
+                }));
+                begin_and_drop(inner.as_mut()).await;
+                begun.replace(Some(inner));
+                Err(ObjectError::Ended)
+            });
+            assert_eq!(failed.await, Err(ObjectError::Ended));
+            let inner = begun.take().expect("begun");
+            assert_eq!(inner.await, Err(ObjectError::Ended));
+            accounts.fast_put("kept".into(), 1).await.map(|_| ())
+        };
+        program.transact(&TxOptions::default(), body).await.expect("committed");
+        let names: Vec<String> =
+            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["kept"]);
     });
 }
 
