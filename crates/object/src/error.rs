@@ -206,7 +206,7 @@ pub enum ObjectError {
     /// The transaction takes no more.
     #[error(transparent)]
     Full(#[from] TxFull),
-    /// The transaction has ended; also because of a call that was taken back, on which another one was built.
+    /// The transaction has ended; also because of a call that was taken back, on which another one or a read was built.
     #[error("the transaction has ended")]
     Ended,
     /// Too many calls wait to be sent. The call did not happen.
@@ -233,7 +233,8 @@ impl ObjectError {
             | Self::Trimmed { .. }
             | Self::Forgotten { .. }
             | Self::NoValue { .. } => ErrorClass::No,
-            Self::Unknown { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
+            // Whatever keeps the result away: the call happened, so it is neither refused nor without effect.
+            Self::Unknown { .. } | Self::NoResult { .. } | Self::Crowded { .. } => ErrorClass::Unavailable,
             Self::Stopped { .. } | Self::Unusable { .. } | Self::TooHigh { .. } => ErrorClass::Damaged,
             Self::Hold { refused: HoldRefused::Forgotten { .. }, .. } => ErrorClass::No,
             Self::Remote { refused, .. } => match refused {
@@ -242,7 +243,6 @@ impl ObjectError {
                 Refused::Forgotten { .. } | Refused::NotYet { .. } => ErrorClass::No,
                 _ => ErrorClass::Usage,
             },
-            Self::NoResult { cause, .. } => cause.class(),
             Self::TooLarge { .. }
             | Self::PutTooLarge { .. }
             | Self::NoCheckpoints { .. }
@@ -252,6 +252,24 @@ impl ObjectError {
             Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
                 ErrorClass::Usage
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_happened_is_never_told_of_as_one_that_finds_nothing() {
+        // Whoever goes by the class, an exit code say, would make the call again.
+        let (object, pos) = ("stock".to_owned(), LogPos(7));
+        let trimmed = ObjectError::Trimmed { object: object.clone(), below: pos };
+        let forgotten = ObjectError::Forgotten { object: object.clone(), snapshot: pos, earliest: LogPos(9) };
+        let not_yet = ObjectError::NotYet { object: object.clone(), snapshot: pos, tail: LogPos(6) };
+        for cause in [trimmed, forgotten, not_yet, ClientError::Closed.into(), ObjectError::Ended] {
+            let error = ObjectError::NoResult { object: object.clone(), pos, cause: Box::new(cause) };
+            assert_eq!(error.class(), ErrorClass::Unavailable, "{error}");
         }
     }
 }
