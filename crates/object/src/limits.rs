@@ -28,6 +28,10 @@ pub const CLIENTS_MAX_COUNT: usize = 16_384;
 /// By how much a request's number may be above that below which all of its client's requests are settled.
 pub const REQUESTS_AHEAD_MAX: u64 = 65_536;
 
+/// Numbers of requests that a view remembers, of all clients together: those that were applied and that their clients have not said are settled. Of
+/// more, the client whose last request was applied longest ago is forgotten.
+pub const UNSETTLED_MAX_COUNT: usize = 1 << 20;
+
 /// A view notes its digest whenever it has applied so many records.
 pub const DIGEST_EVERY: u64 = 64;
 
@@ -131,6 +135,8 @@ pub const CHILDREN_OPEN_MAX_COUNT: usize = 1024;
 /// Children that are read at the same time.
 pub const CHILDREN_AT_ONCE: usize = 64;
 
+const _: () =
+    assert!(REQUESTS_AHEAD_MAX < UNSETTLED_MAX_COUNT as u64, "no client is forgotten for its own numbers");
 const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
 const _: () = assert!(CHUNKS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () =

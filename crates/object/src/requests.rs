@@ -39,11 +39,30 @@ impl Client {
 
 /// The requests that were applied, of as many clients as are remembered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(from = "Stored")]
 pub(crate) struct Requests {
     clients: BTreeMap<u64, Client>,
     /// Clients by the numbers of their last records.
     by_last: BTreeMap<u64, u64>,
     records: u64,
+    /// The numbers of all clients that are not settled.
+    #[serde(skip)]
+    applied: usize,
+}
+
+/// What checkpoints have of it.
+#[derive(Deserialize)]
+struct Stored {
+    clients: BTreeMap<u64, Client>,
+    by_last: BTreeMap<u64, u64>,
+    records: u64,
+}
+
+impl From<Stored> for Requests {
+    fn from(Stored { clients, by_last, records }: Stored) -> Self {
+        let applied = clients.values().map(|client| client.applied.len()).sum();
+        Self { clients, by_last, records, applied }
+    }
 }
 
 impl Requests {
@@ -54,25 +73,34 @@ impl Requests {
         if id.request < client.settled || !client.note(id.request) {
             return false;
         }
+        self.applied += 1;
         if settled > client.settled {
             client.settled = settled;
             while client.applied.front().is_some_and(|&request| request < settled) {
                 client.applied.pop_front();
+                self.applied -= 1;
             }
         }
         // The order stays as it is while the latest one goes on.
-        if self.by_last.last_key_value() == Some((&client.last, &id.client)) {
-            return true;
+        if self.by_last.last_key_value() != Some((&client.last, &id.client)) {
+            self.by_last.remove(&client.last);
+            client.last = self.records;
+            self.by_last.insert(self.records, id.client);
         }
-        self.by_last.remove(&client.last);
-        client.last = self.records;
-        self.by_last.insert(self.records, id.client);
-        if self.clients.len() > limits::CLIENTS_MAX_COUNT
-            && let Some((_, oldest)) = self.by_last.pop_first()
-        {
-            self.clients.remove(&oldest);
-        }
+        self.forget();
         true
+    }
+
+    /// Forgets those clients of whom there are too many, or whose numbers are too many: of one that was given up, numbers stay above what it
+    /// has settled. The latest is never one of them.
+    fn forget(&mut self) {
+        while (self.clients.len() > limits::CLIENTS_MAX_COUNT || self.applied > limits::UNSETTLED_MAX_COUNT)
+            && self.by_last.len() > 1
+            && let Some((_, oldest)) = self.by_last.pop_first()
+            && let Some(client) = self.clients.remove(&oldest)
+        {
+            self.applied -= client.applied.len();
+        }
     }
 }
 
@@ -103,5 +131,30 @@ mod tests {
         assert!(requests.note(TxId { client: 1, request: 0 }, 0), "the oldest is forgotten");
         assert_eq!(requests.clients.len(), limits::CLIENTS_MAX_COUNT);
         assert_eq!(requests.clients.len(), requests.by_last.len());
+    }
+
+    #[test]
+    fn clients_that_were_given_up_with_much_unsettled_are_forgotten_also_by_who_reads_a_checkpoint() {
+        // Each leaves what it never settled in every checkpoint.
+        let each = limits::REQUESTS_AHEAD_MAX;
+        let most = limits::UNSETTLED_MAX_COUNT as u64 / each;
+        let mut requests = Requests::default();
+        for client in 0..=most {
+            for request in 0..each {
+                assert!(requests.note(TxId { client, request }, 0));
+            }
+            if client == most / 2 {
+                let stored = rmp_serde::to_vec_named(&requests).expect("it encodes");
+                let restored: Requests = rmp_serde::from_slice(&stored).expect("it is what was encoded");
+                assert_eq!(restored, requests);
+                requests = restored;
+            }
+        }
+        assert_eq!(requests.clients.len() as u64, most, "the oldest is forgotten");
+        let counted: usize = requests.clients.values().map(|client| client.applied.len()).sum();
+        assert_eq!((counted as u64, requests.by_last.len() as u64), (most * each, most));
+        assert!(!requests.note(TxId { client: 1, request: 0 }, 0), "the others are not");
+        assert!(requests.note(TxId { client: most, request: each }, each), "what is settled takes no room");
+        assert_eq!(requests.clients[&most].applied.len(), 1);
     }
 }
