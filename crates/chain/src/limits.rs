@@ -1,5 +1,7 @@
 //! Every limit of the chain, named once.
 
+use std::time::Duration;
+
 use ithaca_env::limits::{BLOCK_BYTES, DRIVE_IO_MAX_BYTES};
 
 /// Version of every record of the disk format. A newer one is refused by name.
@@ -80,6 +82,8 @@ pub const CLEAN_RUNS_MAX: usize = 32_768;
 pub const CLEAN_GAIN_MIN: u64 = 8;
 /// A segment that gave too little room is looked at again when one more part of so many of its keys is garbage.
 pub const CLEAN_AGAIN_PART: u64 = 16;
+/// How long the cleaner, or who rebuilds a side, rests before it asks again a drive that takes no more reads.
+pub const REFUSED_REST: Duration = Duration::from_millis(5);
 /// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
 pub const SCAN_IO_BYTES: usize = 1 << 20;
 /// Reads of a segment scan at the same time.

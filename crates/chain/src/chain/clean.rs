@@ -12,9 +12,10 @@ use super::victim::{Measured, Victim};
 use crate::cache::{FooterPart, PartKey};
 use crate::core::{Cause, PassedBy};
 use crate::error::{AppendError, ChainError, ReadError};
+use crate::limits::REFUSED_REST;
 use crate::links::link_of;
 use crate::planted::PlantedBug;
-use crate::read::FetchError;
+use crate::read::{FetchError, is_refusal};
 
 /// Who cleans. Dropping it lets the next one.
 pub(super) struct Turn {
@@ -32,6 +33,8 @@ impl Drop for Turn {
 #[derive(Clone)]
 pub(super) enum Unclean {
     PassedBy(PassedBy),
+    /// A drive takes no more reads for now.
+    Refused,
     /// All of it was released meanwhile, or the chain closes: there is nothing to do.
     Over,
     Stopped(ChainError),
@@ -55,7 +58,10 @@ impl From<FetchError> for Unclean {
 impl From<ReadError> for Unclean {
     fn from(error: ReadError) -> Self {
         tracing::debug!(%error, "a segment cannot be cleaned");
-        Self::PassedBy(PassedBy::Damaged)
+        match error {
+            ReadError::Drive(error) if is_refusal(&error) => Self::Refused,
+            ReadError::Drive(_) | ReadError::Damaged { .. } => Self::PassedBy(PassedBy::Damaged),
+        }
     }
 }
 
@@ -114,6 +120,10 @@ impl Inner {
             if let Some(why) = self.clean(segment, lap, Cause::Leaving).await? {
                 passed = Some(why);
             }
+        }
+        // The last one may have been left because of that.
+        if self.is_closing.get() && passed.is_none() && !self.core.borrow_mut().closed_on(link).is_empty() {
+            return Err(ChainError::Closed);
         }
         Ok(passed)
     }
@@ -188,7 +198,7 @@ impl Inner {
     fn leave(&self, segment: u32, lap: u64, why: Unclean) -> Result<Option<PassedBy>, ChainError> {
         let why = match why {
             Unclean::Stopped(why) => return Err(why),
-            Unclean::Over => {
+            Unclean::Over | Unclean::Refused => {
                 self.core.borrow_mut().give_up_cleaning(segment);
                 return Ok(None);
             }
@@ -268,12 +278,27 @@ impl Inner {
 
     /// The victim, with the directory of its footer.
     async fn victim(&self, segment: u32, lap: u64, cause: Cause) -> Result<Victim, Unclean> {
-        match self.footer_part(PartKey { segment, lap, page: None }, 0).await? {
+        let key = PartKey { segment, lap, page: None };
+        match self.patiently(async || self.footer_part(key, 0).await).await? {
             Some(FooterPart::Directory(directory)) => {
                 let batch_bytes = self.core.borrow_mut().copies_batch_bytes();
                 Ok(Victim { segment, lap, directory, cause, batch_bytes })
             }
             _ => Err(self.harmed_or_over(segment, lap)),
+        }
+    }
+
+    /// What `read` gives, which is tried again after a rest while a drive takes no more reads: that passes, and says nothing of the
+    /// segment. Not any more when the chain closes.
+    pub(super) async fn patiently<T, E: Into<Unclean>>(
+        &self,
+        read: impl AsyncFn() -> Result<T, E>,
+    ) -> Result<T, Unclean> {
+        loop {
+            match read().await.map_err(Into::into) {
+                Err(Unclean::Refused) if self.check_running().is_ok() => self.env.sleep(REFUSED_REST).await,
+                answered => return answered,
+            }
         }
     }
 

@@ -23,14 +23,13 @@ use crate::catalog::Located;
 use crate::core::{Batch, Cause, Copies, Ticket};
 use crate::limits::CLEAN_READ_AHEAD_BYTES;
 use crate::planted::PlantedBug;
-use crate::read::FetchError;
 use crate::victims::Cleaning;
 
 /// A batch whose data is being read.
 struct Reading {
     batch: Vec<Located>,
     bytes: u64,
-    data: TaskHandle<Result<Vec<Bytes>, FetchError>>,
+    data: TaskHandle<Result<Vec<Bytes>, Unclean>>,
 }
 
 /// A batch whose copies are on their way to the tail.
@@ -133,7 +132,7 @@ impl Moving<'_> {
             if self.inner.is_closing.get() && self.victim.cause != Cause::Leaving {
                 return Err(Unclean::Over);
             }
-            let data = data.join().await.unwrap_or(Err(FetchError::Recycled))?;
+            let data = data.join().await.unwrap_or(Err(Unclean::Over))?;
             self.write(batch, bytes, data).await?;
             self.rest(began).await?;
         }
@@ -153,7 +152,10 @@ impl Moving<'_> {
                 return;
             }
             let (inner, wanted) = (Rc::clone(self.inner), batch.clone());
-            let data = self.inner.env.spawn(async move { inner.fetch_copies(&wanted).await });
+            let data = self
+                .inner
+                .env
+                .spawn(async move { inner.patiently(async || inner.fetch_copies(&wanted).await).await });
             self.reading.push_back(Reading { batch, bytes: batch_bytes, data });
             bytes += batch_bytes;
         }

@@ -21,10 +21,11 @@ use super::{Chain, Inner};
 use crate::catalog::SegmentState;
 use crate::error::{ChangeError, OpenError};
 use crate::format::Trailer;
-use crate::limits::{BACKGROUND_IO_BYTES, SIDES_MAX};
+use crate::limits::{BACKGROUND_IO_BYTES, REFUSED_REST, SIDES_MAX};
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, SideState};
 use crate::planted::PlantedBug;
+use crate::read::is_refusal;
 use crate::recover::{ScanTarget, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 
@@ -174,6 +175,9 @@ impl Inner {
             }
             match self.rebuild_segment(device, side, segment_of(link, index)).await {
                 Err(Interrupted::Recycled) => self.env.yield_now().await,
+                Err(Interrupted::Drive(error)) if is_refusal(&error) => {
+                    self.env.sleep(REFUSED_REST).await;
+                }
                 result => {
                     result?;
                     index += 1;
@@ -301,7 +305,10 @@ impl Inner {
             }
             let source = from.clone().unwrap_or_else(|| device.live_drives().remove(0));
             let right = source.read(at, len).await?;
-            let is_same = side.drive.read(at, len).await.is_ok_and(|found| found == right);
+            let is_same = match side.drive.read(at, len).await {
+                Err(error) if is_refusal(&error) => return Err(error.into()),
+                found => found.is_ok_and(|found| found == right),
+            };
             has_differed |= !is_same;
             if !is_same {
                 side.drive.write(at, right, Durability::Durable).await?;

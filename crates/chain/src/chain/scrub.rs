@@ -185,7 +185,7 @@ impl Inner {
             match group.copy_from {
                 Some(from) => self.copy_to_others(&device, &sides, from, place, range).await?,
                 None if group.bad.is_empty() => {}
-                None => self.scrub_records(&device, place, lap, group).await,
+                None => self.scrub_records(&device, place, lap, group).await?,
             }
         }
         self.scrub_frame(&device, &sides, place, lap).await
@@ -221,7 +221,13 @@ impl Inner {
     }
 
     /// Records of a group that no side has as a whole: each may still have some of them.
-    async fn scrub_records(self: &Rc<Self>, device: &Sides, place: Place, lap: u64, group: &ScannedGroup) {
+    async fn scrub_records(
+        self: &Rc<Self>,
+        device: &Sides,
+        place: Place,
+        lap: u64,
+        group: &ScannedGroup,
+    ) -> Result<(), Interrupted> {
         if device.is_mirrored() {
             for run in &group.area.runs {
                 // What cannot be mended is named below.
@@ -234,12 +240,13 @@ impl Inner {
                 let bytes = record.place.offset..record.place.offset + record.place.len;
                 let is_lost = group.bad.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record);
                 // An owner may have written it again.
-                if is_lost && !self.is_whole_elsewhere(record.key, place.segment).await {
+                if is_lost && !self.is_whole_elsewhere(record.key, place.segment).await? {
                     let kind = DamageKind::Data { keys };
                     self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
                 }
             }
         }
+        Ok(())
     }
 
     /// Whether anybody still needs a record that a segment holds.

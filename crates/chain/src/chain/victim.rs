@@ -56,7 +56,7 @@ impl Inner {
     /// A page of the victim's footer. Those that follow are read along: all of them are needed.
     async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
         let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
-        match self.footer_part(key, SCAN_IO_BYTES).await? {
+        match self.patiently(async || self.footer_part(key, SCAN_IO_BYTES).await).await? {
             Some(FooterPart::Page(page)) => Ok(page),
             _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
         }
@@ -203,20 +203,24 @@ impl Inner {
                 // Or each of two would be freed because of what the other has.
                 going.extend(self.core.borrow().copied().iter().map(|(segment, _)| *segment));
             }
-            let mut plan = Plan::elsewhere(keys.ranges().collect(), going);
-            self.run_plan(&mut plan, SCAN_IO_BYTES).await?;
+            let planned = self.patiently(async || {
+                let mut plan = Plan::elsewhere(keys.ranges().collect(), going.clone());
+                self.run_plan(&mut plan, SCAN_IO_BYTES).await.map(|()| plan)
+            });
+            let mut plan = planned.await?;
             let is_same = |found: &Located, live: &Located| {
                 let (found, keys) = (&found.run, live.run.keys());
                 let has_keys = found.keys().start < keys.end && keys.start < found.keys().end;
                 has_keys && (live.run.version, live.run.kind) == (found.version, found.kind)
             };
             plan.found.retain(|found| live.iter().any(|live| is_same(found, live)));
-            match self.verify(&plan.found).await {
-                Err(FetchError::Recycled) => {}
-                verified => {
-                    verified?;
-                    return Ok(plan.found.iter().map(|found| found.run.keys()).collect());
-                }
+            let verified = self.patiently(async || match self.verify(&plan.found).await {
+                Err(FetchError::Recycled) => Ok(false),
+                Err(FetchError::Read(error)) => Err(error),
+                Ok(()) => Ok(true),
+            });
+            if verified.await? {
+                return Ok(plan.found.iter().map(|found| found.run.keys()).collect());
             }
         }
     }

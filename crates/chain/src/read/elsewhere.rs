@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::{FetchError, Plan};
+use ithaca_env::drive::DriveError;
+
+use super::{FetchError, Plan, is_refusal};
 use crate::catalog::Located;
 use crate::chain::{Chain, Inner};
 use crate::error::{Damage, DamageKind, ReadError};
@@ -123,23 +125,31 @@ impl Inner {
         Ok(true)
     }
 
-    /// Whether a record that is damaged in one segment is whole in another.
-    pub(crate) async fn is_whole_elsewhere(self: &Rc<Self>, key: u64, segment: u32) -> bool {
+    /// Whether a record that is damaged in one segment is whole in another. Errors: a drive takes no more reads for now.
+    pub(crate) async fn is_whole_elsewhere(
+        self: &Rc<Self>,
+        key: u64,
+        segment: u32,
+    ) -> Result<bool, DriveError> {
         // Of versioned keys another place may have an older record.
         if self.owner.is_some() {
-            return false;
+            return Ok(false);
         }
         let mut segments = vec![segment];
         loop {
             let mut plan = Plan::elsewhere(vec![one(key)], segments.clone());
-            if self.run_plan(&mut plan, 0).await.is_err() || plan.found.is_empty() {
-                return false;
-            }
-            match self.fetch(&plan.found).await {
-                Ok(_) => return true,
+            let planned = self.run_plan(&mut plan, 0).await.map_err(FetchError::Read);
+            let read = match planned {
+                Ok(()) if plan.found.is_empty() => return Ok(false),
+                Ok(()) => self.fetch(&plan.found).await.map(drop),
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok(()) => return Ok(true),
                 Err(FetchError::Recycled) => {}
+                Err(FetchError::Read(ReadError::Drive(error))) if is_refusal(&error) => return Err(error),
                 Err(FetchError::Read(ReadError::Damaged { segment, .. })) => segments.push(segment),
-                Err(FetchError::Read(ReadError::Drive(_))) => return false,
+                Err(FetchError::Read(ReadError::Drive(_))) => return Ok(false),
             }
         }
     }

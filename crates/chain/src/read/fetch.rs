@@ -6,8 +6,8 @@ use bytes::Bytes;
 use ithaca_env::drive::DriveFuture;
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::FetchError;
 use super::cached::Asked;
+use super::{FetchError, is_refusal};
 use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
@@ -88,7 +88,8 @@ impl Inner {
             .ok_or(FetchError::Recycled)?;
         for (extent, device, read) in reads {
             let bytes = match read.await {
-                Err(_) if device.is_mirrored() => None,
+                // One that was refused says nothing of what lies there.
+                Err(error) if device.is_mirrored() && !is_refusal(&error) => None,
                 answered => Some(answered.map_err(|error| FetchError::Read(error.into()))?),
             };
             for index in extent.first..extent.end {

@@ -2,13 +2,14 @@
 //!
 //! * Only bytes that match their checksum are served, and only those are written over a side's own: what else lies in the same block
 //!   is left as that side has it, because the other side may be wrong there.
+//! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
 //! * A place is written while nobody else is at work there and its segment still is in the use that the reader saw.
 
 use std::ops::Range;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::FetchError;
@@ -30,7 +31,7 @@ struct Copy {
 
 impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
-    /// Errors: no side has one of the records.
+    /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
         let _busy = self.busy.one_more();
         let run = &located.run;
@@ -44,7 +45,8 @@ impl Inner {
         }
         let len = (blocks.end - blocks.start) as usize;
         device.wake();
-        let mut copies = copies_of(device.live(), start + blocks.start, len).await;
+        let copies = copies_of(device.live(), start + blocks.start, len).await;
+        let mut copies = copies.map_err(FetchError::Read)?;
         let from = (data.start - blocks.start) as usize;
         let mut at = from;
         let skips_check = self.core.borrow().options.planted.is(PlantedBug::RepairSkipsVerify);
@@ -83,7 +85,8 @@ impl Inner {
             return Ok(());
         }
         device.wake();
-        let mut copies = copies_of(device.live(), offset, right.len()).await;
+        let copies = copies_of(device.live(), offset, right.len()).await;
+        let mut copies = copies.map_err(FetchError::Read)?;
         self.write_again(&mut copies, offset, right, 0..right.len()).await
     }
 
@@ -117,10 +120,11 @@ impl Inner {
     }
 }
 
-async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Vec<Copy> {
+/// Errors: a side takes no more reads for now.
+async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Result<Vec<Copy>, ReadError> {
     let mut copies: Vec<Copy> = Vec::new();
     for side in sides {
-        let (bytes, unread) = read_blocks(&side.drive, offset, len).await;
+        let (bytes, unread) = read_blocks(&side.drive, offset, len).await?;
         copies.push(Copy { side, bytes, unread });
     }
     for index in 0..copies.len() {
@@ -132,21 +136,29 @@ async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Vec<Copy> {
             }
         }
     }
-    copies
+    Ok(copies)
 }
 
-/// What can be read; the blocks that cannot are zeros, and named.
-async fn read_blocks(drive: &Drive, offset: u64, len: usize) -> (Vec<u8>, Vec<usize>) {
-    if let Ok(bytes) = drive.read(offset, len).await {
-        return (bytes.to_vec(), Vec::new());
+/// What can be read; the blocks that cannot are zeros, and named. Errors: the drive takes no more reads for now.
+async fn read_blocks(drive: &Drive, offset: u64, len: usize) -> Result<(Vec<u8>, Vec<usize>), DriveError> {
+    match drive.read(offset, len).await {
+        Ok(bytes) => return Ok((bytes.to_vec(), Vec::new())),
+        Err(error) if is_refusal(&error) => return Err(error),
+        Err(_) => {}
     }
     let (mut bytes, mut unread) = (vec![0; len], Vec::new());
     for block in 0..len / BLOCK_BYTES {
         let at = block * BLOCK_BYTES;
         match drive.read(offset + at as u64, BLOCK_BYTES).await {
             Ok(read) => bytes[at..at + BLOCK_BYTES].copy_from_slice(&read),
+            Err(error) if is_refusal(&error) => return Err(error),
             Err(_) => unread.push(block),
         }
     }
-    (bytes, unread)
+    Ok((bytes, unread))
+}
+
+/// Whether a drive has not looked at what was asked for, because too many requests wait for it.
+pub(crate) fn is_refusal(error: &DriveError) -> bool {
+    matches!(error, DriveError::Busy { .. })
 }

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use elsewhere::Bad;
 pub use elsewhere::Described;
 pub use headings::Heading;
+pub(crate) use mend::is_refusal;
 pub(crate) use plan::Plan;
 use walk::{Goal, Held, Walk};
 

@@ -14,6 +14,7 @@
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
+//! * [`busy`]: drives that refuse reads for a while.
 //! * [`cache`]: a cache drive, to which anything may happen.
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
@@ -22,6 +23,7 @@
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
 mod asked;
+mod busy;
 mod cache;
 mod changes;
 mod cleaning;

@@ -120,7 +120,7 @@ fn a_chain_scrubs_itself_at_its_rate_and_closes_in_the_middle() {
 }
 
 /// A world with a chain of 60 records on a single drive, the data of record 7 harmed; and what that record was.
-fn with_record_7_harmed(seed: u64) -> (World, Vec<Run>) {
+pub fn with_record_7_harmed(seed: u64) -> (World, Vec<Run>) {
     let world = World::new(seed);
     let env = world.sim.env(world.process);
     let whole = world.sim.block_on(world.process, async move {
