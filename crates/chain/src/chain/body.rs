@@ -31,11 +31,15 @@ impl Inner {
         self.give_back_all(copied).await.map(drop)
     }
 
-    /// Starts what `change` asks for, and waits until nothing is on the way to the body segment.
+    /// Starts what `change` asks for, and waits until nothing is on the way to the body segment. Errors: the chain has stopped, and its
+    /// drives are to be left alone, or something is on the way to the body segment for good.
     async fn change_body<T>(
         self: &Rc<Self>,
         change: impl FnOnce(&mut Core, &mut Vec<Effect>) -> T,
     ) -> Result<T, ChainError> {
+        if let Some(why) = self.core.borrow().stopped() {
+            return Err(why.clone());
+        }
         let mut effects = Vec::new();
         let result = change(&mut self.core.borrow_mut(), &mut effects);
         self.start(effects);

@@ -128,10 +128,12 @@ impl Moving<'_> {
         loop {
             let began = self.inner.env.now();
             self.read_ahead().await;
-            let Some(Reading { batch, bytes, data }) = self.reading.pop_front() else { return Ok(()) };
-            if self.inner.is_closing.get() && self.victim.cause != Cause::Leaving {
+            let ends = self.inner.is_closing.get() && self.victim.cause != Cause::Leaving;
+            if ends && !self.reading.is_empty() {
+                // What is being read is waited for by `settle`.
                 return Err(Unclean::Over);
             }
+            let Some(Reading { batch, bytes, data }) = self.reading.pop_front() else { return Ok(()) };
             let data = data.join().await.unwrap_or(Err(Unclean::Over))?;
             self.write(batch, bytes, data).await?;
             self.rest(began).await?;

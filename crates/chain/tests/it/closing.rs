@@ -7,11 +7,11 @@ use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, Ticket};
 use ithaca_env::Env;
 use ithaca_env::sim::{DriveFault, Random};
 
-use crate::cleaning::in_body;
+use crate::cleaning::{self, in_body, tenth};
 use crate::drives::append;
 use crate::mirrors::{A, B, closed_pair, fault, place_of, read_small};
 use crate::model::{junk, run_of};
-use crate::world::{World, identity, open_drive, open_drives, small_options};
+use crate::world::{MACHINE, World, identity, open_drive, open_drives, small_options};
 
 /// Nothing is asked of the drives of a process any more that closed its chain.
 fn assert_at_rest(world: &World) {
@@ -69,6 +69,77 @@ fn a_read_that_mends_a_side_is_over_when_the_chain_is_closed_and_mends_none_afte
         });
         assert_eq!(read, Ok(true), "another side has it");
     }
+}
+
+/// Whether a segment that a cleaner was filling is on the drive, and not closed.
+fn has_open_body(world: &World) -> bool {
+    let drive = world.sim.drive(MACHINE, "chain");
+    let bytes =
+        world.sim.peek_drive(drive, 0, world.sim.drive_size_bytes(drive).expect("it is there") as usize);
+    let mut segments = bytes[64 << 10..].chunks_exact(small_options().segment_bytes as usize);
+    segments.any(|segment| &segment[..4] == b"ITHH" && segment[10..12] == [3, 0])
+}
+
+/// A chain whose cleaner fills segments of its own, with so many keys.
+async fn with_body(env: &Env, keys: u64) -> Chain {
+    let chain = Chain::create(env, open_drive(env).await, identity(), in_body()).await.expect("created");
+    for key in 0..keys {
+        cleaning::append(env, &chain, tenth(key)).await.expect("room");
+    }
+    chain
+}
+
+#[test]
+fn a_chain_that_is_closed_cleans_nothing_any_more() {
+    // The end of its body segment would be written to drives that another process may have by now.
+    let mut open_bodies = 0;
+    for keys in (100..400).step_by(10) {
+        let world = World::new(keys);
+        let env = world.sim.env(world.process);
+        let chain = world.sim.block_on(world.process, async move {
+            let chain = with_body(&env, keys).await;
+            chain.clone().close().await.expect("no fault");
+            chain
+        });
+        open_bodies += u32::from(has_open_body(&world));
+        assert_at_rest(&world);
+        let before = world.sim.io_points(world.process);
+        let cleaned = world.sim.block_on(world.process, async move { chain.clean(1).await });
+        assert_eq!(cleaned, Err(ChainError::Closed), "{keys} keys");
+        assert_at_rest(&world);
+        assert_eq!(world.sim.io_points(world.process), before, "{keys} keys");
+    }
+    assert!(open_bodies > 5, "only {open_bodies} were being filled");
+}
+
+#[test]
+fn a_chain_that_has_failed_cleans_nothing_any_more() {
+    let mut open_bodies = 0;
+    for step in 0..60 {
+        let world = World::new(step);
+        let env = world.sim.env(world.process);
+        let chain = world.sim.block_on(world.process, async move {
+            let chain = with_body(&env, 100 + 3 * step).await;
+            let (appending, clock) = (chain.clone(), env.clone());
+            env.spawn(async move {
+                let mut key = 100 + 3 * step;
+                while cleaning::append(&clock, &appending, tenth(key)).await.is_ok() {
+                    key += 1;
+                }
+            });
+            env.sleep(Duration::from_micros(90 * step)).await;
+            chain
+        });
+        fault(&world.sim, "chain", DriveFault::FailWrites { count: 1 });
+        let cleaned = world.sim.block_on(world.process, async move {
+            let why = chain.until_stopped().await;
+            assert!(matches!(&why, ChainError::Failed { .. }), "{why}");
+            (chain.clean(1).await, Err(why))
+        });
+        assert_eq!(cleaned.0, cleaned.1);
+        open_bodies += u32::from(has_open_body(&world));
+    }
+    assert!(open_bodies > 5, "only {open_bodies} were being filled");
 }
 
 /// Appends without waiting until something is refused.
