@@ -76,8 +76,9 @@ pub(crate) enum Frame {
     /// Free: written over in advance, or wiped by a recovery or a cleaner. Laps up to this one have been used.
     Ready {
         lap: u64,
-        /// All else says the same. If not, the segment is to be wiped: what is left in it would be taken for its content if its header
-        /// were lost.
+        /// It is free without its header too: there is no trailer, and the second copy of the header stands where the first group was, or
+        /// all of it is zeros, which is what the lap 0 says. If not, the segment is to be wiped: what is left in it would be taken for its
+        /// content if its header were lost.
         is_whole: bool,
     },
     /// It has groups, or may have. The lap is not known if its header is harmed.
@@ -105,7 +106,8 @@ impl Frame {
     }
 
     /// Of what two sides say of a segment, the higher one counts: every side had it if anything was acknowledged that
-    /// depends on it. A free segment counts more than one in use of the same lap: what was in it was cut.
+    /// depends on it. A free segment counts more than one in use of the same lap: what was in it was cut. One that is to be wiped counts
+    /// most: it is on all sides then.
     pub(crate) fn rank(&self) -> (u64, u32) {
         let kind = match self {
             Self::Blank => 0,
@@ -113,7 +115,8 @@ impl Frame {
             Self::Open { lap: Some(_) } | Self::Body { .. } => 2,
             Self::Closed { is_header_bad: true, .. } => 3,
             Self::Closed { is_header_bad: false, .. } => 4,
-            Self::Ready { .. } => 5,
+            Self::Ready { is_whole: true, .. } => 5,
+            Self::Ready { is_whole: false, .. } => 6,
         };
         (self.highest_lap(), kind)
     }
@@ -211,7 +214,8 @@ fn classify(segment: u32, chain: ChainId, header: &[u8], group: &[u8], trailer: 
     }
     match (header, trailer) {
         (Some(SegmentHeader { kind: SegmentKind::Ready, lap, .. }), trailer) => {
-            Frame::Ready { lap, is_whole: trailer.is_none() && group_lap().is_none() }
+            let is_wiped = wiped_lap(segment, chain, group) == Some(lap) || lap == 0 && group_lap().is_none();
+            Frame::Ready { lap, is_whole: trailer.is_none() && is_wiped }
         }
         (Some(SegmentHeader { kind: SegmentKind::Body, lap, .. }), _) => Frame::Body { lap },
         (Some(header), Some(trailer)) if trailer.lap == header.lap => {
