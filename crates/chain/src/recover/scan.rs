@@ -59,8 +59,8 @@ struct Window<'a> {
     /// Pieces behind it that are on their way, and where the one after them begins.
     ahead: VecDeque<LenientRead>,
     next: u64,
-    /// The last piece of which nothing could be read, and why.
-    failed: Option<(Range<u64>, DriveError)>,
+    /// The pieces of which nothing could be read, and why.
+    failed: Vec<(Range<u64>, DriveError)>,
 }
 
 impl<'a> Window<'a> {
@@ -73,7 +73,7 @@ impl<'a> Window<'a> {
             bytes: Bytes::new(),
             ahead: VecDeque::new(),
             next: 0,
-            failed: None,
+            failed: Vec::new(),
         }
     }
 
@@ -81,14 +81,16 @@ impl<'a> Window<'a> {
         self.start + self.bytes.len() as u64
     }
 
-    /// Why nothing can be read around `offset`, which was asked for, if that is so.
-    fn failure(&self, offset: u64) -> Option<&DriveError> {
-        self.failed.as_ref().filter(|(piece, _)| piece.contains(&offset)).map(|(_, error)| error)
+    /// Why a piece with some of these bytes, which were asked for, cannot be read, if there is one.
+    fn failure(&self, bytes: &Range<u64>) -> Option<&DriveError> {
+        let mut failed = self.failed.iter();
+        let (_, error) = failed.find(|(piece, _)| piece.start < bytes.end && bytes.start < piece.end)?;
+        Some(error)
     }
 
     /// The bytes `[offset, offset + len)` of the segment; they lie within it. A piece of which nothing can be read is passed by, and
-    /// bytes that no decoder takes stand for it: it is not asked for again at each block of it.
-    async fn get(&mut self, offset: u64, len: usize) -> Bytes {
+    /// bytes that no decoder takes stand for it: it is not asked for again at each block of it. Errors: others than failed reads.
+    async fn get(&mut self, offset: u64, len: usize) -> Result<Bytes, DriveError> {
         if offset < self.start || offset > self.end() {
             self.ahead.clear();
             (self.start, self.bytes, self.next) = (offset, Bytes::new(), offset);
@@ -107,23 +109,26 @@ impl<'a> Window<'a> {
             let piece_len = piece.len();
             let more = match piece.finish().await {
                 Ok(bytes) => bytes,
-                Err(error) => {
+                Err(error @ DriveError::Io { .. }) => {
                     let start = self.end();
-                    self.failed = Some((start..start + piece_len as u64, error));
+                    self.failed.push((start..start + piece_len as u64, error));
                     Bytes::from(vec![UNREADABLE; piece_len])
                 }
+                Err(other) => return Err(other),
             };
             let kept = self.bytes.slice((offset - self.start).min(self.bytes.len() as u64) as usize..);
             self.start = self.end() - kept.len() as u64;
             self.bytes = if kept.is_empty() { more } else { [kept, more].concat().into() };
         }
         let from = (offset - self.start) as usize;
-        self.bytes.slice(from..from + len)
+        Ok(self.bytes.slice(from..from + len))
     }
 }
 
 /// Reads every group of the segment that any of the sides has. Where there is none it looks on block by block: what
-/// follows tells whether that is the end or damage. Errors: a large piece cannot be read on any side.
+/// follows tells whether that is the end or damage. Errors: a large piece cannot be read on any side, be it one in which a group begins or
+/// one with records of a group that no side has whole: in the last group they would be taken for a torn tail, which is cut, and such a
+/// failure may pass. Errors that are no failed reads.
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
     let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
@@ -132,35 +137,39 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
     while at < end {
         let mut found = Vec::new();
         for (side, window) in windows.iter_mut().enumerate() {
-            found.extend(group_at(target, &scan, window, at, end).await.map(|group| (side, group)));
+            found.extend(group_at(target, &scan, window, at, end).await?.map(|group| (side, group)));
         }
-        if let Some(group) = best(found, windows.len()) {
+        let group = best(found, windows.len());
+        let asked = at..group.as_ref().map_or(at + BLOCK_BYTES as u64, |group| group.end_offset().into());
+        if group.as_ref().is_none_or(|group| !group.bad.is_empty()) {
+            let failures: Vec<&DriveError> =
+                windows.iter().filter_map(|window| window.failure(&asked)).collect();
+            if let Some(error) = failures.first().filter(|_| failures.len() == windows.len()) {
+                return Err((*error).clone());
+            }
+        }
+        if let Some(group) = group {
             scan.lap = group.head.identity.lap;
-            at = u64::from(group.end_offset());
             scan.groups.push(group);
-            continue;
         }
-        let failures: Vec<&DriveError> = windows.iter().filter_map(|window| window.failure(at)).collect();
-        if let Some(error) = failures.first().filter(|_| failures.len() == windows.len()) {
-            return Err((*error).clone());
-        }
-        at += BLOCK_BYTES as u64;
+        at = asked.end;
     }
     Ok(scan)
 }
 
-/// The group that one side has at this place.
+/// The group that one side has at this place. Errors: of its drive, others than failed reads.
 async fn group_at(
     target: &ScanTarget<'_>,
     scan: &Scan,
     window: &mut Window<'_>,
     at: u64,
     end: u64,
-) -> Option<ScannedGroup> {
-    let block = window.get(at, BLOCK_BYTES).await;
-    let head = peek_group(&block).ok().filter(|head| is_expected(target, scan, head, at, end))?;
-    let image = window.get(at, head.layout.total_bytes()).await;
-    verify(head, &image, target.options)
+) -> Result<Option<ScannedGroup>, DriveError> {
+    let block = window.get(at, BLOCK_BYTES).await?;
+    let head = peek_group(&block).ok().filter(|head| is_expected(target, scan, head, at, end));
+    let Some(head) = head else { return Ok(None) };
+    let image = window.get(at, head.layout.total_bytes()).await?;
+    Ok(verify(head, &image, target.options))
 }
 
 /// Of what the sides have at one place, the group that was written last. A record of it is bad if no side has it.
