@@ -161,7 +161,7 @@ impl Chain {
         }
         inner.settle_body().await?;
         // A group on another link that says that everything on this one was durable.
-        let ticket = inner.core.borrow_mut().append(Batch::default()).map_err(ChangeError::Refused)?;
+        let ticket = inner.core.borrow_mut().append_own(Batch::default()).map_err(ChangeError::Refused)?;
         inner.pump.ring();
         let left = inner.changed.until(|| {
             let mut core = inner.core.borrow_mut();
@@ -195,7 +195,8 @@ impl Chain {
             link.ok_or(OpenError::TooManyDrives { found, max: LINKS_MAX })?
         };
         while inner.core.borrow().may_be_named(link) && inner.core.borrow_mut().ask_for_census() {
-            let ticket = inner.core.borrow_mut().append(Batch::default()).map_err(ChangeError::Refused)?;
+            let ticket =
+                inner.core.borrow_mut().append_own(Batch::default()).map_err(ChangeError::Refused)?;
             inner.pump.ring();
             self.wait(ticket).await?;
         }

@@ -98,6 +98,15 @@ impl Sizes {
 impl Core {
     /// Takes a batch, or says why not; then nothing of it will ever be written.
     pub(crate) fn append(&mut self, batch: Batch) -> Result<Ticket, AppendError> {
+        let ticket = self.append_own(batch)?;
+        if let Some(queued) = self.queue.back_mut() {
+            queued.is_asked_for = true;
+        }
+        Ok(ticket)
+    }
+
+    /// The same of a batch that the chain needs itself.
+    pub(crate) fn append_own(&mut self, batch: Batch) -> Result<Ticket, AppendError> {
         let kept = self.kept_from(&batch);
         self.check_queue(&batch)?;
         self.take_in(batch, kept)
@@ -133,7 +142,7 @@ impl Core {
         self.queued_cost += cost;
         self.queued_releases += batch.release.len();
         let ticket = Ticket(self.next_ticket);
-        self.queue.push_back(Queued { ticket, batch, sizes, cost });
+        self.queue.push_back(Queued { ticket, batch, sizes, cost, is_asked_for: false });
         self.next_ticket += 1;
         Ok(ticket)
     }

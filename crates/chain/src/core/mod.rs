@@ -99,6 +99,8 @@ struct Queued {
     batch: Batch,
     sizes: Sizes,
     cost: u64,
+    /// Somebody appended it. Copies and what vouches for them are the chain's own: without them all is where it was.
+    is_asked_for: bool,
 }
 
 /// A group that is being written.
@@ -402,9 +404,9 @@ impl Core {
         self.marker.is_some() && nothing_under_way && is_full && !self.can_grow()
     }
 
-    /// Whether batches wait that no group was formed of.
+    /// Whether batches wait that somebody appended and no group was formed of.
     pub(crate) fn has_unwritten(&self) -> bool {
-        !self.queue.is_empty()
+        self.queue.iter().any(|queued| queued.is_asked_for)
     }
 
     /// Whether groups are being written: background work waits meanwhile.

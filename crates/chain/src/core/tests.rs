@@ -338,12 +338,28 @@ fn what_waits_for_room_that_never_comes_is_not_said_to_be_written() {
     // It holds something else from now on.
     rig.core.catalog.set(raw, SegmentState::Next);
     assert!(rig.core.is_stuck() && !rig.core.has_unwritten());
-    rig.core.queue.push_back(Queued {
-        ticket: Ticket(rig.core.next_ticket),
-        batch: Batch::default(),
-        sizes: Sizes::default(),
-        cost: 0,
-    });
-    rig.turn();
-    assert!(rig.core.is_stuck() && rig.core.has_unwritten());
+    // Copies are where they were, too; what was appended is nowhere.
+    for is_asked_for in [false, true] {
+        rig.core.queue.push_back(Queued {
+            ticket: Ticket(rig.core.next_ticket),
+            batch: Batch::default(),
+            sizes: Sizes::default(),
+            cost: 0,
+            is_asked_for,
+        });
+        rig.turn();
+        assert!(rig.core.is_stuck());
+        assert_eq!(rig.core.has_unwritten(), is_asked_for);
+    }
+}
+
+#[test]
+fn a_close_misses_what_somebody_has_appended_and_nothing_of_the_chain_s_own() {
+    let mut rig = Rig::new(options());
+    rig.answer(|_, _| true);
+    rig.core.append_own(Batch::default()).expect("there is room");
+    rig.core.vouch_for_copies().expect("there is room");
+    assert!(!rig.core.is_idle() && !rig.core.has_unwritten());
+    rig.try_append(Some(0..1)).expect("there is room");
+    assert!(rig.core.has_unwritten());
 }
