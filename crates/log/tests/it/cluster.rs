@@ -158,7 +158,8 @@ fn a_client_stays_with_the_cluster_that_it_found_first() {
         }
         let endpoints = clusters.iter().map(|cluster| cluster.addrs()[0]).collect();
         let timeout = Duration::from_secs(2);
-        let connected = Client::connect(&env, ClientOptions { endpoints, timeout, ..ClientOptions::default() });
+        let connected =
+            Client::connect(&env, ClientOptions { endpoints, timeout, ..ClientOptions::default() });
         let client = connected.await.expect("both serve");
         client.append(entry(0)).await.expect("appended");
         let found = client.layout().await.expect("known").cluster;
