@@ -361,18 +361,21 @@ fn newest_segment(sim: &Sim, options: &ChainOptions) -> (u64, u64, usize, bool) 
     newest
 }
 
-/// Power is cut while several groups of a new segment are under way, of which the first is lost; then in the recovery that cuts the
-/// others, at `point`. The next one goes on, and after that the header of the segment is lost. Returns whether the second cut came.
-fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
-    let options = || ChainOptions { flights: 8, group_max_bytes: 1, segments_ready: 2, ..small_options() };
-    let world = World::over(11, names);
+/// Options of a chain that has several groups under way, each a batch by itself.
+fn many_flights() -> ChainOptions {
+    ChainOptions { flights: 8, group_max_bytes: 1, segments_ready: 2, ..small_options() }
+}
+
+/// Appends until the newest segment holds only what was under way together, several groups. Returns where that
+/// segment begins, and how many keys there are.
+fn fill_a_new_segment(world: &World, names: &'static [&'static str]) -> (u64, u64) {
     let env = world.sim.env(world.process);
     let chain = world.sim.block_on(world.process, async move {
         let sides = vec![open_drives(&env, names).await];
-        Chain::create(&env, sides, identity(), options()).await.expect("created")
+        Chain::create(&env, sides, identity(), many_flights()).await.expect("created")
     });
     let (mut keys, mut before) = (0, 0);
-    let lost = loop {
+    loop {
         let (chain, env) = (chain.clone(), world.sim.env(world.process));
         world.sim.block_on(world.process, async move {
             // The file grows meanwhile.
@@ -387,13 +390,18 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
         });
         keys += 8;
         assert!(keys < 900, "there is such a segment");
-        match newest_segment(&world.sim, &options()) {
-            // All that it holds was under way together.
-            (start, lap, 3.., true) if lap > before => break start,
+        match newest_segment(&world.sim, &many_flights()) {
+            (start, lap, 3.., true) if lap > before => return (start, keys),
             (_, lap, ..) => before = lap,
         }
-    };
-    drop(chain);
+    }
+}
+
+/// Power is cut while several groups of a new segment are under way, of which the first is lost; then in the recovery that cuts the
+/// others, at `point`. The next one goes on, and after that the header of the segment is lost. Returns whether the second cut came.
+fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
+    let world = World::over(11, names);
+    let (lost, keys) = fill_a_new_segment(&world, names);
     world.sim.end(world.process, Death::PowerCut);
     world.sim.restart(world.process);
     let env = world.sim.env(world.process);
@@ -406,7 +414,7 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
     let (env, is_open) = (world.sim.env(world.process), Rc::new(Cell::new(false)));
     let (process, opened) = (world.process, Rc::clone(&is_open));
     env.clone().spawn(async move {
-        Chain::open(&env, open_drives(&env, names).await, None, options()).await.expect("it opens");
+        Chain::open(&env, open_drives(&env, names).await, None, many_flights()).await.expect("it opens");
         opened.set(true);
     });
     let opened = Rc::clone(&is_open);
@@ -417,7 +425,7 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
     world.sim.restart(world.process);
     let env = world.sim.env(world.process);
     let there = world.sim.block_on(world.process, async move {
-        let opened = Chain::open(&env, open_drives(&env, names).await, None, options()).await;
+        let opened = Chain::open(&env, open_drives(&env, names).await, None, many_flights()).await;
         let (chain, recovered) = opened.expect("it opens");
         assert_eq!(recovered.damage, []);
         append(&env, &chain, 1000..1006).await;
@@ -432,7 +440,7 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
     world.sim.block_on(world.process, async move {
         // Each side by itself, so that it is not made up for by another.
         let side = open_drives(&env, &names[names.len() - 1..]).await;
-        let (chain, recovered) = Chain::open(&env, side, None, options()).await.expect("it opens");
+        let (chain, recovered) = Chain::open(&env, side, None, many_flights()).await.expect("it opens");
         let expected: Vec<u64> = there.into_iter().chain(1000..1006).collect();
         let covered: Vec<u64> = recovered.covered.ranges().flatten().collect();
         assert_eq!((covered, recovered.damage), (expected, Vec::new()), "cut at {point}");
