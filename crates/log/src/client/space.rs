@@ -164,15 +164,11 @@ impl Inner {
     /// Trims positions, on each replica in order. A trim that got no further than some of them is completed by whoever trims
     /// or fills there again.
     pub(super) async fn trim(self: &Rc<Self>, positions: Range<LogPos>) -> Result<(), ClientError> {
-        let tail = self.tail().await?;
-        if positions.end > tail {
-            return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
-        }
         let deadline = self.deadline();
         self.retrying(Phase::Trim, deadline, async |inner: &Rc<Inner>, view| {
-            // A later epoch may have begun below: what it grants there is not meant.
+            // Before each attempt: a later epoch may have begun below, and what it grants there is not meant.
             if positions.end > inner.tail_in(view) {
-                let tail = inner.tail().await?;
+                let tail = inner.tails_by(&[], deadline).await?.tail;
                 if positions.end > tail {
                     return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
                 }
