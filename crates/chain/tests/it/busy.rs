@@ -166,50 +166,47 @@ fn what_one_side_has_lost_is_not_damaged_while_the_other_refuses_reads() {
     });
 }
 
+/// Scrubs a pair of which one side refuses a read: of both in turn, the `nth` of all. Returns whether there are so many.
+fn scrub_while_a_side_refuses(nth: u32) -> bool {
+    let world = closed_pair(34);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_pair(&env).await;
+        let side = &sides[nth as usize % 2];
+        side.refuse(nth / 2..nth / 2 + 1);
+        chain.scrub().await.expect("it runs");
+        let stats = chain.stats();
+        assert_eq!((stats.repaired, stats.damage), (0, Vec::new()), "refused read {nth}");
+        side.has_refused()
+    })
+}
+
 #[test]
 fn a_scrub_of_which_a_read_is_refused_writes_nothing_and_names_nothing() {
-    let mut nth = 0;
-    loop {
-        let world = closed_pair(34);
-        let env = world.sim.env(world.process);
-        let has_refused = world.sim.block_on(world.process, async move {
-            let (chain, sides) = open_pair(&env).await;
-            sides[nth % 2].refuse(nth as u32 / 2..nth as u32 / 2 + 1);
-            chain.scrub().await.expect("it runs");
-            let stats = chain.stats();
-            assert_eq!((stats.repaired, stats.damage), (0, Vec::new()), "refused read {nth}");
-            sides[nth % 2].has_refused()
-        });
-        if !has_refused {
-            break;
-        }
-        nth += 1;
-    }
-    assert!(nth > 20, "only {nth} reads");
+    let reads = (0..).take_while(|&nth| scrub_while_a_side_refuses(nth)).count();
+    assert!(reads > 20, "only {reads} reads");
+}
+
+/// Scrubs a chain that has a copy of what is harmed, of which the `nth` read is refused. Returns whether there are so many.
+fn scrub_a_copy_while_refused(nth: u32) -> bool {
+    let (world, whole) = with_record_7_harmed(35);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = Wilful::new(&open_drive(&env).await);
+        let (chain, _) = Chain::open(&env, drive.as_drive(), None, uncached()).await.expect("it opens");
+        let again = Batch { runs: whole, ..Batch::default() };
+        chain.wait(chain.append(again).expect("room")).await.expect("no fault");
+        drive.refuse(nth..nth + 1);
+        chain.scrub().await.expect("it runs");
+        assert_eq!(chain.stats().damage, [], "refused read {nth}");
+        drive.has_refused()
+    })
 }
 
 #[test]
 fn a_copy_elsewhere_that_is_not_read_for_now_is_still_there() {
-    let mut nth = 0;
-    loop {
-        let (world, whole) = with_record_7_harmed(35);
-        let env = world.sim.env(world.process);
-        let has_refused = world.sim.block_on(world.process, async move {
-            let drive = Wilful::new(&open_drive(&env).await);
-            let (chain, _) = Chain::open(&env, drive.as_drive(), None, uncached()).await.expect("it opens");
-            let again = Batch { runs: whole, ..Batch::default() };
-            chain.wait(chain.append(again).expect("room")).await.expect("no fault");
-            drive.refuse(nth..nth + 1);
-            chain.scrub().await.expect("it runs");
-            assert_eq!(chain.stats().damage, [], "refused read {nth}");
-            drive.has_refused()
-        });
-        if !has_refused {
-            break;
-        }
-        nth += 1;
-    }
-    assert!(nth > 10, "only {nth} reads");
+    let reads = (0..).take_while(|&nth| scrub_a_copy_while_refused(nth)).count();
+    assert!(reads > 10, "only {reads} reads");
 }
 
 #[test]
@@ -253,7 +250,7 @@ fn clean_while_refused(cleaning: Cleaning, nth: u32) -> bool {
 #[test]
 fn a_segment_whose_reads_are_refused_for_a_while_is_cleaned_nevertheless() {
     for cleaning in [Cleaning::MoveToTail, Cleaning::CompactInBody] {
-        let reads = (0..).take_while(|nth| clean_while_refused(cleaning, *nth)).count();
+        let reads = (0..).take_while(|&nth| clean_while_refused(cleaning, nth)).count();
         assert!(reads > 5, "only {reads} reads");
     }
 }

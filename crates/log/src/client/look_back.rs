@@ -227,11 +227,8 @@ impl Shown {
                 StateRef::Unwritten => shown.hole = hole(run.range()),
                 StateRef::Data { epoch, meta, table } => {
                     let data = (!is_heads_only).then_some(&mut data);
-                    SentRun { run: *run, epoch, meta, table, origin }.take_entries(
-                        piece,
-                        data,
-                        &mut entries,
-                    )?;
+                    let sent = SentRun { run: *run, epoch, meta, table, origin };
+                    sent.take_entries(piece, data, &mut entries)?;
                 }
                 StateRef::Junk { .. } | StateRef::Trimmed => {}
             }

@@ -128,10 +128,13 @@ fn a_nested_transaction_that_fails_leaves_nothing_and_the_outer_one_goes_on() {
             tx.nested(async |_| accounts.put("kept".into(), 1).await.map(|_| ())).await
         };
         program.transact(&TxOptions::default(), body).await.expect("committed");
-        let names: Vec<String> =
-            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["kept", "outer"]);
+        assert_eq!(names_of(&accounts).await, ["kept", "outer"]);
     });
+}
+
+/// The names of all accounts.
+async fn names_of(accounts: &Accounts) -> Vec<String> {
+    accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect()
 }
 
 /// Lets a future begin, and drops it.
@@ -167,9 +170,7 @@ fn what_is_dropped_in_a_transaction_is_not_committed_with_the_rest_of_it() {
             accounts.put("kept".into(), 1).await.map(|_| ())
         };
         program.transact(&TxOptions::default(), body).await.expect("committed");
-        let names: Vec<String> =
-            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["kept", "there"]);
+        assert_eq!(names_of(&accounts).await, ["kept", "there"]);
     });
 }
 
@@ -306,9 +307,7 @@ fn a_nested_transaction_that_is_dropped_with_several_calls_under_way_leaves_the_
             accounts.put("kept".into(), 1).await.map(|_| ())
         };
         program.transact(&TxOptions::default(), body).await.expect("committed");
-        let names: Vec<String> =
-            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["kept", "there"]);
+        assert_eq!(names_of(&accounts).await, ["kept", "there"]);
     });
 }
 
@@ -336,9 +335,7 @@ fn a_nested_transaction_that_outlives_the_one_around_it_writes_nothing() {
             accounts.fast_put("kept".into(), 1).await.map(|_| ())
         };
         program.transact(&TxOptions::default(), body).await.expect("committed");
-        let names: Vec<String> =
-            accounts.entries().await.expect("read").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["kept"]);
+        assert_eq!(names_of(&accounts).await, ["kept"]);
     });
 }
 

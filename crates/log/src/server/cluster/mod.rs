@@ -336,7 +336,7 @@ impl Inner {
         // promised and accepted.
         let me = self.options.id;
         let is_named = layout.stripes_of(me) > 0 || layout.acceptors().contains(&me);
-        let is_member = layout.node(self.options.id).is_some();
+        let is_member = layout.node(me).is_some();
         let is_founder = learn.founding && layout.epoch == Epoch(1);
         if !is_member || is_named && !is_founder {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
