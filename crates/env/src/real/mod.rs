@@ -17,7 +17,9 @@ use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::drive::{Drive, DriveError, OpenDrive};
 use crate::fuse::{Channel, FuseError, MountOptions};
@@ -71,7 +73,7 @@ struct Shared {
     ring: OnceCell<Option<Rc<Ring>>>,
     timers: RefCell<BTreeMap<(Time, u64), Waker>>,
     next_timer: Cell<u64>,
-    start: Instant,
+    start: Duration,
 }
 
 /// Runs `main` and every task that it spawns on this thread until `main` is done; the other tasks are then dropped.
@@ -87,7 +89,7 @@ pub fn run<F: Future>(main: impl FnOnce(Env) -> F) -> F::Output {
         ring: OnceCell::new(),
         timers: RefCell::default(),
         next_timer: Cell::new(0),
-        start: Instant::now(),
+        start: clock(),
     });
     executor.remote().enter();
     let output = shared.run(main(Env::from(Handle { shared: Rc::clone(&shared) })));
@@ -95,6 +97,12 @@ pub fn run<F: Future>(main: impl FnOnce(Env) -> F) -> F::Output {
     shared.reactor.clear();
     executor.remote().leave();
     output
+}
+
+/// Since the machine began, the time that it was suspended included: a lease does not outlive that.
+fn clock() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 impl Shared {
@@ -157,7 +165,7 @@ impl Shared {
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(u64::try_from(clock().saturating_sub(self.start).as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn ring(&self) -> Option<&Rc<Ring>> {
