@@ -1,8 +1,9 @@
-//! A small value that survives crashes: two slots on a drive, written in turn, the newest valid one counts.
+//! A small value that survives crashes, and harm to either of its copies: two slots on a drive, written one after the other, the
+//! newest valid one counts.
 //!
 //! Each slot begins on a block: `magic "ITRG"`, `version u16 (1)`, `reserved u16 (0)`, `sequence u64`, `length u32`,
-//! `crc32c u32` of the header without it and of the value, then the value, padded with zeros to a block. A write goes to
-//! the slot that does not hold the newest value, so a crash leaves the old value or the new one.
+//! `crc32c u32` of the header without it and of the value, then the value, padded with zeros to a block. A crash leaves the old
+//! value or the new one; what was acknowledged stands in both, since an acceptor may not forget a promise.
 //! (docs/format/log.md)
 
 use std::path::Path;
@@ -101,7 +102,10 @@ pub enum RegisterError {
 pub struct Register {
     drive: Drive,
     purpose: Purpose,
+    /// That of the last write, also if it failed.
     sequence: u64,
+    /// The slot whose value counts.
+    valid: u64,
 }
 
 /// What a slot holds.
@@ -113,7 +117,7 @@ enum Slot {
 
 impl Register {
     /// Opens the register, created if `open` says so and it is not there, and returns its value; `None` if it never had one. The value
-    /// is on stable storage.
+    /// is on stable storage, in both slots unless `open` is read-only.
     pub async fn open(
         env: &Env,
         open: OpenDrive,
@@ -126,17 +130,13 @@ impl Register {
             drive.grow(purpose.register_bytes()).await?;
         }
         let slot_bytes = purpose.slot_bytes();
-        let mut newest: Option<(u64, Bytes)> = None;
+        let mut found = Vec::new();
         let mut fault = None;
         for slot in 0..2 {
             let bytes = drive.read(slot * slot_bytes, slot_bytes as usize).await?;
             match decode_slot(&bytes) {
                 Ok(Slot::Blank) => {}
-                Ok(Slot::Value { sequence, value }) => {
-                    if newest.as_ref().is_none_or(|&(known, _)| sequence > known) {
-                        newest = Some((sequence, value));
-                    }
-                }
+                Ok(Slot::Value { sequence, value }) => found.push((sequence, slot, value)),
                 Ok(Slot::Newer { version }) => {
                     return Err(RegisterError::NewerFormat {
                         drive: drive.name(),
@@ -147,11 +147,17 @@ impl Register {
                 Err(error) => fault = fault.or(Some(error)),
             }
         }
+        let is_in_both = matches!(&found[..], [(one, ..), (other, ..)] if one == other);
+        let newest = found.into_iter().max_by_key(|&(sequence, ..)| sequence);
         match (newest, fault) {
-            (Some((sequence, value)), _) => {
+            (Some((sequence, valid, value)), _) => {
                 // A writer that was killed may have left it in a volatile cache only, and what follows is built on it.
                 drive.sync().await?;
-                Ok((Self { drive, purpose, sequence }, Some(value)))
+                let register = Self { drive, purpose, sequence, valid };
+                if !is_in_both && !read_only {
+                    register.store(1 - valid, encode_slot(sequence, &value)).await?;
+                }
+                Ok((register, Some(value)))
             }
             // A first write that was torn was never acknowledged, but then the other slot is blank and so was this one:
             // only a register whose slots are both harmed has lost something. One harmed slot beside a blank one is the
@@ -159,19 +165,24 @@ impl Register {
             (None, Some(error)) if !one_is_blank(&drive, slot_bytes).await? => {
                 Err(RegisterError::Damaged { drive: drive.name(), error })
             }
-            (None, _) => Ok((Self { drive, purpose, sequence: 0 }, None)),
+            (None, _) => Ok((Self { drive, purpose, sequence: 0, valid: 0 }, None)),
         }
     }
 
-    /// Replaces the value. On return it is on stable storage. After an error it is the new one or still the one before, and may be written
-    /// again: the slot that counts is left alone. Panics if it is too long for its purpose.
+    /// Replaces the value. On return it is on stable storage, in both slots. After an error it is the new one or still the one before,
+    /// and may be written again: one slot has it whole at every moment. Panics if it is too long for its purpose.
     pub async fn write(&mut self, value: &[u8]) -> Result<(), DriveError> {
         assert!(value.len() <= self.purpose.value_max_bytes(), "a value of {} bytes", value.len());
-        let sequence = self.sequence + 1;
-        let slot = encode_slot(sequence, value);
-        self.drive.write(sequence % 2 * self.purpose.slot_bytes(), slot, Durability::Durable).await?;
-        self.sequence = sequence;
-        Ok(())
+        // Each attempt has its own: what a failed one left in one slot must not pass for what the next one writes to the other.
+        self.sequence += 1;
+        let bytes = encode_slot(self.sequence, value);
+        self.store(1 - self.valid, bytes.clone()).await?;
+        self.valid = 1 - self.valid;
+        self.store(1 - self.valid, bytes).await
+    }
+
+    async fn store(&self, slot: u64, bytes: Bytes) -> Result<(), DriveError> {
+        self.drive.write(slot * self.purpose.slot_bytes(), bytes, Durability::Durable).await
     }
 }
 
@@ -290,36 +301,36 @@ mod tests {
         assert!(matches!(decode_slot(&newer.into()), Ok(Slot::Newer { version: 2 })));
     }
 
+    /// Writes what is no slot over the beginning of each of `slots` of the register in `dir`.
+    async fn harm(env: &Env, dir: &tempfile::TempDir, slots: &[u64]) {
+        let drive = env.open_drive(open(dir)).await.expect("opened");
+        for slot in slots {
+            let mut page = PageBuf::zeroed(BLOCK_BYTES);
+            page.as_mut_slice().fill(0xff);
+            let at = slot * Purpose::Layouts.slot_bytes();
+            drive.write(at, page.freeze(), Durability::Durable).await.expect("harmed");
+        }
+    }
+
     #[test]
-    fn the_last_value_written_is_the_one_that_is_read_also_when_the_other_slot_is_harmed() {
+    fn the_last_value_written_is_the_one_that_is_read_whichever_slot_is_harmed() {
+        // An acceptor that went back to the value before would have forgotten a promise.
         let dir = tempfile::TempDir::new().expect("a directory");
         real::run(|env| async move {
-            let (mut register, none) =
-                Register::open(&env, open(&dir), Purpose::Layouts).await.expect("created");
+            let reopened = async || Register::open(&env, open(&dir), Purpose::Layouts).await;
+            let (mut register, none) = reopened().await.expect("created");
             assert_eq!(none, None);
             for value in ["one", "two", "three"] {
                 register.write(value.as_bytes()).await.expect("written");
             }
-            let drive = register.drive.clone();
             drop(register);
-            // "three" has sequence 3 and stands in slot 1; slot 0 holds "two".
-            let mut page = PageBuf::zeroed(BLOCK_BYTES);
-            page.as_mut_slice().fill(0xff);
-            drive.write(0, page.freeze(), Durability::Durable).await.expect("harmed");
-            drop(drive);
-            let (register, value) =
-                Register::open(&env, open(&dir), Purpose::Layouts).await.expect("one copy is left");
-            assert_eq!((value, register.sequence), (Some(Bytes::from("three")), 3));
-            let drive = register.drive.clone();
-            drop(register);
-            let mut page = PageBuf::zeroed(BLOCK_BYTES);
-            page.as_mut_slice().fill(0xff);
-            drive
-                .write(Purpose::Layouts.slot_bytes(), page.freeze(), Durability::Durable)
-                .await
-                .expect("harmed");
-            drop(drive);
-            let lost = Register::open(&env, open(&dir), Purpose::Layouts).await.err();
+            for slot in [0, 1, 0] {
+                harm(&env, &dir, &[slot]).await;
+                let (_, value) = reopened().await.expect("one copy is left, and becomes two again");
+                assert_eq!(value, Some(Bytes::from("three")), "slot {slot}");
+            }
+            harm(&env, &dir, &[0, 1]).await;
+            let lost = reopened().await.err();
             assert!(matches!(lost, Some(RegisterError::Damaged { .. })), "{lost:?}");
         });
     }
