@@ -1,5 +1,6 @@
 //! Tail, trim, fill.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -165,13 +166,16 @@ impl Inner {
     /// or fills there again.
     pub(super) async fn trim(self: &Rc<Self>, positions: Range<LogPos>) -> Result<(), ClientError> {
         let deadline = self.deadline();
+        let meant_in = Cell::new(None);
         self.retrying(Phase::Trim, deadline, async |inner: &Rc<Inner>, view| {
-            // Before each attempt: a later epoch may have begun below, and what it grants there is not meant.
-            if positions.end > inner.tail_in(view) {
-                let tail = inner.tails_by(&[], deadline).await?.tail;
-                if positions.end > tail {
-                    return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
-                }
+            let epoch = match meant_in.get() {
+                Some(epoch) => epoch,
+                None => inner.reached_in(view, &positions, deadline).await?,
+            };
+            meant_in.set(Some(epoch));
+            // A later epoch may have begun below, and what it grants there is not meant.
+            if let Some(tail) = view.decided_tail(epoch).filter(|&tail| tail < positions.end) {
+                return Err(ClientError::Unwritten { pos: positions.start.max(tail) });
             }
             let deciding = Deciding { inner, view, phase: Phase::Trim, deadline };
             for piece in view.layout.pieces(positions.start, positions.end) {
@@ -180,6 +184,23 @@ impl Inner {
             Ok(())
         })
         .await
+    }
+
+    /// An epoch in which the log has reached the end of `positions`. Errors: `Unwritten` if it has not yet.
+    async fn reached_in(
+        self: &Rc<Self>,
+        view: &View,
+        positions: &Range<LogPos>,
+        deadline: Time,
+    ) -> Result<Epoch, ClientError> {
+        if positions.end <= self.tail_in(view) {
+            return Ok(view.layout.epoch);
+        }
+        let StreamTails { epoch, tail, .. } = self.tails_by(&[], deadline).await?;
+        match positions.end <= tail {
+            true => Ok(epoch),
+            false => Err(ClientError::Unwritten { pos: positions.start.max(tail) }),
+        }
     }
 }
 

@@ -299,15 +299,19 @@ impl Acceptor {
         found.map_or(Answer::Refused(Refusal::NoLayout { epoch }), |layout| Answer::Layout(layout.clone()))
     }
 
+    /// Whether somebody proposes, or has proposed, a layout for the epoch after the latest.
+    pub fn is_touched(&self) -> bool {
+        self.promised != Ballot::NONE || self.accepted.is_some()
+    }
+
     /// A promise counts from when it is made, not from when it is durable. The proposer knows of it only then, and every
     /// lease that is granted after that would last too long for it.
     fn grants_lease(&self, epoch: Epoch) -> bool {
-        let untouched = self.promised == Ballot::NONE && self.accepted.is_none();
         epoch == self.latest_epoch()
             && epoch == self.durable
             && epoch >= self.leases_from
             && self.decided.back().is_some_and(|layout| layout.acceptors().contains(&self.me))
-            && (untouched || self.planted.is(PlantedBug::LeaseAfterPromise))
+            && (!self.is_touched() || self.planted.is(PlantedBug::LeaseAfterPromise))
             && !self.failed
     }
 

@@ -56,6 +56,11 @@ impl LayoutKeeper {
         self.latest.borrow().clone()
     }
 
+    /// Whether the epoch after the latest may have a layout already: this node has promised or accepted something for it.
+    pub(super) fn is_touched(&self) -> bool {
+        self.acceptor.borrow().is_touched()
+    }
+
     /// Rings when there is a later layout.
     pub(super) fn changed(&self) -> &Notify {
         &self.changed

@@ -84,6 +84,21 @@ fn a_node_that_has_lost_everything_decides_nothing_before_the_others_have_agreed
     });
 }
 
+/// Reads entries of stripes [1,2] and [2,3] of five nodes, again and again for three seconds.
+async fn read_for_a_while(env: &Env, client: &Client) {
+    let mut reads = 0;
+    let until = env.now() + Duration::from_secs(3);
+    while env.now() < until {
+        for number in [0, 1, 5, 6] {
+            let found = client.read(LogPos(number)).await.expect("a replica is there");
+            assert_eq!(found.data, entry(number));
+            reads += 1;
+        }
+        env.sleep(Duration::from_millis(50)).await;
+    }
+    assert!(reads > 40, "{reads}");
+}
+
 #[test]
 fn what_other_stripes_hold_is_read_while_a_stripe_has_lost_every_replica() {
     // An epoch that is ended although no other can begin serves nothing any more.
@@ -95,18 +110,12 @@ fn what_other_stripes_hold_is_read_while_a_stripe_has_lost_every_replica() {
         cluster.kill(4);
         cluster.kill(5);
         // The others miss them after 350 ms, and propose to go on without them.
-        let mut reads = 0;
-        let until = env.now() + Duration::from_secs(3);
-        while env.now() < until {
-            // Stripes [1,2] and [2,3].
-            for number in [0, 1, 5, 6] {
-                let found = cluster.client.read(LogPos(number)).await.expect("its replicas are there");
-                assert_eq!(found.data, entry(number));
-                reads += 1;
-            }
-            env.sleep(Duration::from_millis(50)).await;
-        }
-        assert!(reads > 40, "{reads}");
+        read_for_a_while(&env, &cluster.client).await;
+        // Meanwhile nobody has a lease, and the one that comes back serves in no epoch that it served before.
+        cluster.kill(3);
+        env.sleep(Duration::from_secs(1)).await;
+        cluster.start(&env, 3, of).await;
+        read_for_a_while(&env, &cluster.client).await;
         assert_eq!(cluster.client.layout().await.expect("known").epoch, before.epoch);
         // They come back.
         cluster.start(&env, 4, of).await;

@@ -204,3 +204,27 @@ fn what_was_granted_in_an_epoch_before_is_no_hole_in_the_next_one() {
         assert_eq!(append(&client, 3, 1).await, [from]);
     });
 }
+
+#[test]
+fn a_trim_that_outlives_its_epoch_trims_nothing_that_the_next_one_grants() {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [127, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let mut options = options(Path::new("data"), 1);
+        let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+        options.listen = cluster.addrs()[0];
+        let early = connect(&env, &cluster).await;
+        append(&early, 0, 3).await;
+        early.tokens(5).await.expect("granted");
+        assert_eq!(early.check().await.expect("it serves").tail, LogPos(8));
+        cluster.stop().await;
+        let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+        let late = connect(&env, &cluster).await;
+        append(&late, 3, 10).await;
+        let trimmed = early.trim_range(LogPos(0)..LogPos(8)).await;
+        assert_eq!(trimmed, Err(ClientError::Unwritten { pos: LogPos(3) }));
+        let kinds: Vec<_> = read_all(&late, 0).await.iter().map(|found| found.kind).collect();
+        assert_eq!(kinds, [EntryKind::Data; 13]);
+    });
+}

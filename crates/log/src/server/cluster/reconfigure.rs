@@ -55,9 +55,9 @@ pub(super) async fn reconfigure(
     change: &Change,
 ) -> Result<Decided, ReconfigureError> {
     let (env, epoch) = (&member.env, before.epoch.next());
-    // What cannot be is found out before anything is sealed.
+    // What cannot be is found out before anything is sealed. What others may have accepted is driven home all the same.
     before.change(before.tail(), change)?;
-    if !member.is_over(before) {
+    if !member.keeper.is_touched() {
         before.check_sealable(&member.detector.borrow().suspects())?;
     }
     let proposal = Proposal {
