@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use ithaca_env::drive::DriveError;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::hole;
@@ -49,6 +50,8 @@ pub(crate) struct Judged {
     pub(crate) cut_groups: u64,
     /// The newest group that was durable is lost, and nothing that is left says what it held.
     pub(crate) is_end_lost: bool,
+    /// Why a group cannot be read that would be cut for that.
+    pub(crate) unread: Option<DriveError>,
 }
 
 /// Closed segments by lap: the last group of each.
@@ -65,6 +68,7 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         damage: Vec::new(),
         cut_groups: 0,
         cuts_damage: options.planted.is(PlantedBug::CutDamagedMiddle),
+        unread: None,
     };
     let segments = scans.into_iter().map(|scan| judge.segment(scan)).collect();
     Judged {
@@ -73,6 +77,7 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         next_seq: judge.next_seq,
         cut_groups: judge.cut_groups,
         is_end_lost: judge.next_seq <= claimed && !judge.cuts_damage,
+        unread: judge.unread,
     }
 }
 
@@ -93,6 +98,7 @@ struct Judge {
     damage: Vec<Damage>,
     cut_groups: u64,
     cuts_damage: bool,
+    unread: Option<DriveError>,
 }
 
 impl Judge {
@@ -170,6 +176,7 @@ impl Judge {
         }
         if group.head.identity.seq > self.claimed || self.cuts_damage {
             self.is_cut = true;
+            self.unread.clone_from(&group.unread);
             return;
         }
         for (keys, bytes) in &group.bad {

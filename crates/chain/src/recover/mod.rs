@@ -107,6 +107,9 @@ pub(crate) async fn recover(
     let (found, judged, lost) = loop {
         let mut found = survey(links, chain, geometry, keys, options, (known, &look_through)).await?;
         let judged = judge(std::mem::take(&mut found.scans), &found.closed_laps, options);
+        if let Some(error) = judged.unread {
+            return Err(error.into());
+        }
         let lost = match options.planted.is(PlantedBug::CensusIgnored) {
             true => Lost::default(),
             false => missed(links, &judged, &found.unseen),

@@ -21,6 +21,8 @@ pub(crate) struct ScannedGroup {
     pub(crate) bad: Vec<(Range<u64>, Range<u32>)>,
     /// If some side has not got it as it should be: one that has, by its place among those scanned.
     pub(crate) copy_from: Option<usize>,
+    /// Why a large piece with records of it cannot be read, if no side has it whole: that may pass.
+    pub(crate) unread: Option<DriveError>,
 }
 
 impl ScannedGroup {
@@ -126,9 +128,8 @@ impl<'a> Window<'a> {
 }
 
 /// Reads every group of the segment that any of the sides has. Where there is none it looks on block by block: what
-/// follows tells whether that is the end or damage. Errors: a large piece cannot be read on any side, be it one in which a group begins or
-/// one with records of a group that no side has whole: in the last group they would be taken for a torn tail, which is cut, and such a
-/// failure may pass. Errors that are no failed reads.
+/// follows tells whether that is the end or damage. Errors: a large piece in which a group may begin cannot be read on any side: that may
+/// pass. Errors that are no failed reads.
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
     let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
@@ -139,14 +140,14 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
         for (side, window) in windows.iter_mut().enumerate() {
             found.extend(group_at(target, &scan, window, at, end).await?.map(|group| (side, group)));
         }
-        let group = best(found, windows.len());
+        let mut group = best(found, windows.len());
         let asked = at..group.as_ref().map_or(at + BLOCK_BYTES as u64, |group| group.end_offset().into());
-        if group.as_ref().is_none_or(|group| !group.bad.is_empty()) {
-            let failures: Vec<&DriveError> =
-                windows.iter().filter_map(|window| window.failure(&asked)).collect();
-            if let Some(error) = failures.first().filter(|_| failures.len() == windows.len()) {
-                return Err((*error).clone());
-            }
+        let failures: Vec<&DriveError> = windows.iter().filter_map(|window| window.failure(&asked)).collect();
+        let unread = failures.first().filter(|_| failures.len() == windows.len()).copied().cloned();
+        match &mut group {
+            Some(group) if !group.bad.is_empty() => group.unread = unread,
+            Some(_) => {}
+            None => unread.map_or(Ok(()), Err)?,
         }
         if let Some(group) = group {
             scan.lap = group.head.identity.lap;
@@ -223,7 +224,7 @@ fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<Scan
             find_bad(run, data, &mut bad);
         }
     }
-    Some(ScannedGroup { head, area, bad, copy_from: None })
+    Some(ScannedGroup { head, area, bad, copy_from: None, unread: None })
 }
 
 /// Adds the records of `run` that do not match their checksums.
