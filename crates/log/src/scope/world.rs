@@ -278,13 +278,13 @@ impl World {
         let grant = self.clients[at].grant.clone().unwrap_or_default();
         match (op, answer) {
             (_, Answer::Refused(_)) => return self.finish(at, 0),
-            (Op::Write, Answer::Written { taken }) => {
+            (Op::Write, Answer::Written { taken, .. }) => {
                 self.oracle.written(at, grant.0, grant.1, &taken, &self.disk)?;
             }
-            (Op::WriteAt(epoch, addr, count), Answer::Written { taken }) => {
+            (Op::WriteAt(epoch, addr, count), Answer::Written { taken, .. }) => {
                 self.oracle.written(at, epoch, addr..addr + count, &taken, &self.disk)?;
             }
-            (Op::WriteDamaged(epoch, addr), Answer::Written { taken }) => {
+            (Op::WriteDamaged(epoch, addr), Answer::Written { taken, .. }) => {
                 self.oracle.written(at, epoch, addr..addr + 1, &taken, &self.disk)?;
             }
             (Op::Fill(_, start, end), Answer::Filled { taken }) => {

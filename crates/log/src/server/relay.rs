@@ -211,7 +211,7 @@ impl Relaying {
     pub(super) fn stored(self, answer: Answer) -> Option<(ReplyRoute, Answer)> {
         let Self { relay, rest, run, sender, is_first } = self;
         match (answer, sender) {
-            (Answer::Written { taken }, sender) if taken.is_empty() => {
+            (Answer::Written { taken, .. }, sender) if taken.is_empty() => {
                 match relay.upgrade() {
                     Some(relay) => relay.go_on(&rest, run, sender, false),
                     None => sender.done(false),

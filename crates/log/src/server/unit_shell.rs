@@ -4,6 +4,8 @@ mod complete;
 mod heads;
 mod read;
 mod streams;
+#[cfg(test)]
+mod taken_tests;
 mod traffic;
 
 use std::cell::{Cell, RefCell};
@@ -406,10 +408,12 @@ impl UnitShell {
 
     fn answer(self: &Rc<Self>, route: ReplyRoute, answer: Answer) {
         match answer {
-            Answer::Written { taken } if taken.is_empty() => route.send(&Written::default()),
+            Answer::Written { taken, .. } if taken.is_empty() => route.send(&Written::default()),
             Answer::Filled { taken } if taken.is_empty() => route.send(&Filled::default()),
-            Answer::Written { taken } => self.answer_taken(route, taken, |taken| Written { taken }),
-            Answer::Filled { taken } => self.answer_taken(route, taken, |taken| Filled {
+            Answer::Written { taken, stores } => {
+                self.answer_taken(route, taken, stores, |taken| Written { taken });
+            }
+            Answer::Filled { taken } => self.answer_taken(route, taken, false, |taken| Filled {
                 // Junk is what the filler wants: it is not listed.
                 taken: taken.into_iter().filter(|outcome| outcome.taken != Taken::Junk).collect(),
             }),
@@ -420,17 +424,20 @@ impl UnitShell {
         }
     }
 
-    /// Looks up what taken addresses hold, and answers.
+    /// Looks up what taken addresses hold, and answers. Where that cannot be read, a writer must not be told that nothing was done if its
+    /// request `stores` something; a filler takes nothing for certain before every replica has answered.
     fn answer_taken<M: crate::wire::Message + 'static>(
         self: &Rc<Self>,
         route: ReplyRoute,
         taken: Vec<(AddrRange, Holding)>,
+        stores: bool,
         reply: impl FnOnce(Vec<Outcome>) -> M + 'static,
     ) {
         let shell = Rc::clone(self);
         self.env.spawn(async move {
             match shell.outcomes(taken).await {
                 Ok(outcomes) => route.send(&reply(outcomes)),
+                Err(_) if stores => route.refuse(Refusal::Failed),
                 Err(refusal) => route.refuse(refusal),
             }
         });

@@ -184,6 +184,8 @@ pub enum Answer {
     Written {
         /// Those, in order.
         taken: Vec<(AddrRange, Holding)>,
+        /// Whether there were others.
+        stores: bool,
     },
     /// The ranges are junk, except where addresses were taken, by whatever it was: junk that was there before is listed
     /// too.

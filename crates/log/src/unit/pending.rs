@@ -27,8 +27,13 @@ pub(super) struct Pending {
 /// The answer that a request waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Waiting {
-    /// To a write, with the addresses that were taken.
-    Written(Vec<AddrRange>),
+    /// To a write.
+    Written {
+        /// The addresses that were taken.
+        taken: Vec<AddrRange>,
+        /// Whether others were free.
+        stores: bool,
+    },
     /// To a fill, with the addresses that were taken.
     Filled(Vec<AddrRange>),
     Trimmed,

@@ -76,14 +76,8 @@ impl Unit {
         check_parts(&runs)?;
         let bytes = runs.iter().map(|run| run.data.len()).sum();
         let change = Change { runs, claims: sorted.free, bytes, ..Change::default() };
-        self.answer_when_durable(
-            to,
-            epoch,
-            change,
-            sorted.in_flight,
-            Waiting::Written(sorted.taken),
-            effects,
-        );
+        let answer = Waiting::Written { taken: sorted.taken, stores: !change.runs.is_empty() };
+        self.answer_when_durable(to, epoch, change, sorted.in_flight, answer, effects);
         Ok(())
     }
 
@@ -288,7 +282,7 @@ impl Unit {
         let state = state.map(|state| state.encode());
         let planted = self.options.planted;
         let early = match answer {
-            Waiting::Written(_) => planted.is(PlantedBug::AckBeforePersist),
+            Waiting::Written { .. } => planted.is(PlantedBug::AckBeforePersist),
             Waiting::Trimmed => planted.is(PlantedBug::TrimWithoutPersist),
             _ => false,
         };
@@ -377,7 +371,7 @@ impl Unit {
 
     fn reply(&self, to: ReplyTo, answer: Waiting, effects: &mut Vec<Effect>) {
         let answer = match answer {
-            Waiting::Written(taken) => Answer::Written { taken: self.holdings(&taken) },
+            Waiting::Written { taken, stores } => Answer::Written { taken: self.holdings(&taken), stores },
             Waiting::Filled(taken) => Answer::Filled { taken: self.holdings(&taken) },
             Waiting::Trimmed => Answer::Trimmed,
             Waiting::Restored => Answer::Restored,

@@ -141,7 +141,7 @@ impl Bench {
                 }
                 Effect::Reply { to, answer } => {
                     let answer = match answer {
-                        Answer::Written { taken } => format!("written{}", listed(&taken)),
+                        Answer::Written { taken, .. } => format!("written{}", listed(&taken)),
                         Answer::Filled { taken } => format!("filled{}", listed(&taken)),
                         Answer::Trimmed => "trimmed".to_owned(),
                         Answer::Restored => "restored".to_owned(),

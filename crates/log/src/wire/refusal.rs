@@ -52,7 +52,8 @@ pub enum Refusal {
     /// Code 6. The drive is full; trimming still works.
     #[error("the drive is full")]
     Full,
-    /// Code 7. The node's drive failed; it has stopped. Whether the request was carried out is not known.
+    /// Code 7. The node's drive failed, and it has stopped; or it cannot read what a write of which it stored a part has met. Whether the
+    /// request was carried out is not known.
     #[error("the node has failed")]
     Failed,
     /// Code 8. Too much is under way; ask again later.

@@ -289,7 +289,7 @@ impl World {
     fn answer(&mut self, at: usize, server: usize, answer: Answer) -> Result<(), Broken> {
         self.clients[at].waits_for = None;
         let taken = match answer {
-            Answer::Written { taken } | Answer::Filled { taken } => taken,
+            Answer::Written { taken, .. } | Answer::Filled { taken } => taken,
             Answer::Sealed(sealed) => {
                 let Op::Seal(_, node) = self.clients[at].script[self.clients[at].at] else {
                     panic!("{at} did not seal")

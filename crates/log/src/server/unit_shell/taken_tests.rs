@@ -1,0 +1,102 @@
+//! What is said of addresses that were taken, where the record that is there cannot be read.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use ithaca_chain::{ChainId, ChainOptions, Identity, Label, Table};
+use ithaca_env::drive::{Drive, Durability, OpenDrive};
+use ithaca_env::net::Conn;
+use ithaca_env::sim::Sim;
+use ithaca_env::sync::{Count, Semaphore};
+
+use super::*;
+use crate::pos::{ClientId, RequestId, RequestNo};
+use crate::wire::{Head, Reply, next_frame};
+
+/// An entry at each of these addresses.
+fn entries(epoch: Epoch, addrs: Range<u64>) -> Run {
+    let (addr, request) = (Addr(addrs.start), RequestNo(addrs.start));
+    let payloads: Vec<String> = addrs.map(|addr| format!("the entry of {addr}")).collect();
+    Run {
+        first_key: addr.0,
+        version: epoch.0,
+        kind: RunKind::Data,
+        meta: EntryMeta::new(ClientId(1), addr, request).to_bytes(),
+        table: Table::of_payloads(&payloads),
+        data: payloads.concat().into(),
+    }
+}
+
+fn chain_options() -> ChainOptions {
+    ChainOptions { capacity_bytes: 64 << 20, segment_bytes: 1 << 20, ..ChainOptions::default() }
+}
+
+fn start(env: &Env, chain: Chain, recovered: ithaca_chain::Recovered) -> Rc<UnitShell> {
+    let leases = Leases::not_needed(env);
+    UnitShell::start(env, chain, recovered, UnitOptions::default(), leases).expect("it starts").0
+}
+
+/// A unit that has lost the only entry that it has, at address 2.
+async fn harmed(env: &Env) -> Rc<UnitShell> {
+    let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
+    let drive = env.open_drive(open).await.expect("a drive");
+    let identity = Identity { id: ChainId([7; 16]), label: Label::new("unit 1").expect("short") };
+    let chain =
+        Chain::create(env, drive.clone(), identity.clone(), chain_options()).await.expect("it is made");
+    let unit = start(env, chain, ithaca_chain::Recovered::default());
+    let copied = Copied { runs: vec![entries(Epoch(1), 2..3)], ..Copied::default() };
+    unit.restore(Epoch(1), copied).await.expect("stored");
+    unit.chain().clone().close().await.expect("closed");
+    flip(&drive, b"the entry of 2").await;
+    let opened = Chain::open(env, drive, Some(&identity), chain_options()).await;
+    let (chain, recovered) = opened.expect("it was closed in order");
+    start(env, chain, recovered)
+}
+
+/// Flips a bit of what is on the drive.
+async fn flip(drive: &Drive, what: &[u8]) {
+    let bytes = drive.read(0, drive.size_bytes() as usize).await.expect("readable");
+    let at = bytes.windows(what.len()).position(|window| window == what).expect("it is there");
+    let block = at / 4096 * 4096;
+    let mut harmed = bytes[block..block + 4096].to_vec();
+    harmed[at - block] ^= 1;
+    drive.write(block as u64, Bytes::from(harmed), Durability::Durable).await.expect("writable");
+}
+
+/// What somebody on a connection is told who asks in an epoch.
+async fn told(env: &Env, epoch: Epoch, ask: impl FnOnce(ReplyRoute)) -> Reply {
+    let listener = env.listen(([10, 0, 0, 1], 0).into()).expect("a free port");
+    let Conn { mut reader, writer: _writer } = env.connect(listener.local_addr()).await.expect("it is there");
+    let there = listener.accept().await.expect("it came");
+    let turn = Semaphore::new(limits::READ_MAX_BYTES);
+    ask(ReplyRoute::new(&there.writer, Head::new(RequestId(1), epoch), &Count::default(), &turn));
+    let mut bytes = BytesMut::new();
+    loop {
+        reader.read(&mut bytes).await.expect("an answer");
+        if let Some(frame) = next_frame(&mut bytes).expect("a frame") {
+            return Reply::decode(&frame).expect("a reply");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
+    let sim = Sim::new(1);
+    let process = sim.process("unit", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let unit = harmed(&env).await;
+        let write = |addrs: Range<u64>| {
+            let unit = Rc::clone(&unit);
+            move |route| unit.write(Route::Reply(route), entries(Epoch(2), addrs))
+        };
+        let damaged = Reply::Refusal(Refusal::Damaged { addr: Addr(2) });
+        assert_eq!(told(&env, Epoch(2), write(2..3)).await, damaged, "it stored nothing");
+        let answer = told(&env, Epoch(2), write(0..4)).await;
+        assert_eq!(answer, Reply::Refusal(Refusal::Failed), "it stored three entries");
+        assert_eq!(unit.stored_parts((0..9).into()), [(0..4).into()]);
+        // A fill says what is the matter: nobody takes it for one that did nothing.
+        let fill = |route| unit.fill(route, vec![(2..6).into()]);
+        assert_eq!(told(&env, Epoch(2), fill).await, damaged);
+    });
+}
