@@ -72,7 +72,8 @@ impl LayoutKeeper {
         self.step(Input::Learn { to, layout });
     }
 
-    /// Stores what is no layout in the register of a node that knows none.
+    /// Stores what is no layout in the register of a node that knows none, and that must not be asked to decide or told of any until this
+    /// returns.
     pub(super) async fn store(&self, value: Bytes) -> Result<(), RegisterError> {
         let mut register = self.register.take().expect("a node that knows no layout decides nothing");
         let written = register.write(&value).await;

@@ -508,6 +508,12 @@ impl Session {
             return route.refuse(Refusal::NotServing { roles: Roles::LAYOUT });
         };
         match request {
+            // It has nothing to decide, and its register may be about to say which cluster it belongs to.
+            Request::Prepare(_) | Request::Accept(_)
+                if self.member().is_some_and(|member| !member.is_formed()) =>
+            {
+                route.refuse(Refusal::NotServing { roles: Roles::LAYOUT });
+            }
             Request::Prepare(prepare) => layouts.prepare(route, prepare),
             Request::Accept(accept) => layouts.accept(route, &accept),
             Request::Learn(learn) => match self.member() {

@@ -9,6 +9,8 @@
 //! What decides lies in pure cores: [`Detector`], the acceptor and the proposer, [`Layout::change`], the unit. Here they are
 //! connected. Any node may propose, at any time; the acceptors decide one layout an epoch (docs/protocol/reconfigure.md).
 
+#[cfg(test)]
+mod forming_tests;
 mod member;
 mod order;
 mod rebuild;
@@ -324,9 +326,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Whether it is a member of a cluster.
+    pub(super) fn is_formed(&self) -> bool {
+        self.member.get().is_some()
+    }
+
     /// Somebody tells of a layout. For a node that belongs to no cluster it is the way into one.
     pub(super) fn learn(self: &Rc<Self>, route: ReplyRoute, learn: Learn) {
-        if self.member.get().is_some() {
+        if self.is_formed() {
             return self.keeper.learn(route, &learn);
         }
         let Ok(layout) = Layout::decode(&learn.record) else {
