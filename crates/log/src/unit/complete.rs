@@ -99,6 +99,8 @@ impl Unit {
         if epoch <= self.complete.epoch {
             return;
         }
+        // It was decided, so those before it are over, whether or not this unit was sealed then.
+        self.floor = self.floor.max(Epoch(epoch.0 - 1));
         let mut stripes = BTreeMap::new();
         for &Listed { extent: AddrRange { start, end }, last } in listed {
             let known = self.complete.stripes.get(&start);
