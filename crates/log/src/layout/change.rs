@@ -90,6 +90,14 @@ pub enum ChangeError {
         /// Whose it is.
         node: NodeId,
     },
+    /// A node is to be added that nobody could reach.
+    #[error("{address:?} is not an address IP:port, for node {}", node.0)]
+    BadAddress {
+        /// The address.
+        address: String,
+        /// Whose it should be.
+        node: NodeId,
+    },
     /// A node is to be added that is on its way out of the cluster.
     #[error("node {} is leaving the cluster; it can be added again when it is gone", node.0)]
     Leaving {

@@ -11,6 +11,8 @@
 //! A node that leaves is taken off a stripe when as many others in use as copies are wanted hold that stripe; when no stripe
 //! names it any more it is gone from the layout. One that is lost while it leaves is taken off at once, as any lost node is.
 
+use std::net::SocketAddr;
+
 use super::{Change, ChangeError, Layout, Node, NodeState, RangeMap};
 use crate::limits;
 use crate::pos::NodeId;
@@ -130,6 +132,9 @@ impl Layout {
                 known if known.state == NodeState::Leaving => Err(ChangeError::Leaving { node: node.id }),
                 _ => Ok(()),
             };
+        }
+        if node.address.parse::<SocketAddr>().is_err() {
+            return Err(ChangeError::BadAddress { address: node.address.clone(), node: node.id });
         }
         if let Some(other) = self.nodes.iter().find(|other| other.address == node.address) {
             return Err(ChangeError::AddressTaken { address: node.address.clone(), node: other.id });

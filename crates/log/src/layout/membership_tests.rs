@@ -140,6 +140,12 @@ fn what_cannot_be_added_or_removed_says_why() {
     assert!(matches!(refused(&other), ChangeError::OtherAddress { node: NodeId(3), .. }));
     let taken = Change { added: vec![Node { id: NodeId(9), ..node(3) }], ..Change::default() };
     assert!(matches!(refused(&taken), ChangeError::AddressTaken { node: NodeId(3), .. }));
+    for address in ["", "node-9:7420", "10.0.0.9", "10.0.0.9:7420 "] {
+        let unreachable = Node { address: address.to_owned(), ..node(9) };
+        let nowhere = Change { added: vec![unreachable], ..Change::default() };
+        let said = refused(&nowhere).to_string();
+        assert!(said.contains(&format!("{address:?}")), "{said}");
+    }
     let two = first(2, 2);
     let few = ChangeError::TooFewNodes { node: NodeId(2), left: 1, replicas: 2 };
     assert_eq!(two.change(LogPos(0), &removed(2)), Err(few));

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use crate::wire::Message;
 
 /// How long a node may take to accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
+/// Where nobody listens.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The nodes that one node talks to.
 pub(super) struct Peers {
@@ -45,9 +47,11 @@ impl Peers {
         Some(self.at(node, layout.node(node)?.address.parse().ok()?))
     }
 
-    /// Those who decide the layout that follows `layout`.
+    /// Those who decide the layout that follows `layout`: all of them, because a majority is one of all. One whose address is none is
+    /// never reached.
     pub(super) fn acceptors(&self, layout: &Layout) -> Vec<Rc<Peer>> {
-        layout.acceptors().into_iter().filter_map(|node| self.member(layout, node)).collect()
+        let peer = |node| self.member(layout, node).unwrap_or_else(|| self.at(node, NOWHERE));
+        layout.acceptors().into_iter().map(peer).collect()
     }
 
     /// Bytes that nodes have not taken yet of what was sent to them.
@@ -141,5 +145,31 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.0.is_connecting.set(false);
         self.0.settled.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_env::sim::Sim;
+
+    use super::*;
+    use crate::layout::Node;
+    use crate::wire::Roles;
+
+    #[test]
+    fn who_decides_counts_also_where_its_address_is_none() {
+        // Else one of three, whose two others have no address, would decide alone.
+        let sim = Sim::new(1);
+        let env = sim.env(sim.process("node", [10, 0, 0, 1].into()));
+        let all = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::LAYOUT);
+        let node = |id: u64, address: &str| Node::new(NodeId(id), all, address.to_owned());
+        let nodes = vec![node(1, "10.0.0.1:7420"), node(2, "node-2:7420"), node(3, "")];
+        let layout = Layout::first(ClusterId(7), nodes, 1, 1).expect("one that was stored");
+        let acceptors = Peers::new(&env, ClusterId(7)).acceptors(&layout);
+        assert_eq!(acceptors.iter().map(|peer| peer.node().0).collect::<Vec<_>>(), [1, 2, 3]);
+        sim.block_on(sim.process("caller", [10, 0, 0, 4].into()), async move {
+            let refused = acceptors[1].reach(env.now() + CONNECT_PATIENCE).await.err();
+            assert!(matches!(refused, Some(CallError::Lost(_) | CallError::TimedOut)), "{refused:?}");
+        });
     }
 }
