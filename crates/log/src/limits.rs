@@ -139,7 +139,7 @@ pub const UNIT_PENDING_MAX_COUNT: usize = 65_536;
 /// Bytes of data in them.
 pub const UNIT_PENDING_MAX_BYTES: usize = 64 << 20;
 
-/// Bytes of entries that a node holds for other nodes that it has handed them to.
+/// Bytes of entries that a node holds for each other node that it has handed them to.
 pub const RELAY_MAX_BYTES: usize = 64 << 20;
 
 /// Bytes that cold reads hold together in a unit, from before their records are looked up until the answers are handed over to their connections:

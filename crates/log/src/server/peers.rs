@@ -54,9 +54,9 @@ impl Peers {
         layout.acceptors().into_iter().map(peer).collect()
     }
 
-    /// Bytes that nodes have not taken yet of what was sent to them.
-    pub(super) fn queued_bytes(&self) -> usize {
-        self.met.borrow().values().filter_map(|peer| peer.open()).map(|open| open.queued_bytes()).sum()
+    /// Bytes that a node has not taken yet of what was sent to it.
+    pub(super) fn queued_bytes(&self, node: NodeId) -> usize {
+        self.open(node).map_or(0, |open| open.queued_bytes())
     }
 
     /// The connection to a node, if one is open.

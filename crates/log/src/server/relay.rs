@@ -10,7 +10,7 @@
 //! its part without a socket. Anything that is not "all of it, everywhere" ends the relay, and the sender goes on by itself:
 //! nothing is tried again here. (docs/protocol/append.md)
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -41,8 +41,8 @@ pub(super) struct Relay {
     /// Those of this process.
     units: BTreeMap<NodeId, Rc<UnitShell>>,
     peers: Peers,
-    /// Bytes of entries whose answer from another node is waited for.
-    held_bytes: Cell<usize>,
+    /// Bytes of entries whose answer from another node is waited for, by node.
+    held_bytes: RefCell<BTreeMap<NodeId, usize>>,
     planted: Planted,
 }
 
@@ -75,7 +75,7 @@ impl Relay {
         peers: Peers,
         planted: Planted,
     ) -> Rc<Self> {
-        let (layout, held_bytes) = (RefCell::default(), Cell::default());
+        let (layout, held_bytes) = (RefCell::default(), RefCell::default());
         Rc::new(Self { env: env.clone(), layout, units, peers, held_bytes, planted })
     }
 
@@ -152,10 +152,10 @@ impl Relay {
         let epoch = Epoch(run.version);
         let addr = self.layout(epoch).and_then(|layout| layout.node(node)?.address.parse().ok());
         let bytes = run.data.len();
-        let Some(addr) = addr.filter(|_| self.held_bytes() + bytes <= limits::RELAY_MAX_BYTES) else {
+        let Some(addr) = addr.filter(|_| self.held_bytes(node) + bytes <= limits::RELAY_MAX_BYTES) else {
             return sender.done(false);
         };
-        self.held_bytes.set(self.held_bytes.get() + bytes);
+        *self.held_bytes.borrow_mut().entry(node).or_default() += bytes;
         let deadline = self.env.now() + RELAY_TIMEOUT;
         // On an open connection it is sent here and now.
         let open = self.peers.open(node).map(|connection| self.send(&connection, has_more, &run, deadline));
@@ -168,15 +168,25 @@ impl Relay {
                     Err(error) => Err(error),
                 },
             };
-            relay.held_bytes.set(relay.held_bytes.get() - bytes);
+            relay.let_go(node, bytes);
             sender.done(matches!(answered, Ok(written) if written.taken.is_empty()));
         });
     }
 
-    /// Bytes that are held for other nodes: of entries that they have not answered for, or that they have not even taken, whether or not
+    /// Bytes that are held for another node: of entries that it has not answered for, or that it has not even taken, whether or not
     /// the answer is waited for still.
-    fn held_bytes(&self) -> usize {
-        self.held_bytes.get().max(self.peers.queued_bytes())
+    fn held_bytes(&self, node: NodeId) -> usize {
+        let waits = self.held_bytes.borrow().get(&node).copied().unwrap_or(0);
+        waits.max(self.peers.queued_bytes(node))
+    }
+
+    /// So many bytes are waited for no more.
+    fn let_go(&self, node: NodeId, bytes: usize) {
+        let mut held = self.held_bytes.borrow_mut();
+        let left = held.remove(&node).unwrap_or(0) - bytes;
+        if left > 0 {
+            held.insert(node, left);
+        }
     }
 
     fn send(
@@ -255,7 +265,7 @@ mod tests {
     const ENTRY_BYTES: usize = limits::ENTRY_MAX_BYTES;
 
     /// Greets whoever connects, and takes nothing after that.
-    async fn greet(listener: Listener) {
+    async fn greet(listener: Listener, node: NodeId) {
         let Conn { mut reader, writer } = listener.accept().await.expect("it listens");
         let mut bytes = BytesMut::new();
         let hello = loop {
@@ -267,7 +277,7 @@ mod tests {
         let ok = HelloOk {
             version: PROTOCOL_VERSION,
             cluster: ClusterId(7),
-            node: THERE,
+            node,
             incarnation: Incarnation(1),
             entry_max_bytes: limits::ENTRY_MAX_BYTES as u32,
             write_max_bytes: limits::WRITE_MAX_BYTES as u32,
@@ -297,7 +307,7 @@ mod tests {
         let sim = Sim::new(1);
         let [here, there] = [1, 2].map(|id| sim.process(&format!("node {id}"), [10, 0, 0, id].into()));
         let listener = sim.env(there).listen(([10, 0, 0, 2], 7420).into()).expect("a free port");
-        sim.env(there).spawn(greet(listener));
+        sim.env(there).spawn(greet(listener, THERE));
         let env = sim.env(here);
         sim.block_on(here, async move {
             let relay = Relay::new(&env, BTreeMap::new(), Peers::new(&env, ClusterId(7)), Planted::NONE);
@@ -312,6 +322,36 @@ mod tests {
                 assert!(unsent > limits::RELAY_MAX_BYTES / 2, "{unsent} bytes: it takes nothing");
                 assert!(unsent <= limits::RELAY_MAX_BYTES, "{unsent} bytes");
             }
+        });
+    }
+
+    #[test]
+    fn a_node_that_stands_still_keeps_nothing_from_the_others() {
+        let sim = Sim::new(1);
+        let process = |id: u8| sim.process(&format!("node {id}"), [10, 0, 0, id].into());
+        let here = process(1);
+        for id in [2, 3] {
+            let env = sim.env(process(id));
+            let listener = env.listen(([10, 0, 0, id], 7420).into()).expect("a free port");
+            env.spawn(greet(listener, NodeId(id.into())));
+        }
+        let env = sim.env(here);
+        sim.block_on(here, async move {
+            let relay = Relay::new(&env, BTreeMap::new(), Peers::new(&env, ClusterId(7)), Planted::NONE);
+            let at = |id: u64| Node::new(NodeId(id), Roles::UNIT, format!("10.0.0.{id}:7420"));
+            let mut layout = Layout::single(ClusterId(7), at(2));
+            layout.nodes.push(at(3));
+            relay.learn(Rc::new(layout));
+            // Until as much is held for node 2 as may be.
+            for _ in 0..3 {
+                for addr in 0..(limits::RELAY_MAX_BYTES / ENTRY_BYTES) as u64 {
+                    relay.write(&[NodeId(2)], run(addr), Sender::Nobody);
+                }
+                env.sleep(2 * RELAY_TIMEOUT).await;
+            }
+            relay.write(&[NodeId(3)], run(0), Sender::Nobody);
+            env.sleep(RELAY_TIMEOUT).await;
+            assert!(relay.peers.open(NodeId(3)).is_some(), "it was sent nothing");
         });
     }
 }
