@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ithaca_chain::{AppendError, Batch, Chain, ChainError, ReadError, Run, RunKind, SideState};
+use ithaca_chain::{AppendError, Batch, Chain, ChainError, ReadError, Run, RunKind, RunView, SideState};
 use ithaca_env::drive::DriveError;
 use ithaca_env::sync::{Notify, oneshot};
 use ithaca_env::task::TaskHandle;
@@ -435,7 +435,7 @@ impl UnitShell {
     ) {
         let shell = Rc::clone(self);
         self.env.spawn(async move {
-            match shell.outcomes(taken).await {
+            match shell.outcomes(&route, taken).await {
                 Ok(outcomes) => route.send(&reply(outcomes)),
                 Err(_) if stores => route.refuse(Refusal::Failed),
                 Err(refusal) => route.refuse(refusal),
@@ -443,7 +443,11 @@ impl UnitShell {
         });
     }
 
-    async fn outcomes(&self, taken: Vec<(AddrRange, Holding)>) -> Result<Vec<Outcome>, Refusal> {
+    async fn outcomes(
+        &self,
+        route: &ReplyRoute,
+        taken: Vec<(AddrRange, Holding)>,
+    ) -> Result<Vec<Outcome>, Refusal> {
         let mut outcomes = Vec::new();
         for (range, holding) in taken {
             let whole = |taken| Outcome { addr: range.start, count: range.count(), taken };
@@ -454,20 +458,21 @@ impl UnitShell {
                 Holding::Stored => {
                     let mut next = range.start.0;
                     while next < range.end.0 {
-                        let runs = self.stored(next..range.end.0, 1 << 20).await?;
+                        let found = self.outcomes_of(route, next..range.end.0).await?;
                         // What is not said to be taken counts as free: a part that went meanwhile has to be named.
                         let trimmed = |gone: AddrRange| Outcome {
                             addr: gone.start,
                             count: gone.count(),
                             taken: Taken::Trimmed,
                         };
-                        for run in &runs {
-                            let gone = self.trimmed_meanwhile((next..run.first_key).into())?;
+                        let is_none = found.is_empty();
+                        for outcome in found {
+                            let gone = self.trimmed_meanwhile((next..outcome.addr.0).into())?;
                             outcomes.extend(gone.map(trimmed));
-                            outcomes.push(outcome_of(run));
-                            next = run.keys().end;
+                            next = outcome.addr.0 + outcome.count;
+                            outcomes.push(outcome);
                         }
-                        if runs.is_empty() {
+                        if is_none {
                             let gone = self.trimmed_meanwhile((next..range.end.0).into())?;
                             outcomes.extend(gone.map(trimmed));
                             next = range.end.0;
@@ -477,6 +482,24 @@ impl UnitShell {
             }
         }
         Ok(outcomes)
+    }
+
+    /// Whose the records at stored addresses are, from the first on, as far as a limit goes. It holds nothing when it waits for its turn
+    /// to read the drive, and nothing after.
+    async fn outcomes_of(
+        &self,
+        route: &ReplyRoute,
+        addrs: std::ops::Range<u64>,
+    ) -> Result<Vec<Outcome>, Refusal> {
+        let mut outcomes = Vec::new();
+        let visit = |run: RunView<'_>| outcomes.push(outcome_of(&run));
+        if self.chain.try_visit_cached(addrs.clone(), STORED_BYTES, visit).is_some() {
+            return Ok(outcomes);
+        }
+        let mut cold = route.begin_cold(&self.cold_reads);
+        let reading = cold.read_ranges(&self.chain, &[addrs], STORED_BYTES).await?;
+        let reading = reading.expect("who holds nothing yet waits for room");
+        Ok(reading.runs.iter().map(|run| outcome_of(&run.view())).collect())
     }
 
     /// Addresses that were stored when a read of them began, and that the chain has no record of: trimmed meanwhile, or
@@ -498,12 +521,12 @@ impl UnitShell {
     }
 }
 
-fn outcome_of(run: &Run) -> Outcome {
+fn outcome_of(run: &RunView<'_>) -> Outcome {
     let addr = Addr(run.first_key);
     let taken = match run.kind {
         RunKind::Junk => Taken::Junk,
         // A meta that this version cannot read names nobody: the writer takes it for another's entry.
-        RunKind::Data => match EntryMeta::decode(&run.meta) {
+        RunKind::Data => match EntryMeta::decode(run.meta) {
             Ok(meta) => {
                 Taken::Data { client: meta.client, request: meta.request_at(addr), stride: meta.stride }
             }

@@ -1,6 +1,7 @@
 //! What is said of addresses that were taken, where the record that is there cannot be read.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_chain::{ChainId, ChainOptions, Identity, Label, Table};
@@ -8,6 +9,7 @@ use ithaca_env::drive::{Drive, Durability, OpenDrive};
 use ithaca_env::net::Conn;
 use ithaca_env::sim::Sim;
 use ithaca_env::sync::{Count, Semaphore};
+use ithaca_env::task::{Ended, race};
 
 use super::*;
 use crate::pos::{ClientId, RequestId, RequestNo};
@@ -36,8 +38,8 @@ fn start(env: &Env, chain: Chain, recovered: ithaca_chain::Recovered) -> Rc<Unit
     UnitShell::start(env, chain, recovered, UnitOptions::default(), leases).expect("it starts").0
 }
 
-/// A unit that has lost the only entry that it has, at address 2.
-async fn harmed(env: &Env) -> Rc<UnitShell> {
+/// A unit that was started anew, and whose only entry, at address 2, is on its drive; or is lost.
+async fn restarted(env: &Env, is_harmed: bool) -> Rc<UnitShell> {
     let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
     let drive = env.open_drive(open).await.expect("a drive");
     let identity = Identity { id: ChainId([7; 16]), label: Label::new("unit 1").expect("short") };
@@ -47,7 +49,9 @@ async fn harmed(env: &Env) -> Rc<UnitShell> {
     let copied = Copied { runs: vec![entries(Epoch(1), 2..3)], ..Copied::default() };
     unit.restore(Epoch(1), copied).await.expect("stored");
     unit.chain().clone().close().await.expect("closed");
-    flip(&drive, b"the entry of 2").await;
+    if is_harmed {
+        flip(&drive, b"the entry of 2").await;
+    }
     let opened = Chain::open(env, drive, Some(&identity), chain_options()).await;
     let (chain, recovered) = opened.expect("it was closed in order");
     start(env, chain, recovered)
@@ -85,7 +89,7 @@ fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
     let process = sim.process("unit", [10, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let unit = harmed(&env).await;
+        let unit = restarted(&env, true).await;
         let write = |addrs: Range<u64>| {
             let unit = Rc::clone(&unit);
             move |route| unit.write(Route::Reply(route), entries(Epoch(2), addrs))
@@ -98,5 +102,30 @@ fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
         // A fill says what is the matter: nobody takes it for one that did nothing.
         let fill = |route| unit.fill(route, vec![(2..6).into()]);
         assert_eq!(told(&env, Epoch(2), fill).await, damaged);
+    });
+}
+
+#[test]
+fn what_is_read_of_taken_addresses_is_one_of_the_cold_reads() {
+    // Else many fills of what is stored hold a megabyte each, however much that is together.
+    let sim = Sim::new(1);
+    let process = sim.process("unit", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let unit = restarted(&env, false).await;
+        let (shell, most) = (Rc::clone(&unit), Cell::new(0));
+        let fill = told(&env, Epoch(2), move |route| shell.fill(route, vec![(2..3).into()]));
+        let watch = async {
+            loop {
+                most.set(unit.cold_reads.held_bytes().max(most.get()));
+                env.sleep(Duration::from_micros(1)).await;
+            }
+        };
+        let Ended::First(answer) = race(fill, watch).await;
+        assert!(most.get() > 0, "it has room while the drive is read");
+        let Reply::Filled(Filled { taken }) = answer else { panic!("{answer:?}") };
+        let whose = Taken::Data { client: ClientId(1), request: RequestNo(2), stride: 1 };
+        assert_eq!(taken, [Outcome { addr: Addr(2), count: 1, taken: whose }]);
+        assert_eq!(unit.cold_reads.held_bytes(), 0);
     });
 }
