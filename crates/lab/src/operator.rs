@@ -16,7 +16,7 @@ use ithaca_log::client::{Connection, Identity};
 use ithaca_log::layout::Layout;
 use ithaca_log::pos::{Ballot, ClientId, Epoch, NodeId};
 use ithaca_log::wire::{
-    Accept, Accepted, Grant, Learn, Learned, Message, Prepare, Promise, Seal, Sealed, Token, Vote,
+    Accept, Accepted, Grant, Invitation, Learn, Learned, Message, Prepare, Promise, Seal, Sealed, Token, Vote,
 };
 
 /// The operator's id as a proposer, which no node has.
@@ -94,7 +94,7 @@ impl Operator {
     /// Tells every node of a layout that was decided, until all know it.
     pub async fn tell(&self, layout: &Layout) -> io::Result<()> {
         let record = layout.encode();
-        let learn = |_| Learn { founding: false, record: record.clone() };
+        let learn = |_| Learn { invitation: Invitation::None, record: record.clone() };
         let _: Vec<(_, Learned)> = self.ask((&self.all(), self.nodes.len()), layout.epoch, learn).await?;
         Ok(())
     }

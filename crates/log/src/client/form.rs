@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::connection::{CallError, Connection, Identity};
 use crate::layout::{ChangeError, Layout, Node, acceptors_wanted};
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
-use crate::wire::{GetLayout, LayoutRecord, Learn, Learned, Message, Refusal, Roles};
+use crate::wire::{GetLayout, Invitation, LayoutRecord, Learn, Learned, Message, Refusal, Roles};
 use ithaca_env::record::RecordError;
 
 /// The wait before a node that did not answer is asked again.
@@ -96,15 +96,26 @@ fn members(nodes: &[(NodeId, SocketAddr)]) -> Vec<Node> {
     nodes.into_iter().enumerate().map(member).collect()
 }
 
-/// Tells a node that belongs to no cluster, or to this one, of the cluster's layout, until it has it on stable storage. It beats
-/// to the others from then on; whether it is given anything to do is their decision.
+/// Tells a node that belongs to this cluster, or to none, of the cluster's layout, until it has it on stable storage. It beats to the others
+/// from then on; whether it is given anything to do is their decision. Never to be used for an empty node with a layout that may be older
+/// than its emptiness: what it has promised as one of those who decide would be gone.
 pub async fn tell(
     env: &Env,
     at: (NodeId, SocketAddr),
     layout: &Layout,
     deadline: Time,
 ) -> Result<(), FormError> {
-    learn(env, at, layout, false, deadline).await
+    learn(env, at, layout, Invitation::Joining, deadline).await
+}
+
+/// Tells a node that belongs to this cluster of its layout, until it has it on stable storage. One that has become empty meanwhile refuses.
+pub(super) async fn remind(
+    env: &Env,
+    at: (NodeId, SocketAddr),
+    layout: &Layout,
+    deadline: Time,
+) -> Result<(), FormError> {
+    learn(env, at, layout, Invitation::None, deadline).await
 }
 
 /// Tells a node that belongs to no cluster of the first layout of one that is being formed, which may count on it, until it has it on
@@ -115,17 +126,17 @@ pub async fn found(
     layout: &Layout,
     deadline: Time,
 ) -> Result<(), FormError> {
-    learn(env, at, layout, true, deadline).await
+    learn(env, at, layout, Invitation::Founding, deadline).await
 }
 
 async fn learn(
     env: &Env,
     at: (NodeId, SocketAddr),
     layout: &Layout,
-    founding: bool,
+    invitation: Invitation,
     deadline: Time,
 ) -> Result<(), FormError> {
-    let learn = Learn { founding, record: layout.encode() };
+    let learn = Learn { invitation, record: layout.encode() };
     ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! Changing who belongs to a cluster that is at work.
 //!
 //! ```text
-//!   add      is the node free? ─► the cluster lists it ─► the node is told ─► it hears the others and joins
+//!   add      is the node free? ─► the cluster lists it ─► as replace
 //!   remove   the cluster goes on without it ─► others copy what it holds ─► the cluster lists it no more
 //!   replace  the cluster goes on without it ─► an empty node is told ─► it hears the others and joins
 //! ```
@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::Client;
 use super::error::{ClientError, Phase};
-use super::form::{FormError, known_to, tell};
+use super::form::{FormError, known_to, remind, tell};
 use crate::layout::{ChangeError, Layout, NodeState};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, NodeId};
@@ -108,19 +108,31 @@ impl Client {
         if is_used(&layout) {
             return Ok(layout);
         }
-        if let Some(known) = known_to(&inner.env, (node, addr), deadline).await? {
+        let known = known_to(&inner.env, (node, addr), deadline).await?;
+        if let Some(known) = &known {
             let cluster = known.cluster;
             if cluster != layout.cluster {
                 return Err(FormError::Formed { node, addr, cluster }.into());
             }
             // Whoever answered first may not have heard yet that it was added, by an earlier call say.
-            let newest = if known.epoch > layout.epoch { &known } else { &*layout };
+            let newest = if known.epoch > layout.epoch { known } else { &*layout };
             if newest.node(node).is_none() {
                 return Err(MembersError::Removed { node, addr, cluster });
             }
         }
-        let layout = self.change_cluster(&asked, deadline).await?;
-        tell(&inner.env, (node, addr), &layout, deadline).await?;
+        let layout = self.change_cluster(&asked, layout.epoch, deadline).await?;
+        match known {
+            Some(_) => remind(&inner.env, (node, addr), &layout, deadline).await?,
+            // It may have been a member before, and have decided more than this layout knows of. By one that is younger than its emptiness it
+            // joins as who is replaced does.
+            None => match self.change_cluster(&ChangeCluster::Replace { node }, layout.epoch, deadline).await
+            {
+                Ok(younger) => tell(&inner.env, (node, addr), &younger, deadline).await?,
+                // What an earlier call has told it came late.
+                Err(MembersError::Change(ChangeError::InUse { .. })) => {}
+                Err(error) => return Err(error),
+            },
+        }
         let layout = self.wait_until(deadline, is_used).await?;
         layout.map_err(|_| MembersError::Joining { node, waited: inner.options.timeout })
     }
@@ -137,7 +149,7 @@ impl Client {
         if let Some(change) = layout.change_for(&asked) {
             layout.change(layout.tail(), &change)?;
         }
-        self.change_cluster(&asked, deadline).await?;
+        self.change_cluster(&asked, layout.epoch, deadline).await?;
         let layout = self.wait_until(deadline, |layout| layout.node(node).is_none()).await?;
         layout.map_err(|layout| {
             let stripes = layout.stripes_of(node);
@@ -165,7 +177,7 @@ impl Client {
         missed.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
         // What it promised and accepted as one of those who decide is gone too. So it is told of a layout in which it decides nothing, and
         // which is younger than the loss: in an older one it may have decided more.
-        let layout = self.change_cluster(&ChangeCluster::Replace { node }, deadline).await?;
+        let layout = self.change_cluster(&ChangeCluster::Replace { node }, layout.epoch, deadline).await?;
         tell(&inner.env, (node, addr), &layout, deadline).await?;
         Ok(layout)
     }
@@ -176,13 +188,14 @@ impl Client {
     /// Errors: see [`MembersError`]; a count of 0, or above what is wanted, is no layout.
     pub async fn set_min_replicas(&self, count: u16) -> Result<Rc<Layout>, MembersError> {
         let asked = ChangeCluster::MinReplicas { count };
-        self.change_cluster(&asked, self.inner.deadline()).await
+        self.change_cluster(&asked, Epoch(0), self.inner.deadline()).await
     }
 
-    /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known.
+    /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known, of the epoch `from` or a later one.
     async fn change_cluster(
         &self,
         asked: &ChangeCluster,
+        from: Epoch,
         deadline: Time,
     ) -> Result<Rc<Layout>, MembersError> {
         let inner = &self.inner;
@@ -191,6 +204,11 @@ impl Client {
         for tried in 0.. {
             inner.forget_view(&inner.view());
             let view = inner.view_by(deadline).await?;
+            if view.layout.epoch < from {
+                // Whoever answered first has not heard of it yet.
+                inner.pause(Phase::Layout, deadline, None).await?;
+                continue;
+            }
             let Some(change) = view.layout.change_for(asked) else { return Ok(view.layout) };
             if replaced_in.is_some_and(|epoch| view.layout.epoch >= epoch) {
                 return Ok(view.layout);

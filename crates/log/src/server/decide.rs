@@ -20,7 +20,7 @@ use crate::layout::proposer::{Effect, Input, Proposer};
 use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Epoch, NodeId};
-use crate::wire::{Accept, Accepted, Learn, Learned, Message, Prepare, Promise, Refusal, Vote};
+use crate::wire::{Accept, Accepted, Invitation, Learn, Learned, Message, Prepare, Promise, Refusal, Vote};
 
 /// Time for a majority to answer in the first attempt, before it is asked again with a higher ballot. It doubles with each,
 /// so that drives which are slow today are waited for.
@@ -106,7 +106,7 @@ impl Prepared {
 /// Tells every node of a layout that was decided, as far as each can be reached by `deadline`; returns how many know it, or
 /// a later one, now. Waits for every one of them.
 pub(super) async fn learn(nodes: &[Rc<Peer>], layout: &Layout, deadline: Time) -> usize {
-    let message = Learn { founding: false, record: layout.encode() };
+    let message = Learn { invitation: Invitation::None, record: layout.encode() };
     let tell = async |peer: &Rc<Peer>| {
         let told = call::<_, Learned>(peer, layout.epoch, &message, deadline).await;
         if let Err(error) = &told {
@@ -261,7 +261,7 @@ impl Driver {
         if *serving >= before.epoch {
             return answered;
         }
-        let learn = Learn { founding: false, record: before.encode() };
+        let learn = Learn { invitation: Invitation::None, record: before.encode() };
         let _: Learned = call(peer, self.epoch, &learn, deadline).await?;
         call(peer, self.epoch, message, deadline).await
     }

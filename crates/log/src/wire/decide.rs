@@ -66,11 +66,22 @@ pub struct Accepted {
     pub vote: Vote,
 }
 
-/// Tells a node of a layout that was decided. Body: `founding u32` (1 or 0), `length u32`, the layout record.
+/// What a layout is to a node that belongs to no cluster, and that may have lost what it had and promised in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invitation {
+    /// Nothing: it may be older than the loss.
+    None = 0,
+    /// The first of a cluster that is being formed: the node may take a place that it counts on.
+    Founding = 1,
+    /// One that was decided for the node to join by, since it is empty: it may if the layout does not count on it.
+    Joining = 2,
+}
+
+/// Tells a node of a layout that was decided. Body: `invitation u32` (0 none, 1 founding, 2 joining), `length u32`, the layout record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learn {
-    /// Whether the cluster is being formed: only then a node that belongs to none takes a place that the layout counts on.
-    pub founding: bool,
+    /// Whether a node that belongs to no cluster may come to belong to one by it.
+    pub invitation: Invitation,
     /// The encoded layout.
     pub record: Bytes,
 }
@@ -217,18 +228,25 @@ impl Message for Learn {
     const KIND: Kind = Kind::Learn;
 
     fn encode_body(&self, out: &mut BytesMut) {
-        out.put_u32_le(self.founding.into());
+        out.put_u32_le(self.invitation as u32);
         encode_record(&self.record, out);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
-        let founding = decoder.u32("founding")?;
-        at_most("founding", founding as usize, 1, "0 or 1")?;
+        let invitation = match decoder.u32("invitation")? {
+            0 => Invitation::None,
+            1 => Invitation::Founding,
+            2 => Invitation::Joining,
+            found => {
+                let (field, found) = ("invitation", found.into());
+                return Err(DecodeError::Invalid { field, found, expected: "0 to 2" });
+            }
+        };
         let record = decode_record(&mut decoder, body)?;
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(Self { founding: founding == 1, record })
+        Ok(Self { invitation, record })
     }
 }
 

@@ -40,7 +40,7 @@ pub use append::{Append, Appended, BatchHead, encode_append_head};
 pub use beat::{Account, Beat, Beaten, Mark, NodeState};
 pub use change::{ChangeCluster, ClusterChanged};
 pub use check::{Check, ExtentBounds, Tail};
-pub use decide::{Accept, Accepted, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
+pub use decide::{Accept, Accepted, Invitation, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use drives::{ChangeDrives, DriveChange, DriveRefusal, Drives, DrivesChanged, GetDrives, UnitDrive};
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};

@@ -269,7 +269,7 @@ fn questions() -> Vec<Sample> {
     vec![
         sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
         sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
-        sample("learn", head(), Learn { founding: true, record: record() }, &[]),
+        sample("learn", head(), Learn { invitation: Invitation::Founding, record: record() }, &[]),
         sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
     ]
 }

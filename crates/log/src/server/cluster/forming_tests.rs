@@ -7,10 +7,10 @@ use ithaca_chain::ChainOptions;
 use ithaca_env::sim::Sim;
 
 use super::*;
-use crate::client::{CallError, Connection, Identity};
+use crate::client::{CallError, Client, ClientOptions, Connection, Forming, Identity, form};
 use crate::layout;
 use crate::pos::{Ballot, ClientId};
-use crate::wire::{Accept, Accepted, Learned, Prepare, Promise};
+use crate::wire::{Accept, Accepted, ClusterChanged, GetLayout, LayoutRecord, Learned, Prepare, Promise};
 
 const ME: NodeId = NodeId(1);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ fn ask_while_it_forms(asks_first: bool) {
         let (epoch, record) = (Epoch(1), first().encode());
         let ballot = Ballot { round: 1, proposer: NodeId(9) };
         let tell = || {
-            let learn = Learn { founding: true, record: record.clone() };
+            let learn = Learn { invitation: Invitation::Founding, record: record.clone() };
             connection.call::<_, Learned>(&env, epoch, &learn, deadline)
         };
         let mut told = (!asks_first).then(tell);
@@ -69,4 +69,71 @@ fn a_node_that_comes_to_belong_to_a_cluster_is_asked_to_decide_and_goes_on() {
 #[test]
 fn a_node_that_belongs_to_no_cluster_promises_nothing() {
     ask_while_it_forms(true);
+}
+
+const ADDED: NodeId = NodeId(2);
+
+/// Starts nodes 1 and 2, each on a machine of its own and empty, and runs `test` on a third.
+fn with_two(test: impl AsyncFnOnce(Env, [SocketAddr; 2]) + 'static) {
+    let sim = Sim::new(1);
+    let mut nodes = Vec::new();
+    for id in [1, 2] {
+        let process = sim.process(&format!("node {id}"), [10, 0, 0, id].into());
+        let addr = ([10, 0, 0, id], 7420).into();
+        let options = NodeOptions { id: NodeId(id.into()), listen: addr, ..options() };
+        let env = sim.env(process);
+        let started = sim.block_on(process, async move { ClusterNode::start(&env, options).await });
+        nodes.push(started.expect("it starts"));
+    }
+    let asking = sim.process("operator", [10, 0, 0, 3].into());
+    let env = sim.env(asking);
+    let addrs = [1, 2].map(|id| ([10, 0, 0, id], 7420).into());
+    sim.block_on(asking, async move { test(env, addrs).await });
+}
+
+async fn open(env: &Env, node: NodeId, addr: SocketAddr) -> Connection {
+    let who = Identity { client: ClientId(1), node, cluster: ClusterId::UNKNOWN };
+    Connection::open(env, addr, who, env.now() + PATIENCE).await.expect("it listens")
+}
+
+#[test]
+fn an_empty_node_joins_only_by_a_layout_that_was_decided_for_that() {
+    // In any other it may have had no part, and have decided later ones since.
+    with_two(async |env, addrs| {
+        let added = layout::Node::new(ADDED, Roles::UNIT, addrs[1].to_string());
+        let change = layout::Change { added: vec![added], ..layout::Change::default() };
+        let layout = first().change(crate::pos::LogPos(0), &change).expect("a layout");
+        let connection = open(&env, ADDED, addrs[1]).await;
+        let tell = async |invitation| {
+            let learn = Learn { invitation, record: layout.encode() };
+            let told = connection.call::<_, Learned>(&env, layout.epoch, &learn, env.now() + PATIENCE).await;
+            told.map(|(learned, _, _)| learned.epoch)
+        };
+        let refused = Err(CallError::Refused(Refusal::NotServing { roles: Roles::UNIT }));
+        assert_eq!(tell(Invitation::None).await, refused);
+        assert_eq!(tell(Invitation::Founding).await, refused, "it is not the first");
+        assert_eq!(tell(Invitation::Joining).await, Ok(layout.epoch));
+    });
+}
+
+#[test]
+fn who_is_added_and_was_a_member_before_joins_by_a_younger_layout() {
+    with_two(async |env, addrs| {
+        let forming =
+            Forming { nodes: vec![(ME, addrs[0])], replicas: 1, min_replicas: 1, timeout: PATIENCE };
+        form(&env, &forming).await.expect("a cluster");
+        let options = ClientOptions { endpoints: vec![addrs[0]], ..ClientOptions::default() };
+        let client = Client::connect(&env, options).await.expect("it serves");
+        let add = ChangeCluster::Add { node: ADDED, address: addrs[1].to_string() };
+        let (connection, epoch) =
+            (open(&env, ME, addrs[0]).await, client.layout().await.expect("known").epoch);
+        let added = connection.call::<_, ClusterChanged>(&env, epoch, &add, env.now() + PATIENCE).await;
+        let known = added.expect("a member").0.epoch;
+        client.add_node(ADDED, addrs[1]).await.expect("it is used");
+        let asked = GetLayout { epoch: Some(known) };
+        let node = open(&env, ADDED, addrs[1]).await;
+        let told = node.call::<_, LayoutRecord>(&env, known, &asked, env.now() + PATIENCE).await;
+        let none = Refusal::NoLayout { epoch: known };
+        assert_eq!(told.err(), Some(CallError::Refused(none)), "it may have been of use since");
+    });
 }

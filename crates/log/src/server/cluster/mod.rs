@@ -52,7 +52,7 @@ use crate::layout::Layout;
 use crate::planted::Planted;
 use crate::pos::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::unit::UnitOptions;
-use crate::wire::{Beat, ChangeCluster, Kind, Learn, NodeStatus, Refusal, Roles};
+use crate::wire::{Beat, ChangeCluster, Invitation, Kind, Learn, NodeStatus, Refusal, Roles};
 use member::Member;
 
 pub(super) use repair::Repairs;
@@ -340,12 +340,13 @@ impl Inner {
             return route.refuse(Refusal::Malformed { kind: Kind::Learn as u16 });
         };
         // A place in a cluster that is at work was another life's, which this directory knows nothing of: neither of entries, nor of what it
-        // promised and accepted.
+        // promised and accepted. In a layout that is older than the end of that life it may have had none yet.
         let me = self.options.id;
         let is_named = layout.stripes_of(me) > 0 || layout.acceptors().contains(&me);
         let is_member = layout.node(me).is_some();
-        let is_founder = learn.founding && layout.epoch == Epoch(1);
-        if !is_member || is_named && !is_founder {
+        let is_founder = learn.invitation == Invitation::Founding && layout.epoch == Epoch(1);
+        let is_joining = learn.invitation == Invitation::Joining && !is_named;
+        if !is_member || !is_founder && !is_joining {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
         }
         if self.is_forming.replace(true) {
