@@ -31,6 +31,7 @@ mod membership;
 mod metadata;
 mod options;
 mod owner;
+mod patient;
 mod placement;
 mod planted;
 mod range_set;

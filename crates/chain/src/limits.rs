@@ -82,7 +82,7 @@ pub const CLEAN_RUNS_MAX: usize = 32_768;
 pub const CLEAN_GAIN_MIN: u64 = 8;
 /// A segment that gave too little room is looked at again when one more part of so many of its keys is garbage.
 pub const CLEAN_AGAIN_PART: u64 = 16;
-/// How long the cleaner, or who rebuilds a side, rests before it asks again a drive that takes no more reads.
+/// How long an open, the cleaner, or who rebuilds a side rests before it asks again a drive that takes no more reads.
 pub const REFUSED_REST: Duration = Duration::from_millis(5);
 /// Bytes of one read of a segment scan or a cold sequential read, at the most, unless one run is larger.
 pub const SCAN_IO_BYTES: usize = 1 << 20;

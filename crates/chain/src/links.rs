@@ -68,6 +68,12 @@ impl Links {
         Self::new(self.links.iter().filter(|other| other.number != link).cloned())
     }
 
+    /// The same links over the drives that `read_by` gives for theirs, for a while in which they are only read.
+    pub(crate) fn read_by(&self, read_by: impl Fn(&Drive) -> Drive) -> Self {
+        let link = |link: &Link| Link { number: link.number, device: link.device.read_by(&read_by) };
+        Self::new(self.links.iter().map(link))
+    }
+
     /// The device of a link; none if it was removed.
     pub(crate) fn device(&self, link: u32) -> Option<&Sides> {
         self.links.iter().find(|other| other.number == link).map(|link| &link.device)

@@ -48,11 +48,12 @@ pub(crate) struct Roster {
 }
 
 /// Reads the superblocks of all drives and decides which chain they make. Writes nothing. With `locks` nobody else of this process
-/// writes to them from before the first read on.
+/// writes to them from before the first read on. What `read_by` gives for a drive is read instead of it.
 pub(crate) async fn gather(
     drives: &Drives,
     options: &ChainOptions,
     locks: bool,
+    read_by: impl Fn(&Drive) -> Drive,
 ) -> Result<Roster, OpenError> {
     let given: Vec<&Drive> = drives.links.iter().flatten().collect();
     if given.len() > DRIVES_MAX {
@@ -61,7 +62,7 @@ pub(crate) async fn gather(
     let mut found = Vec::with_capacity(given.len());
     for drive in given {
         let lock = if locks { Some(Rc::new(drive.try_lock()?)) } else { None };
-        let (superblock, copies) = read_superblock(drive).await?;
+        let (superblock, copies) = read_superblock(&read_by(drive)).await?;
         found.push(MemberDrive { drive: drive.clone(), superblock, copies, lock });
     }
     let seen: Vec<Seen> =

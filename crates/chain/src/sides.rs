@@ -73,6 +73,13 @@ impl Sides {
         Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None, None)
     }
 
+    /// The same sides over the drives that `read_by` gives for theirs, for a while in which they are only read.
+    pub(crate) fn read_by(&self, read_by: impl Fn(&Drive) -> Drive) -> Self {
+        let side = |side: &Side| Side { id: side.id, drive: read_by(&side.drive) };
+        let sides = self.inner.sides.borrow().iter().map(side).collect();
+        Self::over(sides, self.inner.registry.clone(), None)
+    }
+
     fn over(sides: Vec<Side>, registry: Option<Rc<Registry>>, pulse: Option<Pulse>) -> Self {
         let inner = Inner {
             sides: RefCell::new(sides),

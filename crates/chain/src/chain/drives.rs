@@ -16,6 +16,7 @@ use crate::error::{ChainError, ChangeError, OpenError};
 use crate::limits::LINKS_MAX;
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership, SideState};
+use crate::patient::patient;
 use crate::planted::PlantedBug;
 use crate::recover::{read_lenient, read_superblock};
 use crate::registry::Taken;
@@ -258,10 +259,11 @@ impl Inner {
             let core = self.core.borrow();
             (core.geometry, core.options.clone())
         };
-        let sequence = match read_superblock(drive).await {
+        let read_drive = patient(&self.env, drive);
+        let sequence = match read_superblock(&read_drive).await {
             Err(
                 OpenError::NotAChain { .. } | OpenError::TooSmall { .. } | OpenError::SuperblockLost { .. },
-            ) => match is_free(drive, roster).await? {
+            ) => match is_free(&read_drive, roster).await? {
                 true => 0,
                 false => return Err(OpenError::NotBlank { drive: drive.name() }),
             },
@@ -283,6 +285,7 @@ impl Inner {
             let core = self.core.borrow();
             (core.geometry, core.highest_lap())
         };
+        let read_drive = patient(&self.env, drive);
         for index in 0..geometry.segments_in(drive.size_bytes()) {
             let segment = segment_of(link, index);
             let start = geometry.segment_start(segment);
@@ -290,7 +293,7 @@ impl Inner {
             let trailer = start + geometry.segment_bytes - BLOCK_BYTES as u64;
             let mut is_blank = true;
             for offset in [start, first_group, trailer] {
-                let block = read_lenient(drive, offset, BLOCK_BYTES).await?;
+                let block = read_lenient(&read_drive, offset, BLOCK_BYTES).await?;
                 is_blank &= block.iter().all(|&byte| byte == 0);
             }
             if !is_blank {

@@ -21,6 +21,7 @@ use crate::membership::DriveId;
 use crate::metadata::{Known, Share};
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError};
 use crate::owner::{Keys, Opening, Owner};
+use crate::patient::patient;
 use crate::planted::PlantedBug;
 use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
 use crate::registry::Registry;
@@ -63,7 +64,7 @@ impl Chain {
             for drive in sides {
                 let lock = drive.try_lock()?;
                 grow_to_least(&drive, geometry, &options, segments).await?;
-                refuse_remains(&drive, geometry).await?;
+                refuse_remains(&patient(env, &drive), geometry).await?;
                 drives.push((drive, lock, DriveId(env.random_u64()), link as u32));
             }
         }
@@ -121,7 +122,7 @@ impl Chain {
         options: ChainOptions,
         owner: Option<Rc<dyn Owner>>,
     ) -> Result<(Self, Recovered), OpenError> {
-        let roster = gather(&drives, &options, true).await?;
+        let roster = gather(&drives, &options, true, |drive| patient(env, drive)).await?;
         let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
@@ -152,7 +153,8 @@ impl Chain {
             }
             None => Known::default(),
         };
-        let reopened = recover(&links, identity.id, geometry, keys, &options, &known).await?;
+        let read_links = links.read_by(|drive| patient(env, drive));
+        let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
         let mut taken = registry.take().await;
         taken.settle().await?;
         taken.store();

@@ -16,9 +16,10 @@ use crate::cache::{FooterPart, PartKey};
 use crate::catalog::SegmentState;
 use crate::error::{Damage, DamageKind, OpenError, ReadError};
 use crate::format::{Directory, RunHead, add_records};
-use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
+use crate::limits::{REFUSED_REST, SCAN_IO_BYTES, SCAN_READS};
 use crate::metadata::{FooterRead, Known};
 use crate::owner::Owner;
+use crate::read::is_refusal;
 
 /// Runs that an owner is told of together, of those in memory.
 const TOLD_RUNS: usize = 512;
@@ -79,7 +80,7 @@ impl Inner {
             let directory = match known.directory(segment, lap).await {
                 Some(directory) => Rc::new(directory),
                 None => {
-                    let parts = self.load_footer_part(PartKey { segment, lap, page: None }, 0).await?;
+                    let parts = self.load_patiently(PartKey { segment, lap, page: None }).await?;
                     // Made again from the groups: it is in memory now.
                     let Some((_, FooterPart::Directory(directory))) = parts.into_iter().next() else {
                         continue;
@@ -126,7 +127,7 @@ impl Inner {
                 if !is_told {
                     records.clear();
                     let key = PartKey { segment, lap, page: Some(index as u32) };
-                    let parts = self.load_footer_part(key, 0).await?;
+                    let parts = self.load_patiently(key).await?;
                     let Some((_, FooterPart::Page(view))) = parts.into_iter().next() else {
                         return Ok(None);
                     };
@@ -136,6 +137,16 @@ impl Inner {
                 told += records.len() as u64;
                 self.place_all(owner, &mut records);
                 at = end;
+            }
+        }
+    }
+
+    /// A part of a footer, which is asked for again while a drive takes no more reads.
+    async fn load_patiently(&self, key: PartKey) -> Result<Vec<(PartKey, FooterPart)>, ReadError> {
+        loop {
+            match self.load_footer_part(key, 0).await {
+                Err(ReadError::Drive(error)) if is_refusal(&error) => self.env.sleep(REFUSED_REST).await,
+                answered => return answered,
             }
         }
     }
@@ -192,11 +203,17 @@ impl PieceRead {
             }
             self.chain = self.ask_chain(inner);
         }
-        let Some(chain) = self.chain else { return Ok(Bytes::new()) };
-        match chain.await {
-            Err(DriveError::Io { .. }) => Ok(Bytes::new()),
-            answered => answered,
+        while let Some(chain) = self.chain.take() {
+            match chain.await {
+                Err(DriveError::Io { .. }) => break,
+                Err(error) if is_refusal(&error) => {
+                    inner.env.sleep(REFUSED_REST).await;
+                    self.chain = self.ask_chain(inner);
+                }
+                answered => return answered,
+            }
         }
+        Ok(Bytes::new())
     }
 }
 

@@ -87,7 +87,7 @@ pub struct DriveReport {
 ///
 /// Errors: those of an open; a chain that cannot be opened cannot be checked.
 pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> {
-    let roster = gather(&drives.into(), &ChainOptions::default(), false).await?;
+    let roster = gather(&drives.into(), &ChainOptions::default(), false, Drive::clone).await?;
     let geometry = Geometry::new(roster.segment_bytes());
     let options = ChainOptions { segment_bytes: roster.segment_bytes(), ..ChainOptions::default() };
     let chain = roster.identity().id;

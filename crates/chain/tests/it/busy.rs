@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, ReadError};
+use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Owner, ReadError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Device, Drive, DriveError, DriveFuture, Durability};
 use ithaca_env::sim::DriveFault;
 
 use crate::drives::append;
 use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small};
+use crate::owned::Map;
 use crate::scrub::with_record_7_harmed;
 use crate::world::{World, identity, open_drive, open_drives, small_options};
 
@@ -100,6 +101,86 @@ async fn open_pair(env: &Env) -> (Chain, Vec<Wilful>) {
     let drives: Vec<Drive> = sides.iter().map(Wilful::as_drive).collect();
     let (chain, _) = Chain::open(env, drives, None, uncached()).await.expect("it opens");
     (chain, sides)
+}
+
+/// Opens a closed pair of which one side refuses the `nth` read and some after it, and closes it. Returns whether there are so many.
+async fn open_while_refused(env: &Env, side: usize, nth: u32) -> bool {
+    let sides: Vec<Wilful> = open_drives(env, &[A, B]).await.iter().map(Wilful::new).collect();
+    let drives: Vec<Drive> = sides.iter().map(Wilful::as_drive).collect();
+    sides[side].refuse(nth..nth + 40);
+    let opened = Chain::open(env, drives, None, uncached()).await;
+    let has_refused = sides[side].has_refused();
+    sides[side].refuse(NONE);
+    let (chain, recovered) = opened.unwrap_or_else(|error| panic!("side {side}, read {nth}: {error}"));
+    assert_eq!((recovered.damage, recovered.cut_groups, chain.stats().repaired), (Vec::new(), 0, 0));
+    assert_eq!(read_small(&chain).await, Ok(true));
+    chain.close().await.expect("no fault");
+    has_refused
+}
+
+#[test]
+fn a_mirrored_pair_is_opened_although_one_side_refuses_reads_for_a_while() {
+    let world = closed_pair(38);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        for side in 0..2 {
+            let mut nth = 0;
+            while open_while_refused(&env, side, nth).await {
+                nth += 5;
+            }
+            assert!(nth > 20, "only {nth} reads");
+        }
+    });
+}
+
+/// Opens a chain whose owner is told of every record, while a drive refuses the `nth` read and some after it. Returns whether there are
+/// so many.
+async fn open_owned_while_refused(env: &Env, nth: u32) -> bool {
+    let drive = Wilful::new(&open_drive(env).await);
+    let map = Rc::new(Map::default());
+    let owner: Rc<dyn Owner> = Rc::clone(&map) as Rc<dyn Owner>;
+    drive.refuse(nth..nth + 10);
+    let opened = Chain::open_owned(env, drive.as_drive(), None, uncached(), owner).await;
+    let has_refused = drive.has_refused();
+    drive.refuse(NONE);
+    let (chain, recovered) = opened.unwrap_or_else(|error| panic!("read {nth}: {error}"));
+    assert_eq!((recovered.damage, chain.stats().damage), (Vec::new(), Vec::new()), "read {nth}");
+    assert!((0..100).all(|key| map.place(key).is_some()), "read {nth}");
+    chain.close().await.expect("no fault");
+    has_refused
+}
+
+#[test]
+fn an_owner_is_told_of_every_record_although_reads_are_refused_for_a_while() {
+    let world = World::new(39);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let owner: Rc<dyn Owner> = Rc::<Map>::default();
+        let drive = open_drive(&env).await;
+        let chain = Chain::create_owned(&env, drive, identity(), uncached(), owner).await.expect("created");
+        append(&env, &chain, 0..100).await;
+        chain.close().await.expect("no fault");
+        let mut nth = 0;
+        while open_owned_while_refused(&env, nth).await {
+            nth += 2;
+        }
+        assert!(nth > 40, "only {nth} reads");
+    });
+}
+
+#[test]
+fn a_drive_that_refuses_reads_for_a_while_is_added() {
+    let world = World::over(40, &[A, B]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let chain = Chain::create(&env, &drives[0], identity(), uncached()).await.expect("created");
+        let added = Wilful::new(&drives[1]);
+        added.refuse(0..20);
+        chain.add_drive(added.as_drive()).await.expect("it is blank");
+        assert!(added.has_refused());
+        chain.close().await.expect("no fault");
+    });
 }
 
 fn is_refusal<T>(read: &Result<T, ReadError>) -> bool {
