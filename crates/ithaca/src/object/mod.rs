@@ -54,8 +54,38 @@ fn line_of(error: &ObjectError) -> String {
 /// What work on an object came to. Where it cannot be read, its newest entry is looked at: that of another type of object is wrong usage,
 /// and nothing is damaged.
 async fn of_type<T, O: Object>(handle: &Handle<O>, done: Result<T, Failure>) -> Result<T, Failure> {
-    if let Err(Failure::Told { exit: Exit::Damaged, .. }) = done {
-        handle.check_type().await?;
+    match done {
+        Err(damaged @ Failure::Told { exit: Exit::Damaged, .. }) => {
+            Err(after_look(damaged, handle.check_type().await))
+        }
+        done => done,
     }
-    done
+}
+
+/// What is told of damage after a look at the newest entry. That the look fails takes nothing back: the damage is as it was.
+fn after_look(damaged: Failure, looked: Result<(), ObjectError>) -> Failure {
+    match looked {
+        Err(error @ ObjectError::OtherEntries { .. }) => error.into(),
+        Ok(()) | Err(_) => damaged,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_log::client::ClientError;
+
+    use super::*;
+
+    #[test]
+    fn damage_that_was_found_stays_damage_unless_the_entries_are_of_another_type() {
+        // A node that goes away between the two reads would hide it behind exit code 3, which says to try again.
+        let damaged = Failure::damaged("`stock` cannot be read");
+        let check = |looked, expected: &Failure| assert_eq!(&after_look(damaged.clone(), looked), expected);
+        check(Ok(()), &damaged);
+        check(Err(ClientError::Closed.into()), &damaged);
+        check(Err(ObjectError::Trimmed { object: "stock".to_owned(), below: LogPos(3) }), &damaged);
+        let (object, found) = ("stock".to_owned(), "calls `push`".to_owned());
+        let other = ObjectError::OtherEntries { object, wanted: "map", pos: LogPos(7), found };
+        check(Err(other.clone()), &Failure::usage(other.to_string()));
+    }
 }
