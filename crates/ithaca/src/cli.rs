@@ -22,7 +22,7 @@ use crate::volume::VolumeCommand;
 /// Units of one process, at the most.
 pub const UNITS_MAX: u32 = 64;
 /// Copies of an entry, at the most.
-pub const REPLICAS_MAX: u32 = 16;
+pub const REPLICAS_MAX: u32 = ithaca_log::limits::REPLICAS_MAX_COUNT as u32;
 
 /// A shared log: append-only, ordered, durable.
 #[derive(Parser, Debug)]
@@ -353,7 +353,7 @@ pub enum ClusterCommand {
     )]
     Set {
         /// Copies without which nothing is appended
-        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
         min_replicas: u16,
     },
     /// Show the newest layout, or the latest ones
@@ -372,10 +372,10 @@ pub struct InitArgs {
     #[arg(required = true, value_name = "ID=HOST:PORT", value_parser = parse_node)]
     pub nodes: Vec<(NodeId, SocketAddr)>,
     /// Copies of each entry [default: 2, or 1 for a single node]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u16>,
     /// Copies without which nothing is appended [default: all]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=8))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub min_replicas: Option<u16>,
 }
 

@@ -64,7 +64,7 @@ fn a_value_of_the_file_that_cannot_be_is_named_with_its_file_and_line() {
         ("endpoint = 5", "`endpoint`: expected HOST:PORT"),
         ("endpoint = [\"localhost:0\", \"nowhere\"]", "`endpoint`: expected HOST:PORT"),
         ("units = 0", "`units`: expected 1 to 64"),
-        ("replicas = 17", "`replicas`: expected 1 to 16"),
+        ("replicas = 9", "`replicas`: expected 1 to 8"),
     ] {
         std::fs::write(dir.path().join("ithaca.toml"), format!("\n{line}\n")).expect("writable");
         let mut command = ithaca(&["log", "check"]);
