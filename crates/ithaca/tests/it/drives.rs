@@ -1,5 +1,6 @@
 //! Several drives for a unit: given at the start, added later, told of, and refused when one is missing.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use crate::harness::{Dev, dev_command, ithaca, run, temp_dir};
@@ -172,6 +173,11 @@ fn a_drive_with_something_else_on_it_is_refused_by_name_and_left_as_it_is() {
     std::fs::remove_file(dir.path().join("data/layout.register")).expect("it is there");
     let told = refused(dir.path(), &["a"], 4);
     assert!(told.contains("the register of its cluster is lost"), "{told}");
+    // Also where nothing on it says any more that it was one: the directory remembers that.
+    let drive = std::fs::OpenOptions::new().write(true).open(dir.path().join("a")).expect("it is there");
+    drive.write_all_at(&[7; 64 << 10], 0).expect("writable");
+    let told = refused(dir.path(), &["a"], 4);
+    assert!(told.contains("/a") && told.contains("the register of its cluster is lost"), "{told}");
 }
 
 #[test]

@@ -42,12 +42,14 @@ pub(super) struct Opened {
 }
 
 /// Opens the register of the node `me` in `data`, made if it is not there. An empty one beside drives in use is the register of a cluster that
-/// was lost: an error. Nothing is written.
+/// was lost: an error. `named` are the drives that this start is given, `had` those that units of this directory are known to have had. Nothing
+/// is written.
 pub(super) async fn open_register(
     env: &Env,
     me: NodeId,
     data: &Path,
-    drives: impl Iterator<Item = PathBuf>,
+    named: impl Iterator<Item = PathBuf>,
+    had: &[PathBuf],
     planted: Planted,
 ) -> Result<Opened, StartError> {
     let open = Purpose::Layouts.in_directory(data);
@@ -55,7 +57,7 @@ pub(super) async fn open_register(
     let (register, value) = Register::open(env, open, Purpose::Layouts).await?;
     let damaged = |error| StartError::Layouts { path: path.display().to_string(), error };
     let Some(value) = value else {
-        check_drives_are_new(env, drives, &path).await?;
+        check_drives_are_new(env, named, had, &path).await?;
         return Ok(Opened { register, acceptor: Acceptor::new(me, planted), formed: Formed::Not });
     };
     if value.first_chunk() == Some(&FORMING_MAGIC) {
@@ -115,10 +117,13 @@ fn is_unit(label: &Label) -> bool {
 /// Refuses drives that are in use: the register of their cluster is not this one, which is empty, or is lost.
 async fn check_drives_are_new(
     env: &Env,
-    drives: impl Iterator<Item = PathBuf>,
+    named: impl Iterator<Item = PathBuf>,
+    had: &[PathBuf],
     register: &Path,
 ) -> Result<(), StartError> {
-    for path in drives {
+    // A unit's drive whose superblocks are all harmed looks like something else: what units are known to have had is damaged.
+    let drives = had.iter().map(|path| (path.clone(), true));
+    for (path, was_had) in drives.chain(named.map(|path| (path, false))) {
         let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
         let drive = match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) => continue,
@@ -127,7 +132,9 @@ async fn check_drives_are_new(
         let bytes = drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES) as usize;
         let start = drive.read(0, bytes).await.map_err(|error| StartError::Chain(error.into()))?;
         if start.iter().any(|&byte| byte != 0) {
-            refuse_other(&drive, &path).await?;
+            if !was_had {
+                refuse_other(&drive, &path).await?;
+            }
             let (register, drive) = (register.display().to_string(), path.display().to_string());
             return Err(StartError::RegisterLost { register, drive });
         }

@@ -516,9 +516,9 @@ struct Known {
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
     let remembered = Remembered::open(env, &options.data).await?;
     let drives = (0..options.units).flat_map(|unit| options.wanted(unit, None).links).flatten();
-    let drives = drives.chain(remembered.held());
+    let had = remembered.held();
     let Opened { mut register, mut acceptor, formed } =
-        open_register(env, FIRST_NODE, &options.data, drives, options.planted).await?;
+        open_register(env, FIRST_NODE, &options.data, drives, &had, options.planted).await?;
     let cluster = match formed {
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {

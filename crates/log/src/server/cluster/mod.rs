@@ -199,9 +199,9 @@ impl ClusterNode {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
         let remembered = Remembered::open(env, &options.data).await?;
-        let drives = options.wanted(None).links.into_iter().flatten().chain(remembered.held());
+        let (named, had) = (options.wanted(None).links.into_iter().flatten(), remembered.held());
         let Opened { register, acceptor, formed } =
-            open_register(env, options.id, &options.data, drives, options.planted).await?;
+            open_register(env, options.id, &options.data, named, &had, options.planted).await?;
         let keeper = LayoutKeeper::new(env, register, acceptor);
         if let Some(layout) = keeper.latest().filter(|layout| layout.node(options.id).is_none()) {
             // An earlier life may have ended before it could say so.
