@@ -318,6 +318,12 @@ impl Transactions {
         self.live.get(&id).is_none_or(|tx| tx.written == 0)
     }
 
+    /// Whether what others make of a block stays in it, in the bytes that this one does not write.
+    pub(crate) fn leaves_some_of(&self, id: TxId, block: u64) -> bool {
+        let touched = self.live.get(&id).and_then(|tx| tx.blocks.get(&block));
+        touched.is_none_or(|touched| touched.writes() != Fragments::ALL)
+    }
+
     /// Whether it may commit now, and what it writes. Changes nothing: it may be asked again, until [`Transactions::committed`].
     ///
     /// Errors: `Conflict`; `Tx` with `Ended`, `Preempted`, `Doomed`.

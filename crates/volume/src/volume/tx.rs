@@ -270,7 +270,9 @@ impl Tx {
         let decide = || {
             let decided = inner.transactions.borrow_mut().decide(id)?;
             let Decided::Writes(decided) = decided else { return Ok(Vec::new()) };
-            is_hidden.set(is_early && decided.iter().any(|(block, _)| inner.is_hidden(*block)));
+            let leaves = |block| inner.transactions.borrow().leaves_some_of(id, block);
+            let shows_hidden = |&(block, _): &(u64, _)| inner.is_hidden(block) && leaves(block);
+            is_hidden.set(is_early && decided.iter().any(shows_hidden));
             let runs = decided.iter().map(|(block, data)| data_run(*block, data.clone())).collect();
             *writes.borrow_mut() = decided;
             Ok(runs)

@@ -216,6 +216,28 @@ fn a_commit_that_is_acknowledged_early_shows_nothing_of_one_that_is_not_durable(
 }
 
 #[test]
+fn a_commit_that_writes_whole_blocks_waits_for_nobody_else_s_writes_of_them() {
+    within(47, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let stable = volume.begin(TxOptions::default()).expect("few are open");
+        let early = TxOptions { durability: Durability::Acknowledged, ..TxOptions::default() };
+        let (whole, narrowed) = (volume.begin(early).expect("few"), volume.begin(early).expect("few"));
+        stable.write(0, [block(1), block(1)].concat().into()).expect("live");
+        whole.write(0, block(2)).expect("live");
+        narrowed.write(1, block(3)).expect("live");
+        narrowed.mark_accessed(1, 0..16).expect("written");
+        let committing = begin(stable.commit()).await;
+        let version = whole.commit().await.expect("it has read nothing").expect("not nested");
+        assert!(volume.snapshot().version() < version, "it is acknowledged before it is durable");
+        assert_eq!(number(&volume.read(0, 1).await.expect("it reads")), 2);
+        // Of this one only some bytes count: the others are of the commit that nobody sees yet.
+        let version = narrowed.commit().await.expect("it has read nothing").expect("not nested");
+        assert!(volume.snapshot().version() >= version, "what is seen of the block is durable");
+        committing.await.expect("no conflict");
+    });
+}
+
+#[test]
 fn nested_transactions_are_ignored_but_for_their_aborts() {
     within(45, async |env| {
         let volume = create(&env, small_options(0)).await;
