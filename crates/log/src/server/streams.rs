@@ -20,7 +20,7 @@ use ithaca_env::task::TaskHandle;
 use super::learn_streams::{Learnt, learn};
 use super::node::Node;
 use super::watch::Watchers;
-use crate::client::{Client, ClientError, ClientOptions};
+use crate::client::{Client, ClientError, ClientOptions, Placed};
 use crate::layout::{Layout, NodeState};
 use crate::limits;
 use crate::pos::{Epoch, LogPos, StreamId};
@@ -235,7 +235,7 @@ impl Keeping {
             (sequencer.begin_checkpoint(chunk_bytes), granted, next)
         });
         let Some((Some(mut making), granted, from)) = begun else { return Err(ClientError::Closed) };
-        let (mut before, mut last, mut count, mut under_way) = (None, None, 0, VecDeque::new());
+        let (mut standing, mut under_way) = (Standing::default(), VecDeque::new());
         let mut is_last = false;
         while !is_last || !under_way.is_empty() {
             if !is_last && under_way.len() < CHUNKS_AT_ONCE {
@@ -246,18 +246,10 @@ impl Keeping {
                 continue;
             }
             let Some(append) = under_way.pop_front() else { break };
-            let placed = append.await?;
-            // One that was overtaken stands behind later ones: nobody would take these chunks for a checkpoint, and older ones are trimmed for it.
-            if let Some(pos) = last.replace(placed.pos).filter(|last| *last > placed.pos) {
-                return Err(ClientError::Overtaken { pos });
-            }
-            if count == 0 {
-                before = placed.places.first().and_then(|place| place.previous);
-            }
-            count += 1;
+            standing.add(&append.await?)?;
         }
-        self.shared.latest.set(Latest { from, learnt: 0, granted: granted + count });
-        Ok(before)
+        self.shared.latest.set(Latest { from, learnt: 0, granted: granted + standing.count });
+        Ok(standing.before)
     }
 
     /// Trims every chunk from `before` down: of the checkpoint before, and what a crash has left of any. The lowest goes first, so that below
@@ -269,6 +261,30 @@ impl Keeping {
         for &pos in older.iter().rev() {
             client.trim(pos).await?;
         }
+        Ok(())
+    }
+}
+
+/// Where the chunks of a checkpoint stand that is being made.
+#[derive(Default)]
+struct Standing {
+    /// What was granted for the stream of checkpoints before the first of them.
+    before: Option<LogPos>,
+    last: Option<LogPos>,
+    count: u64,
+}
+
+impl Standing {
+    /// Where the next chunk stands. Errors: `Overtaken`: the one before it stands behind it, because it was refused where it was first to
+    /// stand. Nobody would take these chunks for a checkpoint, so older ones must not be trimmed for it.
+    fn add(&mut self, placed: &Placed) -> Result<(), ClientError> {
+        if let Some(pos) = self.last.replace(placed.pos).filter(|last| *last > placed.pos) {
+            return Err(ClientError::Overtaken { pos });
+        }
+        if self.count == 0 {
+            self.before = placed.places.first().and_then(|place| place.previous);
+        }
+        self.count += 1;
         Ok(())
     }
 }
@@ -294,6 +310,45 @@ impl Node {
             Err(Refusal::StreamsUnknown) => self.streams.want(),
             Err(_) => {}
             Ok(_) => self.streams.granted(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::StreamPlace;
+    use crate::pos::StreamPos;
+
+    /// What comes of chunks that stand at these positions, each with the one that was granted before it.
+    fn standing(chunks: &[(u64, Option<u64>)]) -> Result<Standing, ClientError> {
+        let mut standing = Standing::default();
+        for (nth, &(pos, previous)) in chunks.iter().enumerate() {
+            let (position, previous) = (StreamPos(nth as u64), previous.map(LogPos));
+            let place = StreamPlace { stream: StreamId::SEQUENCER, position, previous };
+            standing.add(&Placed { pos: LogPos(pos), places: [place].into_iter().collect() })?;
+        }
+        Ok(standing)
+    }
+
+    #[test]
+    fn what_is_below_a_checkpoint_is_what_was_granted_before_its_first_chunk() {
+        let made = standing(&[(7, Some(3)), (9, Some(7)), (10, Some(9))]).expect("they stand in their order");
+        assert_eq!((made.before, made.count), (Some(LogPos(3)), 3));
+        let first = standing(&[(7, None), (9, Some(7))]).expect("they stand in their order");
+        assert_eq!((first.before, first.count), (None, 2));
+    }
+
+    #[test]
+    fn a_checkpoint_of_which_a_chunk_was_overtaken_is_not_made() {
+        // The one before it would be trimmed, and the next sequencer would learn of no stream that has not gone on since.
+        for chunks in [&[(8, Some(3)), (7, Some(3))][..], &[(7, Some(3)), (12, Some(7)), (9, Some(8))]] {
+            let made = standing(chunks);
+            let overtaken = chunks[chunks.len() - 2].0;
+            assert!(
+                matches!(made, Err(ClientError::Overtaken { pos: LogPos(pos) }) if pos == overtaken),
+                "{chunks:?}"
+            );
         }
     }
 }
