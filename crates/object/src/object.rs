@@ -53,8 +53,8 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
     fn exchange(&mut self, undo: &mut Self::Undo);
 
     /// A digest of the state: MUST be the same for the same state, and should differ for others. It is asked for every
-    /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records. The default makes a checkpoint for it, so an object that may
-    /// be large keeps one up to date instead.
+    /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records, as long as every call goes back to the bytes that it came of. The default
+    /// makes a checkpoint for it, so an object that may be large keeps one up to date instead.
     fn digest(&self) -> u64 {
         match rmp_serde::to_vec_named(self) {
             Ok(bytes) => digest_of(&[&bytes]),
@@ -81,6 +81,13 @@ pub fn digest_of(pieces: &[&[u8]]) -> u64 {
         digest.add(Piece { checksum: crc32c::crc32c(piece), len: piece.len() });
     }
     digest.0
+}
+
+/// The digest of the MessagePack of a value, made without keeping its bytes; `None` if it cannot be encoded.
+pub(crate) fn digest_of_value(value: &impl Serialize) -> Option<u64> {
+    let mut digest = Digest::default();
+    digest.add(Piece::of(value)?);
+    Some(digest.0)
 }
 
 /// The digest of the MessagePack of some values, each a piece, made without keeping their bytes; `None` if one cannot be encoded.
@@ -126,6 +133,27 @@ impl std::io::Write for Piece {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.checksum = crc32c::crc32c_append(self.checksum, bytes);
         self.len += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a value goes back to the bytes that it came of. It does not where its type has other fields than that of whoever wrote them, nor where it is
+/// in no order, as a `HashMap` is: what is made of its encoding then is another thing in another program.
+pub(crate) fn goes_back(value: &impl Serialize, bytes: &[u8]) -> bool {
+    let mut rest = Rest(bytes);
+    rmp_serde::encode::write_named(&mut rest, value).is_ok() && rest.0.is_empty()
+}
+
+/// What is still to be written of bytes that are known; other bytes are an error.
+struct Rest<'b>(&'b [u8]);
+
+impl std::io::Write for Rest<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 = self.0.strip_prefix(bytes).ok_or(std::io::ErrorKind::InvalidData)?;
         Ok(bytes.len())
     }
 
@@ -189,7 +217,8 @@ pub enum CallError {
 /// What a call gave back; `None` if nobody wanted it.
 pub type Output = Option<Box<dyn Any>>;
 
-type Apply<O> = fn(&[u8], &mut O, LogPos, &mut Vec<<O as Object>::Undo>, bool) -> Result<Output, CallError>;
+type Apply<O> =
+    fn(&[u8], &mut O, LogPos, &mut Vec<<O as Object>::Undo>, bool, &mut bool) -> Result<Output, CallError>;
 
 /// A mutator as views know it: by its name.
 pub struct Method<O: Object> {
@@ -218,8 +247,9 @@ impl<O: Object> Method<O> {
         })
     }
 
-    /// Applies a call, and gives its result if it is `wanted`. On an error nothing was changed, but for `Panicked`: the object is then
-    /// not to be used any more, as nobody knows what it is.
+    /// Applies a call, and gives its result if it is `wanted`. What `is_same` says is made false if the arguments do not go back to the
+    /// bytes that they came of. On an error nothing was changed, but for `Panicked`: the object is then not to be used any more, as nobody
+    /// knows what it is.
     pub(crate) fn apply(
         &self,
         arguments: &[u8],
@@ -227,8 +257,9 @@ impl<O: Object> Method<O> {
         pos: LogPos,
         undo: &mut Vec<O::Undo>,
         wanted: bool,
+        is_same: &mut bool,
     ) -> Result<Output, CallError> {
-        let apply = || (self.apply)(arguments, object, pos, undo, wanted);
+        let apply = || (self.apply)(arguments, object, pos, undo, wanted, is_same);
         // What panics was called by the log, for everybody; it must not take those with it who have other objects.
         catch_unwind(AssertUnwindSafe(apply)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -301,8 +332,11 @@ fn apply<O: Object, M: Mutator<O>>(
     pos: LogPos,
     undo: &mut Vec<O::Undo>,
     wanted: bool,
+    is_same: &mut bool,
 ) -> Result<Output, CallError> {
     let mutator = decode::<O, M>(arguments)?;
+    // By the very value that the object gets: decoded again it may be in another order.
+    *is_same = *is_same && goes_back(&mutator, arguments);
     if wanted {
         return Ok(Some(Box::new(mutator.apply(object, pos, undo))));
     }

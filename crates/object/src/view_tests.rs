@@ -1,10 +1,12 @@
 //! Views that stop, and what of that the others know.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
-use crate::collections::{Blob, MapState, Put};
+use crate::collections::{Blob, MapState, Put, Value};
 use crate::key::Keys;
 use crate::limits;
 use crate::object::{CallError, Method, Mutator, Object, call_of};
@@ -163,4 +165,134 @@ fn a_checkpoint_that_was_harmed_is_refused() {
     for at in 0..checkpoint.len() {
         assert!(View::<Sum>::restore(STREAM, &checkpoint[..at], Planted::NONE).is_err());
     }
+    let state_bytes = rmp_serde::to_vec_named(&Sum { value: 100 }).expect("it encodes").len();
+    for at in checkpoint.len() - state_bytes..checkpoint.len() {
+        let mut harmed = checkpoint.to_vec();
+        harmed[at] ^= 1;
+        assert!(View::<Sum>::restore(STREAM, &harmed, Planted::NONE).is_err(), "byte {at}");
+    }
+}
+
+/// Puts into a map, each of the next request, as another program has encoded them.
+fn puts<V: Value>(from: u64, count: u64, value: impl Fn(u64) -> V) -> Vec<Record> {
+    let put = |nth| Put { key: nth % 9, value: value(nth) };
+    let call = |nth| call_of::<MapState<u64, V>, _>(STREAM, &put(nth)).expect("it encodes");
+    (from..from + count).map(|nth| record(nth, call(nth))).collect()
+}
+
+/// Has a view apply records at the positions of their requests; none may stop it.
+fn play<O: Object>(view: &mut View<O>, records: &[Record]) {
+    for record in records {
+        let applied = view.apply(LogPos(record.id.request), record, false);
+        assert!(matches!(applied, Applied::Now(_)), "{}: {:?}", record.id, view.fault());
+    }
+}
+
+/// That of a view of all these records, in a record that comes next.
+fn checked<O: Object>(records: &[Record], next: Record) -> Record {
+    let mut view = View::<O>::new(STREAM, Planted::NONE);
+    play(&mut view, records);
+    Record { checks: view.newest_check().into_iter().collect(), ..next }
+}
+
+/// A value without an order: each that is decoded has another one. Of so many entries no two are in the same order.
+fn unordered(nth: u64) -> HashMap<u64, u64> {
+    (0..64).map(|key| (key, nth)).collect()
+}
+
+#[test]
+fn values_without_an_order_do_not_stop_the_object_in_another_program() {
+    // Each program encodes them in an order of its own: what differs is no state.
+    type Unordered = MapState<u64, HashMap<u64, u64>>;
+    let every = limits::DIGEST_EVERY;
+    let mut records = puts(0, every, unordered);
+    let next = puts(every, 1, unordered).remove(0);
+    records.push(checked::<Unordered>(&records, next));
+    let mut view = View::<Unordered>::new(STREAM, Planted::NONE);
+    play(&mut view, &records);
+    // Nor does a checkpoint, nor what comes after it.
+    let checkpoint = view.checkpoint().expect("made");
+    let restored = View::<Unordered>::restore(STREAM, &checkpoint, Planted::NONE);
+    let mut restored = restored.expect("what was stored is what is read");
+    let later = puts(every + 1, every, |_| HashMap::<u64, u64>::new());
+    play(&mut restored, &later);
+    play(&mut view, &later);
+    assert_eq!((restored.newest_check(), view.newest_check()), (None, None), "it says nothing to others");
+    assert!(view.compare_with_checkpoint(LogPos(every), 7) && view.fault().is_none());
+}
+
+#[test]
+fn what_a_view_that_does_not_compare_has_stored_is_not_compared_either() {
+    // Its state came of encodings of its own, also where the view that begins there finds nothing that tells so.
+    type Unordered = MapState<u64, HashMap<u64, u64>>;
+    let every = limits::DIGEST_EVERY;
+    let mut view = View::<Unordered>::new(STREAM, Planted::NONE);
+    play(&mut view, &puts(0, 9, unordered));
+    play(&mut view, &puts(9, every - 9, |_| HashMap::<u64, u64>::new()));
+    let checkpoint = view.checkpoint().expect("made");
+    let mut restored = View::<Unordered>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    play(&mut restored, &puts(every, every, |_| HashMap::<u64, u64>::new()));
+    assert_eq!((restored.newest_check(), restored.digest_to_compare()), (None, 0));
+    assert!(restored.may_be(7));
+}
+
+/// What one version of a program has for values.
+#[derive(Clone, Serialize, Deserialize)]
+struct User {
+    name: String,
+}
+
+/// What the next one has.
+#[derive(Clone, Serialize, Deserialize)]
+struct Aged {
+    name: String,
+    #[serde(default)]
+    age: Option<u8>,
+}
+
+#[test]
+fn a_value_with_one_more_field_does_not_stop_the_object_in_the_next_version() {
+    type Users = MapState<u64, User>;
+    let every = limits::DIGEST_EVERY;
+    let user = |nth: u64| User { name: nth.to_string() };
+    let mut records = puts(0, every, user);
+    let mut old = View::<Users>::new(STREAM, Planted::NONE);
+    play(&mut old, &records);
+    let checkpoint = old.checkpoint().expect("made");
+    records.push(checked::<Users>(&records, puts(every, 1, user).remove(0)));
+    let mut aged = View::<MapState<u64, Aged>>::new(STREAM, Planted::NONE);
+    play(&mut aged, &records);
+    // Its checkpoint is read, and what it holds is there.
+    let begun = View::<MapState<u64, Aged>>::restore(STREAM, &checkpoint, Planted::NONE);
+    let mut begun = begun.expect("it is what was stored");
+    assert!(begun.may_be(old.digest_to_compare()), "as the catalog names it");
+    let names = |map: &MapState<u64, Aged>, _| {
+        map.iter().map(|(_, aged)| (aged.name.clone(), aged.age)).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = (every - 9..every).map(|nth| (nth.to_string(), None)).collect();
+    let mut found = begun.read_at(LogPos(every), &[], names).expect("read");
+    found.sort();
+    assert_eq!(found, expected);
+    // The older version goes on as well where both write.
+    let aged_user = |nth: u64| Aged { name: nth.to_string(), age: Some(7) };
+    let mut both = records[..every as usize - 1].to_vec();
+    both.extend(puts(every - 1, 1, aged_user));
+    let next = checked::<MapState<u64, Aged>>(&both, puts(every, 1, aged_user).remove(0));
+    play(&mut old, &[next]);
+}
+
+#[test]
+fn what_goes_back_to_its_bytes_is_compared_from_its_checkpoint_on() {
+    // Else nobody would notice an object that is not deterministic after the first checkpoint.
+    let every = limits::DIGEST_EVERY;
+    let mut good = View::<MapState<u64, u64>>::new(STREAM, Planted::NONE);
+    play(&mut good, &puts(0, every, |nth| nth));
+    let checkpoint = good.checkpoint().expect("made");
+    let mut begun = View::<MapState<u64, u64>>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    play(&mut good, &puts(every, every, |nth| nth));
+    play(&mut begun, &puts(every, every, |nth| nth));
+    assert!(begun.newest_check().is_some() && begun.newest_check() == good.newest_check());
+    assert!(begun.may_be(good.digest_to_compare()) && !begun.may_be(7));
+    assert!(!begun.compare_with_checkpoint(LogPos(2 * every), 7));
+    assert!(matches!(begun.fault(), Some(fault) if matches!(fault.kind, FaultKind::Diverged { .. })));
 }

@@ -32,7 +32,7 @@ pub struct Stored {
     pub count: u64,
     /// Bytes of their calls.
     pub bytes: u64,
-    /// The state's digest.
+    /// The state's digest; 0 if its maker did not compare any more.
     pub digest: u64,
 }
 

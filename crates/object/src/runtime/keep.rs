@@ -226,7 +226,7 @@ impl<O: Object> Slot<O> {
         let (upto, all, mut stored) = {
             let mut view = self.view.borrow_mut();
             let all = view.checkpoint().map_err(|fault| self.stopped(fault))?;
-            let digest = view.state().map_err(|fault| self.stopped(fault))?.digest();
+            let digest = view.digest_to_compare();
             let ((count, bytes), len) = (view.progress(), all.len() as u64);
             (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest })
         };

@@ -170,9 +170,9 @@ impl<O: Object> Slot<O> {
             let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
             view.map_err(|error| Unusable::State(error.to_string()))
         });
-        Ok(restored.and_then(|view| match view.state().map(Object::digest) {
-            Ok(digest) if digest == stored.digest && view.upto() == upto => Ok(view),
-            _ => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
+        Ok(restored.and_then(|view| match view.upto() == upto && view.may_be(stored.digest) {
+            true => Ok(view),
+            false => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
         }))
     }
 

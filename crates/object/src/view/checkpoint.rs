@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, FaultKind, Rewound, View};
 use crate::checkpoint::{Begun, Last};
-use crate::object::{CallError, Object, digest_of};
+use crate::object::{CallError, Object, digest_of, digest_of_value, goes_back};
 use crate::planted::{Planted, PlantedBug};
 use crate::requests::Requests;
 
@@ -21,6 +21,32 @@ struct Head {
     requests: Requests,
     digests: VecDeque<(u64, u64)>,
     state_digest: u64,
+    /// The digest of the state's bytes as they are stored. Older checkpoints have none.
+    #[serde(default)]
+    state_sum: Option<u64>,
+    /// Whether its maker's view compared digests.
+    #[serde(default = "yes")]
+    compares: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What a checkpoint begins with: an array of two.
+const ARRAY_OF_TWO: u8 = 0x92;
+
+fn invalid(error: impl ToString) -> CallError {
+    CallError::Arguments { method: "checkpoint", error: error.to_string() }
+}
+
+/// The head of a checkpoint and the bytes of its state.
+fn split(checkpoint: &[u8]) -> Result<(Head, &[u8]), CallError> {
+    let Some((&ARRAY_OF_TWO, mut rest)) = checkpoint.split_first() else {
+        return Err(invalid("it is no array of two"));
+    };
+    let head = rmp_serde::from_read(&mut rest).map_err(invalid)?;
+    Ok((head, rest))
 }
 
 impl<O: Object> View<O> {
@@ -42,6 +68,8 @@ impl<O: Object> View<O> {
             requests: if forgets { Requests::default() } else { view.requests.clone() },
             digests: view.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
             state_digest: state.digest(),
+            state_sum: digest_of_value(state),
+            compares: view.compares,
         };
         let encoded = rmp_serde::to_vec_named(&(head, state));
         Ok(encoded.expect("a state that came of MessagePack goes back to it").into())
@@ -49,12 +77,17 @@ impl<O: Object> View<O> {
 
     /// The view that a checkpoint was made of. Its history begins there.
     pub fn restore(stream: StreamId, checkpoint: &[u8], planted: Planted) -> Result<Self, CallError> {
-        let invalid = |error: String| CallError::Arguments { method: "checkpoint", error };
-        let (head, mut state): (Head, O) =
-            rmp_serde::from_slice(checkpoint).map_err(|error| invalid(error.to_string()))?;
-        if state.digest() != head.state_digest {
-            return Err(invalid("the state's digest is not the one that it had".to_owned()));
+        let (head, stored) = split(checkpoint)?;
+        if head.state_sum.is_some_and(|sum| sum != digest_of(&[stored])) {
+            return Err(invalid("the state's bytes are not those that were stored"));
         }
+        let mut state: O = rmp_serde::from_slice(stored).map_err(invalid)?;
+        let compares = head.compares && goes_back(&state, stored);
+        if compares && state.digest() != head.state_digest {
+            return Err(invalid("the state's digest is not the one that it had"));
+        }
+        // Those of a maker that went on comparing say nothing to a view that does not.
+        let digests = if compares { head.digests } else { VecDeque::new() };
         state.plant(planted);
         let at = Begun { upto: head.upto, count: head.count, bytes: head.bytes };
         Ok(Self {
@@ -65,7 +98,8 @@ impl<O: Object> View<O> {
             bytes: head.bytes,
             requests: head.requests,
             began: Last { at, len: checkpoint.len() as u64 },
-            digests: head.digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
+            compares,
+            digests: digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
             ..Self::new(stream, planted)
         })
     }
@@ -76,9 +110,22 @@ impl<O: Object> View<O> {
         digest_of(&[&self.state.digest().to_le_bytes(), &self.count.to_le_bytes(), &requests])
     }
 
+    /// The digest of the newest state for others to compare; 0 if that would say nothing.
+    pub(crate) fn digest_to_compare(&self) -> u64 {
+        if self.compares { self.state.digest() } else { 0 }
+    }
+
+    /// Whether `theirs`, of a view of the same records, may be of this view's state: as far as that can be told.
+    pub(crate) fn may_be(&self, theirs: u64) -> bool {
+        !self.compares || theirs == 0 || theirs == self.state.digest()
+    }
+
     /// Compares the state as it was below `upto` with that of a checkpoint. One that differs stops the view where it is; what
     /// the view does not go back to is not compared. Gives whether they are the same, as far as that is known.
     pub fn compare_with_checkpoint(&mut self, upto: LogPos, theirs: u64) -> bool {
+        if !self.compares || theirs == 0 {
+            return true;
+        }
         let Ok(ours) = self.read_at(upto, &[], |state, _| state.digest()) else { return true };
         if ours != theirs {
             self.stop(self.upto, FaultKind::Diverged { pos: upto, theirs, ours });
