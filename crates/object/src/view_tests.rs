@@ -7,7 +7,7 @@ use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
 use crate::collections::{Blob, MapState, Put, Value};
-use crate::key::Keys;
+use crate::key::{Key, Keys};
 use crate::limits;
 use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::planted::Planted;
@@ -295,4 +295,62 @@ fn what_goes_back_to_its_bytes_is_compared_from_its_checkpoint_on() {
     assert!(begun.may_be(good.digest_to_compare()) && !begun.may_be(7));
     assert!(!begun.compare_with_checkpoint(LogPos(2 * every), 7));
     assert!(matches!(begun.fault(), Some(fault) if matches!(fault.kind, FaultKind::Diverged { .. })));
+}
+
+/// What is in a state that is in no encoding.
+#[derive(Default, Serialize, Deserialize)]
+enum Phase {
+    #[default]
+    Idle,
+    #[serde(skip)]
+    Busy,
+}
+
+/// Something that is busy at times.
+#[derive(Default, Serialize, Deserialize)]
+struct Worker {
+    phase: Phase,
+}
+
+/// Makes it busy.
+#[derive(Serialize, Deserialize)]
+struct Begin {}
+
+impl Object for Worker {
+    const TYPE: &'static str = "worker";
+    const METHODS: &'static [Method<Self>] = &[Method::of::<Begin>()];
+    type Undo = Phase;
+
+    fn exchange(&mut self, undo: &mut Phase) {
+        std::mem::swap(&mut self.phase, undo);
+    }
+}
+
+impl Mutator<Worker> for Begin {
+    const NAME: &'static str = "begin";
+    type Output = ();
+
+    fn keys(&self) -> Keys {
+        Keys::writes(Key::all())
+    }
+
+    fn apply(self, worker: &mut Worker, _: LogPos, undo: &mut Vec<Phase>) {
+        undo.push(std::mem::replace(&mut worker.phase, Phase::Busy));
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_encoded_has_no_checkpoint_and_the_object_goes_on() {
+    // A panic would take the whole program with it, at a moment that nobody has chosen.
+    let mut view = View::<Worker>::new(STREAM, Planted::NONE);
+    let begin = |request| record(request, call_of::<Worker, _>(STREAM, &Begin {}).expect("it encodes"));
+    assert!(view.checkpoint().is_ok());
+    play(&mut view, &(0..limits::DIGEST_EVERY).map(begin).collect::<Vec<_>>());
+    let made = view.checkpoint();
+    assert!(
+        matches!(made, Err(SnapshotError::Call(CallError::Arguments { method: "checkpoint", .. }))),
+        "{made:?}"
+    );
+    assert!(view.fault().is_none());
+    play(&mut view, &[begin(limits::DIGEST_EVERY)]);
 }

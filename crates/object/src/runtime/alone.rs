@@ -75,7 +75,7 @@ impl<O: Object> Slot<O> {
     pub(super) async fn shorten(&self) -> Result<(), ObjectError> {
         let (upto, data, before) = {
             let mut view = self.view.borrow_mut();
-            let data = view.checkpoint().map_err(|fault| self.stopped(fault))?;
+            let data = view.checkpoint().map_err(|error| self.failed(error))?;
             (view.upto(), data, view.passed_checkpoint())
         };
         if data.len() > limits::CHUNK_MAX_BYTES {

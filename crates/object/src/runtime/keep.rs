@@ -35,7 +35,7 @@ impl<O: Object> Handle<O> {
     /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
     /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next one trims.
     ///
-    /// Errors: `TooLarge`; those of any call.
+    /// Errors: `TooLarge`; `Call` if the state cannot be encoded; those of any call.
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
         self.slot.sync().await?;
         self.slot.make(None).await
@@ -177,8 +177,13 @@ impl<O: Object> Slot<O> {
         slot.is_making.set(true);
         self.runtime.env.spawn(async move {
             // It is tried again after as many calls; what was left is trimmed by whoever makes the next one.
-            if let Err(error) = make(Rc::clone(&slot)).await {
-                tracing::debug!(object = slot.name, %error, "no checkpoint was made");
+            match make(Rc::clone(&slot)).await {
+                // As a rule it will be the same the next time.
+                Err(error @ ObjectError::Call(_)) if !slot.has_warned.replace(true) => {
+                    tracing::warn!(object = slot.name, %error, "no checkpoint was made: programs read all calls");
+                }
+                Err(error) => tracing::debug!(object = slot.name, %error, "no checkpoint was made"),
+                Ok(()) => {}
             }
             slot.is_making.set(false);
         });
@@ -225,7 +230,7 @@ impl<O: Object> Slot<O> {
         let id = self.runtime.env.random_u64();
         let (upto, all, mut stored) = {
             let mut view = self.view.borrow_mut();
-            let all = view.checkpoint().map_err(|fault| self.stopped(fault))?;
+            let all = view.checkpoint().map_err(|error| self.failed(error))?;
             let digest = view.digest_to_compare();
             let ((count, bytes), len) = (view.progress(), all.len() as u64);
             (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest })

@@ -92,6 +92,8 @@ pub(super) struct Slot<O: Object> {
     /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
     pub(super) reviewed: Cell<Last>,
     pub(super) is_making: Cell<bool>,
+    /// Whether it was said that the state cannot be encoded.
+    pub(super) has_warned: Cell<bool>,
     /// Whether a record of this program was taken since that makes it the one to think of a checkpoint.
     pub(super) is_author: Cell<bool>,
     is_reading: Cell<bool>,
@@ -124,6 +126,7 @@ impl<O: Object> Slot<O> {
             coming: RefCell::default(),
             reviewed: Cell::default(),
             is_making: Cell::default(),
+            has_warned: Cell::default(),
             is_author: Cell::default(),
             is_reading: Cell::default(),
             changed: Notify::default(),
@@ -406,7 +409,7 @@ impl<O: Object> Slot<O> {
         Ok(output)
     }
 
-    fn failed(&self, error: SnapshotError) -> ObjectError {
+    pub(super) fn failed(&self, error: SnapshotError) -> ObjectError {
         let object = self.name.clone();
         match error {
             SnapshotError::Stopped(fault) => self.stopped(fault),

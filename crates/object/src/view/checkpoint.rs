@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, FaultKind, Rewound, View};
+use super::{FaultKind, Rewound, SnapshotError, View};
 use crate::checkpoint::{Begun, Last};
 use crate::object::{CallError, Object, digest_of, digest_of_value, goes_back};
 use crate::planted::{Planted, PlantedBug};
@@ -52,7 +52,9 @@ fn split(checkpoint: &[u8]) -> Result<(Head, &[u8]), CallError> {
 impl<O: Object> View<O> {
     /// The state and all that decides what later records do. A view made of it and the entries from `upto` on is the same
     /// as one made of all entries.
-    pub fn checkpoint(&mut self) -> Result<Bytes, Fault> {
+    ///
+    /// Errors: `Stopped`; `Call` if the state cannot be encoded, as one that is nested too deep.
+    pub fn checkpoint(&mut self) -> Result<Bytes, SnapshotError> {
         self.state()?;
         let at = match self.covered.back() {
             Some((last, _)) if self.planted.is(PlantedBug::CheckpointLacksLast) => *last,
@@ -71,8 +73,7 @@ impl<O: Object> View<O> {
             state_sum: digest_of_value(state),
             compares: view.compares,
         };
-        let encoded = rmp_serde::to_vec_named(&(head, state));
-        Ok(encoded.expect("a state that came of MessagePack goes back to it").into())
+        Ok(rmp_serde::to_vec_named(&(head, state)).map_err(invalid)?.into())
     }
 
     /// The view that a checkpoint was made of. Its history begins there.
