@@ -47,18 +47,33 @@ impl<O: Object> Slot<O> {
     pub(super) async fn find_alone(&self, part: &StreamPart, since: LogPos) -> Result<bool, ObjectError> {
         let mut found = self.latest(part, since);
         if found.is_none() {
-            let last = self.runtime.tail_of(Some(self.stream)).await?.last;
-            let (mut next, end) = (part.upto, LogPos(last.map_or(0, |last| last.0 + 1)));
-            while next < end {
-                let bytes = self.runtime.options.read_bytes;
-                let more = self.runtime.client.read_stream(self.stream, next..end, bytes).await?;
-                found = self.latest(&more, since).or(found);
-                next = more.upto;
-            }
+            let end = self.runtime.tail_of(Some(self.stream)).await?.end();
+            found = self.find_between(part.upto, end, since).await?;
         }
         let is_found = found.is_some();
         self.found.replace(found);
         Ok(is_found)
+    }
+
+    /// The last state above `since` that stands in the stream from `next` on, up to `end`, where it ended when that was asked for.
+    pub(super) async fn find_between(
+        &self,
+        mut next: LogPos,
+        mut end: LogPos,
+        since: LogPos,
+    ) -> Result<Option<View<O>>, ObjectError> {
+        let (mut found, mut asked) = (None, 0);
+        while next < end {
+            let bytes = self.runtime.options.read_bytes;
+            let more = self.runtime.client.read_stream(self.stream, next..end, bytes).await?;
+            found = self.latest(&more, since).or(found);
+            if more.upto > next {
+                (next, asked) = (more.upto, 0);
+            } else {
+                end = end.min(self.runtime.tail_again(self.stream, &mut asked).await?.end());
+            }
+        }
+        Ok(found)
     }
 
     /// The latest state above `since` that a part of the stream has.

@@ -22,6 +22,8 @@ mod remote;
 mod restore;
 mod slot;
 mod tails;
+#[cfg(test)]
+mod tests;
 mod together;
 mod transaction;
 mod unchanged;

@@ -45,20 +45,35 @@ impl Inner {
         id: TxId,
         since: LogPos,
     ) -> Result<Outcome, ClientError> {
-        let tail = self.tail_of(Some(stream)).await?;
-        let (mut next, mut trimmed) = (since, None);
-        while next < tail.tail {
-            let part = self.client.read_stream(stream, next..tail.tail, self.options.read_bytes).await?;
+        let end = self.tail_of(Some(stream)).await?.tail;
+        self.find_below(stream, id, since, end).await
+    }
+
+    /// The same up to `end`, where the log ended when it was asked for.
+    pub(super) async fn find_below(
+        self: &Rc<Self>,
+        stream: StreamId,
+        id: TxId,
+        since: LogPos,
+        mut end: LogPos,
+    ) -> Result<Outcome, ClientError> {
+        let (mut next, mut trimmed, mut asked) = (since, None, 0);
+        while next < end {
+            let part = self.client.read_stream(stream, next..end, self.options.read_bytes).await?;
             trimmed = part.trimmed.or(trimmed);
             let is_it = |data| Record::decode(data).is_ok_and(|record| record.id == id);
             if let Some(entry) = part.entries.iter().find(|entry| is_it(&entry.data)) {
                 return Ok(Outcome::Committed { pos: entry.pos, is_first: trimmed.is_none() });
             }
-            next = part.upto;
+            if part.upto > next {
+                (next, asked) = (part.upto, 0);
+            } else {
+                end = end.min(self.tail_again(stream, &mut asked).await?.tail);
+            }
         }
         if let Some(upto) = trimmed {
             return Ok(Outcome::Forgotten { upto });
         }
-        Ok(Outcome::NotFound { upto: tail.tail })
+        Ok(Outcome::NotFound { upto: end })
     }
 }

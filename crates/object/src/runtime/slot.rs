@@ -223,8 +223,10 @@ impl<O: Object> Slot<O> {
         Ok(())
     }
 
-    /// Reads the stream until the view reflects every position below `target`, which the log must reach; or until it stops.
-    pub(super) async fn read_to(&self, target: LogPos) -> Result<(), ObjectError> {
+    /// Reads the stream until the view reflects every position below `target`, which the log must have reached, or what there is where it has gone
+    /// back; or until it stops.
+    pub(super) async fn read_to(&self, mut target: LogPos) -> Result<(), ObjectError> {
+        let mut asked = 0;
         loop {
             let ticket = self.changed.ticket();
             let upto = self.upto();
@@ -260,6 +262,11 @@ impl<O: Object> Slot<O> {
             self.view.borrow_mut().advance(part.upto);
             self.take_ahead();
             self.consider();
+            if part.upto > upto {
+                asked = 0;
+            } else {
+                target = target.min(self.runtime.tail_again(self.stream, &mut asked).await?.end());
+            }
         }
     }
 

@@ -1,16 +1,25 @@
 //! Where streams end: one question to the sequencer for all who wait.
 //!
 //! A read is linearizable if the question is asked after the read began, as it is for [all who wait](super::together).
+//!
+//! The last position of a stream may be one that was granted and that nobody has written. If the epoch ends then, the next one may end below
+//! it: whoever reads up to there and gets no further asks again.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
-use ithaca_log::client::ClientError;
+use ithaca_log::client::{ClientError, Phase};
 use ithaca_log::limits::CHECK_STREAMS_MAX_COUNT;
 use ithaca_log::pos::{Epoch, LogPos, StreamId};
 
 use super::Inner;
 use super::together::Together;
+
+/// How often whoever gets no further asks for the tail anew, each time in vain.
+const ATTEMPTS_MAX: u32 = 16;
+/// The wait between.
+const ATTEMPT_WAIT: Duration = Duration::from_millis(2);
 
 /// Where the log ends, and the last position of a stream below that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +33,13 @@ pub(super) struct Tail {
     pub(super) decided: LogPos,
     /// The epoch of the sequencer that was asked.
     pub(super) epoch: Epoch,
+}
+
+impl Tail {
+    /// The position after the last of the stream.
+    pub(super) fn end(&self) -> LogPos {
+        LogPos(self.last.map_or(0, |last| last.0 + 1))
+    }
 }
 
 /// Questions about streams, or about none.
@@ -61,6 +77,25 @@ impl Inner {
             }
         };
         self.tails.join(&self.env, stream, ask).await
+    }
+
+    /// The same for whoever has read `stream` as far as there is something, and is not where an earlier answer says that it ends. `asked` is how
+    /// often that was so.
+    ///
+    /// Errors: `Slow` if it is so again and again.
+    pub(super) async fn tail_again(
+        self: &Rc<Self>,
+        stream: StreamId,
+        asked: &mut u32,
+    ) -> Result<Tail, ClientError> {
+        if *asked == ATTEMPTS_MAX {
+            return Err(ClientError::Slow { phase: Phase::Check, waited: ATTEMPT_WAIT * ATTEMPTS_MAX });
+        }
+        if *asked > 0 {
+            self.env.sleep(ATTEMPT_WAIT).await;
+        }
+        *asked += 1;
+        self.tail_of(Some(stream)).await
     }
 
     /// Asks one question for these.

@@ -1,0 +1,96 @@
+//! What a runtime does between its parts, over a simulated cluster of one node.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::Env;
+use ithaca_env::sim::Sim;
+use ithaca_log::client::{Client, ClientOptions};
+use ithaca_log::pos::LogPos;
+use ithaca_log::server::{LocalCluster, LocalOptions};
+
+use super::outcome::Outcome;
+use super::{Handle, Runtime, RuntimeOptions};
+use crate::checkpoint::Catalog;
+use crate::collections::Map;
+use crate::record::TxId;
+
+/// A cluster that can be started again, and a program.
+struct World {
+    env: Env,
+    options: LocalOptions,
+    cluster: LocalCluster,
+    program: Runtime,
+}
+
+/// Runs `test` in a simulated process.
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [127, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let mut options = LocalOptions::new(Path::new("data"), ([127, 0, 0, 1], 0).into());
+        options.create_bytes = 64 << 20;
+        options.chain.segment_bytes = 4 << 20;
+        options.chain.capacity_bytes = 256 << 20;
+        options.chain.grow_bytes = 64 << 20;
+        let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+        options.listen = cluster.addrs()[0];
+        let program = program(&env, &options).await;
+        test(World { env, options, cluster, program }).await;
+    });
+}
+
+async fn program(env: &Env, cluster: &LocalOptions) -> Runtime {
+    let options = ClientOptions { endpoints: vec![cluster.listen], ..ClientOptions::default() };
+    let client = Client::connect(env, options).await.expect("it serves");
+    Runtime::new(env, client, RuntimeOptions::default())
+}
+
+impl World {
+    /// A program of its own.
+    async fn program(&self) -> Runtime {
+        program(&self.env, &self.options).await
+    }
+
+    /// Ends the epoch.
+    async fn restart(mut self) -> Self {
+        self.cluster.stop().await;
+        self.cluster = LocalCluster::start(&self.env, self.options.clone()).await.expect("it starts");
+        self
+    }
+
+    /// What `asking` gives, which must end: in a minute, of the simulated clock.
+    async fn ended<T>(&self, asking: impl Future<Output = T>) -> T {
+        self.env.timeout(Duration::from_secs(60), asking).await.expect("it ends")
+    }
+}
+
+#[test]
+fn whoever_reads_to_a_tail_that_has_gone_back_with_its_epoch_stops_where_the_log_does() {
+    // Nothing is written there until somebody appends, which may be never: a read would not end.
+    run(async |world| {
+        let map = Map::<u64, u64>::open(&world.program, "m").expect("opened");
+        map.put(1, 10).await.expect("put");
+        let (slot, inner) = (Rc::clone(&map.handle().slot), Rc::clone(&world.program.inner));
+        let end = world.program.client().check().await.expect("it serves").tail;
+        // Granted and written by nobody.
+        let token = inner.client.tokens(5).await.expect("granted");
+        let gone = LogPos(end.0 + 5);
+        assert_eq!(inner.client.check().await.expect("it serves").tail, gone, "{token:?}");
+        let world = world.restart().await;
+        assert_eq!(world.ended(slot.read_to(gone)).await, Ok(()));
+        assert_eq!(slot.upto(), end);
+        let id = TxId { client: 7, request: 7 };
+        let found = world.ended(inner.find_below(slot.stream, id, LogPos(0), gone)).await;
+        assert_eq!(found, Ok(Outcome::NotFound { upto: end }));
+        let catalog: Handle<Catalog> = world.program.open("c").expect("opened");
+        let found = world.ended(catalog.slot.find_between(LogPos(0), gone, LogPos(0))).await;
+        assert!(matches!(found, Ok(None)));
+        // What comes then is read as before.
+        let other = Map::<u64, u64>::open(&world.program().await, "m").expect("opened");
+        other.put(1, 11).await.expect("put");
+        assert_eq!(map.get(&1).await, Ok(Some(11)));
+    });
+}
