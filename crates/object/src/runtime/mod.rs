@@ -11,6 +11,7 @@
 //! Small calls may share a record (batch.rs). Nothing is read that nobody asks for: a handle that only writes never reads its stream. It belongs to one environment, and every
 //! call ends by the log client's deadline.
 
+mod ahead;
 mod alone;
 mod append;
 mod batch;

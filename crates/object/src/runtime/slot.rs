@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
 use ithaca_log::pos::{LogPos, StreamId};
 
+use super::ahead::Ahead;
 use super::append::Plan;
 use super::restore::Coming;
 use super::tails::Tail;
@@ -26,8 +27,6 @@ use crate::object::{CallError, Object, keys_of};
 use crate::record::{Call, Check, Record};
 use crate::view::{Applied, Fault, Look, Results, SnapshotError, View};
 
-/// Records of this program that wait for what comes before them; beyond, they are read from the log.
-const AHEAD_MAX_COUNT: usize = 1024;
 /// Views as of old positions that are kept.
 const PAST_MAX_COUNT: usize = 2;
 
@@ -63,13 +62,6 @@ impl<O: Object> Past<O> {
     }
 }
 
-/// A record of this program that is not taken yet.
-struct Ahead {
-    /// The position that was granted for the stream before it.
-    previous: Option<LogPos>,
-    record: Rc<Record>,
-}
-
 /// An open object.
 pub(super) struct Slot<O: Object> {
     pub(super) runtime: Rc<Inner>,
@@ -99,7 +91,8 @@ pub(super) struct Slot<O: Object> {
     is_reading: Cell<bool>,
     /// Rings when a read of the stream ended.
     changed: Notify,
-    ahead: RefCell<BTreeMap<LogPos, Ahead>>,
+    /// What this program has appended and the view does not reflect yet.
+    ahead: RefCell<Ahead>,
     /// Results that are waited for, in the order of their requests.
     wanted: RefCell<Waiting>,
     /// When the question was asked that the view reflects the answer of.
@@ -324,21 +317,9 @@ impl<O: Object> Slot<O> {
     /// Takes what this program has appended, as far as nothing is missing before it.
     fn take_ahead(&self) {
         loop {
-            let upto = self.upto();
-            let mut ahead = self.ahead.borrow_mut();
-            let Some(first) = ahead.first_entry() else { return };
-            let pos = *first.key();
-            let Ahead { previous, record } = first.get();
-            let is_next = previous.is_none_or(|previous| previous < upto);
-            if pos >= upto && !is_next {
-                return;
-            }
-            let record = Rc::clone(record);
-            first.remove();
-            drop(ahead);
-            if pos >= upto {
-                self.apply(pos, &record, View::apply_own);
-            }
+            let next = self.ahead.borrow_mut().next(self.upto());
+            let Some((pos, record)) = next else { return };
+            self.apply(pos, &record, View::apply_own);
         }
     }
 
@@ -483,12 +464,12 @@ impl<O: Object> AnySlot for Slot<O> {
         if is_next && self.ahead.borrow().is_empty() {
             self.apply(pos, record, View::apply_own);
         } else {
-            let mut ahead = self.ahead.borrow_mut();
-            if pos < upto || ahead.len() >= AHEAD_MAX_COUNT {
+            // A program that only writes would keep what it never looks at.
+            let is_asked_for = self.is_begun.get() || !self.wanted.borrow().is_empty();
+            if pos < upto || !is_asked_for {
                 return;
             }
-            ahead.insert(pos, Ahead { previous, record: Rc::clone(record) });
-            drop(ahead);
+            self.ahead.borrow_mut().keep(pos, previous, record);
             self.take_ahead();
         }
         self.consider();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientOptions};
@@ -11,10 +12,12 @@ use ithaca_log::pos::LogPos;
 use ithaca_log::server::{LocalCluster, LocalOptions};
 
 use super::outcome::Outcome;
+use super::slot::AnySlot;
 use super::{Handle, Runtime, RuntimeOptions};
 use crate::checkpoint::Catalog;
-use crate::collections::Map;
-use crate::record::TxId;
+use crate::collections::{Blob, Map, MapState, Put};
+use crate::object::call_of;
+use crate::record::{Record, TxId};
 
 /// A cluster that can be started again, and a program.
 struct World {
@@ -92,5 +95,37 @@ fn whoever_reads_to_a_tail_that_has_gone_back_with_its_epoch_stops_where_the_log
         let other = Map::<u64, u64>::open(&world.program().await, "m").expect("opened");
         other.put(1, 11).await.expect("put");
         assert_eq!(map.get(&1).await, Ok(Some(11)));
+    });
+}
+
+#[test]
+fn what_a_program_only_writes_stays_in_no_memory() {
+    // Of an object that nobody reads here, and that has entries of others, nothing is taken: what is kept for that is kept for good.
+    run(async |world| {
+        let map = Map::<u64, Blob>::open(&world.program, "m").expect("opened");
+        let other = Map::<u64, Blob>::open(&world.program().await, "m").expect("opened");
+        other.fast_put(1, Blob::default()).await.expect("put");
+        let slot = &map.handle().slot;
+        let put = Put { key: 1, value: Blob(Bytes::from(vec![7; 1 << 20])) };
+        let call = call_of::<MapState<u64, Blob>, _>(slot.stream, &put).expect("it encodes");
+        // How many records are kept of forty of a MiB, each of which comes after one that is not there.
+        let kept = |from: u64| {
+            let is_kept = |pos: &u64| {
+                let record = Rc::new(Record { calls: vec![call.clone()], ..Record::default() });
+                slot.offer(LogPos(*pos), Some(LogPos(pos - 1)), &record);
+                Rc::strong_count(&record) > 1
+            };
+            (from..from + 80).step_by(2).filter(is_kept).count()
+        };
+        assert_eq!(kept(1000), 0, "nobody has read it");
+        assert_eq!(map.len().await, Ok(1));
+        let fits = kept(2000);
+        assert!((1..=16).contains(&fits), "{fits} MiB are kept");
+        assert_eq!(kept(3000), 0, "there is no room");
+        slot.view.borrow_mut().advance(LogPos(4000));
+        kept(5000);
+        slot.view.borrow_mut().advance(LogPos(6000));
+        // The first one finds those that go.
+        assert_eq!(kept(7000), fits, "what is reflected is kept no more");
     });
 }
