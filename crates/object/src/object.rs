@@ -45,6 +45,9 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
     /// Records behind the newest that a view takes back by undos, so that a snapshot there is read without reading the log. An object
     /// with 0 needs no undo: old states of it are made by replay, and a transaction's own calls are made on a copy of it.
     const HISTORY_MAX_COUNT: usize = limits::HISTORY_MAX_COUNT;
+    /// Whether calls that a transaction only sends are made on its snapshot before it commits, where the state is here and takes back changes: one
+    /// that panics would stop the object everywhere. Not for objects whose mutators never panic.
+    const IS_TRIED: bool = true;
     /// Whether its stream has few calls as a rule: whoever opens it reads the first of them while the sequencer is asked where they end.
     const IS_SHORT: bool = false;
 

@@ -174,6 +174,7 @@ impl Object for Catalog {
         Method::of::<Clean>(),
     ];
     type Undo = Change;
+    const IS_TRIED: bool = false;
     const IS_SHORT: bool = true;
 
     fn exchange(&mut self, undo: &mut Change) {

@@ -22,6 +22,7 @@ impl Object for CounterState {
     const TYPE: &'static str = "counter";
     const METHODS: &'static [Method<Self>] = &[Method::of::<Add>()];
     type Undo = i64;
+    const IS_TRIED: bool = false;
 
     fn exchange(&mut self, undo: &mut i64) {
         self.value = self.value.wrapping_sub(*undo);

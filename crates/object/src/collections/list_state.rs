@@ -77,6 +77,7 @@ impl<T: Value> Object for ListState<T> {
     const ACCESSORS: &'static [Access<Self>] =
         &[Access::of::<Item>(), Access::of::<Len>(), Access::of::<All>()];
     type Undo = Change<T>;
+    const IS_TRIED: bool = false;
 
     fn exchange(&mut self, undo: &mut Change<T>) {
         match undo {

@@ -149,6 +149,7 @@ impl<K: Name, V: Value> Object for MapState<K, V> {
     const ACCESSORS: &'static [Access<Self>] =
         &[Access::of::<Get<K>>(), Access::of::<Has<K>>(), Access::of::<Len>(), Access::of::<All>()];
     type Undo = Slot<K, V>;
+    const IS_TRIED: bool = false;
 
     fn exchange(&mut self, undo: &mut Slot<K, V>) {
         let value = undo.value.take();

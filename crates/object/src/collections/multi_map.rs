@@ -67,6 +67,7 @@ impl<K: Name, V: Name> Object for MultiMapState<K, V> {
     const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Values<K>>(), Access::of::<Len>()];
     /// A key, a value, and whether it is to be there.
     type Undo = (K, V, bool);
+    const IS_TRIED: bool = false;
 
     fn exchange(&mut self, undo: &mut (K, V, bool)) {
         self.set(&undo.0, &undo.1, undo.2);

@@ -34,6 +34,7 @@ impl<T: Value> Object for RegisterState<T> {
     const TYPE: &'static str = "register";
     const METHODS: &'static [Method<Self>] = &[Method::of::<Write<T>>()];
     type Undo = Option<T>;
+    const IS_TRIED: bool = false;
 
     fn exchange(&mut self, undo: &mut Option<T>) {
         std::mem::swap(&mut self.value, undo);

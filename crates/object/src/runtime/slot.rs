@@ -42,6 +42,9 @@ pub(super) trait AnySlot {
     fn keys_of(&self, call: &Call) -> Result<Keys, CallError>;
     /// A record of this program stands at `pos`, and the one granted before it in the stream at `previous`.
     fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>);
+    /// Makes a transaction's calls on its snapshot and takes them back, if the state is here and that is done by undos. A state from before the snapshot
+    /// serves, unless they fail there: then it is brought up to date.
+    fn try_calls<'s>(&'s self, snapshot: LogPos, calls: &'s [Call]) -> Later<'s, Result<(), ObjectError>>;
     /// A digest for a record to carry, if there is one that none has carried yet.
     fn check_to_tell(&self) -> Option<Check>;
     fn as_any(self: Rc<Self>) -> Rc<dyn Any>;
@@ -473,6 +476,20 @@ impl<O: Object> AnySlot for Slot<O> {
             self.take_ahead();
         }
         self.consider();
+    }
+
+    fn try_calls<'s>(&'s self, snapshot: LogPos, calls: &'s [Call]) -> Later<'s, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let near = snapshot.min(self.upto());
+            let is_here = near > LogPos(0) || !self.is_fresh();
+            if !O::IS_TRIED || O::HISTORY_MAX_COUNT == 0 || !is_here || !self.can_read_at(near) {
+                return Ok(());
+            }
+            match self.look_here(near, calls, &mut |_, _| ()) {
+                Err(_) if near < snapshot => self.look_at(snapshot, calls, &mut |_, _| ()).await,
+                tried => tried,
+            }
+        })
     }
 
     fn check_to_tell(&self) -> Option<Check> {

@@ -10,13 +10,16 @@ use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientOptions};
 use ithaca_log::pos::LogPos;
 use ithaca_log::server::{LocalCluster, LocalOptions};
+use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
 use super::slot::AnySlot;
-use super::{Handle, Runtime, RuntimeOptions};
+use super::{Handle, Runtime, RuntimeOptions, Tx, TxOptions};
 use crate::checkpoint::Catalog;
 use crate::collections::{Blob, Map, MapState, Put};
-use crate::object::call_of;
+use crate::error::ObjectError;
+use crate::key::{Key, Keys};
+use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::record::{Record, TxId};
 
 /// A cluster that can be started again, and a program.
@@ -127,5 +130,75 @@ fn what_a_program_only_writes_stays_in_no_memory() {
         slot.view.borrow_mut().advance(LogPos(6000));
         // The first one finds those that go.
         assert_eq!(kept(7000), fits, "what is reflected is kept no more");
+    });
+}
+
+/// A sum that takes no odd numbers.
+#[derive(Default, Serialize, Deserialize)]
+struct Even {
+    sum: u64,
+}
+
+/// Adds to it.
+#[derive(Serialize, Deserialize)]
+struct AddEven {
+    number: u64,
+    /// Panics where the sum is less.
+    least: u64,
+}
+
+impl Object for Even {
+    const TYPE: &'static str = "even";
+    const METHODS: &'static [Method<Self>] = &[Method::of::<AddEven>()];
+    type Undo = u64;
+
+    fn exchange(&mut self, undo: &mut u64) {
+        std::mem::swap(&mut self.sum, undo);
+    }
+}
+
+impl Mutator<Even> for AddEven {
+    const NAME: &'static str = "add";
+    type Output = ();
+
+    fn keys(&self) -> Keys {
+        Keys::whole()
+    }
+
+    fn apply(self, even: &mut Even, _: LogPos, undo: &mut Vec<u64>) {
+        assert!(self.number.is_multiple_of(2) && even.sum >= self.least, "{} to {}", self.number, even.sum);
+        undo.push(even.sum);
+        even.sum += self.number;
+    }
+}
+
+#[test]
+fn a_call_that_a_transaction_only_sends_and_that_panics_is_in_no_log() {
+    // It would stop the object in every program, for good.
+    run(async |world| {
+        let even: Handle<Even> = world.program.open("even").expect("opened");
+        let elsewhere: Handle<Even> = world.program().await.open("even").expect("opened");
+        let sum = async |even: &Handle<Even>| even.read(Key::all, |even| even.sum).await;
+        even.send(AddEven { number: 2, least: 0 }).await.expect("sent");
+        assert_eq!(sum(&even).await, Ok(2));
+        let send = async |numbers: [u64; 2], least: u64| {
+            let sent = async |tx: &Tx| -> Result<(), ObjectError> {
+                for number in numbers {
+                    even.within(tx).send(AddEven { number, least }).await?;
+                }
+                Ok(())
+            };
+            world.program.transact(&TxOptions::default(), sent).await.map(drop)
+        };
+        for (numbers, least) in [([4, 5], 0), ([5, 4], 0), ([4, 6], 9)] {
+            let sent = send(numbers, least).await;
+            assert!(matches!(sent, Err(ObjectError::Call(CallError::Panicked { .. }))), "{sent:?}");
+            assert_eq!(sum(&even).await, Ok(2), "as if it had never been");
+        }
+        assert_eq!(send([4, 6], 2).await, Ok(()));
+        // What the snapshot has, and the state here does not yet.
+        elsewhere.send(AddEven { number: 100, least: 0 }).await.expect("sent");
+        assert_eq!(send([2, 2], 100).await, Ok(()));
+        assert_eq!((sum(&even).await, sum(&elsewhere).await), (Ok(116), Ok(116)));
     });
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -74,6 +75,8 @@ enum State {
 struct TxInner {
     runtime: Rc<Inner>,
     state: RefCell<State>,
+    /// Objects of which calls were sent that nobody has made on the snapshot.
+    untried: RefCell<BTreeSet<StreamId>>,
     /// Objects that it has touched stay open until it ends; in the order of their streams.
     slots: RefCell<Vec<(StreamId, Rc<dyn AnySlot>)>>,
 }
@@ -101,7 +104,8 @@ impl Runtime {
         let tx = Transaction::new(snapshot.unwrap_or_default(), options.isolation, planted);
         let state = State::Running { tx, is_unset: snapshot.is_none() };
         let runtime = Rc::clone(&self.inner);
-        let inner = TxInner { runtime, state: RefCell::new(state), slots: RefCell::default() };
+        let (untried, slots) = (RefCell::default(), RefCell::default());
+        let inner = TxInner { runtime, state: RefCell::new(state), untried, slots };
         Tx { inner: Rc::new(inner) }
     }
 
@@ -162,7 +166,7 @@ impl Tx {
     /// Commits it. On success everything that it wrote is on stable storage, at one position; a transaction that wrote nothing asks nobody.
     /// Panics if a nested transaction is open.
     ///
-    /// Errors: `Aborted` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not, as after `Ended`: it had ended,
+    /// Errors: `Aborted` and `Call` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not, as after `Ended`: it had ended,
     /// or something in it was answered over a call that was taken back.
     pub async fn commit(&self) -> Result<Committed, ObjectError> {
         match self.commit_unnamed().await {
@@ -183,11 +187,25 @@ impl Tx {
         if tx.is_read_only() {
             return Ok(Committed { snapshot, record: None });
         }
+        if !self.inner.untried.borrow().is_empty() {
+            Box::pin(self.try_sent(&tx)).await?;
+        }
         let commit = tx.commit();
         let plan = self.inner.runtime.plan(commit.calls, &commit.streams, commit.condition)?;
         let placed = self.inner.runtime.append(&plan).await;
         let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
         Ok(Committed { snapshot, record: Some((plan.record.id, pos)) })
+    }
+
+    /// Makes what was only sent on the snapshot. What would panic there is not to be in the log.
+    async fn try_sent(&self, tx: &Transaction) -> Result<(), ObjectError> {
+        let untried = self.inner.untried.take();
+        for stream in untried {
+            if let Some(slot) = self.inner.runtime.slot(stream) {
+                slot.try_calls(tx.snapshot(), tx.calls()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the views of all objects that it has touched reflect the record at `pos`, if it is one of theirs.
@@ -273,7 +291,11 @@ impl Tx {
         call: Call,
         keys: Keys,
     ) -> Result<(), ObjectError> {
-        self.touch(slot, |tx| Ok(tx.add(call, keys).map(|_| ())?))
+        self.touch(slot, |tx| Ok(tx.add(call, keys).map(|_| ())?))?;
+        if O::IS_TRIED {
+            self.inner.untried.borrow_mut().insert(slot.stream);
+        }
+        Ok(())
     }
 
     fn change<T>(

@@ -112,3 +112,24 @@ fn a_call_that_fails_in_a_transaction_is_not_committed_with_the_rest_of_it() {
         assert_eq!((sum, even.sum().await), (12, Ok(12)));
     });
 }
+
+#[test]
+fn a_mutator_that_panics_in_a_transaction_without_a_read_is_in_no_log() {
+    // It gives nothing, so nobody has to make it before it is in the log; there it would stop the object for good.
+    run(async |world| {
+        let program = world.program().await;
+        let even = EvenHandle::open(&program, "even").expect("opened");
+        even.add(2).await.expect("added");
+        assert_eq!(even.sum().await, Ok(2));
+        let odd = async |tx: &Tx| -> Result<(), ObjectError> {
+            even.within(tx).add(4).await?;
+            even.within(tx).add(5).await
+        };
+        let error = program.transact(&TxOptions::default(), odd).await.map(|_| ());
+        assert!(matches!(error, Err(ObjectError::Call(_))), "{error:?}");
+        for program in [&program, &world.program().await] {
+            let even = EvenHandle::open(program, "even").expect("opened");
+            assert_eq!(even.sum().await, Ok(2), "as if it had never been");
+        }
+    });
+}
