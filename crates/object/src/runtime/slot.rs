@@ -103,6 +103,11 @@ pub(super) struct Slot<O: Object> {
     /// Up to where records have carried digests.
     told: Cell<LogPos>,
     past: RefCell<VecDeque<Rc<Past<O>>>>,
+    /// Whether one is being made, and the bell of when that ended.
+    is_replaying: Cell<bool>,
+    replayed: Notify,
+    /// The log's error that the last one failed with of those that did, and the rings of the bell by then.
+    not_replayed: RefCell<Option<(u64, ObjectError)>>,
 }
 
 impl<O: Object> Slot<O> {
@@ -131,6 +136,9 @@ impl<O: Object> Slot<O> {
             checked_at: Cell::default(),
             told: Cell::default(),
             past: RefCell::default(),
+            is_replaying: Cell::default(),
+            replayed: Notify::default(),
+            not_replayed: RefCell::default(),
         })
     }
 
@@ -419,10 +427,32 @@ impl<O: Object> Slot<O> {
         Box::pin(self.replayed(snapshot))
     }
 
+    /// One is made at a time: each is as large as the state.
     async fn replayed(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
-        if let Some(past) = self.past.borrow().iter().find(|past| past.is(snapshot)) {
-            return Ok(Rc::clone(past));
+        loop {
+            if let Some(past) = self.past.borrow().iter().find(|past| past.is(snapshot)) {
+                return Ok(Rc::clone(past));
+            }
+            let ticket = self.replayed.ticket();
+            if !self.is_replaying.replace(true) {
+                let replaying = Replaying(self);
+                let past = self.replay(snapshot).await;
+                if let Err(error @ ObjectError::Log(_)) = &past {
+                    self.not_replayed.replace(Some((ticket, error.clone())));
+                }
+                drop(replaying);
+                return past;
+            }
+            self.replayed.after(ticket).await;
+            // Where the log does not answer, each in turn would wait until its deadline.
+            let failed = self.not_replayed.borrow().clone();
+            if let Some((_, error)) = failed.filter(|(rings, _)| *rings == ticket) {
+                return Err(error);
+            }
         }
+    }
+
+    async fn replay(&self, snapshot: LogPos) -> Result<Rc<Past<O>>, ObjectError> {
         let mut view = self.begin_view(snapshot, None).await?;
         let mut gap = None;
         while view.upto() < snapshot && view.fault().is_none() {
@@ -529,6 +559,16 @@ impl<O: Object> Drop for Reading<'_, O> {
     fn drop(&mut self) {
         self.0.is_reading.set(false);
         self.0.changed.ring();
+    }
+}
+
+/// A view as of an old position that is being made: dropped, it lets the next begin.
+struct Replaying<'s, O: Object>(&'s Slot<O>);
+
+impl<O: Object> Drop for Replaying<'_, O> {
+    fn drop(&mut self) {
+        self.0.is_replaying.set(false);
+        self.0.replayed.ring();
     }
 }
 

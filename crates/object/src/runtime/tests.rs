@@ -1,5 +1,6 @@
 //! What a runtime does between its parts, over a simulated cluster of one node.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::Sim;
+use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientOptions};
 use ithaca_log::pos::LogPos;
 use ithaca_log::server::{LocalCluster, LocalOptions};
@@ -19,6 +21,7 @@ use crate::checkpoint::Catalog;
 use crate::collections::{Blob, Map, MapState, Put};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
+use crate::machine::{Machine, Replica};
 use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::record::{Record, TxId};
 
@@ -200,5 +203,93 @@ fn a_call_that_a_transaction_only_sends_and_that_panics_is_in_no_log() {
         elsewhere.send(AddEven { number: 100, least: 0 }).await.expect("sent");
         assert_eq!(send([2, 2], 100).await, Ok(()));
         assert_eq!((sum(&even).await, sum(&elsewhere).await), (Ok(116), Ok(116)));
+    });
+}
+
+thread_local! {
+    /// States of tallies: how many there are, the most that there were, and how many were made.
+    static STATES: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// Something that is counted.
+struct Counted;
+
+impl Default for Counted {
+    fn default() -> Self {
+        let (now, most, made) = STATES.get();
+        STATES.set((now + 1, most.max(now + 1), made + 1));
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let (now, most, made) = STATES.get();
+        STATES.set((now - 1, most, made));
+    }
+}
+
+/// A sum of which old states are made by replay.
+#[derive(Default, Serialize, Deserialize)]
+struct Tally {
+    sum: u64,
+    #[serde(skip)]
+    _counted: Counted,
+}
+
+impl Machine for Tally {
+    const TYPE: &'static str = "tally";
+    type Command = u64;
+    type Response = u64;
+
+    fn apply(&mut self, number: u64) -> u64 {
+        self.sum += number;
+        self.sum
+    }
+}
+
+/// A tally to which ones were added, and where.
+async fn tally(world: &World) -> (Replica<Tally>, Vec<LogPos>) {
+    let tally = Replica::<Tally>::open(&world.program, "tally").expect("opened");
+    let mut positions = Vec::new();
+    for _ in 0..20 {
+        tally.submit(1).await.expect("done");
+        positions.push(LogPos(world.program.client().check().await.expect("it serves").tail.0));
+    }
+    (tally, positions)
+}
+
+#[test]
+fn old_states_are_made_one_at_a_time_and_shared() {
+    // Each is as large as the state: as many as there are callers would fill the memory.
+    run(async |world| {
+        let (tally, positions) = tally(&world).await;
+        let (now, _, before) = STATES.get();
+        let same: Vec<_> = (0..8).map(|_| tally.at(positions[4])).collect();
+        let reads = same.iter().map(|tally| tally.read(|tally| tally.sum)).collect();
+        assert_eq!(gather(reads, |_| false).await, vec![Some(Ok(5)); 8]);
+        assert_eq!(STATES.get().2, before + 1, "one for all of them");
+        STATES.set((STATES.get().0, 0, 0));
+        let others: Vec<_> = (5..15).map(|nth| tally.at(positions[nth])).collect();
+        let reads = others.iter().map(|tally| tally.read(|tally| tally.sum)).collect();
+        let expected: Vec<_> = (6..16).map(|sum| Some(Ok(sum))).collect();
+        assert_eq!(gather(reads, |_| false).await, expected);
+        let most = STATES.get().1;
+        assert!(most <= now + 3, "{most} at once: two are kept while one is made");
+    });
+}
+
+#[test]
+fn old_states_of_a_log_that_does_not_answer_fail_together() {
+    // One after the other each would wait until its deadline.
+    run(async |world| {
+        let (tally, positions) = tally(&world).await;
+        let World { env, cluster, .. } = world;
+        cluster.stop().await;
+        let old: Vec<_> = (0..16).map(|nth| tally.at(positions[nth])).collect();
+        let reads = old.iter().map(|tally| tally.read(|tally| tally.sum)).collect();
+        let all = gather(reads, |_| false);
+        let all = env.timeout(Duration::from_secs(60), all).await.expect("they end");
+        assert!(all.iter().all(|read| matches!(read, Some(Err(ObjectError::Log(_))))), "{all:?}");
     });
 }
