@@ -120,19 +120,20 @@ impl Chain {
         ranges: Vec<Range<u64>>,
         limit_bytes: usize,
     ) -> Result<Reading, ReadError> {
-        let reading = self.read_ranges_if(&ranges, limit_bytes, |_| true).await?;
+        let reading = self.read_ranges_if(&ranges, limit_bytes, usize::MAX, |_| true).await?;
         Ok(reading.expect("whatever it holds"))
     }
 
-    /// The same if `may_hold` allows it. Once the records are found it is told how many bytes that takes, with what is to be read from the
-    /// drive for them; `None` if it says no, and then no data is read. Where something changes meanwhile it is asked again, of all
-    /// of it.
+    /// The same, of `runs_max` runs at the most, if `may_hold` allows it. Once the records are found it is told how many bytes that takes, with
+    /// what is to be read from the drive for them, a block at least for each run; `None` if it says no, and then no data is read. Where
+    /// something changes meanwhile it is asked again, of all of it.
     ///
     /// Errors: as of [`Chain::read_runs`], for any of the ranges.
     pub async fn read_ranges_if(
         &self,
         ranges: &[Range<u64>],
         limit_bytes: usize,
+        runs_max: usize,
         mut may_hold: impl FnMut(usize) -> bool,
     ) -> Result<Option<Reading>, ReadError> {
         // Reading along pays where many keys are read in order; many reads of one key each would fill memory with it.
@@ -141,7 +142,7 @@ impl Chain {
         let ahead_bytes = (limit_bytes / 8).min(keys.saturating_mul(INDEX_BYTES_PER_KEY));
         let mut bad = Bad::new();
         'again: loop {
-            let mut plan = Plan::new(ranges.to_vec(), limit_bytes);
+            let mut plan = Plan::new(ranges.to_vec(), limit_bytes).of_runs(runs_max);
             self.inner.run_plan(&mut plan, ahead_bytes).await?;
             loop {
                 let uncached = self.inner.uncached(&plan.found);

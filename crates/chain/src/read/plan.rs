@@ -30,6 +30,11 @@ impl Plan {
         Self { found: Vec::new(), ends: Vec::new(), ranges, goal, held: Held::new(), except: Vec::new() }
     }
 
+    /// The same, of so many runs at the most.
+    pub(crate) fn of_runs(self, runs_max: usize) -> Self {
+        Self { goal: self.goal.of_runs(runs_max), ..self }
+    }
+
     /// A look at the heads of the runs with these keys, of about `limit_bytes` of heads, but at least one.
     pub(crate) fn of_headings(keys: Range<u64>, limit_bytes: usize) -> Self {
         let goal = Goal::of_headings(keys.clone(), limit_bytes);
@@ -52,7 +57,7 @@ impl Plan {
                 return Err(self.all_missing(missing, catalog, cache));
             }
             self.ends.push(RangeEnd { runs: self.found.len(), next: self.goal.keys.start });
-            if self.goal.left_bytes == 0 {
+            if self.goal.is_full() {
                 break;
             }
             self.goal.keys = self.ranges.get(self.ends.len()).cloned().unwrap_or_default();

@@ -32,6 +32,8 @@ pub(crate) struct Goal {
     pub(crate) keys: Range<u64>,
     /// Bytes of data and tables that may still be taken; what it is exceeded by is cut off.
     pub(crate) left_bytes: usize,
+    /// Runs that may still be taken.
+    left_runs: usize,
     /// Nothing was taken yet: the first record is, whatever the limit.
     pub(crate) is_first: bool,
     /// Only heads are wanted: they are what the limit counts, and none is cut.
@@ -41,7 +43,18 @@ pub(crate) struct Goal {
 impl Goal {
     /// The records with these keys, of about `limit_bytes` of data and tables, but at least one record.
     pub(crate) fn new(keys: Range<u64>, limit_bytes: usize) -> Self {
-        Self { keys, left_bytes: limit_bytes.max(1), is_first: true, is_of_headings: false }
+        let left_bytes = limit_bytes.max(1);
+        Self { keys, left_bytes, left_runs: usize::MAX, is_first: true, is_of_headings: false }
+    }
+
+    /// The same, of so many runs at the most.
+    pub(crate) fn of_runs(self, runs_max: usize) -> Self {
+        Self { left_runs: runs_max.max(1), ..self }
+    }
+
+    /// Whether nothing more may be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.left_bytes == 0 || self.left_runs == 0
     }
 
     /// The heads of the runs with these keys, of about `limit_bytes` of heads, but at least one.
@@ -143,7 +156,7 @@ impl<'a, 'g> Walk<'a, 'g> {
         loop {
             let from = released.first_gap(self.goal.keys.start).min(self.goal.keys.end);
             self.goal.keys.start = from;
-            if self.goal.keys.is_empty() || self.goal.left_bytes == 0 {
+            if self.goal.keys.is_empty() || self.goal.is_full() {
                 return Ok(None);
             }
             // What stands here may have been passed, where its last records are released.
@@ -171,6 +184,7 @@ impl<'a, 'g> Walk<'a, 'g> {
         let step = source.step(keys);
         let count = self.goal.take(&step.head);
         self.goal.is_first = false;
+        self.goal.left_runs -= 1;
         self.goal.keys.start = step.head.first_key + count as u64;
         if count == 0 {
             return None;

@@ -8,6 +8,7 @@ use ithaca_chain::limits::FOUND_RUN_BYTES;
 use ithaca_chain::{Chain, ChainOptions, ReadError, Reading, RunView};
 use ithaca_env::sim::{DriveFault, Random};
 
+use crate::drives::append;
 use crate::model::View;
 use crate::world::{MACHINE, Workload, World, identity, open_drive, small_options};
 
@@ -125,7 +126,8 @@ fn a_read_tells_what_it_would_hold_and_reads_no_data_without_leave() {
                 told = bytes;
                 has_leave
             };
-            let reading = chain.read_ranges_if(&[0..end / 2, end / 2..end], 1 << 20, may_hold).await;
+            let reading =
+                chain.read_ranges_if(&[0..end / 2, end / 2..end], 1 << 20, usize::MAX, may_hold).await;
             (reading.expect("no damage"), told)
         });
         (reading, told as u64, world.sim.drive_stats(drive).reads.bytes - before)
@@ -143,6 +145,33 @@ fn a_read_tells_what_it_would_hold_and_reads_no_data_without_leave() {
     let runs = reading.expect("it has leave").runs.len();
     assert_eq!(told, bytes + (runs * FOUND_RUN_BYTES) as u64);
     assert!(told == expected && bytes > 20_000, "{bytes} bytes");
+}
+
+#[test]
+fn a_read_ends_with_as_many_runs_as_are_wanted_and_says_how_far_it_came() {
+    // A run takes a block of the drive at least: a bound of the records' bytes alone bounds nothing where they are small.
+    const RUNS_MAX: usize = 7;
+    const KEYS: u64 = 100;
+    let world = World::new(23);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        let chain = Chain::create(&env, drive, identity(), small_options()).await.expect("created");
+        append(&env, &chain, 0..KEYS).await;
+        let all = chain.read_runs(0, KEYS, usize::MAX).await.expect("no damage");
+        assert_eq!(all.len(), KEYS as usize);
+        let (mut read, mut next) = (Vec::new(), 0);
+        while next < KEYS {
+            let ranges = [next..KEYS, 0..KEYS];
+            let reading = chain.read_ranges_if(&ranges, usize::MAX, RUNS_MAX, |_| true).await;
+            let reading = reading.expect("no damage").expect("it has leave");
+            assert!(reading.runs.len() <= RUNS_MAX);
+            assert!(reading.ends[0].next > next, "it gets on");
+            next = reading.ends[0].next;
+            read.extend(reading.runs.into_iter().take(reading.ends[0].runs));
+        }
+        assert_eq!(read, all);
+    });
 }
 
 #[test]

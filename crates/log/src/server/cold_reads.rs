@@ -62,7 +62,7 @@ pub(super) struct ColdRead<'a> {
 }
 
 impl ColdRead<'_> {
-    /// Reads records with these keys, as of [`Chain::read_ranges`]. `None` if there is no room for them beside what is held already.
+    /// Reads records with these keys, as of [`Chain::read_ranges`], of as many runs as fit into an answer. `None` if there is no room for them beside what is held already.
     ///
     /// Errors: what they cannot be read for; the connection is closed.
     pub(super) async fn read_ranges(
@@ -73,7 +73,8 @@ impl ColdRead<'_> {
     ) -> Result<Option<Reading>, Refusal> {
         if let Some(held) = &mut self.held {
             let before = held.count();
-            let reading = chain.read_ranges_if(ranges, limit_bytes, |bytes| held.resize(before + bytes));
+            let may_hold = |bytes| held.resize(before + bytes);
+            let reading = chain.read_ranges_if(ranges, limit_bytes, limits::RUNS_MAX_COUNT, may_hold);
             return reading.await.map_err(|error| unreadable(&error));
         }
         let keys = ranges.iter().fold(0, |sum: u64, keys| sum.saturating_add(keys.end - keys.start));
@@ -86,7 +87,7 @@ impl ColdRead<'_> {
                 expected = bytes;
                 held.resize(bytes)
             };
-            let reading = chain.read_ranges_if(ranges, limit_bytes, may_hold).await;
+            let reading = chain.read_ranges_if(ranges, limit_bytes, limits::RUNS_MAX_COUNT, may_hold).await;
             if let Some(reading) = reading.map_err(|error| unreadable(&error))? {
                 self.held = Some(held);
                 return Ok(Some(reading));
