@@ -80,10 +80,14 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
-    /// The flags that say what can be done with it. A flush on any connection covers what was answered on all of them.
-    fn flags(&self) -> u16 {
+    /// The flags that say what can be done with it, where replies are structured or not. A flush on any connection covers what was answered
+    /// on all of them.
+    fn flags(&self, structured: bool) -> u16 {
+        // Without structured replies each comes in one piece anyway, and the protocol wants the flag to be clear.
+        let one_piece = if structured { export::SEND_DF } else { 0 };
+        let always = export::HAS_FLAGS | export::SEND_CACHE | one_piece;
         if self.in_transaction {
-            return export::HAS_FLAGS | export::SEND_DF | export::SEND_CACHE | export::SEND_WRITE_ZEROES;
+            return always | export::SEND_WRITE_ZEROES;
         }
         let writes = if self.read_only {
             export::READ_ONLY
@@ -91,7 +95,7 @@ impl ExportInfo {
             export::SEND_FUA | export::SEND_TRIM | export::SEND_WRITE_ZEROES
         };
         let several = if self.same_for_all { export::CAN_MULTI_CONN } else { 0 };
-        export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_DF | export::SEND_CACHE | writes | several
+        always | export::SEND_FLUSH | writes | several
     }
 }
 
@@ -301,13 +305,13 @@ impl Handshake {
         match (ask, found) {
             (Ask::ByName(name), Ok(found)) => {
                 out.put_u64(found.size_bytes);
-                out.put_u16(found.flags());
+                out.put_u16(found.flags(self.structured));
                 out.put_bytes(0, if self.padding { PADDING_BYTES } else { 0 });
                 Ok(Some(self.terms(&name)))
             }
             (Ask::ByName(_), Err(no)) => Err(ProtocolError::NoExport { why: words(&no) }),
             (Ask::Info { option, ask }, Ok(found)) => {
-                put_info(out, option, &ask, found);
+                put_info(out, option, &ask, found, self.structured);
                 put_answer(out, option, answer::ACK, 0);
                 Ok((option == option::GO).then(|| self.terms(&ask.name)))
             }
@@ -371,11 +375,11 @@ fn put_malformed(out: &mut BytesMut, option: u32, malformed: &Malformed) {
     put_refusal(out, option, kind, &malformed.to_string());
 }
 
-fn put_info(out: &mut BytesMut, option: u32, ask: &ExportAsk, found: &ExportInfo) {
+fn put_info(out: &mut BytesMut, option: u32, ask: &ExportAsk, found: &ExportInfo, structured: bool) {
     put_answer(out, option, answer::INFO, 12);
     out.put_u16(info::EXPORT);
     out.put_u64(found.size_bytes);
-    out.put_u16(found.flags());
+    out.put_u16(found.flags(structured));
     let mut wanted = ask.infos.clone();
     wanted.sort_unstable();
     wanted.dedup();

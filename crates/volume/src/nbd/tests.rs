@@ -7,7 +7,7 @@ use super::handshake::{ExportInfo, Handshake, Next, NoExport, ProtocolError, Ter
 use super::limits::{OPTIONS_MAX, PAYLOAD_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
 use super::reply::{Part, Replies};
 use super::transmission::{self, Command, Request, Transmission};
-use super::wire::{Errno, OPTION_MAGIC, REQUEST_MAGIC, command, flag, info, option};
+use super::wire::{Errno, OPTION_MAGIC, REQUEST_MAGIC, command, export, flag, info, option};
 
 /// A small generator of our own: the same numbers in every run.
 struct Numbers(u64);
@@ -151,6 +151,18 @@ fn handshakes_have_golden_bytes() {
         text += &format!("\n{name}: {end:?}\nclient\n{}server\n{}", hex(&client), hex(&server));
     }
     golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/nbd_handshakes.txt"), &text);
+}
+
+#[test]
+fn one_piece_can_be_asked_for_only_where_replies_may_have_several() {
+    let by_name = an_option(option::EXPORT_NAME, b"disk");
+    let offered = |client: &[&[u8]]| {
+        let (server, _) = talk(&[&flags(3), client.concat().as_slice()].concat(), usize::MAX);
+        let last = server.last_chunk().expect("an export ends with its flags");
+        u16::from_be_bytes(*last) & export::SEND_DF != 0
+    };
+    assert!(!offered(&[&by_name]));
+    assert!(offered(&[&an_option(option::STRUCTURED_REPLY, b""), &by_name]));
 }
 
 #[test]
