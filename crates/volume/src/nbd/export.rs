@@ -378,9 +378,13 @@ impl Export {
         Ok(())
     }
 
-    /// Reads blocks so that they are in memory, as many as one read may ask for.
+    /// Reads blocks so that they are in memory, as many as one read may ask for. A transaction would depend on what it reads: there it does
+    /// nothing, which a hint may.
     pub async fn cache(&self, range: Range<u64>) -> Result<(), Failed> {
         let range = self.place(&range);
+        if self.info.in_transaction {
+            return Ok(());
+        }
         let end = range.end.min(range.start + u64::from(PAYLOAD_MAX_BYTES));
         for piece in pieces(around(&(range.start..end))) {
             self.read_blocks(&piece).await?;

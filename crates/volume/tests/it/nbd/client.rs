@@ -10,6 +10,7 @@ pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const FLUSH: u16 = 3;
 pub const TRIM: u16 = 4;
+pub const CACHE: u16 = 5;
 pub const ZERO: u16 = 6;
 pub const FUA: u16 = 1;
 pub const NO_HOLE: u16 = 2;
@@ -145,6 +146,10 @@ impl Client {
 
     pub async fn trim(&mut self, offset: u64, len: u32) -> Result<(), u32> {
         self.ask(TRIM, 0, offset, len, b"").await
+    }
+
+    pub async fn cache(&mut self, offset: u64, len: u32) -> Result<(), u32> {
+        self.ask(CACHE, 0, offset, len, b"").await
     }
 
     pub async fn flush(&mut self) -> Result<(), u32> {

@@ -59,6 +59,20 @@ fn what_a_client_has_written_is_committed_by_who_released_it() {
     });
 }
 
+#[test]
+fn a_block_that_is_to_be_in_memory_is_not_read_for_that() {
+    within(36, async |env| {
+        let (volume, _server) = served(&env, 0).await;
+        let handle = released(&volume);
+        let mut client = enter(&env, handle).await.expect("it was released");
+        client.cache(2 * 4096, 4096).await.expect("a hint");
+        volume.write(2, block(1), Durability::Stable).await.expect("room");
+        client.disconnect().await;
+        let tx = volume.take_over(handle).expect("it was given back");
+        assert_eq!(tx.commit().await, Ok(Some(Version(2))), "it does not depend on it");
+    });
+}
+
 /// Whether a transaction can be taken over after the client within it has died.
 pub fn outlives_its_client(planted: Planted) -> bool {
     let (sender, receiver) = std::sync::mpsc::channel();
