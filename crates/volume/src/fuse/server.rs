@@ -248,12 +248,14 @@ impl Shared {
         let length = if is_stored { length } else { length.min(self.tree.size_bytes.saturating_sub(offset)) };
         self.check_end(offset, length)?;
         match self.tx(thread) {
-            _ if length == 0 => {}
             None => self.export.zero(offset..offset + length, false, is_stored).await?,
             Some(tx) => {
                 let range = self.export.place(&(offset..offset + length));
                 for start in range.clone().step_by(WRITE_MAX_BYTES as usize) {
                     let len = (range.end - start).min(u64::from(WRITE_MAX_BYTES)) as usize;
+        if length == 0 {
+            return Ok(Body::new());
+        }
                     parts::write(&tx, start, &Bytes::from(vec![0; len])).await?;
                 }
             }

@@ -170,6 +170,14 @@ fn served(seed: u64, test: impl AsyncFnOnce(Env, Volume, Programs) + 'static) {
     });
 }
 
+    async fn hole(&self, thread: u32, offset: u64, length: u64) -> Result<(), i32> {
+        let mut body = BytesMut::zeroed(32);
+        body[8..16].copy_from_slice(&offset.to_le_bytes());
+        body[16..24].copy_from_slice(&length.to_le_bytes());
+        body[24..28].copy_from_slice(&3u32.to_le_bytes());
+        self.ask(thread, 43, 1, &body).await.map(drop)
+    }
+
 #[test]
 fn a_thread_sees_what_it_has_written_and_others_when_it_has_ended() {
     served(1, async |_, _, all| {
@@ -311,11 +319,7 @@ fn what_cannot_be_done_is_refused_and_the_rest_goes_on() {
         }
         all.write(1, end - 2, b"ok").await.expect("written");
         // A hole of parts of blocks, exact.
-        let mut body = BytesMut::zeroed(32);
-        body[8..16].copy_from_slice(&(end - 8192 - 1).to_le_bytes());
-        body[16..24].copy_from_slice(&8192u64.to_le_bytes());
-        body[24..28].copy_from_slice(&3u32.to_le_bytes());
-        all.ask(1, 43, 1, &body).await.expect("a hole");
+        all.hole(1, end - 8192 - 1, 8192).await.expect("a hole");
         assert_eq!(all.read(1, end - 2, 2).await.expect("read")[..], *b"\0k");
     });
 }
@@ -335,6 +339,9 @@ fn a_folder_has_the_file_and_nothing_else() {
         let mut read = BytesMut::zeroed(40);
         read[16..20].copy_from_slice(&4096u32.to_le_bytes());
         let entries = all.ask(1, 28, 1, &read).await.expect("a folder");
+        for (offset, length) in [(end, 4096), (end + 4096, 4096), (u64::MAX / 2, 1)] {
+            all.hole(1, offset, length).await.expect("there is nothing there");
+        }
         assert_eq!(entries.len(), 3 * 32);
         assert!(entries.windows(4).any(|bytes| bytes == b"disk"));
         assert_eq!(all.ask(1, 15, 1, &read).await, Err(EINVAL), "a folder is not read");
