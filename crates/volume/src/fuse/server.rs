@@ -185,8 +185,12 @@ impl Shared {
 
     async fn of_the_file(&self, head: &Head, operation: Operation) -> Result<Body, Errno> {
         match operation {
-            Operation::Read { offset, size } => self.read(head.thread, offset, size).await,
-            Operation::Write { offset, data } => self.write(head.thread, offset, data).await,
+            Operation::Read { offset, size, is_call } => {
+                // Others see what the kernel keeps: it is of no transaction.
+                let tx = if is_call { self.tx(head.thread) } else { None };
+                self.read(tx, offset, size).await
+            }
+            Operation::Write { offset, data, stable } => self.write(head.thread, offset, data, stable).await,
             Operation::Allocate { offset, length, mode } => {
                 self.allocate(head.thread, offset, length, mode).await
             }
@@ -203,20 +207,21 @@ impl Shared {
         self.threads.borrow_mut().get(thread, started).cloned()
     }
 
-    async fn read(&self, thread: u32, offset: u64, size: u32) -> Result<Body, Errno> {
+    async fn read(&self, tx: Option<Rc<Tx>>, offset: u64, size: u32) -> Result<Body, Errno> {
         let wanted = u64::from(size.min(WRITE_MAX_BYTES));
         let end = offset.saturating_add(wanted).min(self.tree.size_bytes);
         if offset >= end {
             return Ok(Body::new());
         }
         let range = offset..end;
-        match self.tx(thread) {
+        match tx {
             Some(tx) => Ok(vec![parts::read(&tx, &self.export.place(&range)).await?]),
             None => Ok(self.export.read_whole(range).await?),
         }
     }
 
-    async fn write(&self, thread: u32, offset: u64, data: Bytes) -> Result<Body, Errno> {
+    /// In a transaction it becomes durable with that, whatever `stable` says.
+    async fn write(&self, thread: u32, offset: u64, data: Bytes, stable: bool) -> Result<Body, Errno> {
         self.check_end(offset, data.len() as u64)?;
         let len = data.len();
         match self.tx(thread) {
@@ -224,7 +229,7 @@ impl Shared {
                 let range = self.export.place(&(offset..offset + len as u64));
                 parts::write(&tx, range.start, &data).await?;
             }
-            None if len > 0 => self.export.write(offset, data, false).await?,
+            None if len > 0 => self.export.write(offset, data, stable).await?,
             None => {}
         }
         Ok(reply::written(len))
@@ -246,6 +251,9 @@ impl Shared {
         };
         // A hole may reach past the end; there is nothing there.
         let length = if is_stored { length } else { length.min(self.tree.size_bytes.saturating_sub(offset)) };
+        if length == 0 {
+            return Ok(Body::new());
+        }
         self.check_end(offset, length)?;
         match self.tx(thread) {
             None => self.export.zero(offset..offset + length, false, is_stored).await?,
@@ -253,9 +261,6 @@ impl Shared {
                 let range = self.export.place(&(offset..offset + length));
                 for start in range.clone().step_by(WRITE_MAX_BYTES as usize) {
                     let len = (range.end - start).min(u64::from(WRITE_MAX_BYTES)) as usize;
-        if length == 0 {
-            return Ok(Body::new());
-        }
                     parts::write(&tx, start, &Bytes::from(vec![0; len])).await?;
                 }
             }

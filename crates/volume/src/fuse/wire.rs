@@ -25,6 +25,11 @@ pub(super) const OPEN_DIRECT: u32 = 1 << 0;
 /// Of an open file: writes of several threads do not wait for each other.
 pub(super) const OPEN_PARALLEL_WRITES: u32 = 1 << 6;
 
+/// Of a read: it says whose the descriptor is, as calls do that go around the kernel's pages, and nothing else.
+const READ_LOCK_OWNER: u32 = 1 << 1;
+/// Of a write, among the flags of the open file: it was opened with `O_DSYNC`, or this one write is to be so. `O_SYNC` has this bit too.
+const OPEN_DSYNC: u32 = 0o10_000;
+
 /// Why a request is not done, in the system's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errno(pub i32);
@@ -78,10 +83,14 @@ pub(super) enum Operation {
     Read {
         offset: u64,
         size: u32,
+        /// By a call of the thread, and not for a page that the kernel keeps and shows to others.
+        is_call: bool,
     },
     Write {
         offset: u64,
         data: Bytes,
+        /// To be durable when it is answered.
+        stable: bool,
     },
     Sync,
     StatFs,
@@ -136,7 +145,8 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
             let _handle = rest.get_u64_le();
             let (offset, size) = (rest.get_u64_le(), rest.get_u32_le());
             if opcode == 15 {
-                Operation::Read { offset, size }
+                let is_call = rest.get_u32_le() & READ_LOCK_OWNER != 0;
+                Operation::Read { offset, size, is_call }
             } else {
                 Operation::ReadFolder { offset, size }
             }
@@ -144,8 +154,10 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
         16 => {
             let _handle = rest.get_u64_le();
             let (offset, size) = (rest.get_u64_le(), rest.get_u32_le() as usize);
-            rest.advance(20);
-            Operation::Write { offset, data: (rest.len() == size).then_some(rest)? }
+            let (_flags, _owner) = (rest.get_u32_le(), rest.get_u64_le());
+            let stable = rest.get_u32_le() & OPEN_DSYNC != 0;
+            let _padding = rest.get_u32_le();
+            Operation::Write { offset, data: (rest.len() == size).then_some(rest)?, stable }
         }
         17 => Operation::StatFs,
         18 | 29 => Operation::Release,
@@ -202,7 +214,19 @@ mod tests {
         write.extend_from_slice(b"abc");
         let (head, operation) = decode(&message(16, &write)).expect("a write");
         assert_eq!(head, Head { unique: 7, node: 1, user: 1000, thread: 42 });
-        assert_eq!(operation, Operation::Write { offset: 4096, data: Bytes::from_static(b"abc") });
+        let data = Bytes::from_static(b"abc");
+        assert_eq!(operation, Operation::Write { offset: 4096, data: data.clone(), stable: false });
+        for flags in [0o10_001_u32, 0o4_010_001] {
+            write[32..36].copy_from_slice(&flags.to_le_bytes());
+            let (_, operation) = decode(&message(16, &write)).expect("a write");
+            assert_eq!(operation, Operation::Write { offset: 4096, data: data.clone(), stable: true });
+        }
+        for (flags, is_call) in [(0, false), (2, true)] {
+            let mut read = [0; 40];
+            (read[16], read[20]) = (9, flags);
+            let (_, operation) = decode(&message(15, &read)).expect("a read");
+            assert_eq!(operation, Operation::Read { offset: 0, size: 9, is_call });
+        }
         let name = decode(&message(1, b"disk\0")).expect("a lookup").1;
         assert_eq!(name, Operation::Lookup { name: Bytes::from_static(b"disk") });
     }

@@ -32,6 +32,11 @@ const RELEASE: u32 = 0xc018_b104;
 const TAKE_OVER: u32 = 0x4010_b105;
 const MARK: u32 = 0x4010_b106;
 
+/// Of a read: a call asks, and the kernel says whose; it does not of a page that it keeps.
+const LOCK_OWNER: u32 = 0b10;
+const O_DSYNC: u32 = 0o10_000;
+const O_SYNC: u32 = 0o4_010_000;
+
 /// What kernel and programs share.
 #[derive(Default)]
 struct Shared {
@@ -116,17 +121,30 @@ impl Programs {
         }
     }
 
+    /// As by a call: with the owner of the program's descriptors.
     pub async fn read(&self, thread: u32, offset: u64, size: u32) -> Result<Bytes, i32> {
+        self.read_flagged(thread, offset, size, LOCK_OWNER).await
+    }
+
+    /// With the flags of a read.
+    async fn read_flagged(&self, thread: u32, offset: u64, size: u32, flags: u32) -> Result<Bytes, i32> {
         let mut body = BytesMut::zeroed(40);
         body[8..16].copy_from_slice(&offset.to_le_bytes());
         body[16..20].copy_from_slice(&size.to_le_bytes());
+        body[20..24].copy_from_slice(&flags.to_le_bytes());
         self.ask(thread, 15, 1, &body).await
     }
 
     pub async fn write(&self, thread: u32, offset: u64, data: &[u8]) -> Result<(), i32> {
+        self.write_opened(thread, offset, data, 0).await
+    }
+
+    /// Through a file that was opened with these flags.
+    async fn write_opened(&self, thread: u32, offset: u64, data: &[u8], flags: u32) -> Result<(), i32> {
         let mut body = BytesMut::zeroed(40);
         body[8..16].copy_from_slice(&offset.to_le_bytes());
         body[16..20].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        body[32..36].copy_from_slice(&flags.to_le_bytes());
         body.put_slice(data);
         let answer = self.ask(thread, 16, 1, &body).await?;
         assert_eq!(answer[..4], (data.len() as u32).to_le_bytes());
@@ -152,6 +170,14 @@ impl Programs {
         Ok(u64::from_le_bytes(version[..].try_into().expect("8 bytes")))
     }
 
+    async fn hole(&self, thread: u32, offset: u64, length: u64) -> Result<(), i32> {
+        let mut body = BytesMut::zeroed(32);
+        body[8..16].copy_from_slice(&offset.to_le_bytes());
+        body[16..24].copy_from_slice(&length.to_le_bytes());
+        body[24..28].copy_from_slice(&3u32.to_le_bytes());
+        self.ask(thread, 43, 1, &body).await.map(drop)
+    }
+
     async fn mark(&self, thread: u32, block: u64, bytes: std::ops::Range<u32>) -> Result<(), i32> {
         let mut data = block.to_le_bytes().to_vec();
         data.extend_from_slice(&bytes.start.to_le_bytes());
@@ -169,14 +195,6 @@ fn served(seed: u64, test: impl AsyncFnOnce(Env, Volume, Programs) + 'static) {
         server.stop().await;
     });
 }
-
-    async fn hole(&self, thread: u32, offset: u64, length: u64) -> Result<(), i32> {
-        let mut body = BytesMut::zeroed(32);
-        body[8..16].copy_from_slice(&offset.to_le_bytes());
-        body[16..24].copy_from_slice(&length.to_le_bytes());
-        body[24..28].copy_from_slice(&3u32.to_le_bytes());
-        self.ask(thread, 43, 1, &body).await.map(drop)
-    }
 
 #[test]
 fn a_thread_sees_what_it_has_written_and_others_when_it_has_ended() {
@@ -321,6 +339,9 @@ fn what_cannot_be_done_is_refused_and_the_rest_goes_on() {
         // A hole of parts of blocks, exact.
         all.hole(1, end - 8192 - 1, 8192).await.expect("a hole");
         assert_eq!(all.read(1, end - 2, 2).await.expect("read")[..], *b"\0k");
+        for (offset, length) in [(end, 4096), (end + 4096, 4096), (u64::MAX / 2, 1)] {
+            all.hole(1, offset, length).await.expect("there is nothing there");
+        }
     });
 }
 
@@ -339,9 +360,6 @@ fn a_folder_has_the_file_and_nothing_else() {
         let mut read = BytesMut::zeroed(40);
         read[16..20].copy_from_slice(&4096u32.to_le_bytes());
         let entries = all.ask(1, 28, 1, &read).await.expect("a folder");
-        for (offset, length) in [(end, 4096), (end + 4096, 4096), (u64::MAX / 2, 1)] {
-            all.hole(1, offset, length).await.expect("there is nothing there");
-        }
         assert_eq!(entries.len(), 3 * 32);
         assert!(entries.windows(4).any(|bytes| bytes == b"disk"));
         assert_eq!(all.ask(1, 15, 1, &read).await, Err(EINVAL), "a folder is not read");
@@ -350,6 +368,39 @@ fn a_folder_has_the_file_and_nothing_else() {
         server.ended().await.expect("unmounted");
         server.stop().await;
     });
+}
+
+#[test]
+fn a_page_that_the_kernel_keeps_has_nothing_of_a_transaction() {
+    served(11, async |_, _, all| {
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, b"not yet").await.expect("written");
+        assert_eq!(all.read_flagged(1, 0, 7, 0).await.expect("a page")[..], [0; 7]);
+        assert_eq!(all.read(1, 0, 7).await.expect("a call")[..], b"not yet"[..]);
+        all.end(1).await.expect("committed");
+        assert_eq!(all.read_flagged(2, 0, 7, 0).await.expect("a page")[..], b"not yet"[..]);
+    });
+}
+
+#[test]
+fn a_write_through_a_file_that_is_opened_for_it_is_durable_when_it_is_answered() {
+    for flags in [O_DSYNC, O_SYNC] {
+        let world = World::new(13);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let volume = create(&env, small_options(0)).await;
+            let (all, _server) = Programs::start(&env, &volume, false, Planted::default());
+            all.write_opened(1, 100, b"stays", flags).await.expect("written");
+        });
+        world.sim.end(world.process, Death::PowerCut);
+        world.sim.restart(world.process);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let drive = crate::world::open_drive(&env).await;
+            let volume = Volume::open(&env, &drive, small_options(0).settings).await.expect("it opens");
+            assert_eq!(volume.read(0, 1).await.expect("read")[100..105], b"stays"[..], "{flags:o}");
+        });
+    }
 }
 
 #[test]
