@@ -415,8 +415,13 @@ impl Transactions {
     }
 
     /// Ends the one with the oldest snapshot. Returns whether there was one.
-    pub(crate) fn preempt_oldest(&mut self) -> bool {
-        let Some((_, id)) = self.oldest() else { return false };
+    fn preempt_oldest(&mut self) -> bool {
+        self.preempt_below(u64::MAX)
+    }
+
+    /// The same, if its snapshot is below this version.
+    pub(crate) fn preempt_below(&mut self, version: u64) -> bool {
+        let Some((_, id)) = self.oldest().filter(|(snapshot, _)| *snapshot < version) else { return false };
         self.end(id, Phase::Preempted);
         self.counters.preempted += 1;
         true

@@ -124,7 +124,9 @@ impl Inner {
         let is_asked = self.history.borrow().asked().floor >= newest;
         if is_asked {
             let is_raised = self.blocks.with(|index| index.points().floor()) >= newest;
-            if is_raised && !self.settle(SETTLE_SLICE) && !self.transactions.borrow_mut().preempt_oldest() {
+            // Who reads from the newest version keeps nothing that is old.
+            let preempts = || self.transactions.borrow_mut().preempt_below(newest);
+            if is_raised && !self.settle(SETTLE_SLICE) && !preempts() {
                 return Ok(false);
             }
             self.durable(self.last_ticket.get()).await?;

@@ -1,6 +1,8 @@
 //! Floors, snapshots, room that old versions give back.
 
-use ithaca_volume::{Durability, Version, Volume, VolumeError};
+use ithaca_volume::{
+    CommitError, Durability, TxError, TxOptions, Version, Volume, VolumeError, VolumeOptions,
+};
 
 use crate::world::{begin, block, create, number, open_drive, small_options, small_settings, within};
 
@@ -94,6 +96,33 @@ fn a_full_volume_with_a_snapshot_says_so_and_can_be_written_when_the_snapshot_go
         assert_eq!(number(&read), first);
         volume.discard(0..first / 2, Durability::Stable).await.expect("discards have room of their own");
         volume.write(0, block(7), Durability::Stable).await.expect("room was made");
+    });
+}
+
+#[test]
+fn a_transaction_on_a_full_volume_is_told_so_and_who_holds_nothing_goes_on() {
+    within(15, async |env| {
+        let volume = create(&env, VolumeOptions { blocks: 2000, ..small_options(0) }).await;
+        let mut first = 0;
+        while volume.write(first, block(1), Durability::Stable).await.is_ok() {
+            first += 1;
+        }
+        let reader = volume.begin(TxOptions::default()).expect("few are open");
+        for _ in 0..2 {
+            let tx = volume.begin(TxOptions::default()).expect("few are open");
+            tx.write(first, block(2)).expect("live");
+            let refused = tx.commit().await;
+            let is_full = matches!(&refused, Err(CommitError::Tx(TxError::Volume(VolumeError::Full { .. }))));
+            assert!(is_full, "{refused:?}");
+            volume.write(first, block(3), Durability::Stable).await.expect_err("it is full");
+        }
+        assert_eq!(number(&reader.read(0, 1).await.expect("its snapshot is the newest")), 1);
+        // A snapshot that is not the newest may keep what room is needed for.
+        volume.discard(0..1, Durability::Stable).await.expect("discards have room of their own");
+        while volume.write(first, block(4), Durability::Stable).await.is_ok() {
+            first += 1;
+        }
+        assert_eq!(reader.read(1, 1).await.err(), Some(TxError::Preempted));
     });
 }
 
