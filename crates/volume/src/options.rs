@@ -86,7 +86,8 @@ pub struct VolumeSettings {
     /// Sizes and knobs of the chain. Its `segment_bytes` and `capacity_bytes` count at the creation only: the volume keeps both. The latter is how
     /// large each file may become: without room for a quarter more than is written to the volume, cleaning becomes expensive.
     pub chain: ChainOptions,
-    /// Old versions that are kept in memory at the most; past it history gets shorter, whatever the retention. Each takes some 40 bytes.
+    /// Versions of blocks that history has at the most; past it it begins anew, whatever the retention. Each takes some 60 bytes of memory. What
+    /// snapshots and transactions keep besides is not counted: to give up history would free nothing of it.
     pub versions_max: usize,
     /// Bytes of blocks that are kept in memory because somebody asked for it.
     pub kept_max_bytes: usize,

@@ -129,6 +129,11 @@ impl Index {
         self.versions.len()
     }
 
+    /// Versions above the floor: as many as can go when it rises, about. What pins keep is not among them.
+    pub(crate) fn recent(&self) -> usize {
+        self.recent.len()
+    }
+
     /// Bytes of the words; bytes of everything else, about.
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
         let more = (self.versions.len() + self.held.len()) * MAP_ENTRY_BYTES

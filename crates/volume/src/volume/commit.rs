@@ -80,7 +80,7 @@ impl Inner {
             }
         }
         let now = self.env.now();
-        let is_short = self.blocks.with(|index| index.versions()) > self.settings.versions_max;
+        let is_short = self.blocks.with(|index| index.recent()) > self.settings.versions_max;
         let record = self.history.borrow().record_for(now, version, is_short);
         let state = record.as_ref().map(State::encode);
         let ticket = self.chain.append(Batch { runs, release: Vec::new(), state })?;

@@ -127,6 +127,30 @@ fn a_transaction_on_a_full_volume_is_told_so_and_who_holds_nothing_goes_on() {
 }
 
 #[test]
+fn what_a_snapshot_keeps_takes_nothing_from_history() {
+    within(16, async |env| {
+        let mut options = small_options(20);
+        options.settings.versions_max = 100;
+        options.settings.chain.capacity_bytes = 16 << 20;
+        let volume = create(&env, options).await;
+        let write_all = async |round: u64| {
+            for at in 0..60 {
+                volume.write(at, block(round), Durability::Stable).await.expect("room");
+            }
+        };
+        write_all(1).await;
+        volume.create_snapshot("first").await.expect("it is made");
+        write_all(2).await;
+        write_all(3).await;
+        assert!(volume.info().versions > 100, "each block is kept twice");
+        assert_eq!(
+            number(&volume.at(Version(165)).expect("20 are kept").read(50, 1).await.expect("it reads")),
+            2
+        );
+    });
+}
+
+#[test]
 fn what_is_gone_is_refused_and_what_is_kept_is_not() {
     within(14, async |env| {
         let volume = create(&env, small_options(50)).await;
