@@ -61,8 +61,13 @@ impl Volume {
             let blocks = part.len() / VOLUME_BLOCK_BYTES;
             inner.counters.borrow_mut().blocks_written += blocks as u64;
             let content = |index| Some(block_of(&part, index));
-            let plain = (0..blocks).map(|index| (at + index as u64, content(index)));
-            inner.transactions.borrow_mut().note_plain(handed.version.0, plain);
+            let mut transactions = inner.transactions.borrow_mut();
+            // Copied where a transaction may have it kept for long: a block that stays must not keep all that it was written with.
+            let copies = transactions.live() > 0;
+            let kept = |data: Bytes| if copies { Bytes::copy_from_slice(&data) } else { data };
+            let plain = (0..blocks).map(|index| (at + index as u64, content(index).map(kept)));
+            transactions.note_plain(handed.version.0, plain);
+            drop(transactions);
             if durability == Durability::Acknowledged {
                 inner.overlay.borrow_mut().add(handed.version.0, at, (0..blocks).map(content));
                 inner.acknowledged.set(handed.version.0);

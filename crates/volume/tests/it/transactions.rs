@@ -11,7 +11,9 @@ use ithaca_volume::{
     CommitError, Durability, Heir, Isolation, Tx, TxError, TxOptions, Version, Volume, VolumeOptions,
 };
 
-use crate::world::{World, begin, block, create, number, open_drive, small_options, small_settings, within};
+use crate::world::{
+    World, begin, block, create, number, numbers, open_drive, small_options, small_settings, within,
+};
 
 /// Accounts, of 16 bytes each, so many in a block.
 const ACCOUNTS: u64 = 24;
@@ -298,6 +300,25 @@ fn a_transaction_that_holds_up_too_much_is_ended_with_an_error_of_its_own() {
         assert_eq!(rogue.commit().await, Err(CommitError::Tx(TxError::Preempted)));
         assert_eq!(volume.info().tx_counters.preempted, 1);
         assert!(volume.info().memory.recent_commits_bytes < 100_000);
+        drop(env);
+    });
+}
+
+#[test]
+fn the_window_keeps_blocks_and_not_what_they_were_written_with() {
+    within(50, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let tx = volume.begin(TxOptions::default()).expect("few are open");
+        let data = Bytes::from(vec![1; 8 * 4096]);
+        for durability in [Durability::Acknowledged, Durability::Stable] {
+            volume.write(0, data.clone(), durability).await.expect("room");
+            // More than the chain keeps in memory.
+            for at in 8..40 {
+                volume.write(at, block(at), Durability::Stable).await.expect("room");
+            }
+            assert!(data.is_unique(), "{durability:?}");
+        }
+        tx.commit().await.expect("it has done nothing");
         drop(env);
     });
 }
