@@ -151,6 +151,14 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
+    /// Somebody works in the region: an export, a client of the socket or a file shows it.
+    #[error("region {name:?} is in use, by {users}")]
+    RegionInUse {
+        /// The name.
+        name: String,
+        /// How many work in it.
+        users: usize,
+    },
     /// As many regions are there as may be.
     #[error("{max} regions are there, no more may be")]
     TooManyRegions {

@@ -159,6 +159,7 @@ fn failed(error: VolumeError) -> Failure {
         | VolumeError::BadRegion { .. }
         | VolumeError::RegionTaken { .. }
         | VolumeError::TooManyRegions { .. }
+        | VolumeError::RegionInUse { .. }
         | VolumeError::NoGap { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),
     }

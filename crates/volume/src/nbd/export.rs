@@ -14,6 +14,7 @@ use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
 use crate::planted::PlantedBug;
+use crate::volume::RegionUse;
 use crate::{Durability, Region, Snapshot, TxHandle, Version, Volume, VolumeError};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -48,6 +49,8 @@ pub(crate) struct Export {
     source: Source,
     /// Bytes of the volume that it shows.
     bytes: Range<u64>,
+    /// Of a region that it can write to.
+    _region: Option<RegionUse>,
     info: ExportInfo,
 }
 
@@ -140,7 +143,8 @@ impl Disk {
             in_transaction: matches!(source, Source::Within(_)),
             same_for_all: point != Some(NOW) && !matches!(source, Source::Within(_)),
         };
-        Ok(Export { disk: Rc::clone(self), source, bytes, info })
+        let used = region.filter(|_| !info.read_only).map(|region| self.volume.use_region(region));
+        Ok(Export { disk: Rc::clone(self), source, bytes, _region: used, info })
     }
 
     /// The volume as it is now, or a region of it.
@@ -155,7 +159,8 @@ impl Disk {
             in_transaction: false,
             same_for_all: true,
         };
-        Export { disk: Rc::clone(self), source: Source::Now, bytes, info }
+        let used = region.map(|region| self.volume.use_region(region.clone()));
+        Export { disk: Rc::clone(self), source: Source::Now, bytes, _region: used, info }
     }
 
     /// What is meant by the part of an export's name that follows `@`.

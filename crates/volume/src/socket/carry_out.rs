@@ -98,7 +98,7 @@ impl Client {
             }
             Request::OpenRegion(name) => {
                 let region = volume.region(&name)?;
-                self.region.replace(Some(region.clone()));
+                self.region.replace(Some(volume.use_region(region.clone())));
                 return Ok(Reply::Regions(vec![region]));
             }
             Request::Regions => return Ok(Reply::Regions(volume.regions())),

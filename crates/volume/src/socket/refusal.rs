@@ -44,7 +44,7 @@ pub enum Status {
     Stopped = 14,
     /// No snapshot or region has this name.
     NoSuchSnapshot = 15,
-    /// A name that no snapshot or region can have, or one that has it already.
+    /// A name that no snapshot or region can have, or one that has it already; a region that somebody works in.
     BadName = 16,
 }
 
@@ -142,6 +142,7 @@ impl From<VolumeError> for Refusal {
             VolumeError::BadName { .. }
             | VolumeError::NameTaken { .. }
             | VolumeError::BadRegion { .. }
+            | VolumeError::RegionInUse { .. }
             | VolumeError::RegionTaken { .. } => Status::BadName,
             VolumeError::TooManySnapshots { .. } | VolumeError::TooManyRegions { .. } => Status::TooMany,
             VolumeError::NoGap { .. } => Status::NoSpace,

@@ -23,7 +23,8 @@ use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
 use crate::planted::PlantedBug;
 use crate::serving::{Front, Gate, Serving};
-use crate::{Planted, Region, Tx, Volume};
+use crate::volume::RegionUse;
+use crate::{Planted, Tx, Volume};
 
 /// Who may do everything on a machine.
 const ROOT: u32 = 0;
@@ -147,7 +148,7 @@ pub(super) struct Client {
     pub(super) peer: Credentials,
     session: RefCell<Session>,
     /// Whose blocks the client's are; the volume's if none.
-    pub(super) region: RefCell<Option<Region>>,
+    pub(super) region: RefCell<Option<RegionUse>>,
     /// Its transactions by their numbers.
     pub(super) txs: RefCell<BTreeMap<u32, Rc<Tx>>>,
     /// Memory that came and is not looked at yet.

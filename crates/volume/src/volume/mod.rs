@@ -17,6 +17,7 @@ mod versions;
 mod write;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{Chain, Ticket};
@@ -24,6 +25,7 @@ use ithaca_env::Env;
 
 pub use info::{Info, Memory, VolumeCounters};
 pub use read::Extents;
+pub(crate) use region::RegionUse;
 pub use released::{Heir, Taker};
 pub use snapshot::Snapshot;
 pub use tx::{Tx, TxHandle, TxOptions};
@@ -78,6 +80,8 @@ struct Inner {
     times: RefCell<Times>,
     /// Transactions that nobody has, until somebody takes them over.
     released: RefCell<Released>,
+    /// Who works in which region.
+    region_users: RefCell<BTreeMap<String, usize>>,
     /// Commits wait here for room, in order.
     turnstile: Rc<Turnstile>,
     counters: RefCell<VolumeCounters>,

@@ -157,6 +157,7 @@ impl Volume {
             transactions: RefCell::new(transactions),
             times: RefCell::new(Times::new(env.now(), newest, settings.planted)),
             released: RefCell::default(),
+            region_users: RefCell::default(),
             turnstile: Rc::default(),
             counters: RefCell::default(),
             settings,

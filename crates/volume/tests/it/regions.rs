@@ -137,6 +137,32 @@ fn an_export_of_a_region_has_its_bytes_and_no_others() {
 }
 
 #[test]
+fn a_region_that_somebody_works_in_is_not_removed() {
+    within(76, async |env| {
+        let volume = divided(&env, Planted::default()).await;
+        let _server = serve(&env, &volume, Planted::default());
+        let addr = std::net::SocketAddr::new(MACHINE, 10809);
+        let listener = env.listen(addr).expect("a free port");
+        let _nbd = nbd::Server::start(&env, listener, volume.clone(), nbd::ServerOptions::new("disk"));
+        let export = Client::open(&env, addr, "disk/one").await;
+        let client = connect(&env).await;
+        client.open_region("one").await.expect("it is there");
+        let region = volume.region("one").expect("it is there");
+        let (_programs, file) = Programs::start_with(&env, &volume, false, Some(region), Planted::default());
+        let in_use = |users: usize| Err(format!("region \"one\" is in use, by {users}"));
+        let delete = async || volume.delete_region("one").await.map_err(|error| error.to_string());
+        assert_eq!(delete().await, in_use(3));
+        export.disconnect().await;
+        assert_eq!(delete().await, in_use(2));
+        file.stop().await;
+        assert_eq!(delete().await, in_use(1));
+        assert_eq!(numbers(&volume.read(1, 1).await.expect("no damage")), [1], "nothing was given up");
+        client.open_region("two").await.expect("it is there");
+        assert_eq!(delete().await, Ok(()));
+    });
+}
+
+#[test]
 fn a_file_of_a_region_has_its_bytes_also_in_a_transaction() {
     within(74, async |env| {
         let volume = divided(&env, Planted::default()).await;
