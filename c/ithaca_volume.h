@@ -51,7 +51,7 @@ enum ithaca_status {
 	ITHACA_CONFLICT = 3,
 	/* It was ended to make room: begin it again. If it is told by ithaca_commit, `tx` is gone; else abort it first. */
 	ITHACA_PREEMPTED = 4,
-	/* A transaction within it was aborted: nothing of it will commit. */
+	/* A transaction within it was aborted, or a write of it was refused: nothing of it will commit. */
 	ITHACA_DOOMED = 5,
 	/* It has ended. */
 	ITHACA_ENDED = 6,

@@ -194,6 +194,9 @@ pub enum TxError {
     /// A transaction nested in it was aborted: nothing of it will commit.
     #[error("a nested transaction was aborted, so this one cannot commit")]
     Doomed,
+    /// A write of it was refused, over the socket, over NBD or on a mounted file: it would commit a part of what was meant.
+    #[error("a write of the transaction was refused, so it cannot commit")]
+    Incomplete,
     /// It writes as many blocks as one may.
     #[error("a transaction writes at most {max} blocks")]
     TooManyWrites {

@@ -34,11 +34,17 @@ pub(crate) async fn read(tx: &Tx, range: &Range<u64>) -> Result<Bytes, TxError> 
     Ok(data.freeze())
 }
 
-/// Writes bytes, in memory: they are there for others, and durable, when it commits. Errors: as of [`Tx::write`]; then the first of them
-/// may be written.
+/// Writes bytes, in memory: they are there for others, and durable, when it commits. Errors: as of [`Tx::write`], after which
+/// it cannot commit.
 pub(crate) async fn write(tx: &Tx, offset: u64, data: &Bytes) -> Result<(), TxError> {
-    let mut from = 0;
-    for (block, bytes) in parts(offset..offset + data.len() as u64) {
+    let written = write_parts(tx, offset, data).await;
+    written.inspect_err(|_| tx.note_refused_write())
+}
+
+async fn write_parts(tx: &Tx, offset: u64, data: &Bytes) -> Result<(), TxError> {
+    let (mut from, end) = (0, offset + data.len() as u64);
+    tx.check_writes(offset / BLOCK..end.div_ceil(BLOCK))?;
+    for (block, bytes) in parts(offset..end) {
         let part = data.slice(from..from + bytes.len());
         from += bytes.len();
         match bytes.len() {

@@ -222,9 +222,12 @@ impl Shared {
 
     /// In a transaction it becomes durable with that, whatever `stable` says.
     async fn write(&self, thread: u32, offset: u64, data: Bytes, stable: bool) -> Result<Body, Errno> {
-        self.check_end(offset, data.len() as u64)?;
-        let len = data.len();
-        match self.tx(thread) {
+        let (tx, len) = (self.tx(thread), data.len());
+        self.check_end(offset, len as u64).inspect_err(|_| {
+            // It may be the rest of a longer one, of which the program hears how much was written.
+            tx.iter().for_each(|tx| tx.note_refused_write());
+        })?;
+        match tx {
             Some(tx) => {
                 let range = self.export.place(&(offset..offset + len as u64));
                 parts::write(&tx, range.start, &data).await?;

@@ -31,7 +31,7 @@ impl From<TxError> for Errno {
     fn from(error: TxError) -> Self {
         match error {
             TxError::Volume(error) => Failed::from(error).into(),
-            TxError::Preempted | TxError::Doomed => Self::CANCELED,
+            TxError::Preempted | TxError::Doomed | TxError::Incomplete => Self::CANCELED,
             TxError::NoSuchHandle => Self::NOENT,
             TxError::TooManyWrites { .. } | TxError::TooManyReads { .. } => Self::NOSPC,
             TxError::TooMany { .. } | TxError::TooDeep { .. } | TxError::TooManyReleased { .. } => {

@@ -252,10 +252,10 @@ impl Export {
         }
     }
 
-    /// The client has disconnected, as the protocol says.
-    pub fn leave(&self) {
+    /// The client has disconnected, as the protocol says. With `lacks_write` one of its writes was refused before it came here.
+    pub fn leave(&self, lacks_write: bool) {
         if let Source::Within(held) = &self.source {
-            held.leave();
+            held.leave(lacks_write);
         }
     }
 

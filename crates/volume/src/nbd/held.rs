@@ -51,8 +51,11 @@ impl Held {
         self.is_in_use.set(true);
     }
 
-    /// The client has disconnected.
-    pub fn leave(&self) {
+    /// The client has disconnected. Who commits does not know of a write that it lacks.
+    pub fn leave(&self, lacks_write: bool) {
+        if lacks_write {
+            self.tx().note_refused_write();
+        }
         self.is_in_use.set(false);
     }
 

@@ -226,7 +226,7 @@ impl Session {
                 transmission::Next::Do(request) => self.begin(request),
                 transmission::Next::Full => self.done.after(done).await,
                 transmission::Next::End => {
-                    self.export.leave();
+                    self.export.leave(self.core.borrow().has_refused_write());
                     return Ok(());
                 }
                 transmission::Next::Read(missing) => {

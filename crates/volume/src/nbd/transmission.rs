@@ -81,6 +81,7 @@ pub(super) struct Transmission {
     under_way_bytes: u64,
     /// Bytes of a payload that was refused already.
     skip: u64,
+    has_refused_write: bool,
     stopping: bool,
 }
 
@@ -96,7 +97,9 @@ struct Head {
 impl Transmission {
     pub fn new(info: &ExportInfo, terms: Terms) -> Self {
         let (size_bytes, read_only) = (info.size_bytes, info.read_only);
-        Self { size_bytes, read_only, terms, under_way: 0, under_way_bytes: 0, skip: 0, stopping: false }
+        let (under_way, under_way_bytes, skip) = (0, 0, 0);
+        let (has_refused_write, stopping) = (false, false);
+        Self { size_bytes, read_only, terms, under_way, under_way_bytes, skip, has_refused_write, stopping }
     }
 
     /// How replies look on this connection.
@@ -107,6 +110,11 @@ impl Transmission {
     /// Requests that were given out and are not [done](Self::done).
     pub fn under_way(&self) -> usize {
         self.under_way
+    }
+
+    /// Whether a write was refused here, which the export was not told of.
+    pub fn has_refused_write(&self) -> bool {
+        self.has_refused_write
     }
 
     /// A request was answered.
@@ -142,6 +150,7 @@ impl Transmission {
             }
             if let Err((error, words)) = self.check(&head) {
                 received.advance(REQUEST_HEAD_BYTES);
+                self.has_refused_write |= matches!(head.kind, command::WRITE | command::WRITE_ZEROES);
                 self.skip = if head.kind == command::WRITE { u64::from(head.len) } else { 0 };
                 self.refuse(&head, error, words, out);
                 continue;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use ithaca_env::memory::SharedMemory;
 
+use super::frame::Head;
 use super::limits::MEMORY_MAX_BYTES;
 use super::refusal::{Refusal, Status};
 use super::reply::{NO_VERSION, Reply};
@@ -179,6 +180,15 @@ impl Client {
             _ => unreachable!("other requests are not about a transaction"),
         }
         Ok(Reply::Done)
+    }
+
+    /// A request is refused. What its transaction lacks by that must not be left out silently: the client may have sent the commit already.
+    pub(super) fn note_refused(&self, head: &Head) {
+        if Request::completes(head.kind)
+            && let Ok(tx) = self.tx(head.tx)
+        {
+            tx.note_refused_write();
+        }
     }
 
     /// The transaction of this number. Errors: `Ended`.

@@ -22,7 +22,7 @@ pub enum Status {
     Conflict = 3,
     /// The transaction was ended to make room: try all of it again.
     Preempted = 4,
-    /// A transaction within it was aborted: nothing of it will commit.
+    /// A transaction within it was aborted, or a write of it was refused: nothing of it will commit.
     Doomed = 5,
     /// There is no transaction of this number, or it has ended.
     Ended = 6,
@@ -164,7 +164,7 @@ impl From<TxError> for Refusal {
             TxError::Volume(error) => return error.into(),
             TxError::Ended => Status::Ended,
             TxError::Preempted => Status::Preempted,
-            TxError::Doomed => Status::Doomed,
+            TxError::Doomed | TxError::Incomplete => Status::Doomed,
             TxError::NotAccessed { .. } => Status::NotAccessed,
             TxError::BadBytes { .. } => Status::OutOfRange,
             TxError::NoSuchHandle => Status::NoSuchHandle,

@@ -161,6 +161,12 @@ impl Request {
         })
     }
 
+    /// Whether a transaction lacks something if a request of this kind is refused: a write, or the beginning of a nested one, whose end would be
+    /// taken for its own.
+    pub fn completes(kind: u16) -> bool {
+        matches!(kind, kind::WRITE | kind::WRITE_FROM | kind::WRITE_PART | kind::NEST)
+    }
+
     /// The number of its kind.
     pub fn kind(&self) -> u16 {
         match self {

@@ -192,11 +192,18 @@ impl Client {
         let client = Rc::clone(self);
         self.shared.env.spawn(async move {
             let mut next = Some(asked);
-            while let Some(Asked { head, request }) = next {
-                let cost_bytes = request.cost_bytes();
-                match client.carry_out(head.tx, request).await {
+            while let Some(asked) = next {
+                let (head, cost_bytes) = (asked.head, asked.cost_bytes());
+                let done = match asked.request {
+                    Ok(request) => client.carry_out(head.tx, request).await,
+                    Err(refusal) => Err(refusal),
+                };
+                match done {
                     Ok(reply) => client.reply(head, &reply).await,
-                    Err(refusal) => client.refuse(head, &refusal),
+                    Err(refusal) => {
+                        client.note_refused(&head);
+                        client.refuse(head, &refusal);
+                    }
                 }
                 next = client.session.borrow_mut().done(head.tx, cost_bytes);
                 client.done.ring();

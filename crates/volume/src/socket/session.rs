@@ -22,7 +22,15 @@ use crate::planted::{Planted, PlantedBug};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub head: Head,
-    pub request: Request,
+    /// Or why it is refused as it is, in its turn: the transaction is to know of a write that it lacks.
+    pub request: Result<Request, Refusal>,
+}
+
+impl Asked {
+    /// Bytes of data that it takes or gives.
+    pub fn cost_bytes(&self) -> usize {
+        self.request.as_ref().map_or(0, Request::cost_bytes)
+    }
 }
 
 /// How a connection goes on.
@@ -68,12 +76,14 @@ impl Session {
             let request = match check(&head).and_then(|()| {
                 Request::decode(head.kind, body).map_err(|error| Refusal::new(Status::Request, error))
             }) {
-                Ok(request) => request,
-                Err(refusal) => return Ok(Next::Refuse(head, refusal)),
+                Err(refusal) if head.tx == 0 || !Request::completes(head.kind) => {
+                    return Ok(Next::Refuse(head, refusal));
+                }
+                request => request,
             };
-            self.taken += 1;
-            self.taken_bytes += request.cost_bytes();
             let asked = Asked { head, request };
+            self.taken += 1;
+            self.taken_bytes += asked.cost_bytes();
             if head.tx == 0 || self.planted.is(PlantedBug::RequestsOvertake) {
                 return Ok(Next::Begin(asked));
             }
@@ -105,7 +115,7 @@ impl Session {
         for (_, behind) in self.busy.iter_mut() {
             for asked in behind.drain(..) {
                 self.taken -= 1;
-                self.taken_bytes -= asked.request.cost_bytes();
+                self.taken_bytes -= asked.cost_bytes();
             }
         }
     }

@@ -57,6 +57,8 @@ struct Transaction {
     depth: u32,
     blocks: BTreeMap<u64, Touched>,
     written: usize,
+    /// A write of it was refused, of which whoever commits it may not know.
+    is_incomplete: bool,
 }
 
 /// Bytes that a block takes of a transaction's memory, about, without its data.
@@ -155,6 +157,7 @@ impl Transactions {
             depth: 0,
             blocks,
             written: 0,
+            is_incomplete: false,
         };
         self.live.insert(id, tx);
         self.going_on.insert((snapshot, id));
@@ -241,25 +244,41 @@ impl Transactions {
         })
     }
 
-    fn check_writes(&mut self, id: TxId, block: u64) -> Result<(), TxError> {
+    /// Whether all of these blocks may be written. Errors: as of a write.
+    pub(crate) fn check_writes(&mut self, id: TxId, blocks: Range<u64>) -> Result<(), TxError> {
         let max = self.writes_max;
         let tx = self.get(id)?;
-        let is_written = tx.blocks.get(&block).is_some_and(Touched::is_written);
-        if !is_written && tx.written >= max {
+        let (mut new, mut touched) = ((blocks.end - blocks.start) as usize, tx.blocks.len());
+        touched += new;
+        for (_, known) in tx.blocks.range(blocks) {
+            touched -= 1;
+            new -= usize::from(known.is_written());
+        }
+        if tx.written + new > max {
             return Err(TxError::TooManyWrites { max });
+        }
+        if touched > TX_READS_MAX {
+            return Err(TxError::TooManyReads { max: TX_READS_MAX });
         }
         Ok(())
     }
 
+    /// A write of it was refused: it cannot commit.
+    pub(crate) fn note_refused_write(&mut self, id: TxId) {
+        if let Some(tx) = self.live.get_mut(&id) {
+            tx.is_incomplete = true;
+        }
+    }
+
     /// Writes a whole block. Errors: `Ended`, `Preempted`, `Doomed`, `TooManyWrites`, `TooManyReads`.
     pub(crate) fn write(&mut self, id: TxId, block: u64, data: Bytes) -> Result<(), TxError> {
-        self.check_writes(id, block)?;
+        self.check_writes(id, block..block + 1)?;
         self.touch(id, block, |touched| touched.write(data))
     }
 
     /// Whether a write of a part of this block needs to know what the block is in the snapshot. Errors: as of a write.
     pub(crate) fn needs_base(&mut self, id: TxId, block: u64) -> Result<bool, TxError> {
-        self.check_writes(id, block)?;
+        self.check_writes(id, block..block + 1)?;
         Ok(!self.get(id)?.blocks.get(&block).is_some_and(Touched::is_written))
     }
 
@@ -272,7 +291,7 @@ impl Transactions {
         bytes: &[u8],
         base: Option<&Bytes>,
     ) -> Result<(), TxError> {
-        self.check_writes(id, block)?;
+        self.check_writes(id, block..block + 1)?;
         let grain = self.grain;
         self.touch(id, block, |touched| touched.write_part(grain, at, bytes, base))
     }
@@ -326,9 +345,11 @@ impl Transactions {
 
     /// Whether it may commit now, and what it writes. Changes nothing: it may be asked again, until [`Transactions::committed`].
     ///
-    /// Errors: `Conflict`; `Tx` with `Ended`, `Preempted`, `Doomed`.
+    /// Errors: `Conflict`; `Tx` with `Ended`, `Preempted`, `Doomed`, `Incomplete`.
     pub(crate) fn decide(&mut self, id: TxId) -> Result<Decided, CommitError> {
-        self.get(id)?;
+        if self.get(id)?.is_incomplete {
+            return Err(TxError::Incomplete.into());
+        }
         let tx = &self.live[&id];
         self.check_conflicts(tx)?;
         let written = tx.blocks.iter().filter(|(_, touched)| touched.is_written());

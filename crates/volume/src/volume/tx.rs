@@ -203,8 +203,8 @@ impl Tx {
     }
 
     /// Writes whole blocks from `first_block` on, in memory. A single block is not copied: the memory that it is a part of stays until the
-    /// transaction has ended and what it wrote is durable. Errors: `TooManyWrites`: those before may be written; `Volume` with
-    /// `NotWholeBlocks`, `Length`, `OutOfRange`.
+    /// transaction has ended and what it wrote is durable. Errors, after which none of them is written: `TooManyWrites`, `TooManyReads`;
+    /// `Volume` with `NotWholeBlocks`, `Length`, `OutOfRange`.
     pub fn write(&self, first_block: u64, data: Bytes) -> Result<(), TxError> {
         if !data.len().is_multiple_of(VOLUME_BLOCK_BYTES) {
             return Err(VolumeError::NotWholeBlocks { bytes: data.len() }.into());
@@ -215,6 +215,7 @@ impl Tx {
         if count == 1 {
             return transactions.write(self.id, first_block, data);
         }
+        transactions.check_writes(self.id, first_block..first_block + count as u64)?;
         // Copied: a block that stays must not keep all that it was written with.
         let block = |at| Bytes::copy_from_slice(&block_of(&data, at));
         (0..count).try_for_each(|at| transactions.write(self.id, first_block + at as u64, block(at)))
@@ -231,6 +232,17 @@ impl Tx {
             false => None,
         };
         self.inner.transactions.borrow_mut().write_part(self.id, block, at, bytes, base.as_ref())
+    }
+
+    /// Whether all of these blocks may be written: to be asked before the first of several is. Errors: as of [`Tx::write`].
+    pub(crate) fn check_writes(&self, blocks: Range<u64>) -> Result<(), TxError> {
+        self.inner.transactions.borrow_mut().check_writes(self.id, blocks)
+    }
+
+    /// A write of it was refused. Who commits it may have asked for that before the answer came, or be somebody else: it cannot commit, and
+    /// goes on until then.
+    pub(crate) fn note_refused_write(&self) {
+        self.inner.transactions.borrow_mut().note_refused_write(self.id);
     }
 
     /// Of the last read or write of a block, only these bytes count; marks of several accesses add up. Errors: `NotAccessed`, `BadBytes`.
@@ -257,7 +269,7 @@ impl Tx {
     /// Commits. Of a nested transaction this does nothing and gives nothing; it also succeeds when another nested one was aborted. Else, on
     /// return, the version is durable (or handed over, if it was begun so); of one that has only read, it is the snapshot's.
     ///
-    /// Errors: `Conflict`; `Tx` with `Preempted`, `Doomed`, `Ended`, or `Volume` with `Full` or `Stopped`. After `Stopped` the commit may
+    /// Errors: `Conflict`; `Tx` with `Preempted`, `Doomed`, `Incomplete`, `Ended`, or `Volume` with `Full` or `Stopped`. After `Stopped` the commit may
     /// be there or not; after everything else it is not. The transaction has ended then. If the future is dropped it may commit.
     pub async fn commit(&self) -> Result<Option<Version>, CommitError> {
         let (inner, id) = (&self.inner, self.id);

@@ -383,6 +383,17 @@ fn a_page_that_the_kernel_keeps_has_nothing_of_a_transaction() {
 }
 
 #[test]
+fn a_transaction_of_which_a_write_was_refused_does_not_end_well() {
+    served(12, async |_, volume, all| {
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, &[1; 5 * 4096]).await.expect("written");
+        assert_eq!(all.write(1, 10 * 4096, &[2; 5 * 4096]).await, Err(ENOSPC), "9 blocks are the most");
+        assert_eq!(all.end(1).await, Err(ECANCELED));
+        assert_eq!(volume.info().version.0, 0, "nothing is there");
+    });
+}
+
+#[test]
 fn a_write_through_a_file_that_is_opened_for_it_is_durable_when_it_is_answered() {
     for flags in [O_DSYNC, O_SYNC] {
         let world = World::new(13);

@@ -153,6 +153,30 @@ fn a_whole_transaction_may_be_sent_without_waiting() {
     assert!(sent_at_once(Planted::default()));
 }
 
+#[test]
+fn a_transaction_of_which_a_write_was_refused_does_not_commit() {
+    Machine::new(61).run(Planted::default(), async |volume, [env, ..]| {
+        let client = connect(&env).await;
+        let blocks = |count: usize| Bytes::from(vec![7; count * 4096]);
+        let refusals = [
+            (0, blocks(9), Status::TooMany),
+            (59, blocks(2), Status::OutOfRange),
+            (0, blocks(1).slice(1..), Status::Request),
+        ];
+        for (first, data, expected) in refusals {
+            let tx = Rc::new(begin(&client).await);
+            tx.write(20, blocks(5)).await.expect("live");
+            // Sent without waiting, as who sends a whole transaction does.
+            let (writer, committer) = (Rc::clone(&tx), tx);
+            let written = env.spawn(async move { status(writer.write(first, data).await) });
+            let committed = env.spawn(async move { status(committer.commit().await) });
+            let told = [written.join().await, committed.join().await];
+            assert_eq!(told, [Some(Some(expected)), Some(Some(Status::Doomed))]);
+        }
+        assert_eq!(volume.info().version, Version(0), "nothing is there");
+    });
+}
+
 /// How many transactions are left when the process that had them is killed, but for one that it has released.
 fn left_by_a_killed_process(planted: Planted) -> u64 {
     let machine = Machine::new(54);

@@ -305,6 +305,22 @@ fn a_transaction_that_holds_up_too_much_is_ended_with_an_error_of_its_own() {
 }
 
 #[test]
+fn a_write_that_is_refused_has_written_none_of_its_blocks() {
+    within(49, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let tx = volume.begin(TxOptions::default()).expect("few are open");
+        tx.write(3, block(1)).expect("live");
+        let many: Vec<u8> = (0..10).flat_map(|at| block(10 + at).to_vec()).collect();
+        // Of the ten one is written already: they are 9 more, with it 10.
+        let refused = tx.write(4, many.clone().into());
+        assert_eq!(refused, Err(TxError::TooManyWrites { max: 9 }));
+        assert_eq!(numbers(&tx.read(3, 11).await.expect("live"))[..2], [1, 0]);
+        tx.write(0, many[..9 * 4096].to_vec().into()).expect("one of them is written already");
+        drop(env);
+    });
+}
+
+#[test]
 fn the_window_keeps_blocks_and_not_what_they_were_written_with() {
     within(50, async |env| {
         let volume = create(&env, small_options(0)).await;

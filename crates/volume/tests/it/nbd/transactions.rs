@@ -73,6 +73,22 @@ fn a_block_that_is_to_be_in_memory_is_not_read_for_that() {
     });
 }
 
+#[test]
+fn a_transaction_of_which_a_clients_write_was_refused_does_not_commit() {
+    within(37, async |env| {
+        let (volume, _server) = served(&env, 0).await;
+        let handle = released(&volume);
+        let mut client = enter(&env, handle).await.expect("it was released");
+        assert_eq!(client.write(4096, &[1; 20 * 4096], 0).await, Err(super::ENOSPC));
+        assert_eq!(number(&client.read(0, 4096).await.expect("it goes on")), 7);
+        client.disconnect().await;
+        let tx = volume.take_over(handle).expect("it was given back");
+        let refused = tx.commit().await.expect_err("half of it is not there").to_string();
+        assert!(refused.contains("a write"), "{refused}");
+        assert_eq!(volume.info().version, Version(0));
+    });
+}
+
 /// Whether a transaction can be taken over after the client within it has died.
 pub fn outlives_its_client(planted: Planted) -> bool {
     let (sender, receiver) = std::sync::mpsc::channel();
