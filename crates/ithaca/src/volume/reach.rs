@@ -89,7 +89,7 @@ fn unserved(error: ClientError) -> Failure {
     match error {
         ClientError::Refused(refusal) => match refusal.status {
             Status::NoSuchSnapshot => Failure::no(line),
-            Status::BadName | Status::TooMany | Status::Request | Status::NoSpace => Failure::usage(line),
+            Status::BadName | Status::TooMany | Status::Request => Failure::usage(line),
             Status::Damaged => Failure::damaged(line),
             _ => Failure::unreachable(line),
         },
@@ -193,6 +193,33 @@ impl Reached {
         match self {
             Self::Opened(volume) => volume.close().await.map_err(failed),
             Self::Served(..) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_volume::VolumeError;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_in_the_same_way_whether_the_volume_is_served_or_not() {
+        let name = || "mail".to_owned();
+        for error in [
+            VolumeError::Full { free_bytes: 1, reserve_bytes: 2 },
+            VolumeError::NoGap { blocks: 2, longest: 1 },
+            VolumeError::NoSuchRegion { name: name() },
+            VolumeError::NoSuchSnapshot { name: name() },
+            VolumeError::RegionTaken { name: name() },
+            VolumeError::NameTaken { name: name() },
+            VolumeError::RegionInUse { name: name(), users: 1 },
+            VolumeError::BadRegion { name: name() },
+            VolumeError::TooManyRegions { max: 1 },
+            VolumeError::TooManySnapshots { max: 1 },
+            VolumeError::Damaged { block: 1 },
+        ] {
+            assert_eq!(unserved(ClientError::Refused(error.clone().into())), failed(error));
         }
     }
 }

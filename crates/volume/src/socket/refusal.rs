@@ -28,7 +28,7 @@ pub enum Status {
     Ended = 6,
     /// There is a transaction of this number already.
     NumberTaken = 7,
-    /// More than there may be: blocks, transactions, snapshots, regions.
+    /// More than there may be: blocks, transactions, snapshots, regions; a region that no gap between others is long enough for.
     TooMany = 8,
     /// No transaction was released with this handle to this user, or its time is up.
     NoSuchHandle = 9,
@@ -36,7 +36,7 @@ pub enum Status {
     NotAccessed = 10,
     /// Blocks or bytes that there are not.
     OutOfRange = 11,
-    /// No room is left, or no gap between regions is long enough.
+    /// No room is left.
     NoSpace = 12,
     /// What the drive holds is not what was written.
     Damaged = 13,
@@ -144,8 +144,9 @@ impl From<VolumeError> for Refusal {
             | VolumeError::BadRegion { .. }
             | VolumeError::RegionInUse { .. }
             | VolumeError::RegionTaken { .. } => Status::BadName,
-            VolumeError::TooManySnapshots { .. } | VolumeError::TooManyRegions { .. } => Status::TooMany,
-            VolumeError::NoGap { .. } => Status::NoSpace,
+            VolumeError::TooManySnapshots { .. }
+            | VolumeError::TooManyRegions { .. }
+            | VolumeError::NoGap { .. } => Status::TooMany,
             _ => Status::Stopped,
         };
         Self::new(status, error)
