@@ -154,17 +154,15 @@ pub struct MountArgs {
 /// `ithaca volume snapshot`.
 #[derive(Args, Debug)]
 pub struct SnapshotArgs {
-    /// Where it lies
-    pub dir: PathBuf,
+    /// Where it lies, or is served
+    #[command(flatten)]
+    pub served: ServedArgs,
     /// The snapshot's name
     #[arg(value_parser = parse_name)]
     pub name: String,
     /// Forget a snapshot instead
     #[arg(long)]
     pub delete: bool,
-    /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
 }
 
 /// `ithaca volume region`.
@@ -181,38 +179,32 @@ pub enum RegionAct {
     /// Make a region of blocks that are in no other; what they hold stays
     #[command(after_help = "Example:\n  ithaca volume region add ./disk mail --size 1G")]
     Add {
-        /// Where the volume lies
-        dir: PathBuf,
+        /// Where the volume lies, or is served
+        #[command(flatten)]
+        served: ServedArgs,
         /// The region's name
         #[arg(value_parser = parse_name)]
         name: String,
         /// Its size, a multiple of 4k
         #[arg(long, value_name = "SIZE", value_parser = quantity::size_bytes)]
         size: u64,
-        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
     },
     /// List regions
     #[command(after_help = "Example:\n  ithaca volume region ls ./disk")]
     Ls {
-        /// Where the volume lies
-        dir: PathBuf,
-        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
+        /// Where the volume lies, or is served
+        #[command(flatten)]
+        served: ServedArgs,
     },
     /// Remove a region and all that it holds, but for old versions that are kept
     #[command(after_help = "Example:\n  ithaca volume region rm ./disk mail")]
     Rm {
-        /// Where the volume lies
-        dir: PathBuf,
+        /// Where the volume lies, or is served
+        #[command(flatten)]
+        served: ServedArgs,
         /// The region's name
         #[arg(value_parser = parse_name)]
         name: String,
-        /// The socket of the server that has it open [default: volume.sock in its directory, if somebody listens there]
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
     },
 }
 

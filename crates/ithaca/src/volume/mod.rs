@@ -239,10 +239,10 @@ fn info(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn snapshot(arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
-    let (name, at) = (&arguments.name, DirArgs { dirs: vec![arguments.dir.clone()] });
-    let context = context("snapshot", &at);
+    let SnapshotArgs { served: ServedArgs { at, socket }, name, .. } = arguments;
+    let context = context("snapshot", at);
     let named = real::run(|env| async move {
-        let reached = reach(&env, &at, arguments.socket.as_deref()).await?;
+        let reached = reach(&env, at, socket.as_deref()).await?;
         let done = match arguments.delete {
             false => reached.create_snapshot(name).await.map(|version| version.0),
             true => reached.delete_snapshot(name).await.map(|()| 0),

@@ -4,7 +4,7 @@ use ithaca_env::real;
 use ithaca_volume::Region;
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
 
-use super::arguments::{DirArgs, RegionAct, RegionArgs};
+use super::arguments::{RegionAct, RegionArgs, ServedArgs};
 use super::context;
 use super::reach::reach;
 use crate::failure::Failure;
@@ -16,16 +16,15 @@ const BLOCK: u64 = VOLUME_BLOCK_BYTES as u64;
 
 /// Makes, lists or removes.
 pub fn run(arguments: &RegionArgs, out: &mut Output) -> Result<(), Failure> {
-    let (dir, socket) = match &arguments.act {
-        RegionAct::Add { dir, size, socket, .. } => {
+    let ServedArgs { at, socket } = match &arguments.act {
+        RegionAct::Add { served, size, .. } => {
             check_size(*size)?;
-            (dir, socket)
+            served
         }
-        RegionAct::Ls { dir, socket } | RegionAct::Rm { dir, socket, .. } => (dir, socket),
+        RegionAct::Ls { served } | RegionAct::Rm { served, .. } => served,
     };
-    let at = DirArgs { dirs: vec![dir.clone()] };
     let done = real::run(|env| async move {
-        let reached = reach(&env, &DirArgs { dirs: vec![dir.clone()] }, socket.as_deref()).await?;
+        let reached = reach(&env, at, socket.as_deref()).await?;
         let done = match &arguments.act {
             RegionAct::Add { name, size, .. } => {
                 reached.create_region(name, size / BLOCK).await.map(|it| vec![it])
@@ -36,7 +35,7 @@ pub fn run(arguments: &RegionArgs, out: &mut Output) -> Result<(), Failure> {
         reached.leave().await?;
         done
     });
-    let regions = done.map_err(|failure: Failure| failure.context(context("region", &at)))?;
+    let regions = done.map_err(|failure: Failure| failure.context(context("region", at)))?;
     match &arguments.act {
         RegionAct::Rm { name, .. } => out.either(
             || format!("region {name} is gone"),

@@ -93,6 +93,12 @@ fn a_volume_may_be_spread_over_directories_and_each_is_needed() {
     assert_eq!(shown.lines().count(), 4, "{shown}");
     let refused = volume(&["info", &one]).expect(2).stderr;
     assert!(refused.contains("is missing"), "{refused}");
+    volume(&["snapshot", &one, &mirror, "first"]).expect(0);
+    volume(&["region", "add", &one, &mirror, "mail", "--size", "1M"]).expect(0);
+    let listed = volume(&["region", "ls", &one, &mirror]).expect(0).text();
+    assert_eq!(listed, "region mail: 1.0M, from block 0 on\n");
+    volume(&["region", "rm", &one, &mirror, "mail"]).expect(0);
+    volume(&["snapshot", &one, &mirror, "first", "--delete"]).expect(0);
 }
 
 #[test]
