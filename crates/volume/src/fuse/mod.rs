@@ -7,8 +7,9 @@
 //!      └──────────────── reply ◄───┘
 //! ```
 //!
-//! Nothing of the file is kept in the kernel, so that each read and write comes from the thread that asks for it. fsync waits until
-//! everything is durable that was answered before it; close does not. docs/protocol/file.md says what is promised.
+//! Nothing of the file is kept in the kernel but pages of mappings, which have nothing of a transaction: so each read and write comes from
+//! the thread that asks for it. fsync waits until everything is durable that was answered before it; close does not.
+//! docs/protocol/file.md says what is promised.
 
 mod control;
 pub mod limits;
