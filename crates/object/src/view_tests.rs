@@ -1,6 +1,6 @@
 //! Views that stop, and what of that the others know.
 
-use std::collections::HashMap;
+use std::cell::Cell;
 
 use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
@@ -195,26 +195,50 @@ fn checked<O: Object>(records: &[Record], next: Record) -> Record {
     Record { checks: view.newest_check().into_iter().collect(), ..next }
 }
 
-/// A value without an order: each that is decoded has another one. Of so many entries no two are in the same order.
-fn unordered(nth: u64) -> HashMap<u64, u64> {
-    (0..64).map(|key| (key, nth)).collect()
+thread_local! {
+    /// How many values without an order were decoded.
+    static DECODED: Cell<usize> = const { Cell::new(0) };
 }
+
+/// A value without an order, as a `HashMap` is one: it is in another one whenever it is decoded.
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
+struct Unordered(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Unordered {
+    fn deserialize<D: serde::Deserializer<'de>>(decoder: D) -> Result<Self, D::Error> {
+        let mut items = Vec::<u64>::deserialize(decoder)?;
+        let nth = DECODED.replace(DECODED.get() + 1);
+        let len = items.len().max(1);
+        items.rotate_left(nth % len);
+        Ok(Self(items))
+    }
+}
+
+fn unordered(nth: u64) -> Unordered {
+    Unordered((0..61).map(|item| 100 * nth + item).collect())
+}
+
+fn empty(_: u64) -> Unordered {
+    Unordered(Vec::new())
+}
+
+type Unsorted = MapState<u64, Unordered>;
 
 #[test]
 fn values_without_an_order_do_not_stop_the_object_in_another_program() {
     // Each program encodes them in an order of its own: what differs is no state.
-    type Unordered = MapState<u64, HashMap<u64, u64>>;
     let every = limits::DIGEST_EVERY;
     let mut records = puts(0, every, unordered);
     let next = puts(every, 1, unordered).remove(0);
-    records.push(checked::<Unordered>(&records, next));
-    let mut view = View::<Unordered>::new(STREAM, Planted::NONE);
+    records.push(checked::<Unsorted>(&records, next));
+    let mut view = View::<Unsorted>::new(STREAM, Planted::NONE);
     play(&mut view, &records);
     // Nor does a checkpoint, nor what comes after it.
     let checkpoint = view.checkpoint().expect("made");
-    let restored = View::<Unordered>::restore(STREAM, &checkpoint, Planted::NONE);
+    let restored = View::<Unsorted>::restore(STREAM, &checkpoint, Planted::NONE);
     let mut restored = restored.expect("what was stored is what is read");
-    let later = puts(every + 1, every, |_| HashMap::<u64, u64>::new());
+    let later = puts(every + 1, every, empty);
     play(&mut restored, &later);
     play(&mut view, &later);
     assert_eq!((restored.newest_check(), view.newest_check()), (None, None), "it says nothing to others");
@@ -224,14 +248,13 @@ fn values_without_an_order_do_not_stop_the_object_in_another_program() {
 #[test]
 fn what_a_view_that_does_not_compare_has_stored_is_not_compared_either() {
     // Its state came of encodings of its own, also where the view that begins there finds nothing that tells so.
-    type Unordered = MapState<u64, HashMap<u64, u64>>;
     let every = limits::DIGEST_EVERY;
-    let mut view = View::<Unordered>::new(STREAM, Planted::NONE);
+    let mut view = View::<Unsorted>::new(STREAM, Planted::NONE);
     play(&mut view, &puts(0, 9, unordered));
-    play(&mut view, &puts(9, every - 9, |_| HashMap::<u64, u64>::new()));
+    play(&mut view, &puts(9, every - 9, empty));
     let checkpoint = view.checkpoint().expect("made");
-    let mut restored = View::<Unordered>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
-    play(&mut restored, &puts(every, every, |_| HashMap::<u64, u64>::new()));
+    let mut restored = View::<Unsorted>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    play(&mut restored, &puts(every, every, empty));
     assert_eq!((restored.newest_check(), restored.digest_to_compare()), (None, 0));
     assert!(restored.may_be(7));
 }

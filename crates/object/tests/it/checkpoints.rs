@@ -1,6 +1,5 @@
 //! Checkpoints: programs begin from them, and what lies below them can be forgotten.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -282,31 +281,5 @@ fn a_catalog_is_as_long_as_what_came_since_it_was_stored() {
         }
         assert_eq!(lagging.handle().let_go("last").await, Ok(true));
         assert_eq!(fresh.handle().let_go("last").await, Ok(false));
-    });
-}
-
-#[test]
-fn values_without_an_order_are_read_by_every_program_from_calls_and_checkpoints() {
-    // Each program encodes them in an order of its own, and none is to be taken for one that went astray.
-    type Orders = Map<u64, HashMap<String, u64>>;
-    let order = |nth: u64| (0..40).map(|item| (format!("item {item}"), nth)).collect::<HashMap<_, _>>();
-    run(async |world| {
-        let (one, two) = (world.program().await, world.program().await);
-        let [here, there] = [&one, &two].map(|program| Orders::open(program, "orders").expect("opened"));
-        for nth in 0..150 {
-            let map = if nth % 3 == 0 { &there } else { &here };
-            map.put(nth % 7, order(nth)).await.expect("put");
-        }
-        let upto = here.handle().checkpoint().await.expect("made");
-        assert_eq!(there.get(&1).await, Ok(Some(order(148))));
-        assert_eq!(there.handle().checkpoint().await, Ok(upto), "that one serves");
-        there.handle().forget(upto).await.expect("it can be read back");
-        let fresh = Orders::open(&world.program().await, "orders").expect("opened");
-        for nth in 150..300 {
-            fresh.put(nth % 7, order(nth)).await.expect("put");
-        }
-        for map in [&here, &there, &fresh] {
-            assert_eq!(map.get(&1).await, Ok(Some(order(295))));
-        }
     });
 }
