@@ -31,7 +31,8 @@ pub enum Isolation {
     /// As if they ran one after the other, each at its commit: what one read is checked.
     #[default]
     Strict,
-    /// One snapshot each: what one writes is checked, and two that read what the other writes may both commit.
+    /// One snapshot each: what one writes is checked, and two that read what the other writes may both commit. Checked too is what led to
+    /// the place where one writes, in a map of many objects.
     Snapshot,
 }
 
@@ -109,6 +110,8 @@ pub struct Transaction {
     isolation: Isolation,
     /// Each once, as far as they were put in order.
     reads: Vec<Named>,
+    /// Of what was read, that which is checked although the isolation is by snapshots.
+    leads: Vec<Named>,
     calls: Vec<Call>,
     /// What is noted of each call.
     noted: Vec<Noted>,
@@ -135,6 +138,7 @@ impl Transaction {
             snapshot,
             isolation,
             reads: Vec::new(),
+            leads: Vec::new(),
             calls: Vec::new(),
             noted: Vec::new(),
             added: 0,
@@ -171,14 +175,18 @@ impl Transaction {
         self.depend_on(stream, keys);
     }
 
+    /// Notes that these parts of an object led it to where it writes: with any isolation it commits only if they are still the same, because
+    /// elsewhere nobody finds what it writes.
+    pub fn note_leads(&mut self, stream: StreamId, keys: &[Key]) {
+        match self.isolation {
+            Isolation::Strict => self.depend_on(stream, keys),
+            Isolation::Snapshot => note(&mut self.leads, stream, keys),
+        }
+    }
+
     /// Notes what the commit is to check.
     fn depend_on(&mut self, stream: StreamId, keys: &[Key]) {
-        if self.reads.len() >= READS_ORDERED_COUNT && self.reads.len() == self.reads.capacity() {
-            // What is read again and again takes no more memory.
-            self.reads.sort_unstable();
-            self.reads.dedup();
-        }
-        self.reads.extend(keys.iter().map(|key| (stream, key.clone())));
+        note(&mut self.reads, stream, keys);
     }
 
     /// Adds a call. What it depends on counts as read. On an error nothing was added.
@@ -386,9 +394,21 @@ impl Transaction {
             Isolation::Strict if is_off(PlantedBug::ReadsNotChecked) => Cow::default(),
             Isolation::Strict => Cow::Borrowed(&self.reads),
             Isolation::Snapshot if is_off(PlantedBug::WritesNotChecked) => Cow::default(),
-            Isolation::Snapshot => self.writes(|keys| !keys.commutes).collect(),
+            Isolation::Snapshot => {
+                self.writes(|keys| !keys.commutes).chain(self.leads.iter().cloned()).collect()
+            }
         }
     }
+}
+
+/// Adds parts of an object to others.
+fn note(noted: &mut Vec<Named>, stream: StreamId, keys: &[Key]) {
+    if noted.len() >= READS_ORDERED_COUNT && noted.len() == noted.capacity() {
+        // What is read again and again takes no more memory.
+        noted.sort_unstable();
+        noted.dedup();
+    }
+    noted.extend(keys.iter().map(|key| (stream, key.clone())));
 }
 
 /// Bytes that a call counts for.
@@ -546,6 +566,20 @@ mod tests {
         let last = add_in(&mut tx, OUTER);
         tx.take_back(last, true);
         assert!(!tx.is_doomed(), "nothing came after it");
+    }
+
+    #[test]
+    fn what_led_to_a_place_is_checked_with_any_isolation_and_other_reads_are_not() {
+        for isolation in [Isolation::Strict, Isolation::Snapshot] {
+            let mut tx = Transaction::new(LogPos(7), isolation, Planted::NONE);
+            tx.note_leads(StreamId(2), &[Key::all()]);
+            tx.note_reads(StreamId(3), &[Key::all()]);
+            add_in(&mut tx, OUTER);
+            let reads = tx.commit().condition.reads;
+            let is_checked = |stream| reads.iter().any(|key| key.stream == StreamId(stream));
+            assert!(is_checked(1) && is_checked(2), "{isolation:?}: {reads:?}");
+            assert_eq!(is_checked(3), isolation == Isolation::Strict);
+        }
     }
 
     #[test]

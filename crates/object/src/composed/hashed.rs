@@ -164,6 +164,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
         let change = async |moment: &Moment| {
             let Some((_, bucket)) = self.bucket(moment, &key).await? else { return Ok(None) };
+            moment.led_by(self.shape.stream(), &[Key::all()]);
             bucket.call(Remove { key: key.clone() }).await
         };
         self.buckets.change(change).await
@@ -239,6 +240,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         moment: &Moment,
         key: &K,
     ) -> Result<(Shape, Handle<MapState<K, V>>), ObjectError> {
+        moment.led_by(self.shape.stream(), &[Key::all()]);
         if let Some(found) = self.bucket(moment, key).await? {
             return Ok(found);
         }

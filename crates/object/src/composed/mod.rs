@@ -33,6 +33,7 @@ pub use tree::TreeMap;
 
 use crate::access::Accessor;
 use crate::error::ObjectError;
+use crate::key::Key;
 use crate::limits;
 use crate::object::Object;
 use crate::{Handle, Runtime, Tx, TxOptions};
@@ -55,6 +56,13 @@ impl Moment {
         match self {
             Self::In(tx) => child.within(tx),
             Self::At(snapshot) => child.at(*snapshot),
+        }
+    }
+
+    /// What is written next depends on these parts of a child: they say where it goes.
+    fn led_by(&self, child: StreamId, keys: &[Key]) {
+        if let Self::In(tx) = self {
+            tx.note_leads(child, keys);
         }
     }
 }

@@ -77,7 +77,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     /// Gives `key` a value and returns the one that it had.
     pub async fn put(&self, key: K, value: V) -> Result<Option<V>, ObjectError> {
         let put = async |moment: &Moment| {
-            let (path, _) = self.find(moment, &key, |_| ()).await?;
+            let path = self.find_to_change(moment, &key).await?;
             let call = PutEntry { key: key.clone(), value: value.clone() };
             Ok((path.leaf, self.node(moment, path.leaf)?.call(call).await?))
         };
@@ -89,7 +89,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     /// Removes `key` and returns the value that it had.
     pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
         let remove = async |moment: &Moment| {
-            let (path, _) = self.find(moment, &key, |_| ()).await?;
+            let path = self.find_to_change(moment, &key).await?;
             self.node(moment, path.leaf)?.call(RemoveEntry { key: key.clone() }).await
         };
         self.nodes.change(remove).await
@@ -213,6 +213,15 @@ impl<K: Name, V: Value> TreeMap<K, V> {
                 }
             }
         }
+    }
+
+    /// The same for a change in the leaf, which takes place only if the same nodes lead there.
+    async fn find_to_change(&self, moment: &Moment, key: &K) -> Result<Path, ObjectError> {
+        let (path, ()) = self.find(moment, key, |_| ()).await?;
+        for (number, _) in &path.above {
+            moment.led_by(self.child(*number)?.stream(), &[Key::of(key)]);
+        }
+        Ok(path)
     }
 
     /// Splits the leaf of a key if it is large. A split that does not come about is for the next one who puts something; nothing depends on it.

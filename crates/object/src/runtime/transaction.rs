@@ -14,7 +14,7 @@ use ithaca_log::pos::{LogPos, StreamId};
 use super::slot::{AnySlot, Slot};
 use super::{Inner, Runtime};
 use crate::error::ObjectError;
-use crate::key::{Keys, Parts};
+use crate::key::{Key, Keys, Parts};
 use crate::object::Object;
 use crate::record::{Call, TxId};
 use crate::tx::{Added, Isolation, Level, Transaction};
@@ -244,6 +244,11 @@ impl Tx {
         let value = poll_fn(poll).await?;
         nested.commit()?;
         Ok(value)
+    }
+
+    /// Notes that these parts of an object led to where something is written: see [`Transaction::note_leads`].
+    pub(crate) fn note_leads(&self, stream: StreamId, keys: &[Key]) {
+        self.if_open(|tx| tx.note_leads(stream, keys));
     }
 
     /// Looks at an object at the snapshot, with what the transaction wrote itself.

@@ -8,7 +8,7 @@ use ithaca_env::sim::Random;
 use ithaca_env::task::gather;
 use ithaca_log::pos::StreamId;
 use ithaca_object::composed::{HashedMap, TreeMap};
-use ithaca_object::{ObjectError, Tx};
+use ithaca_object::{Isolation, ObjectError, Tx, TxOptions};
 
 use crate::worlds::run;
 
@@ -160,5 +160,48 @@ fn who_asks_for_one_key_reads_its_bucket_and_no_other() {
             }
         }
         assert!(read >= 16 && stopped >= 1, "{read} read, {stopped} stopped");
+    });
+}
+
+#[test]
+fn a_put_with_snapshot_isolation_is_not_acknowledged_where_nothing_leads_to_it_any_more() {
+    // What it writes nobody else has written; but the bucket or leaf is none of the map's any more, or not the key's.
+    run(async |world| {
+        let (one, two) = (world.program().await, world.program().await);
+        let hashed = [&one, &two]
+            .map(|program| Hashed::open_with(program, "hashed", 1).expect("opened").splitting_at(4));
+        let tree = [&one, &two].map(|program| Tree::open(program, "tree").expect("opened"));
+        for key in 0..150 {
+            tree[0].put(key, key.to_string()).await.expect("put");
+        }
+        hashed[0].put(0, "0".to_owned()).await.expect("put");
+        let options = TxOptions { isolation: Isolation::Snapshot, ..TxOptions::default() };
+        for round in 0..5 {
+            let (key, value) = (1000 + 2 * round, round.to_string());
+            let tx = one.begin(&options).await.expect("begun");
+            match round {
+                0 | 2 | 3 => hashed[0].within(&tx).put(key, value).await.expect("put"),
+                _ => tree[0].within(&tx).put(key, value).await.expect("put"),
+            };
+            match round {
+                0 | 1 => {
+                    // Another key is no conflict.
+                    hashed[1].put(1, "1".to_owned()).await.expect("put");
+                    tree[1].put(2001, "1".to_owned()).await.expect("put");
+                    tx.commit().await.expect("committed");
+                    continue;
+                }
+                2 => {
+                    for key in 1..6 {
+                        hashed[1].put(key, key.to_string()).await.expect("put");
+                    }
+                    assert!(hashed[1].bucket_count().await.expect("read") > 1, "it was split");
+                }
+                3 => hashed[1].clear().await.expect("cleared"),
+                _ => tree[1].clear().await.expect("cleared"),
+            }
+            let committed = tx.commit().await;
+            assert!(matches!(committed, Err(ObjectError::Aborted(_))), "round {round}: {committed:?}");
+        }
     });
 }
