@@ -60,10 +60,13 @@ pub const SUBMITTED_MAX_COUNT: usize = 65_536;
 /// its values fits into a record as a copy.
 pub const PUT_ROOM_BYTES: usize = 4096;
 
-/// Values of a store that one record copies, and bytes of them unless it is one alone; half of the longest entry if that is less.
+/// Values of a store that one record copies, and bytes of them with their keys unless it is one alone; half of the longest entry if that is
+/// less.
 pub const MOVE_MAX_COUNT: usize = 1024;
 /// See [`MOVE_MAX_COUNT`].
 pub const MOVE_MAX_BYTES: usize = 256 << 10;
+/// Bytes of such a copy around key and value.
+pub const MOVE_ROOM_BYTES: usize = 32;
 
 /// Entries that are read at once for values of a store.
 pub const VALUES_AT_ONCE: usize = 64;

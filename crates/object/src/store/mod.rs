@@ -240,8 +240,8 @@ impl<K: Name, V: Value> Store<K, V> {
         let mut rest = &all[..];
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |(_, located): &&(K, Located)| {
-                bytes += located.len as usize;
+            let fits = |(key, located): &&(K, Located)| {
+                bytes += located.len as usize + encoded_bytes(key).unwrap_or(0) + limits::MOVE_ROOM_BYTES;
                 bytes <= max_bytes
             };
             let count = rest.iter().take(limits::MOVE_MAX_COUNT).take_while(fits).count().max(1);

@@ -172,6 +172,22 @@ fn forgetting_keeps_the_entries_of_values_until_they_are_compacted() {
 }
 
 #[test]
+fn a_store_of_long_keys_is_compacted() {
+    // Copies that are bounded by the values alone do not fit into a record, now and whenever it is tried again.
+    run(async |world| {
+        let store = Store::<String, u8>::open(&world.program().await, "s").expect("opened");
+        let mut last = LogPos(0);
+        for nth in 0..6 {
+            let key = |number: u32| format!("{nth}.{number}.{}", "k".repeat(2000));
+            let puts = (0..200).map(|number| (key(number), Some(7))).collect();
+            last = store.multi_put(puts).await.expect("put");
+        }
+        let compacted = store.compact(LogPos(last.0 + 1)).await;
+        assert_eq!(compacted.map(|compacted| compacted.values), Ok(1200));
+    });
+}
+
+#[test]
 fn a_reader_whose_index_is_old_finds_a_value_that_was_copied_and_its_entry_given_up() {
     run(async |world| {
         let (here, lagging) = (store(&world, 0).await, store(&world, 0).await);
