@@ -74,7 +74,7 @@ pub const VALUES_AT_ONCE: usize = 64;
 /// Views that a node keeps for programs that have not the objects themselves,
 pub const HOSTED_MAX_COUNT: usize = 4096;
 
-/// and the bytes of what they hold, encoded; in memory they take a few times as much.
+/// and the bytes of what they hold, encoded, and keep to take records back; in memory they take a few times as much.
 pub const HOSTED_MAX_BYTES: u64 = 256 << 20;
 
 /// Bytes of an answer of such a view beside what it says.

@@ -36,7 +36,7 @@ pub struct HostOptions {
     pub objects: RuntimeOptions,
     /// Views that it keeps.
     pub views_max: usize,
-    /// Bytes of what they hold, encoded; the view that was asked for last is kept, however large it is.
+    /// Bytes of what they hold, encoded, and of what they keep to take records back; the view that was asked for last is kept, however large it is.
     pub bytes_max: u64,
 }
 
@@ -213,7 +213,7 @@ impl Drop for Attempt<'_> {
 fn opened(runtime: &Runtime, stream: StreamId, object: &str) -> Result<Rc<dyn Hosted>, Refused> {
     fn open<O: Object>(runtime: &Runtime, stream: StreamId) -> Result<Rc<dyn Hosted>, Refused> {
         let handle = runtime.open_stream::<O>(stream, &stream.to_string()).map_err(Refused::of)?;
-        Ok(Rc::new(View { handle, bytes: Cell::default(), weighed: Cell::default() }))
+        Ok(Rc::new(View { handle, bytes: Cell::default(), weighed: Cell::default(), marks: Cell::default() }))
     }
     match object {
         <MapState<Any, Any> as Object>::TYPE => open::<MapState<Any, Any>>(runtime, stream),
@@ -248,6 +248,8 @@ struct View<O: Object> {
     /// What it held when it was weighed last, and the bytes of all calls until then.
     bytes: Cell<u64>,
     weighed: Cell<u64>,
+    /// Records and their bytes that it had read once, and later on: at least as many were read after the first as can be taken back.
+    marks: Cell<[(u64, u64); 2]>,
 }
 
 /// A view is weighed again when so many bytes of calls have come, or half as many as it has.
@@ -281,14 +283,29 @@ impl<O: Object> Hosted for View<O> {
     }
 
     fn bytes(&self) -> u64 {
-        self.bytes.get() + self.handle.bytes_read().saturating_sub(self.weighed.get())
+        let (records, bytes) = self.handle.read_so_far();
+        self.bytes.get() + bytes.saturating_sub(self.weighed.get()) + self.undo_bytes(records, bytes)
     }
 }
 
 impl<O: Object> View<O> {
+    /// Bytes that it keeps of what was replaced, to take records back, about: those of the calls, by what a record has had of late.
+    fn undo_bytes(&self, records: u64, bytes: u64) -> u64 {
+        let [first, _] = self.marks.get();
+        let first = first.max(self.handle.began_at());
+        let (records, bytes) = (records.saturating_sub(first.0), bytes.saturating_sub(first.1));
+        let kept = records.min(O::HISTORY_MAX_COUNT as u64);
+        let share = u128::from(bytes) * u128::from(kept) / u128::from(records.max(1));
+        (share as u64).min(limits::HISTORY_MAX_BYTES)
+    }
+
     /// Finds out how much it holds, if much may have changed since.
     fn weigh(&self) {
-        let read = self.handle.bytes_read();
+        let (records, read) = self.handle.read_so_far();
+        let [_, later] = self.marks.get();
+        if records.saturating_sub(later.0) >= O::HISTORY_MAX_COUNT as u64 {
+            self.marks.set([later, (records, read)]);
+        }
         if read.saturating_sub(self.weighed.get()) > WEIGH_EVERY_BYTES.max(self.bytes.get() / 2) {
             let bytes = self.handle.in_memory(|state| encoded_bytes(state).unwrap_or(0));
             self.bytes.set(bytes.unwrap_or(0) as u64);

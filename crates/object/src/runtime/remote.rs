@@ -11,6 +11,7 @@ use super::handle::{Handle, Mode};
 use super::slot::AnySlot;
 use super::transaction::{Made, Tx, own_calls};
 use crate::access::Accessor;
+use crate::checkpoint::Begun;
 use crate::collections::Blob;
 use crate::error::ObjectError;
 use crate::key::Keys;
@@ -219,9 +220,15 @@ impl<O: Object> Handle<O> {
         Ok(upto)
     }
 
-    /// Bytes of all calls that the view reflects.
-    pub(crate) fn bytes_read(&self) -> u64 {
-        self.slot.view.borrow().progress().1
+    /// Records that the view reflects, and the bytes of their calls.
+    pub(crate) fn read_so_far(&self) -> (u64, u64) {
+        self.slot.view.borrow().progress()
+    }
+
+    /// The same of the checkpoint that it began at: what it has read since it can take back, as far as its history goes.
+    pub(crate) fn began_at(&self) -> (u64, u64) {
+        let Begun { count, bytes, .. } = self.slot.view.borrow().last_checkpoint().at;
+        (count, bytes)
     }
 }
 

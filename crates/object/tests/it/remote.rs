@@ -182,6 +182,26 @@ fn views_that_nobody_asks_for_make_room_for_others() {
 }
 
 #[test]
+fn what_a_view_keeps_to_go_back_takes_room_too() {
+    // A register of one value had 64 MiB of old ones, and counted for that one.
+    run(async |world| {
+        let host = world.host(|options| options.bytes_max = 2 << 20);
+        let program = world.program().await;
+        for name in ["a", "b"] {
+            let register = Register::<String>::open_remote(&program, name).expect("opened");
+            for _ in 0..40 {
+                register.write("x".repeat(100 << 10)).await.expect("written");
+            }
+            assert_eq!(
+                register.read().await.map(|value| value.map_or(0, |value| value.len())),
+                Ok(100 << 10)
+            );
+        }
+        assert_eq!(host.len(), 1);
+    });
+}
+
+#[test]
 fn a_hashed_map_is_read_at_nodes_while_it_is_split_and_cleared() {
     // A reader that trusts the shape that it saw last finds a key gone that was moved, or there that was cleared.
     run(async |world| {
