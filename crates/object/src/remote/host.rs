@@ -147,8 +147,11 @@ impl Inner {
         let runtime =
             self.runtime().await.map_err(|error| Refused::Unavailable { why: error.to_string() })?;
         let mut kept = self.kept.borrow_mut();
-        // One that somebody took for another type has stopped at its first record.
-        if kept.get(&stream).is_some_and(|kept| kept.view.object() != object) {
+        if let Some(other) = kept.get(&stream).map(|kept| &kept.view).filter(|view| view.object() != object) {
+            // One that somebody took for another type has nothing, or has stopped at its first record.
+            if other.is_of_its_type() {
+                return Err(Refused::OtherType { found: other.object().to_owned() });
+            }
             self.give_up(&mut kept, stream);
         }
         if let Some(kept) = kept.get_mut(&stream) {
@@ -212,7 +215,11 @@ impl Drop for Attempt<'_> {
 /// A view of the type that is called so.
 fn opened(runtime: &Runtime, stream: StreamId, object: &str) -> Result<Rc<dyn Hosted>, Refused> {
     fn open<O: Object>(runtime: &Runtime, stream: StreamId) -> Result<Rc<dyn Hosted>, Refused> {
-        let handle = runtime.open_stream::<O>(stream, &stream.to_string()).map_err(Refused::of)?;
+        let handle = runtime.open_stream::<O>(stream, &stream.to_string()).map_err(|error| match error {
+            // Somebody asks for what this is not, and is not told yet. So it is open for as long as that takes.
+            ObjectError::OtherType { .. } => Refused::Unavailable { why: error.to_string() },
+            error => Refused::of(error),
+        })?;
         Ok(Rc::new(View { handle, bytes: Cell::default(), weighed: Cell::default(), marks: Cell::default() }))
     }
     match object {
@@ -233,6 +240,8 @@ type Later<T> = Pin<Box<dyn Future<Output = T>>>;
 trait Hosted {
     /// The name of its type.
     fn object(&self) -> &'static str;
+    /// Whether its stream is known to be of that type.
+    fn is_of_its_type(&self) -> bool;
     /// Answers a question.
     fn answer(
         self: Rc<Self>,
@@ -258,6 +267,10 @@ const WEIGH_EVERY_BYTES: u64 = 1 << 20;
 impl<O: Object> Hosted for View<O> {
     fn object(&self) -> &'static str {
         O::TYPE
+    }
+
+    fn is_of_its_type(&self) -> bool {
+        self.handle.read_so_far().0 > 0 && self.handle.in_memory(|_| ()).is_ok()
     }
 
     fn answer(

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use ithaca_env::task::gather;
 use ithaca_log::client::ClientError;
 use ithaca_log::pos::{LogPos, StreamId};
-use ithaca_object::collections::{Counter, List, Map, MultiMap, Put, Queue, Register, Set, SortedMap, Stack};
+use ithaca_object::collections::{
+    Blob, Counter, List, Map, MultiMap, Put, Queue, Register, Set, SortedMap, Stack,
+};
 use ithaca_object::composed::{HashedMap, TreeMap};
 use ithaca_object::remote::{Answer, Asked, Question, Refused};
 use ithaca_object::{Begin, ObjectError, Tx, TxOptions};
@@ -202,6 +204,39 @@ fn what_a_view_keeps_to_go_back_takes_room_too() {
 }
 
 #[test]
+fn a_question_of_another_type_neither_takes_a_view_away_nor_keeps_others_from_it() {
+    run(async |world| {
+        let host = world.host(|_| {});
+        let program = world.program().await;
+        let map = Numbers::open_remote(&program, "m").expect("opened");
+        map.fast_put("a".into(), 1).await.expect("put");
+        assert_eq!(map.get(&"a".into()).await, Ok(Some(1)));
+        let ask = |name: &'static str, object: &'static str, least| {
+            let read = Some(Asked { method: "len".to_owned(), arguments: Blob(vec![0x80].into()) });
+            let question = Question { object: object.to_owned(), least, at: None, calls: vec![], read };
+            let question = rmp_serde::to_vec_named(&question).expect("it encodes");
+            let client = program.client().clone();
+            async move { client.ask_view(StreamId::of_name(name), question.into(), |_| true).await }
+        };
+        let decoded = |answer: Result<bytes::Bytes, _>| {
+            rmp_serde::from_slice::<Answer>(&answer.expect("an answer")).expect("it is one")
+        };
+        // Both ask for what the log does not reach.
+        let asking = ["m", "e"].map(|name| world.env.spawn(ask(name, "list", 1 << 40)));
+        while host.len() < 2 {
+            world.env.yield_now().await;
+        }
+        assert_eq!(map.get(&"a".into()).await, Ok(Some(1)));
+        // Nobody knows yet what this stream is of; a list is being looked for.
+        let busy = decoded(ask("e", "map", 0).await);
+        assert!(matches!(busy, Answer::Refused(Refused::Unavailable { .. })), "{busy:?}");
+        let [one, _] = asking;
+        let one = decoded(one.join().await.expect("it ended"));
+        assert!(matches!(&one, Answer::Refused(Refused::OtherType { found }) if found == "map"), "{one:?}");
+    });
+}
+
+#[test]
 fn a_hashed_map_is_read_at_nodes_while_it_is_split_and_cleared() {
     // A reader that trusts the shape that it saw last finds a key gone that was moved, or there that was cleared.
     run(async |world| {
@@ -359,7 +394,7 @@ fn a_node_says_what_it_cannot_do() {
         assert!(ask("map", "get", Some(1), vec![call.clone()]).await.contains("`put`"));
         assert!(ask("map", "get", None, vec![call]).await.contains("calls without a position"));
         // Whoever takes a map for a list does not spoil it for others.
-        assert!(ask("list", "len", Some(1 << 40), vec![]).await.contains("the log ends"));
+        assert!(ask("list", "len", Some(1 << 40), vec![]).await.contains("open as a map"));
         assert_eq!(map.get(&"a".into()).await, Ok(Some(1)));
         let nonsense = vec![0xc1; 9].into();
         let nonsense = program.client().ask_view(StreamId::of_name("m"), nonsense, |_| true).await;
