@@ -126,8 +126,21 @@ pub const BUCKETS_MAX_COUNT: u64 = 65_536;
 /// A bucket that has more keys makes its map split one.
 pub const BUCKET_SPLIT_COUNT: usize = 256;
 
-/// A node of a tree map that has more keys, or more children, is split.
+/// A node of a tree map that has more keys, or more children, is split;
 pub const NODE_SPLIT_COUNT: usize = 128;
+
+/// and a leaf of several keys that has more bytes, encoded.
+pub const NODE_SPLIT_BYTES: usize = 256 << 10;
+
+/// Keys and values that the record of a split moves at the most, and bytes of them unless it is one alone; half of the longest entry if that is
+/// less. What is more is written before it, to where
+/// nothing leads yet.
+pub const SPLIT_MAX_COUNT: usize = 2048;
+/// See [`SPLIT_MAX_COUNT`].
+pub const SPLIT_MAX_BYTES: usize = TX_MAX_BYTES / 2;
+
+/// How often a split is tried again after a conflict: whoever has put something waits for it.
+pub const SPLIT_RETRIES: u32 = 2;
 
 /// Nodes above a leaf: a split changes each of them, and as many are new, in one record.
 pub const TREE_HEIGHT_MAX: usize = 7;
@@ -140,6 +153,7 @@ pub const CHILDREN_AT_ONCE: usize = 64;
 
 const _: () =
     assert!(REQUESTS_AHEAD_MAX < UNSETTLED_MAX_COUNT as u64, "no client is forgotten for its own numbers");
+const _: () = assert!(SPLIT_MAX_COUNT + 2 <= CALLS_MAX_COUNT, "a split is one record");
 const _: () = assert!(2 * TREE_HEIGHT_MAX < OBJECTS_MAX_COUNT - 1, "a split is one record");
 const _: () = assert!(CHUNKS_MAX_COUNT * 8 + 4096 <= limits::ENTRY_MAX_BYTES, "a directory is one entry");
 const _: () =

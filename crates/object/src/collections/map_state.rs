@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{All, Entries, Get, Has, Len, Name, Value};
 use crate::access::{Access, Portable};
+use crate::composed::MoveOut;
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object, digest_of, digest_of_values};
 
@@ -124,7 +125,7 @@ impl<K: Name, V: Value> MapState<K, V> {
     }
 
     /// The same with an undo; gives a look at the value that the key had.
-    fn change<'u>(
+    pub(crate) fn change<'u>(
         &mut self,
         key: K,
         value: Option<Placed<V>>,
@@ -144,8 +145,12 @@ fn digest_of_entry<K: Name, V: Value>(key: &K, value: &V) -> u64 {
 
 impl<K: Name, V: Value> Object for MapState<K, V> {
     const TYPE: &'static str = "map";
-    const METHODS: &'static [Method<Self>] =
-        &[Method::of::<Put<K, V>>(), Method::of::<Remove<K>>(), Method::of::<Clear>()];
+    const METHODS: &'static [Method<Self>] = &[
+        Method::of::<Put<K, V>>(),
+        Method::of::<Remove<K>>(),
+        Method::of::<Clear>(),
+        Method::of::<MoveOut>(),
+    ];
     const ACCESSORS: &'static [Access<Self>] =
         &[Access::of::<Get<K>>(), Access::of::<Has<K>>(), Access::of::<Len>(), Access::of::<All>()];
     type Undo = Slot<K, V>;

@@ -1,25 +1,30 @@
 //! A map whose keys are spread over buckets, each a map of its own.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_log::pos::{LogPos, StreamId};
 
+use super::move_out::MoveOut;
 use super::shape::{Now, SetShape, Shape};
 use super::{Composed, Moment};
+use crate::access::encoded_bytes;
 use crate::collections::{All, Get, Len, MapState, Name, Put, Remove, Value};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
-use crate::{Handle, Runtime, Tx};
+use crate::{Handle, Isolation, Runtime, Tx};
 
 /// Buckets that a map begins with if nobody says otherwise.
 const BUCKETS: u64 = 16;
 /// How often a key is looked for without a transaction, if the map gets another shape each time.
 const LOOKS_MAX: u32 = 4;
-/// How often whoever only writes looks how large a bucket is.
+/// How often whoever only writes looks how large a bucket is;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// in transactions after one of so many puts, as each commit that does waits for it.
+const LOOK_OF: u64 = 16;
 
 /// A large map. A key is looked up in its bucket, and the others are not read. A bucket that has grown over 256 keys makes the map split one: they are
 /// split in turn, so that it need not be the same. The size and everything of it are read of all buckets, as of one snapshot; `clear`
@@ -28,27 +33,16 @@ pub struct HashedMap<K: Name, V: Value> {
     shape: Handle<Shape>,
     buckets: Composed<MapState<K, V>>,
     first: u64,
-    /// Keys of a bucket from which on a split is tried: as a rule, and now.
-    splits: Rc<Splits>,
+    /// A bucket of more keys is large.
+    split_at: usize,
     /// The shape that was seen last, and the position below which that reflects everything.
     seen: Rc<Cell<Option<(Shape, LogPos)>>>,
-}
-
-struct Splits {
-    at: usize,
-    now: Cell<usize>,
-}
-
-impl Splits {
-    fn at(keys: usize) -> Rc<Self> {
-        Rc::new(Self { at: keys, now: Cell::new(keys) })
-    }
 }
 
 impl<K: Name, V: Value> Clone for HashedMap<K, V> {
     fn clone(&self) -> Self {
         let (shape, buckets, first) = (self.shape.clone(), self.buckets.clone(), self.first);
-        Self { shape, buckets, first, splits: Rc::clone(&self.splits), seen: Rc::clone(&self.seen) }
+        Self { shape, buckets, first, split_at: self.split_at, seen: Rc::clone(&self.seen) }
     }
 }
 
@@ -71,14 +65,14 @@ impl<K: Name, V: Value> HashedMap<K, V> {
     }
 
     fn of(shape: Handle<Shape>, buckets: Composed<MapState<K, V>>) -> Self {
-        let splits = Splits::at(limits::BUCKET_SPLIT_COUNT);
-        Self { shape, buckets, first: BUCKETS, splits, seen: Rc::default() }
+        let split_at = limits::BUCKET_SPLIT_COUNT;
+        Self { shape, buckets, first: BUCKETS, split_at, seen: Rc::default() }
     }
 
     /// The same map; what this program puts makes it split a bucket when one has more than so many keys. Small buckets are opened sooner,
     /// and there are more of them.
     pub fn splitting_at(self, keys: usize) -> Self {
-        Self { splits: Splits::at(keys), ..self }
+        Self { split_at: keys, ..self }
     }
 
     /// The same map in a transaction.
@@ -137,7 +131,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
             Ok((shape, bucket.call(put).await?))
         };
         let (shape, before) = self.buckets.change(change).await?;
-        self.split_if_large(&shape, &key).await;
+        self.split_after(shape, key, true).await;
         Ok(before)
     }
 
@@ -149,14 +143,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
             Ok(shape)
         };
         let shape = self.buckets.change(change).await?;
-        // Whoever only writes does not read the bucket, but for this, now and then.
-        if self.buckets.moment.is_none()
-            && !self.shape.is_remote()
-            && let Ok(bucket) = self.child(&shape, &key)
-        {
-            bucket.stale(LOOK_EVERY).read(Vec::new, |_| ()).await.ok();
-        }
-        self.split_if_large(&shape, &key).await;
+        self.split_after(shape, key, false).await;
         Ok(())
     }
 
@@ -252,42 +239,125 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         Ok((shape, moment.of(&bucket)))
     }
 
-    /// Splits the next bucket if that of `key` is large. A split that does not come about is for the next one who puts something; nothing
-    /// depends on it.
-    async fn split_if_large(&self, shape: &Shape, key: &K) {
-        if self.buckets.moment.is_some() || shape.buckets >= limits::BUCKETS_MAX_COUNT {
-            return;
-        }
-        let Ok(bucket) = self.child(shape, key) else { return };
-        let len = self.buckets.size(&bucket, |map| map.entries().len(), bucket.look(Len {})).await;
-        if len.is_none_or(|len| len <= self.splits.now.get()) {
-            return;
-        }
-        match self.split(shape.buckets).await {
-            // What does not fit into a record now will not soon.
-            Err(ObjectError::Full(_)) => self.splits.now.set(self.splits.now.get().saturating_mul(2)),
-            _ => self.splits.now.set(self.splits.at),
+    /// Splits the next bucket if that of `key`, which was put, is large; in a transaction once that is committed.
+    async fn split_after(&self, shape: Shape, key: K, is_seen: bool) {
+        match &self.buckets.moment {
+            Some(Moment::In(tx)) => {
+                let Ok(bucket) = self.child(&shape, &key) else { return };
+                let map = Self { buckets: self.buckets.now(), ..self.clone() };
+                let then = async move {
+                    // What is done before it may be a split.
+                    let shape = map
+                        .shape
+                        .in_memory(|shape| *shape)
+                        .ok()
+                        .filter(|now| now.buckets > 0)
+                        .unwrap_or(shape);
+                    map.split_if_large(&shape, &key, is_seen || !map.is_look_due()).await;
+                };
+                tx.after_commit(bucket.stream(), then);
+            }
+            _ => self.split_if_large(&shape, &key, is_seen).await,
         }
     }
 
-    /// Splits one bucket off, if there are still as many as were seen.
-    async fn split(&self, buckets: u64) -> Result<(), ObjectError> {
-        let change = async |moment: &Moment| {
-            let shape = self.shape(moment).await?;
-            if shape.buckets != buckets {
-                return Ok(());
-            }
-            let (grown, split) = shape.grown();
-            let source = moment.of(&self.buckets.child(&shape.name_of(split))?);
-            let target = moment.of(&self.buckets.child(&shape.name_of(shape.buckets))?);
-            for (key, value) in source.look(All {}).await? {
-                if grown.bucket_of(&Key::of(&key)) != split {
-                    source.send(Remove { key: key.clone() }).await?;
-                    target.send(Put { key, value }).await?;
-                }
-            }
-            moment.of(&self.shape).send(SetShape { shape: grown }).await.map(|_| ())
-        };
-        self.buckets.change(change).await
+    /// Whether a put in a transaction is the one of many that looks at its bucket. How large one is at a node is asked for elsewhere.
+    fn is_look_due(&self) -> bool {
+        let unseen = &self.buckets.unseen;
+        if !self.shape.is_remote() {
+            unseen.set((unseen.get() + 1) % LOOK_OF);
+        }
+        unseen.get() == 0
     }
+
+    /// Splits the next bucket if that of `key` is large. A split that does not come about is for the next one who puts something; nothing
+    /// depends on it.
+    async fn split_if_large(&self, shape: &Shape, key: &K, is_seen: bool) {
+        let Ok(bucket) = self.child(shape, key) else { return };
+        // Whoever only writes does not read the bucket, but for this, now and then.
+        if !is_seen && !bucket.is_remote() {
+            bucket.stale(LOOK_EVERY).read(Vec::new, |_| ()).await.ok();
+        }
+        let splits = &self.buckets.splits;
+        let len = self.buckets.size(&bucket, |map| map.entries().len(), bucket.look(Len {})).await;
+        let is_large = len.is_some_and(|len| len > splits.above(self.split_at));
+        if !is_large || shape.buckets >= limits::BUCKETS_MAX_COUNT {
+            return;
+        }
+        let Some(under_way) = splits.begin() else { return };
+        under_way.ended(&self.split(shape.buckets).await, false);
+    }
+
+    /// Splits one bucket off, if there are still as many as were seen; or brings that a step further, if it takes more than one record.
+    async fn split(&self, buckets: u64) -> Result<(), ObjectError> {
+        let last = async |moment: &Moment| self.split_step(moment, buckets, true).await;
+        if self.buckets.split(Isolation::Strict, last).await? {
+            return Ok(());
+        }
+        // Copies that are old by then are made again; but nobody must have split it off meanwhile.
+        let copy = async |moment: &Moment| self.split_step(moment, buckets, false).await;
+        self.buckets.split(Isolation::Snapshot, copy).await.map(|_| ())
+    }
+
+    /// The last step takes the keys out of one bucket, sees to it that the new one has them, and has the shape lead there. False, and nothing is
+    /// done, if the new one lacks too much; each other step copies a part of that.
+    async fn split_step(&self, moment: &Moment, buckets: u64, is_last: bool) -> Result<bool, ObjectError> {
+        let shape = self.shape(moment).await?;
+        moment.led_by(self.shape.stream(), &[Key::all()]);
+        if shape.buckets != buckets {
+            return Ok(true);
+        }
+        let (grown, split) = shape.grown();
+        let source = moment.of(&self.buckets.child(&shape.name_of(split))?);
+        let target = moment.of(&self.buckets.child(&shape.name_of(shape.buckets))?);
+        let goes = |(key, _): &(K, V)| grown.bucket_of(&Key::of(key)) != split;
+        let moved = source.look(All {}).await?.into_iter().filter(goes).collect();
+        let lacks = lacks(moved, target.look(All {}).await?);
+        let count = fitting(&lacks, self.buckets.record_bytes());
+        if is_last && count < lacks.len() {
+            return Ok(false);
+        }
+        // One that is longer than that has a record to itself.
+        for (key, value) in lacks.into_iter().take(count.max(1)) {
+            match value {
+                Some(value) => target.send(Put { key, value }).await?,
+                None => target.send(Remove { key }).await?,
+            };
+        }
+        if is_last {
+            source.send(MoveOut::new(&grown, split)).await?;
+            moment.of(&self.shape).send(SetShape { shape: grown }).await?;
+        }
+        Ok(is_last)
+    }
+}
+
+/// What is to be put, or removed, where `there` is, to have what `moved` is.
+fn lacks<K: Name, V: Value>(mut moved: BTreeMap<K, V>, there: Vec<(K, V)>) -> Vec<(K, Option<V>)> {
+    let mut lacks = Vec::new();
+    for (key, copy) in there {
+        match moved.remove(&key) {
+            None => lacks.push((key, None)),
+            Some(value) if !is_same(&value, &copy) => lacks.push((key, Some(value))),
+            Some(_) => {}
+        }
+    }
+    lacks.extend(moved.into_iter().map(|(key, value)| (key, Some(value))));
+    lacks
+}
+
+fn is_same(one: &impl Value, other: &impl Value) -> bool {
+    let encoded = |one: Result<Vec<u8>, _>| one.ok();
+    let one = encoded(rmp_serde::to_vec_named(one));
+    one.is_some() && one == encoded(rmp_serde::to_vec_named(other))
+}
+
+/// How many of them a record takes with what else a split changes.
+fn fitting<K: Name, V: Value>(lacks: &[(K, Option<V>)], record_bytes: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |lack: &&(K, Option<V>)| {
+        bytes += encoded_bytes(lack).unwrap_or(0) + limits::MOVE_ROOM_BYTES;
+        bytes <= record_bytes
+    };
+    lacks.iter().take(limits::SPLIT_MAX_COUNT).take_while(fits).count()
 }

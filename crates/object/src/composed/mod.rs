@@ -14,9 +14,11 @@
 //! (Wei 5.4)
 
 mod hashed;
+mod move_out;
 mod node;
 mod permutation;
 mod shape;
+mod splits;
 mod tree;
 
 use std::cell::{Cell, RefCell};
@@ -27,16 +29,18 @@ use ithaca_env::task::gather;
 use ithaca_log::pos::{LogPos, StreamId};
 
 pub use hashed::HashedMap;
+pub(crate) use move_out::MoveOut;
 pub(crate) use node::Node;
 pub(crate) use shape::Shape;
 pub use tree::TreeMap;
 
+use self::splits::Splits;
 use crate::access::Accessor;
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
 use crate::object::Object;
-use crate::{Handle, Runtime, Tx, TxOptions};
+use crate::{Handle, Isolation, Runtime, Tx, TxOptions};
 
 /// After how many puts a program whose children are at nodes asks how large one is: fewer than a child takes before it is split.
 const ASK_EVERY: u64 = 64;
@@ -77,14 +81,15 @@ struct Composed<O: Object> {
     is_remote: bool,
     /// Puts after which this program did not look how large a child is.
     unseen: Rc<Cell<u64>>,
+    splits: Rc<Splits>,
 }
 
 impl<O: Object> Clone for Composed<O> {
     fn clone(&self) -> Self {
         let (runtime, name) = (self.runtime.clone(), self.name.clone());
         let (children, moment) = (Rc::clone(&self.children), self.moment.clone());
-        let unseen = Rc::clone(&self.unseen);
-        Self { runtime, name, children, moment, is_remote: self.is_remote, unseen }
+        let (unseen, splits) = (Rc::clone(&self.unseen), Rc::clone(&self.splits));
+        Self { runtime, name, children, moment, is_remote: self.is_remote, unseen, splits }
     }
 }
 
@@ -98,7 +103,7 @@ impl<O: Object> Composed<O> {
     fn new(runtime: &Runtime, name: &str) -> Self {
         let children = Rc::new(Children { open: RefCell::default(), order: RefCell::default() });
         let (runtime, name, unseen) = (runtime.clone(), name.to_owned(), Rc::default());
-        Self { runtime, name, children, moment: None, is_remote: false, unseen }
+        Self { runtime, name, children, moment: None, is_remote: false, unseen, splits: Rc::default() }
     }
 
     /// One whose children's states are at nodes.
@@ -108,6 +113,11 @@ impl<O: Object> Composed<O> {
 
     fn when(&self, moment: Moment) -> Self {
         Self { moment: Some(moment), ..self.clone() }
+    }
+
+    /// The same as of now.
+    fn now(&self) -> Self {
+        Self { moment: None, ..self.clone() }
     }
 
     /// The child of this name within the map.
@@ -152,12 +162,12 @@ impl<O: Object> Composed<O> {
 
     /// How large a child is, after a put, by what is in memory or, now and then, by what a node says when it is asked. `None` if none was asked, or
     /// it is not known.
-    async fn size(
+    async fn size<T>(
         &self,
         child: &Handle<O>,
-        in_memory: impl FnOnce(&O) -> usize,
-        asked: impl Future<Output = Result<usize, ObjectError>>,
-    ) -> Option<usize> {
+        in_memory: impl FnOnce(&O) -> T,
+        asked: impl Future<Output = Result<T, ObjectError>>,
+    ) -> Option<T> {
         if !child.is_remote() {
             return child.in_memory(in_memory).ok();
         }
@@ -170,7 +180,7 @@ impl<O: Object> Composed<O> {
     async fn read<T>(&self, body: impl AsyncFn(&Moment) -> Result<T, ObjectError>) -> Result<T, ObjectError> {
         match &self.moment {
             Some(moment) => body(moment).await,
-            None => self.transact(body).await,
+            None => self.transact(&TxOptions::default(), body).await,
         }
     }
 
@@ -184,16 +194,72 @@ impl<O: Object> Composed<O> {
             Some(Moment::At(snapshot)) => {
                 Err(ObjectError::ReadOnly { object: self.name.clone(), snapshot: *snapshot })
             }
-            None => self.transact(body).await,
+            None => self.transact(&TxOptions::default(), body).await,
         }
+    }
+
+    /// Bytes of keys and values that a record of a split moves.
+    fn record_bytes(&self) -> usize {
+        limits::SPLIT_MAX_BYTES.min(self.runtime.client().entry_max_bytes() / 2)
+    }
+
+    /// A split, or a step of one, as a transaction: after a conflict it is tried again a few times, because whoever has put something waits.
+    async fn split<T>(
+        &self,
+        isolation: Isolation,
+        body: impl AsyncFn(&Moment) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        let options = TxOptions { isolation, retries: limits::SPLIT_RETRIES, ..TxOptions::default() };
+        self.transact(&options, body).await
     }
 
     async fn transact<T>(
         &self,
+        options: &TxOptions,
         body: impl AsyncFn(&Moment) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
         let body = async |tx: &Tx| body(&Moment::In(tx.clone())).await;
-        let (value, _) = self.runtime.transact(&TxOptions::default(), body).await?;
+        let (value, _) = self.runtime.transact(options, body).await?;
         Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_env::{Env, real};
+    use ithaca_log::client::{Client, ClientOptions};
+    use ithaca_log::server::{LocalCluster, LocalOptions};
+
+    use super::*;
+    use crate::RuntimeOptions;
+    use crate::collections::{MapState, Put};
+
+    #[test]
+    fn a_split_that_conflicts_each_time_is_given_up_after_a_few() {
+        // The put that it is made for has happened; its caller waited for a hundred more runs.
+        let dir = tempfile::TempDir::new().expect("a directory");
+        real::run(async |env: Env| {
+            let mut options = LocalOptions::new(dir.path(), ([127, 0, 0, 1], 0).into());
+            options.create_bytes = 64 << 20;
+            options.chain.segment_bytes = 4 << 20;
+            options.chain.capacity_bytes = 256 << 20;
+            let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+            let options = ClientOptions { endpoints: vec![cluster.addrs()[0]], ..ClientOptions::default() };
+            let client = Client::connect(&env, options).await.expect("it serves");
+            let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+            let map = Composed::<MapState<u64, u64>>::new(&runtime, "m");
+            let child = map.child("part").expect("opened");
+            let runs = Cell::new(0);
+            let body = async |moment: &Moment| {
+                runs.set(runs.get() + 1);
+                moment.of(&child).call(Put { key: 1, value: 1 }).await?;
+                child.call(Put { key: 1, value: 2 }).await
+            };
+            for isolation in [Isolation::Strict, Isolation::Snapshot] {
+                let split = map.split(isolation, &body).await;
+                assert!(matches!(split, Err(ObjectError::Aborted(_))), "{split:?}");
+                assert_eq!(runs.take(), 3);
+            }
+        });
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use crate::access::{Access, Accessor, Portable};
+use crate::access::{Access, Accessor, Portable, encoded_bytes};
 use crate::collections::{Name, Value};
-use crate::key::{Key, Keys, Parts};
+use crate::key::{self, Key, Keys};
+use crate::limits;
 use crate::object::{Method, Mutator, Object, digest_of_values};
 
 /// The state. A node that was never changed is an empty leaf.
@@ -35,35 +36,83 @@ impl<K: Name, V: Value> Node<K, V> {
         self.children.get(at).map(|child| (at, *child))
     }
 
-    /// How many entries or children it has.
-    pub(super) fn size(&self) -> usize {
-        self.entries.len().max(self.children.len())
+    /// Whether it is to be split: by how many entries or children it has, or a leaf by its bytes. `above` says what that is of what it is as a rule.
+    pub(super) fn is_large(&self, record_bytes: usize, above: impl Fn(usize) -> usize) -> bool {
+        let count = self.entries.len().max(self.children.len());
+        if count < 2 || count > above(limits::NODE_SPLIT_COUNT) {
+            return count > 1;
+        }
+        let (mut bytes, most) = (0, above(limits::NODE_SPLIT_BYTES.min(record_bytes)));
+        self.entries.iter().any(|entry| {
+            bytes += encoded_bytes(&entry).unwrap_or(0);
+            bytes > most
+        })
     }
 
-    /// Its two halves and the key between them: the first one that belongs to the second half. `None` if it is too small to have two.
-    pub(super) fn halves(mut self) -> Option<(Self, K, Self)> {
-        if self.children.is_empty() {
-            let middle =
-                self.entries.keys().nth(self.entries.len() / 2).filter(|_| self.entries.len() > 1)?.clone();
-            let upper = self.entries.split_off(&middle);
-            return Some((self, middle, Self { entries: upper, ..Self::default() }));
-        }
-        let at = self.children.len() / 2;
-        if at == 0 || self.children.len() < 4 {
+    /// What it is split into, if it is large: of an inner node two halves, of a leaf as many parts as it takes for them to be small.
+    pub(super) fn parts(mut self, record_bytes: usize) -> Option<Parts<K, V>> {
+        if !self.is_large(record_bytes, |usual| usual) {
             return None;
         }
+        if self.children.is_empty() {
+            return self.leaves(record_bytes);
+        }
+        let at = self.children.len() / 2;
         let children = self.children.split_off(at);
         let mut between = self.between.split_off(at - 1);
         let middle = between.remove(0);
-        Some((self, middle, Self { entries: BTreeMap::new(), children, between }))
+        let upper = Self { entries: BTreeMap::new(), children, between };
+        Some(Parts { first: self, others: vec![(middle, upper)], is_short: true })
     }
 
-    /// The same inner node with one child more: `child` holds what is not below `key` of what the one at `at` held.
-    pub(super) fn with_child(mut self, at: usize, key: K, child: u64) -> Self {
-        self.between.insert(at, key);
-        self.children.insert(at + 1, child);
+    /// The parts of a leaf. An entry that is larger than a part is one by itself.
+    fn leaves(self, record_bytes: usize) -> Option<Parts<K, V>> {
+        let size = |entry: &(&K, &V)| encoded_bytes(entry).unwrap_or(0);
+        let (len, all) = (self.entries.len(), self.entries.iter().map(|entry| size(&entry)).sum::<usize>());
+        // Some room is left in each.
+        let count = len.div_ceil(limits::NODE_SPLIT_COUNT * 3 / 4).max(2);
+        let (most, most_bytes) = (len.div_ceil(count), limits::NODE_SPLIT_BYTES.min(record_bytes) * 3 / 4);
+        let (mut parts, mut bytes) = (Vec::<(K, Self)>::new(), 0);
+        for (key, value) in self.entries {
+            let entry_bytes = size(&(&key, &value));
+            bytes += entry_bytes;
+            match parts.last_mut() {
+                Some((_, part)) if part.entries.len() < most && bytes <= most_bytes => {
+                    part.entries.insert(key, value);
+                }
+                _ => {
+                    bytes = entry_bytes;
+                    let entries = BTreeMap::from([(key.clone(), value)]);
+                    parts.push((key, Self { entries, ..Self::default() }));
+                }
+            }
+        }
+        let is_short = parts.len() == 2 && all <= record_bytes;
+        let mut parts = parts.into_iter();
+        let (_, first) = parts.next()?;
+        Some(Parts { first, others: parts.collect(), is_short })
+    }
+
+    /// The same inner node with more children: after the one at `at`, each holds what is not below its key of what that one held. That one is
+    /// `first` from now on.
+    pub(super) fn with_children(mut self, at: usize, first: u64, others: Vec<(K, u64)>) -> Self {
+        self.children[at] = first;
+        for (nth, (key, child)) in others.into_iter().enumerate() {
+            self.between.insert(at + nth, key);
+            self.children.insert(at + nth + 1, child);
+        }
         self
     }
+}
+
+/// What a node is split into.
+pub(super) struct Parts<K, V> {
+    /// What is lowest.
+    pub(super) first: Node<K, V>,
+    /// The others in order, each with the first key that belongs to it.
+    pub(super) others: Vec<(K, Node<K, V>)>,
+    /// Whether one record takes them all.
+    pub(super) is_short: bool,
 }
 
 /// What a change has taken away.
@@ -176,7 +225,7 @@ impl<K: Name, V: Value> Accessor<Node<K, V>> for Find<K> {
     const NAME: &'static str = "find";
     type Output = Node<K, V>;
 
-    fn keys(&self) -> Parts {
+    fn keys(&self) -> key::Parts {
         Key::of(&self.key).into()
     }
 
@@ -195,7 +244,7 @@ impl<K: Name, V: Value> Accessor<Node<K, V>> for Whole {
     const NAME: &'static str = "whole";
     type Output = Node<K, V>;
 
-    fn keys(&self) -> Parts {
+    fn keys(&self) -> key::Parts {
         Key::all().into()
     }
 
@@ -208,6 +257,41 @@ impl<K: Name, V: Value> Accessor<Node<K, V>> for Whole {
 mod tests {
     use super::*;
     use crate::remote::any::Any;
+
+    /// Splits a leaf of values of these lengths.
+    fn check_parts(lengths: &[usize], parts_max: usize, is_short: bool) {
+        const RECORD_BYTES: usize = 500 << 10;
+        let entries = lengths.iter().enumerate().map(|(key, len)| (key, "x".repeat(*len)));
+        let leaf = Node { entries: entries.collect(), ..Node::default() };
+        let parts = leaf.clone().parts(RECORD_BYTES).expect("it is large");
+        assert_eq!(parts.is_short, is_short, "{} entries", lengths.len());
+        assert!(parts.others.len() < parts_max, "{} parts", parts.others.len() + 1);
+        let root = Node::<usize, String> { children: vec![100], ..Node::default() };
+        let others = parts.others.iter().enumerate().map(|(nth, (key, _))| (*key, 101 + nth as u64));
+        let root = root.with_children(0, 100, others.collect());
+        let all: Vec<_> =
+            std::iter::once(parts.first).chain(parts.others.into_iter().map(|(_, it)| it)).collect();
+        for (nth, part) in all.iter().enumerate() {
+            assert!(!part.is_large(RECORD_BYTES, |usual| usual), "{} entries", part.entries.len());
+            assert!(part.entries.keys().all(|key| root.child_of(key) == Some((nth, 100 + nth as u64))));
+        }
+        let together: BTreeMap<usize, String> = all.into_iter().flat_map(|part| part.entries).collect();
+        assert_eq!(together, leaf.entries);
+    }
+
+    #[test]
+    fn the_parts_of_a_leaf_are_small_and_hold_together_what_it_held() {
+        // A key in the wrong part is found no more; a part that is too large is split at once again, or never fits.
+        check_parts(&[1; 129], 3, true);
+        check_parts(&[1; 4000], 64, false);
+        check_parts(&[150 << 10, 150 << 10], 2 + 1, true);
+        check_parts(&[10, 900 << 10], 2 + 1, false);
+        check_parts(&[900 << 10, 10, 10], 2 + 1, false);
+        check_parts(&[80 << 10, 80 << 10, 400 << 10, 80 << 10], 4, false);
+        check_parts(&(0..300).map(|nth| nth * 97 % 20_000).collect::<Vec<_>>(), 32, false);
+        let one = Node { entries: BTreeMap::from([(1, "x".repeat(1 << 20))]), ..Node::default() };
+        assert!(one.parts(1 << 10).is_none());
+    }
 
     #[test]
     fn a_node_has_the_digest_of_what_it_holds_in_whatever_order() {

@@ -4,17 +4,18 @@
 //! changes no other node, and every old state of the tree can be read (Wei 5.4, dynamic pointers). A node is split when it has grown too
 //! large; none is joined with another, so that a leaf of which everything was removed stays.
 
+use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};
 
 use ithaca_log::pos::LogPos;
 
-use super::node::{Find, Node, PutEntry, RemoveEntry, SetNode, Whole};
+use super::node::{Find, Node, Parts, PutEntry, RemoveEntry, SetNode, Whole};
 use super::{Composed, Moment};
 use crate::collections::{Name, Value};
 use crate::error::ObjectError;
 use crate::key::Key;
 use crate::limits;
-use crate::{Handle, Runtime, Tx};
+use crate::{Handle, Isolation, Runtime, Tx};
 
 /// The number of the root. The others are random.
 const ROOT: u64 = 0;
@@ -82,7 +83,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
             Ok((path.leaf, self.node(moment, path.leaf)?.call(call).await?))
         };
         let (leaf, before) = self.nodes.change(put).await?;
-        self.split_if_large(leaf, &key).await;
+        self.split_after(leaf, key).await;
         Ok(before)
     }
 
@@ -224,39 +225,71 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         Ok(path)
     }
 
-    /// Splits the leaf of a key if it is large. A split that does not come about is for the next one who puts something; nothing depends on it.
-    async fn split_if_large(&self, leaf: u64, key: &K) {
-        if self.nodes.moment.is_some() {
-            return;
-        }
-        let Ok(node) = self.child(leaf) else { return };
-        let asked = async { node.look(Whole {}).await.map(|node| node.size()) };
-        if self.nodes.size(&node, Node::size, asked).await.is_some_and(|size| size > limits::NODE_SPLIT_COUNT)
-        {
-            let split = async |moment: &Moment| self.split(moment, key).await;
-            // It conflicts with whoever changes the leaf meanwhile.
-            self.nodes.change(split).await.ok();
+    /// Splits the leaf of a key that was put, if it is large; in a transaction once that is committed.
+    async fn split_after(&self, leaf: u64, key: K) {
+        match &self.nodes.moment {
+            Some(Moment::In(tx)) => {
+                let Ok(node) = self.child(leaf) else { return };
+                let map = Self { nodes: self.nodes.now() };
+                tx.after_commit(node.stream(), async move { map.split_if_large(leaf, &key).await });
+            }
+            _ => self.split_if_large(leaf, &key).await,
         }
     }
 
-    /// Splits the leaf of a key, and what gets too large by that above it, in one transaction.
-    async fn split(&self, moment: &Moment, key: &K) -> Result<(), ObjectError> {
+    /// Splits the leaf of a key if it is large. A split that does not come about is for the next one who puts something; nothing depends on it.
+    async fn split_if_large(&self, leaf: u64, key: &K) {
+        let Ok(node) = self.child(leaf) else { return };
+        let splits = &self.nodes.splits;
+        let is_large =
+            |node: &Node<K, V>| node.is_large(self.nodes.record_bytes(), |usual| splits.above(usual));
+        let asked = async { node.look(Whole {}).await.map(|node| is_large(&node)) };
+        if self.nodes.size(&node, is_large, asked).await != Some(true) {
+            return;
+        }
+        let Some(under_way) = splits.begin() else { return };
+        let is_dear = Cell::new(false);
+        let split = async |moment: &Moment| self.split(moment, key, &is_dear).await;
+        // It conflicts with whoever changes the leaf meanwhile.
+        let split = self.nodes.split(Isolation::Strict, split).await;
+        under_way.ended(&split, is_dear.get());
+    }
+
+    /// Splits the leaf of a key, and what gets too large by that above it, in one transaction. A leaf whose parts do not fit into its record
+    /// is left for new ones that are written before.
+    async fn split(&self, moment: &Moment, key: &K, is_dear: &Cell<bool>) -> Result<(), ObjectError> {
         let (mut path, ()) = self.find(moment, key, |_| ()).await?;
         let mut number = path.leaf;
-        let mut node = self.whole(moment, number).await?;
-        while node.size() > limits::NODE_SPLIT_COUNT {
-            let Some((lower, middle, upper)) = node.halves() else { return Ok(()) };
-            let second = self.added(moment, upper).await?;
-            let Some((above, at)) = path.above.pop() else {
-                // The root stays where it is, and its halves are new nodes.
-                let first = self.added(moment, lower).await?;
-                let root = Node { children: vec![first, second], between: vec![middle], ..Node::default() };
-                return self.node(moment, ROOT)?.send(SetNode { node: root }).await.map(|_| ());
+        let record_bytes = self.nodes.record_bytes();
+        let mut parts = self.whole(moment, number).await?.parts(record_bytes);
+        while let Some(Parts { first, others, is_short }) = parts {
+            let above = path.above.pop();
+            let first = match (is_short, above) {
+                (true, Some(_)) => {
+                    self.node(moment, number)?.send(SetNode { node: first }).await?;
+                    number
+                }
+                // The root stays where it is, and its parts are new nodes.
+                (true, None) => self.added(Some(moment), first).await?,
+                (false, _) => self.added(None, first).await?,
             };
-            self.node(moment, number)?.send(SetNode { node: lower }).await?;
-            node = self.whole(moment, above).await?.with_child(at, middle, second);
-            self.node(moment, above)?.send(SetNode { node: node.clone() }).await?;
-            number = above;
+            is_dear.set(is_dear.get() || !is_short);
+            let mut added = Vec::new();
+            for (key, node) in others {
+                added.push((key, self.added(is_short.then_some(moment), node).await?));
+            }
+            let node = match above {
+                Some((above, at)) => {
+                    number = above;
+                    self.whole(moment, above).await?.with_children(at, first, added)
+                }
+                None => {
+                    number = ROOT;
+                    Node { children: vec![first], ..Node::default() }.with_children(0, first, added)
+                }
+            };
+            self.node(moment, number)?.send(SetNode { node: node.clone() }).await?;
+            parts = if above.is_some() { node.parts(record_bytes) } else { None };
         }
         Ok(())
     }
@@ -265,10 +298,11 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         self.see(moment, number, None, Node::clone).await
     }
 
-    /// A new node.
-    async fn added(&self, moment: &Moment, node: Node<K, V>) -> Result<u64, ObjectError> {
+    /// A new node; without a moment it is there at once, and nothing leads to it yet.
+    async fn added(&self, moment: Option<&Moment>, node: Node<K, V>) -> Result<u64, ObjectError> {
         let number = self.nodes.runtime.draw().max(ROOT + 1);
-        self.node(moment, number)?.send(SetNode { node }).await?;
+        let child = self.child(number)?;
+        moment.map_or(child.clone(), |moment| moment.of(&child)).send(SetNode { node }).await?;
         Ok(number)
     }
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use ithaca_log::pos::{LogPos, StreamId};
 
-use super::slot::{AnySlot, Slot};
+use super::slot::{AnySlot, Later, Slot};
 use super::{Inner, Runtime};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys, Parts};
+use crate::limits;
 use crate::object::Object;
 use crate::record::{Call, TxId};
 use crate::tx::{Added, Isolation, Level, Transaction};
@@ -79,6 +80,8 @@ struct TxInner {
     untried: RefCell<BTreeSet<StreamId>>,
     /// Objects that it has touched stay open until it ends; in the order of their streams.
     slots: RefCell<Vec<(StreamId, Rc<dyn AnySlot>)>>,
+    /// What is done once it has committed, for each of some objects.
+    after: RefCell<Vec<(StreamId, Later<'static, ()>)>>,
 }
 
 /// A transaction. Clones are the same one. One that is dropped without a commit aborts: nothing of it is in the log.
@@ -103,9 +106,13 @@ impl Runtime {
         let planted = self.inner.options.planted;
         let tx = Transaction::new(snapshot.unwrap_or_default(), options.isolation, planted);
         let state = State::Running { tx, is_unset: snapshot.is_none() };
-        let runtime = Rc::clone(&self.inner);
-        let (untried, slots) = (RefCell::default(), RefCell::default());
-        let inner = TxInner { runtime, state: RefCell::new(state), untried, slots };
+        let inner = TxInner {
+            runtime: Rc::clone(&self.inner),
+            state: RefCell::new(state),
+            untried: RefCell::default(),
+            slots: RefCell::default(),
+            after: RefCell::default(),
+        };
         Tx { inner: Rc::new(inner) }
     }
 
@@ -163,7 +170,8 @@ impl Tx {
         }
     }
 
-    /// Commits it. On success everything that it wrote is on stable storage, at one position; a transaction that wrote nothing asks nobody.
+    /// Commits it. On success everything that it wrote is on stable storage, at one position; a transaction that wrote nothing asks nobody. Maps of
+    /// many objects are then split where it has made them too large.
     /// Panics if a nested transaction is open.
     ///
     /// Errors: `Aborted` and `Call` (nothing of it is in the log); `Unknown` (it may be committed); after any other one it is not, as after `Ended`: it had ended,
@@ -194,6 +202,9 @@ impl Tx {
         let plan = self.inner.runtime.plan(commit.calls, &commit.streams, commit.condition)?;
         let placed = self.inner.runtime.append(&plan).await;
         let pos = self.inner.runtime.appended(&plan, placed, Some(&mut tx)).pos().await?;
+        for (_, then) in self.inner.after.take() {
+            then.await;
+        }
         Ok(Committed { snapshot, record: Some((plan.record.id, pos)) })
     }
 
@@ -208,6 +219,15 @@ impl Tx {
         Ok(())
     }
 
+    /// Has `then` done once it has committed, once for each object: whoever commits waits for it. Not if it aborts.
+    pub(crate) fn after_commit(&self, of: StreamId, then: impl Future<Output = ()> + 'static) {
+        let mut after = self.inner.after.borrow_mut();
+        // Nested ones that were taken back may have left more than can be committed.
+        if after.len() < limits::OBJECTS_MAX_COUNT && after.iter().all(|(other, _)| *other != of) {
+            after.push((of, Box::pin(then)));
+        }
+    }
+
     /// Whether the views of all objects that it has touched reflect the record at `pos`, if it is one of theirs.
     fn reflects(&self, pos: LogPos) -> bool {
         self.inner.slots.borrow().iter().all(|(_, slot)| slot.reflects() > pos)
@@ -217,6 +237,7 @@ impl Tx {
     pub fn abort(&self) {
         self.inner.state.replace(State::Ended);
         self.inner.slots.borrow_mut().clear();
+        self.inner.after.take();
     }
 
     /// Runs `body` as a transaction inside this one: if it fails or is dropped, what it wrote is taken back, and the outer one can go on. It

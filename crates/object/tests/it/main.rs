@@ -8,6 +8,7 @@
 //! * [`remote`]: states that nodes keep.
 //! * [`macros`]: objects of one's own.
 //! * [`machine`]: state machines of one's own, and calls that share records.
+//! * [`splits`]: buckets and leaves that have grown large.
 //! * [`store`]: keys and values that stay in the log.
 //! * [`checkpoints`]: states in the log, what is forgotten below them, what is held.
 //! * [`collections`]: each of them does what its counterpart in memory does.
@@ -20,6 +21,7 @@ mod macros;
 mod objects;
 mod panics;
 mod remote;
+mod splits;
 mod store;
 mod transactions;
 mod watch;
