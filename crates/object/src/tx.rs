@@ -108,10 +108,8 @@ struct Noted {
 pub struct Transaction {
     snapshot: LogPos,
     isolation: Isolation,
-    /// Each once, as far as they were put in order.
+    /// What was read and is to be checked: with snapshot isolation only what led to where it writes. Each once, as far as they were put in order.
     reads: Vec<Named>,
-    /// Of what was read, that which is checked although the isolation is by snapshots.
-    leads: Vec<Named>,
     calls: Vec<Call>,
     /// What is noted of each call.
     noted: Vec<Noted>,
@@ -138,7 +136,6 @@ impl Transaction {
             snapshot,
             isolation,
             reads: Vec::new(),
-            leads: Vec::new(),
             calls: Vec::new(),
             noted: Vec::new(),
             added: 0,
@@ -178,15 +175,19 @@ impl Transaction {
     /// Notes that these parts of an object led it to where it writes: with any isolation it commits only if they are still the same, because
     /// elsewhere nobody finds what it writes.
     pub fn note_leads(&mut self, stream: StreamId, keys: &[Key]) {
-        match self.isolation {
-            Isolation::Strict => self.depend_on(stream, keys),
-            Isolation::Snapshot => note(&mut self.leads, stream, keys),
+        if self.reads.len() >= READS_ORDERED_COUNT && self.reads.len() == self.reads.capacity() {
+            // What is read again and again takes no more memory.
+            self.reads.sort_unstable();
+            self.reads.dedup();
         }
+        self.reads.extend(keys.iter().map(|key| (stream, key.clone())));
     }
 
     /// Notes what the commit is to check.
     fn depend_on(&mut self, stream: StreamId, keys: &[Key]) {
-        note(&mut self.reads, stream, keys);
+        if self.isolation == Isolation::Strict {
+            self.note_leads(stream, keys);
+        }
     }
 
     /// Adds a call. What it depends on counts as read. On an error nothing was added.
@@ -395,20 +396,10 @@ impl Transaction {
             Isolation::Strict => Cow::Borrowed(&self.reads),
             Isolation::Snapshot if is_off(PlantedBug::WritesNotChecked) => Cow::default(),
             Isolation::Snapshot => {
-                self.writes(|keys| !keys.commutes).chain(self.leads.iter().cloned()).collect()
+                self.writes(|keys| !keys.commutes).chain(self.reads.iter().cloned()).collect()
             }
         }
     }
-}
-
-/// Adds parts of an object to others.
-fn note(noted: &mut Vec<Named>, stream: StreamId, keys: &[Key]) {
-    if noted.len() >= READS_ORDERED_COUNT && noted.len() == noted.capacity() {
-        // What is read again and again takes no more memory.
-        noted.sort_unstable();
-        noted.dedup();
-    }
-    noted.extend(keys.iter().map(|key| (stream, key.clone())));
 }
 
 /// Bytes that a call counts for.
