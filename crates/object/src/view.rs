@@ -16,11 +16,10 @@
 //! What cannot be applied, or shows that views differ, stops the view for good: it goes on to serve what lies below, and
 //! nothing above.
 //!
-//! That views differ is seen by digests of encoded states. They are compared as long as everything that a state came of goes back to the bytes
-//! that it came of: then the digest is a function of bytes of the log. The first call of another version, or of a type without an order, ends
-//! that for the view, and for those that begin at its checkpoints: what they would compare is no longer what the log says.
+//! That views differ is seen by digests of encoded states (compare.rs).
 
 mod checkpoint;
+mod compare;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -141,6 +140,8 @@ pub struct View<O: Object> {
     digests: VecDeque<(LogPos, u64)>,
     /// Whether digests are taken and compared: all that was applied goes back to its bytes.
     compares: bool,
+    /// What this version encodes an empty object as, in short.
+    form: u64,
     fault: Option<Fault>,
     /// A mutator panicked in the middle of a change: the state is none. What lies below is read in views of their own.
     is_broken: bool,
@@ -153,6 +154,7 @@ impl<O: Object> View<O> {
     /// The empty object of `stream`, as it is at position 0.
     pub fn new(stream: StreamId, planted: Planted) -> Self {
         let mut state = O::default();
+        let form = compare::form_of(&state);
         state.plant(planted);
         Self {
             stream,
@@ -168,6 +170,7 @@ impl<O: Object> View<O> {
             floor: LogPos(0),
             digests: VecDeque::new(),
             compares: true,
+            form,
             fault: None,
             is_broken: false,
             scratch: Vec::new(),
@@ -289,7 +292,8 @@ impl<O: Object> View<O> {
         if !self.compares {
             self.digests.clear();
         } else if self.count.is_multiple_of(limits::DIGEST_EVERY) {
-            self.digests.push_back((pos, self.state.digest()));
+            let digest = compare::in_form(self.form, self.state.digest());
+            self.digests.push_back((pos, digest));
             if self.digests.len() > limits::DIGESTS_MAX_COUNT {
                 self.digests.pop_front();
             }
@@ -408,17 +412,6 @@ impl<O: Object> View<O> {
     #[cfg(test)]
     pub(crate) fn harm(&mut self, harm: impl FnOnce(&mut O)) {
         harm(&mut self.state);
-    }
-
-    /// Whether the record's client saw another state than this view did.
-    fn compare(&self, record: &Record) -> Option<FaultKind> {
-        if !self.compares {
-            return None;
-        }
-        let check = record.checks.iter().find(|check| check.stream == self.stream)?;
-        let known = self.digests.iter().find(|(pos, _)| *pos == check.pos)?;
-        let (pos, theirs, ours) = (check.pos, check.digest, known.1);
-        (theirs != ours).then_some(FaultKind::Diverged { pos, theirs, ours })
     }
 
     fn stop(&mut self, pos: LogPos, kind: FaultKind) -> Applied {

@@ -110,27 +110,4 @@ impl<O: Object> View<O> {
         let requests = rmp_serde::to_vec_named(&self.requests).unwrap_or_default();
         digest_of(&[&self.state.digest().to_le_bytes(), &self.count.to_le_bytes(), &requests])
     }
-
-    /// The digest of the newest state for others to compare; 0 if that would say nothing.
-    pub(crate) fn digest_to_compare(&self) -> u64 {
-        if self.compares { self.state.digest() } else { 0 }
-    }
-
-    /// Whether `theirs`, of a view of the same records, may be of this view's state: as far as that can be told.
-    pub(crate) fn may_be(&self, theirs: u64) -> bool {
-        !self.compares || theirs == 0 || theirs == self.state.digest()
-    }
-
-    /// Compares the state as it was below `upto` with that of a checkpoint. One that differs stops the view where it is; what
-    /// the view does not go back to is not compared. Gives whether they are the same, as far as that is known.
-    pub fn compare_with_checkpoint(&mut self, upto: LogPos, theirs: u64) -> bool {
-        if !self.compares || theirs == 0 {
-            return true;
-        }
-        let Ok(ours) = self.read_at(upto, &[], |state, _| state.digest()) else { return true };
-        if ours != theirs {
-            self.stop(self.upto, FaultKind::Diverged { pos: upto, theirs, ours });
-        }
-        ours == theirs
-    }
 }
