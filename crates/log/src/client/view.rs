@@ -256,7 +256,8 @@ impl Inner {
         loop {
             let view = self.view_by(deadline).await?;
             match attempt(self, &view).await {
-                Err(error) if self.worth_retrying(&error, deadline) => {
+                // What came just too late is told as every wait that came to nothing.
+                Err(error) if self.may_pass(&error, deadline) => {
                     self.forget_view(&Some(view));
                     self.pause(phase, deadline, Some(error)).await?;
                 }
@@ -265,19 +266,20 @@ impl Inner {
         }
     }
 
-    /// Whether the same call may succeed later.
+    /// Whether the same call may succeed later, and there is time for that.
     pub(super) fn worth_retrying(&self, error: &ClientError, deadline: Time) -> bool {
-        let transient = match error {
+        self.may_pass(error, deadline) && self.env.now() < deadline
+    }
+
+    fn may_pass(&self, error: &ClientError, deadline: Time) -> bool {
+        match error {
             ClientError::Node { error: CallError::Refused(refusal), .. } => {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
             }
             ClientError::Node { error: CallError::Lost(_) | CallError::Superseded, .. } => true,
-            ClientError::TooFewReplicas { .. } => {
-                return self.env.now() + SHORTAGE_WAIT + SHORTAGE_ANSWER < deadline;
-            }
+            ClientError::TooFewReplicas { .. } => self.env.now() + SHORTAGE_WAIT + SHORTAGE_ANSWER < deadline,
             _ => false,
-        };
-        transient && self.env.now() < deadline
+        }
     }
 
     /// Waits a little before another attempt; an error once `deadline` is near.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
-use super::{FaultKind, Rewound, SnapshotError, View};
+use super::{Rewound, SnapshotError, View};
 use crate::checkpoint::{Begun, Last};
 use crate::object::{CallError, Object, digest_of, digest_of_value, goes_back};
 use crate::planted::{Planted, PlantedBug};
