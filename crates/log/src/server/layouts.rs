@@ -2,7 +2,8 @@
 //! across restarts.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
@@ -19,12 +20,17 @@ use crate::wire::{
     Accept, Accepted, Kind, LayoutRecord, Learn, Learned, Lease, Leased, Prepare, Promise, Refusal, Vote,
 };
 
+/// The wait before a decision is copied.
+const COPY_AFTER: Duration = Duration::from_secs(1);
+
 /// The acceptor and the register that its decisions lie in.
 pub(super) struct LayoutKeeper {
     env: Env,
     acceptor: RefCell<Acceptor>,
-    /// `None` while a decision is written; the acceptor never has two to write.
+    /// `None` while a decision is written; the acceptor never has two to write. Or while one is copied.
     register: RefCell<Option<Register>>,
+    /// Rings when the register is there again.
+    is_free: Notify,
     /// Who is answered; nobody, if this node itself has learned a layout.
     routes: RefCell<Slab<Option<ReplyRoute>>>,
     /// The latest layout.
@@ -40,6 +46,7 @@ impl LayoutKeeper {
             env: env.clone(),
             acceptor: RefCell::new(acceptor),
             register: RefCell::new(Some(register)),
+            is_free: Notify::default(),
             routes: RefCell::default(),
             latest: RefCell::new(latest),
             changed: Notify::default(),
@@ -75,10 +82,22 @@ impl LayoutKeeper {
     /// Stores what is no layout in the register of a node that knows none, and that must not be asked to decide or told of any until this
     /// returns.
     pub(super) async fn store(&self, value: Bytes) -> Result<(), RegisterError> {
-        let mut register = self.register.take().expect("a node that knows no layout decides nothing");
-        let written = register.write(&value).await;
-        self.register.replace(Some(register));
+        let mut register = self.taken().await;
+        let mut written = register.write(&value).await;
+        if written.is_ok() {
+            written = register.copy().await;
+        }
+        self.put_back(register);
         written.map_err(RegisterError::Drive)
+    }
+
+    async fn taken(&self) -> Register {
+        self.is_free.until(|| self.register.take()).await
+    }
+
+    fn put_back(&self, register: Register) {
+        self.register.replace(Some(register));
+        self.is_free.ring();
     }
 
     /// Answers with the layout of `epoch`, or the latest.
@@ -163,17 +182,30 @@ impl LayoutKeeper {
     }
 
     fn persist(self: &Rc<Self>, record: Bytes) {
-        let mut register = self.register.take().expect("the acceptor writes one record at a time");
         let keeper = Rc::clone(self);
         self.env.spawn(async move {
+            let mut register = keeper.taken().await;
             let written = register.write(&record).await;
             if let Err(error) = &written {
                 tracing::error!(%error, "a layout could not be stored; no further one will be decided");
             }
-            keeper.register.replace(Some(register));
+            keeper.put_back(register);
             keeper.step(if written.is_ok() { Input::Persisted } else { Input::Failed });
+            keeper.env.spawn(copy_later(keeper.env.clone(), Rc::downgrade(&keeper)));
         });
     }
+}
+
+/// Makes both copies of a decision the same, once no other one follows it at once: whoever goes on to the next epoch does not wait for it.
+async fn copy_later(env: Env, keeper: Weak<LayoutKeeper>) {
+    env.sleep(COPY_AFTER).await;
+    let Some(keeper) = keeper.upgrade() else { return };
+    // If one is being written it is copied after that.
+    let Some(mut register) = keeper.register.take() else { return };
+    if let Err(error) = register.copy().await {
+        tracing::warn!(%error, "a layout is stored once only");
+    }
+    keeper.put_back(register);
 }
 
 /// A vote as it is sent.

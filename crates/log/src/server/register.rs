@@ -1,9 +1,9 @@
-//! A small value that survives crashes, and harm to either of its copies: two slots on a drive, written one after the other, the
-//! newest valid one counts.
+//! A small value that survives crashes, and harm to either of its copies: two slots on a drive, the newest valid one counts.
 //!
 //! Each slot begins on a block: `magic "ITRG"`, `version u16 (1)`, `reserved u16 (0)`, `sequence u64`, `length u32`,
-//! `crc32c u32` of the header without it and of the value, then the value, padded with zeros to a block. A crash leaves the old
-//! value or the new one; what was acknowledged stands in both, since an acceptor may not forget a promise.
+//! `crc32c u32` of the header without it and of the value, then the value, padded with zeros to a block. A write goes to
+//! the slot that does not count, so a crash leaves the old value or the new one; a copy makes both the same, since an acceptor may not
+//! forget a promise.
 //! (docs/format/log.md)
 
 use std::path::Path;
@@ -106,6 +106,8 @@ pub struct Register {
     sequence: u64,
     /// The slot whose value counts.
     valid: u64,
+    /// What the other slot lacks.
+    lacks: Option<Bytes>,
 }
 
 /// What a slot holds.
@@ -153,10 +155,9 @@ impl Register {
             (Some((sequence, valid, value)), _) => {
                 // A writer that was killed may have left it in a volatile cache only, and what follows is built on it.
                 drive.sync().await?;
-                let register = Self { drive, purpose, sequence, valid };
-                if !is_in_both && !read_only {
-                    register.store(1 - valid, encode_slot(sequence, &value)).await?;
-                }
+                let lacks = (!is_in_both && !read_only).then(|| encode_slot(sequence, &value));
+                let mut register = Self { drive, purpose, sequence, valid, lacks };
+                register.copy().await?;
                 Ok((register, Some(value)))
             }
             // A first write that was torn was never acknowledged, but then the other slot is blank and so was this one:
@@ -165,20 +166,29 @@ impl Register {
             (None, Some(error)) if !one_is_blank(&drive, slot_bytes).await? => {
                 Err(RegisterError::Damaged { drive: drive.name(), error })
             }
-            (None, _) => Ok((Self { drive, purpose, sequence: 0, valid: 0 }, None)),
+            (None, _) => Ok((Self { drive, purpose, sequence: 0, valid: 0, lacks: None }, None)),
         }
     }
 
-    /// Replaces the value. On return it is on stable storage, in both slots. After an error it is the new one or still the one before,
-    /// and may be written again: one slot has it whole at every moment. Panics if it is too long for its purpose.
+    /// Replaces the value. On return it is on stable storage, in one slot until [`Register::copy`]. After an error it is the new one or still
+    /// the one before, and may be written again: the slot that counts is left alone. Panics if it is too long for its purpose.
     pub async fn write(&mut self, value: &[u8]) -> Result<(), DriveError> {
         assert!(value.len() <= self.purpose.value_max_bytes(), "a value of {} bytes", value.len());
-        // Each attempt has its own: what a failed one left in one slot must not pass for what the next one writes to the other.
+        // Each attempt has its own: what a failed one has left must not pass for a copy of what the next one writes.
         self.sequence += 1;
         let bytes = encode_slot(self.sequence, value);
         self.store(1 - self.valid, bytes.clone()).await?;
         self.valid = 1 - self.valid;
-        self.store(1 - self.valid, bytes).await
+        self.lacks = Some(bytes);
+        Ok(())
+    }
+
+    /// Writes the value to the other slot, if that lacks it, so that it survives harm to either. After an error it counts as before.
+    pub async fn copy(&mut self) -> Result<(), DriveError> {
+        match self.lacks.take() {
+            Some(bytes) => self.store(1 - self.valid, bytes).await,
+            None => Ok(()),
+        }
     }
 
     async fn store(&self, slot: u64, bytes: Bytes) -> Result<(), DriveError> {
@@ -323,6 +333,7 @@ mod tests {
             for value in ["one", "two", "three"] {
                 register.write(value.as_bytes()).await.expect("written");
             }
+            register.copy().await.expect("written");
             drop(register);
             for slot in [0, 1, 0] {
                 harm(&env, &dir, &[slot]).await;
