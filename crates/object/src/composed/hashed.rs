@@ -24,7 +24,7 @@ const LOOKS_MAX: u32 = 4;
 /// How often whoever only writes looks how large a bucket is;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// in transactions after one of so many puts, as each commit that does waits for it.
-const LOOK_OF: u64 = 16;
+const LOOK_OF: u64 = 64;
 
 /// A large map. A key is looked up in its bucket, and the others are not read. A bucket that has grown over 256 keys makes the map split one: they are
 /// split in turn, so that it need not be the same. The size and everything of it are read of all buckets, as of one snapshot; `clear`
