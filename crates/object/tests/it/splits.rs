@@ -83,7 +83,7 @@ fn maps_that_are_loaded_by_transactions_are_split_too() {
         let program = world.program().await;
         let map = Numbers::open(&program, "m").expect("opened").splitting_at(20);
         // One transaction changes 16 objects at the most.
-        for nth in 0..80 {
+        for nth in 0..160 {
             load(&program, &map, 15 * nth..15 * (nth + 1)).await;
         }
         assert!(map.bucket_count().await.expect("read") > 24, "{:?}", map.bucket_count().await);
@@ -99,7 +99,7 @@ fn maps_that_are_loaded_by_transactions_are_split_too() {
         }
         assert_eq!((tree.height_at(&7).await, tree.height_at(&399).await), (Ok(2), Ok(2)));
         let expected = |times: u64, end: u64| (0..end).map(|key| (key, times * key)).collect::<Vec<_>>();
-        assert_eq!(map.entries().await, Ok(expected(2, 1200)));
+        assert_eq!(map.entries().await, Ok(expected(2, 2400)));
         assert_eq!(tree.entries().await, Ok(expected(1, 400)));
     });
 }
