@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
 
 /// Requests that a drive has not answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,13 +89,10 @@ pub(crate) fn counted(drive: Drive) -> (Drive, Load) {
     (Drive::new(Rc::new(Counted { drive, load: load.clone() })), load)
 }
 
-impl Device for Counted {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+/// Growing and discards are not counted: reads hardly wait for them.
+impl Wrapper for Counted {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -108,15 +105,5 @@ impl Device for Counted {
 
     fn sync(&self) -> DriveFuture<()> {
         self.load.count(true, self.drive.sync())
-    }
-
-    /// Not counted: reads hardly wait for it.
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
-    }
-
-    /// Not counted, as growing.
-    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
-        self.drive.discard(offset, len)
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveFuture, Wrapper};
 
 use crate::limits::REFUSED_REST;
 use crate::read::is_refusal;
@@ -22,13 +22,9 @@ pub(crate) fn patient(env: &Env, drive: &Drive) -> Drive {
     Drive::new(Rc::new(Patient { drive: drive.clone(), env: env.clone() }))
 }
 
-impl Device for Patient {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+impl Wrapper for Patient {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -41,21 +37,5 @@ impl Device for Patient {
             }
             answered
         })
-    }
-
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
-        self.drive.write(offset, data, durability)
-    }
-
-    fn sync(&self) -> DriveFuture<()> {
-        self.drive.sync()
-    }
-
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
-    }
-
-    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
-        self.drive.discard(offset, len)
     }
 }

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Device, Drive, DriveError, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
 use ithaca_env::{Env, Time};
 
 use crate::load::{Load, Queue, counted};
@@ -270,13 +270,10 @@ impl Drop for Waiting {
     }
 }
 
-impl Device for Watched {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+/// To grow takes as long as it takes: a file system may have much to allocate.
+impl Wrapper for Watched {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -292,11 +289,6 @@ impl Device for Watched {
     fn sync(&self) -> DriveFuture<()> {
         let request = Request { operation: "sync", offset: 0, is_write: true };
         self.ask(request, Drive::sync)
-    }
-
-    /// As long as it takes: a file system may have much to allocate.
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
     }
 
     fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {

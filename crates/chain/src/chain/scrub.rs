@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveFuture, Wrapper};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::owned::records_of;
@@ -48,13 +48,9 @@ struct Paced {
     is_over: Rc<Cell<bool>>,
 }
 
-impl Device for Paced {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+impl Wrapper for Paced {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -69,22 +65,6 @@ impl Device for Paced {
             }
             bytes
         })
-    }
-
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
-        self.drive.write(offset, data, durability)
-    }
-
-    fn sync(&self) -> DriveFuture<()> {
-        self.drive.sync()
-    }
-
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
-    }
-
-    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
-        self.drive.discard(offset, len)
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Owner, ReadError};
 use ithaca_env::Env;
-use ithaca_env::drive::{Device, Drive, DriveError, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Wrapper};
 use ithaca_env::sim::DriveFault;
 
 use crate::drives::append;
@@ -49,17 +49,13 @@ impl Wilful {
     }
 }
 
-impl Device for Wilful {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+impl Wrapper for Wilful {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
-        let (path, nth, failing) = (self.name(), self.reads.get(), self.failing.borrow());
+        let (path, nth, failing) = (self.drive.name(), self.reads.get(), self.failing.borrow());
         self.reads.set(nth.saturating_add(1));
         if self.refused.borrow().contains(&nth) {
             return Box::pin(async { Err(DriveError::Busy { path }) });
@@ -69,22 +65,6 @@ impl Device for Wilful {
             return Box::pin(async move { Err(DriveError::Io { path, operation: "read", offset, message }) });
         }
         self.drive.read(offset, len)
-    }
-
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
-        self.drive.write(offset, data, durability)
-    }
-
-    fn sync(&self) -> DriveFuture<()> {
-        self.drive.sync()
-    }
-
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
-    }
-
-    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
-        self.drive.discard(offset, len)
     }
 }
 

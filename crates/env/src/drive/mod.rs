@@ -142,6 +142,62 @@ pub trait Device {
     fn discard(&self, offset: u64, len: usize) -> DriveFuture<()>;
 }
 
+/// A device that passes requests on to a drive, but for those that it does in a way of its own.
+pub trait Wrapper {
+    /// That drive.
+    fn drive(&self) -> &Drive;
+    /// See [`Device::read`].
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        self.drive().read(offset, len)
+    }
+    /// See [`Device::write`].
+    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+        self.drive().write(offset, data, durability)
+    }
+    /// See [`Device::sync`].
+    fn sync(&self) -> DriveFuture<()> {
+        self.drive().sync()
+    }
+    /// See [`Device::grow`].
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        self.drive().grow(size_bytes)
+    }
+    /// See [`Device::discard`].
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        self.drive().discard(offset, len)
+    }
+}
+
+impl<W: Wrapper> Device for W {
+    fn size_bytes(&self) -> u64 {
+        self.drive().size_bytes()
+    }
+
+    fn name(&self) -> String {
+        self.drive().name()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        Wrapper::read(self, offset, len)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+        Wrapper::write(self, offset, data, durability)
+    }
+
+    fn sync(&self) -> DriveFuture<()> {
+        Wrapper::sync(self)
+    }
+
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        Wrapper::grow(self, size_bytes)
+    }
+
+    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
+        Wrapper::discard(self, offset, len)
+    }
+}
+
 /// A drive. Cheap to clone; the last clone closes it.
 #[derive(Clone)]
 pub struct Drive {

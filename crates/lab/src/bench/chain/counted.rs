@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Device, Drive, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
 use ithaca_env::{Env, Time};
 
 /// What a drive was asked for so far.
@@ -71,13 +71,9 @@ fn step(counts: &RefCell<Counts>, reading: &Cell<(u64, Time)>, now: Time, is_beg
     reading.set((if is_begun { under_way + 1 } else { under_way - 1 }, now));
 }
 
-impl Device for Counted {
-    fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes()
-    }
-
-    fn name(&self) -> String {
-        self.drive.name()
+impl Wrapper for Counted {
+    fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -101,17 +97,5 @@ impl Device for Counted {
         counts.write_bytes += data.len() as u64;
         drop(counts);
         self.drive.write(offset, data, durability)
-    }
-
-    fn sync(&self) -> DriveFuture<()> {
-        self.drive.sync()
-    }
-
-    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
-        self.drive.grow(size_bytes)
-    }
-
-    fn discard(&self, offset: u64, len: usize) -> DriveFuture<()> {
-        self.drive.discard(offset, len)
     }
 }
