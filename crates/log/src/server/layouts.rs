@@ -27,7 +27,7 @@ const COPY_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct LayoutKeeper {
     env: Env,
     acceptor: RefCell<Acceptor>,
-    /// `None` while a decision is written; the acceptor never has two to write. Or while one is copied.
+    /// `None` while a decision is written or copied; the acceptor never has two to write.
     register: RefCell<Option<Register>>,
     /// Rings when the register is there again.
     is_free: Notify,
@@ -83,10 +83,7 @@ impl LayoutKeeper {
     /// returns.
     pub(super) async fn store(&self, value: Bytes) -> Result<(), RegisterError> {
         let mut register = self.taken().await;
-        let mut written = register.write(&value).await;
-        if written.is_ok() {
-            written = register.copy().await;
-        }
+        let written = register.write_twice(&value).await;
         self.put_back(register);
         written.map_err(RegisterError::Drive)
     }

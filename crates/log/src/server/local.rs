@@ -523,8 +523,7 @@ async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartE
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {
             let cluster = ClusterId(env.random_u128());
-            register.write(&forming::encode(cluster)).await.map_err(RegisterError::Drive)?;
-            register.copy().await.map_err(RegisterError::Drive)?;
+            register.write_twice(&forming::encode(cluster)).await.map_err(RegisterError::Drive)?;
             acceptor.belong_to(cluster);
             cluster
         }

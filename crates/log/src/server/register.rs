@@ -191,6 +191,12 @@ impl Register {
         }
     }
 
+    /// Both: on return the value is on stable storage in either slot. Errors and panics: as of [`Register::write`].
+    pub async fn write_twice(&mut self, value: &[u8]) -> Result<(), DriveError> {
+        self.write(value).await?;
+        self.copy().await
+    }
+
     async fn store(&self, slot: u64, bytes: Bytes) -> Result<(), DriveError> {
         self.drive.write(slot * self.purpose.slot_bytes(), bytes, Durability::Durable).await
     }

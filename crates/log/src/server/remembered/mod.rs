@@ -212,10 +212,7 @@ impl Remembered {
             value = record::encode(&units, &self.data);
         }
         let is_there = !self.is_in_doubt.get() && units == *self.units.borrow();
-        let mut written = if is_there { Ok(()) } else { register.write(&value).await };
-        if written.is_ok() {
-            written = register.copy().await;
-        }
+        let written = if is_there { Ok(()) } else { register.write_twice(&value).await };
         self.is_in_doubt.set(written.is_err());
         self.register.replace(Some(register));
         self.is_free.ring();

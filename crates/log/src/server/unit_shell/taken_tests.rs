@@ -83,12 +83,17 @@ async fn told(env: &Env, epoch: Epoch, ask: impl FnOnce(ReplyRoute)) -> Reply {
     }
 }
 
-#[test]
-fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
+/// Runs `test` in a simulated process.
+fn run(test: impl AsyncFnOnce(Env) + 'static) {
     let sim = Sim::new(1);
     let process = sim.process("unit", [10, 0, 0, 1].into());
     let env = sim.env(process);
-    sim.block_on(process, async move {
+    sim.block_on(process, async move { test(env).await });
+}
+
+#[test]
+fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
+    run(async |env| {
         let unit = restarted(&env, true).await;
         let write = |addrs: Range<u64>| {
             let unit = Rc::clone(&unit);
@@ -108,10 +113,7 @@ fn a_write_that_stored_its_free_part_does_not_say_that_it_stored_nothing() {
 #[test]
 fn what_is_read_of_taken_addresses_is_one_of_the_cold_reads() {
     // Else many fills of what is stored hold a megabyte each, however much that is together.
-    let sim = Sim::new(1);
-    let process = sim.process("unit", [10, 0, 0, 1].into());
-    let env = sim.env(process);
-    sim.block_on(process, async move {
+    run(async |env| {
         let unit = restarted(&env, false).await;
         let (shell, most) = (Rc::clone(&unit), Cell::new(0));
         let fill = told(&env, Epoch(2), move |route| shell.fill(route, vec![(2..3).into()]));
