@@ -251,6 +251,8 @@ pub fn apply(command: clap::Command, file: &File) -> clap::Command {
         };
         let argument = argument.required(false).env(setting.env);
         match (file.values(setting.key), setting.default) {
+            // As `config init` writes it: nothing, which no path is.
+            (Some(values), None) if values.iter().all(String::is_empty) => argument,
             (Some(values), _) => argument.default_values(values.to_vec()),
             (None, Some(default)) => argument.default_value(default),
             (None, None) => argument,

@@ -86,7 +86,11 @@ fn resolve(setting: &Setting, matches: &ArgMatches, file: &File) -> (String, Str
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::cli::Cli;
+    use crate::config::apply;
 
     #[test]
     fn the_file_that_init_writes_is_a_settings_file_and_stays_one_when_it_is_uncommented() {
@@ -99,6 +103,8 @@ mod tests {
             .collect();
         let file = File::parse(Path::new("a.toml"), &bare).expect("every default is valid");
         assert!(SETTINGS.iter().all(|setting| file.values(setting.key).is_some()), "{bare}");
+        let matches = apply(Cli::command(), &file).try_get_matches_from(["ithaca", "dev"]);
+        assert!(matches.is_ok(), "{matches:?}");
         assert_eq!(
             File::parse(Path::new("a.toml"), &text).map(|file| file.values("units").is_none()),
             Ok(true)
