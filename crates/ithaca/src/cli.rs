@@ -122,7 +122,7 @@ pub enum LogLevel {
 pub struct Global {
     /// Nodes of the cluster
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = parse_endpoint)]
-    pub endpoint: Vec<SocketAddr>,
+    pub endpoint: Vec<Endpoint>,
     /// Bound on every remote call
     #[arg(long, global = true, value_name = "SPAN", value_parser = quantity::duration)]
     pub timeout: Duration,
@@ -202,7 +202,7 @@ pub enum Command {
     /// Measure a cluster
     #[command(
         after_help = "Example:\n  ithaca bench append --size 512 --clients 16 --inflight 256 --seconds 10\n\n\
-                      --inflight is the total over all clients, and what each client has for map and tx. cpu_us_per_op is user and system time of this process \
+                      --inflight is the total over all clients, and what each client has for map, get, snapshot and tx. cpu_us_per_op is user and system time of this process \
                       and of all nodes, warm-up excluded."
     )]
     Bench(BenchArgs),
@@ -574,7 +574,7 @@ pub struct BenchArgs {
     /// Clients, each with connections of its own
     #[arg(long, default_value_t = 16, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub clients: u32,
-    /// Operations in flight, over all clients; of each client for map and tx [default: 16 a client; 64 for token, map and tx]
+    /// Operations in flight, over all clients; of each client for map, get, snapshot and tx [default: 16 a client; 64 for token, map, get and tx; 1 for snapshot]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub inflight: Option<u32>,
     /// Read from the whole log, not only from its last entries
@@ -644,16 +644,21 @@ pub fn check_endpoint(text: &str) -> Result<(), EndpointError> {
     }
 }
 
-/// A node by address or name.
-pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
+/// The addresses of a node that is named, at least one, in the order in which they are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(pub Vec<SocketAddr>);
+
+/// A node by address or name. A name has all its addresses: `localhost` may be `::1` first, where nobody listens.
+pub fn parse_endpoint(text: &str) -> Result<Endpoint, EndpointError> {
     check_endpoint(text)?;
     let endpoint = text.trim();
     if let Ok(addr) = endpoint.parse() {
-        return Ok(addr);
+        return Ok(Endpoint(vec![addr]));
     }
     let unresolved = |why| EndpointError::Unresolved { endpoint: endpoint.to_owned(), why };
     match endpoint.to_socket_addrs() {
-        Ok(mut found) => found.next().ok_or_else(|| unresolved("it has none".to_owned())),
+        Ok(found) if found.len() == 0 => Err(unresolved("it has none".to_owned())),
+        Ok(found) => Ok(Endpoint(found.collect())),
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
             Err(EndpointError::Malformed { why: error.to_string() })
         }
@@ -661,10 +666,15 @@ pub fn parse_endpoint(text: &str) -> Result<SocketAddr, EndpointError> {
     }
 }
 
+/// One address, by itself or as the first of a name.
+pub fn parse_address(text: &str) -> Result<SocketAddr, EndpointError> {
+    parse_endpoint(text).map(|Endpoint(addresses)| addresses[0])
+}
+
 fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), EndpointError> {
     let (id, addr) = text.split_once('=').ok_or(EndpointError::NoNode)?;
     let id: std::num::NonZeroU64 = id.parse().map_err(|_| EndpointError::NoNode)?;
-    Ok((NodeId(id.get()), parse_endpoint(addr)?))
+    Ok((NodeId(id.get()), parse_address(addr)?))
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -744,7 +754,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_name_or_an_address_with_a_port() {
-        assert_eq!(parse_endpoint("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
+        assert_eq!(parse_address("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
         for malformed in ["localhost", "", "localhost:99999", ":0", "[::1", "two words:0"] {
             assert!(matches!(parse_endpoint(malformed), Err(EndpointError::Malformed { .. })), "{malformed}");
         }

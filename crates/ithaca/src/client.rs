@@ -1,9 +1,11 @@
 //! Runs a client command: connects, does the work on one environment, and turns errors into exit codes.
 
+use std::net::SocketAddr;
+
 use ithaca_env::{Env, real};
 use ithaca_log::client::{Client, ClientError, ClientOptions, ErrorClass};
 
-use crate::cli::Global;
+use crate::cli::{Endpoint, Global};
 use crate::failure::Failure;
 
 impl From<ClientError> for Failure {
@@ -21,7 +23,7 @@ impl From<ClientError> for Failure {
 /// What a command asks of its client. Nothing is tried again at a later position behind the back of a script.
 pub fn options(global: &Global) -> ClientOptions {
     ClientOptions {
-        endpoints: global.endpoint.clone(),
+        endpoints: addresses(global).collect(),
         timeout: global.timeout,
         retry_appends: false,
         ..ClientOptions::default()
@@ -30,8 +32,12 @@ pub fn options(global: &Global) -> ClientOptions {
 
 /// The endpoints, for a line that says where something was tried.
 pub fn endpoints(global: &Global) -> String {
-    let endpoints: Vec<String> = global.endpoint.iter().map(ToString::to_string).collect();
+    let endpoints: Vec<String> = addresses(global).map(|addr| addr.to_string()).collect();
     endpoints.join(",")
+}
+
+fn addresses(global: &Global) -> impl Iterator<Item = SocketAddr> {
+    global.endpoint.iter().flat_map(|Endpoint(addresses)| addresses.iter().copied())
 }
 
 /// Connects and runs `work`; its failure is told with `verb` and the endpoints before it.

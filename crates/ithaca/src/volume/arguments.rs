@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::cli::parse_endpoint;
+use crate::cli::parse_address;
 use crate::quantity;
 
 /// The port that clients of NBD try by themselves, on this machine only.
@@ -113,7 +113,7 @@ pub struct ServeVolumeArgs {
     #[command(flatten)]
     pub at: DirArgs,
     /// Where NBD clients connect; port 0 picks a free one
-    #[arg(long, default_value = DEFAULT_NBD, value_name = "HOST:PORT", value_parser = parse_endpoint)]
+    #[arg(long, default_value = DEFAULT_NBD, value_name = "HOST:PORT", value_parser = parse_address)]
     pub nbd: SocketAddr,
     /// Where transactions of other processes connect, as this user or root [default: volume.sock in its first directory]
     #[arg(long, value_name = "PATH")]
