@@ -77,7 +77,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Stream(command) => stream::run(&cli.global, command, &mut out),
         Command::Map(command) => object::map::run(&cli.global, command, &mut out),
         Command::Tx(arguments) => object::tx::run(&cli.global, arguments, &mut out),
-        Command::Volume(command) => volume::run(command, out),
+        Command::Volume(command) => volume::run(&cli.global, command, out),
         Command::Top(arguments) => top::run(&cli.global, arguments, &mut out),
         Command::Bench(arguments) => bench::run(&cli.global, arguments, &mut out),
         Command::Fsck { paths } => fsck::run(paths, &mut out),

@@ -5,6 +5,7 @@ use ithaca_env::real;
 use super::arguments::{DirArgs, ServedArgs};
 use super::reach::reach;
 use super::{context, open_drives, refuse_others};
+use crate::cli::Global;
 use crate::failure::Failure;
 use crate::fsck::check_chain;
 use crate::json::{Object, array, quoted};
@@ -24,10 +25,10 @@ pub fn check(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Reads everything that closed segments hold, and writes again what one side of a mirror lacks and another has.
-pub fn scrub(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
+pub fn scrub(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
     let context = context("scrub", &arguments.at);
     let scrubbed = real::run(|env| async move {
-        let reached = reach(&env, &arguments.at, arguments.socket.as_deref()).await?;
+        let reached = reach(&env, &arguments.at, arguments.socket.as_deref(), global.timeout).await?;
         let done = reached.scrub().await;
         reached.leave().await?;
         let scrub = done?;

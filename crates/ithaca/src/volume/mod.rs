@@ -25,6 +25,7 @@ pub use arguments::VolumeCommand;
 use arguments::{CreateArgs, DirArgs, IsolationArg, ServedArgs, SnapshotArgs};
 use reach::reach;
 
+use crate::cli::Global;
 use crate::drive;
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
@@ -45,17 +46,17 @@ const SEGMENT_MAX_BYTES: u64 = 64 << 20;
 const SPARE_SEGMENTS: u64 = 16;
 
 /// Runs a command.
-pub fn run(command: &VolumeCommand, out: Output) -> Result<(), Failure> {
+pub fn run(global: &Global, command: &VolumeCommand, out: Output) -> Result<(), Failure> {
     let mut out = out;
     match command {
         VolumeCommand::Create(arguments) => create(arguments, &mut out),
-        VolumeCommand::Info(at) => info(at, &mut out),
+        VolumeCommand::Info(at) => info(global, at, &mut out),
         VolumeCommand::Serve(arguments) => serve::run(arguments, out),
         VolumeCommand::Mount(arguments) => mount::run(arguments, out),
         VolumeCommand::Check(at) => check::check(at, &mut out),
-        VolumeCommand::Scrub(at) => check::scrub(at, &mut out),
-        VolumeCommand::Snapshot(arguments) => snapshot(arguments, &mut out),
-        VolumeCommand::Region(arguments) => region::run(arguments, &mut out),
+        VolumeCommand::Scrub(at) => check::scrub(global, at, &mut out),
+        VolumeCommand::Snapshot(arguments) => snapshot(global, arguments, &mut out),
+        VolumeCommand::Region(arguments) => region::run(global, arguments, &mut out),
     }
 }
 
@@ -227,9 +228,9 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
     })
 }
 
-fn info(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
+fn info(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
     let told = real::run(|env| async move {
-        let reached = reach(&env, &arguments.at, arguments.socket.as_deref()).await?;
+        let reached = reach(&env, &arguments.at, arguments.socket.as_deref(), global.timeout).await?;
         let (info, snapshots) = reached.info().await?;
         let told = tell(&info, &snapshots, out);
         reached.leave().await?;
@@ -238,11 +239,11 @@ fn info(arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
     told.map_err(|failure: Failure| failure.context(context("info", &arguments.at)))
 }
 
-fn snapshot(arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
+fn snapshot(global: &Global, arguments: &SnapshotArgs, out: &mut Output) -> Result<(), Failure> {
     let SnapshotArgs { served: ServedArgs { at, socket }, name, .. } = arguments;
     let context = context("snapshot", at);
     let named = real::run(|env| async move {
-        let reached = reach(&env, at, socket.as_deref()).await?;
+        let reached = reach(&env, at, socket.as_deref(), global.timeout).await?;
         let done = match arguments.delete {
             false => reached.create_snapshot(name).await.map(|version| version.0),
             true => reached.delete_snapshot(name).await.map(|()| 0),

@@ -18,8 +18,6 @@ use crate::failure::Failure;
 
 /// The socket of a server, in the first directory of its volume.
 const SOCKET_NAME: &str = "volume.sock";
-/// How long a server may take for an answer that needs no more than its drives do for one write.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a server that is busy for long is asked whether it is there.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
@@ -34,23 +32,40 @@ pub fn default_socket(at: &DirArgs) -> Option<PathBuf> {
 pub enum Reached {
     /// Nobody else has it open.
     Opened(Volume),
-    /// A server has; and where it listens.
-    Served(Env, Client, PathBuf),
+    /// A server has.
+    Served(Served),
+}
+
+/// A volume that a server has open.
+pub struct Served {
+    env: Env,
+    client: Client,
+    /// Where the server listens.
+    path: PathBuf,
+    /// How long it may take for an answer that needs no more than its drives do for one write.
+    timeout: Duration,
 }
 
 /// Reaches the volume of these directories: at `socket`, if one is given; else at the socket in its directory, or, if nobody
-/// listens there, by opening it.
-pub async fn reach(env: &Env, at: &DirArgs, socket: Option<&Path>) -> Result<Reached, Failure> {
+/// listens there, by opening it. A server has `timeout` for each answer.
+pub async fn reach(
+    env: &Env,
+    at: &DirArgs,
+    socket: Option<&Path>,
+    timeout: Duration,
+) -> Result<Reached, Failure> {
     if let Some(path) = socket.map(Path::to_owned).or_else(|| default_socket(at)) {
         // No block is read or written: memory for them would be of no use.
         let options = ClientOptions { memory_bytes: 0, ..ClientOptions::default() };
-        match Client::connect_with(env, &path, options).await {
+        let connected = env.timeout(timeout, Client::connect_with(env, &path, options)).await;
+        match connected.map_err(|_| unanswered(&path, timeout))? {
             Ok(client) => {
-                let served = soon(env, &path, client.info()).await?;
-                return match is_of(env, at, served.id).await {
-                    true => Ok(Reached::Served(env.clone(), client, path)),
+                let served = Served { env: env.clone(), client, path, timeout };
+                let id = served.soon(served.client.info()).await?.id;
+                return match is_of(env, at, id).await {
+                    true => Ok(Reached::Served(served)),
                     false => {
-                        let (path, id) = (path.display(), served.id);
+                        let path = served.path.display();
                         Err(Failure::usage(format!(
                             "{path}: volume {id} is served there, which is another one"
                         )))
@@ -97,17 +112,33 @@ fn unserved(error: ClientError) -> Failure {
     }
 }
 
-/// The answer of a server, if it comes in time.
-async fn soon<T>(
-    env: &Env,
-    path: &Path,
-    answer: impl Future<Output = Result<T, ClientError>>,
-) -> Result<T, Failure> {
-    match env.timeout(PATIENCE, answer).await {
-        Ok(answer) => answer.map_err(unserved),
-        Err(_) => {
-            let seconds = PATIENCE.as_secs();
-            Err(Failure::unreachable(format!("{}: no answer for {seconds} s", path.display())))
+fn unanswered(path: &Path, timeout: Duration) -> Failure {
+    Failure::unreachable(format!("{}: no answer within {timeout:?}", path.display()))
+}
+
+impl Served {
+    /// The server's answer, if it comes in time.
+    async fn soon<T>(&self, answer: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
+        match self.env.timeout(self.timeout, answer).await {
+            Ok(answer) => answer.map_err(unserved),
+            Err(_) => Err(unanswered(&self.path, self.timeout)),
+        }
+    }
+
+    /// The server's answer to what takes as long as there is much of it, if it is there meanwhile.
+    async fn at_last<T>(&self, answer: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
+        let answer = async { answer.await.map_err(unserved) };
+        let watch = async {
+            loop {
+                self.env.sleep(ASK_EVERY).await;
+                if let Err(failure) = self.soon(self.client.info()).await {
+                    return failure;
+                }
+            }
+        };
+        match race(answer, watch).await {
+            Ended::First(done) => done,
+            Ended::Second(failure) => Err(failure),
         }
     }
 }
@@ -117,9 +148,7 @@ impl Reached {
     pub async fn info(&self) -> Result<(Summary, Vec<(String, Version)>), Failure> {
         match self {
             Self::Opened(volume) => Ok((Summary::of(volume), volume.snapshots())),
-            Self::Served(env, client, path) => {
-                Ok((soon(env, path, client.info()).await?, soon(env, path, client.snapshots()).await?))
-            }
+            Self::Served(it) => Ok((it.soon(it.client.info()).await?, it.soon(it.client.snapshots()).await?)),
         }
     }
 
@@ -127,7 +156,7 @@ impl Reached {
     pub async fn create_snapshot(&self, name: &str) -> Result<Version, Failure> {
         match self {
             Self::Opened(volume) => volume.create_snapshot(name).await.map_err(failed),
-            Self::Served(env, client, path) => soon(env, path, client.create_snapshot(name)).await,
+            Self::Served(it) => it.soon(it.client.create_snapshot(name)).await,
         }
     }
 
@@ -135,7 +164,7 @@ impl Reached {
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), Failure> {
         match self {
             Self::Opened(volume) => volume.delete_snapshot(name).await.map_err(failed),
-            Self::Served(env, client, path) => soon(env, path, client.delete_snapshot(name)).await,
+            Self::Served(it) => it.soon(it.client.delete_snapshot(name)).await,
         }
     }
 
@@ -143,7 +172,7 @@ impl Reached {
     pub async fn create_region(&self, name: &str, blocks: u64) -> Result<Region, Failure> {
         match self {
             Self::Opened(volume) => volume.create_region(name, blocks).await.map_err(failed),
-            Self::Served(env, client, path) => soon(env, path, client.create_region(name, blocks)).await,
+            Self::Served(it) => it.soon(it.client.create_region(name, blocks)).await,
         }
     }
 
@@ -151,7 +180,7 @@ impl Reached {
     pub async fn regions(&self) -> Result<Vec<Region>, Failure> {
         match self {
             Self::Opened(volume) => Ok(volume.regions()),
-            Self::Served(env, client, path) => soon(env, path, client.regions()).await,
+            Self::Served(it) => it.soon(it.client.regions()).await,
         }
     }
 
@@ -160,31 +189,18 @@ impl Reached {
         match self {
             Self::Opened(volume) => volume.delete_region(name).await.map_err(failed),
             // Its blocks are given up first, which takes as long as they are many.
-            Self::Served(_, client, _) => client.delete_region(name).await.map_err(unserved),
+            Self::Served(it) => it.at_last(it.client.delete_region(name)).await,
         }
     }
 
     /// Reads and verifies everything, and says what was found since the volume was opened.
     pub async fn scrub(&self) -> Result<Scrub, Failure> {
-        let (env, client, path) = match self {
+        match self {
             Self::Opened(volume) => {
                 volume.scrub().await.map_err(failed)?;
-                return Ok(Scrub::of(volume));
+                Ok(Scrub::of(volume))
             }
-            Self::Served(env, client, path) => (env, client, path),
-        };
-        let scrub = async { client.scrub().await.map_err(unserved) };
-        let watch = async {
-            loop {
-                env.sleep(ASK_EVERY).await;
-                if let Err(failure) = soon(env, path, client.scrubbed()).await {
-                    return failure;
-                }
-            }
-        };
-        match race(scrub, watch).await {
-            Ended::First(done) => done,
-            Ended::Second(failure) => Err(failure),
+            Self::Served(it) => it.at_last(it.client.scrub()).await,
         }
     }
 
@@ -192,7 +208,7 @@ impl Reached {
     pub async fn leave(self) -> Result<(), Failure> {
         match self {
             Self::Opened(volume) => volume.close().await.map_err(failed),
-            Self::Served(..) => Ok(()),
+            Self::Served(_) => Ok(()),
         }
     }
 }

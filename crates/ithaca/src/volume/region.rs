@@ -7,6 +7,7 @@ use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
 use super::arguments::{RegionAct, RegionArgs, ServedArgs};
 use super::context;
 use super::reach::reach;
+use crate::cli::Global;
 use crate::failure::Failure;
 use crate::json::{Object, array};
 use crate::output::Output;
@@ -15,7 +16,7 @@ use crate::quantity::short_bytes;
 const BLOCK: u64 = VOLUME_BLOCK_BYTES as u64;
 
 /// Makes, lists or removes.
-pub fn run(arguments: &RegionArgs, out: &mut Output) -> Result<(), Failure> {
+pub fn run(global: &Global, arguments: &RegionArgs, out: &mut Output) -> Result<(), Failure> {
     let ServedArgs { at, socket } = match &arguments.act {
         RegionAct::Add { served, size, .. } => {
             check_size(*size)?;
@@ -24,7 +25,7 @@ pub fn run(arguments: &RegionArgs, out: &mut Output) -> Result<(), Failure> {
         RegionAct::Ls { served } | RegionAct::Rm { served, .. } => served,
     };
     let done = real::run(|env| async move {
-        let reached = reach(&env, at, socket.as_deref()).await?;
+        let reached = reach(&env, at, socket.as_deref(), global.timeout).await?;
         let done = match &arguments.act {
             RegionAct::Add { name, size, .. } => {
                 reached.create_region(name, size / BLOCK).await.map(|it| vec![it])

@@ -3,7 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 
 use super::{Served, text, volume};
-use crate::harness::{ithaca, number_field, run, string_field, temp_dir};
+use crate::harness::{ithaca, number_field, run, signal, string_field, temp_dir};
 
 #[test]
 fn a_volume_is_made_shown_checked_and_scrubbed() {
@@ -180,6 +180,25 @@ fn a_volume_that_is_served_is_shown_named_and_scrubbed_by_its_server() {
     volume(&["info", text(&disk), "--socket", &path]).expect(0);
     assert_eq!(served.stop(), Some(0));
     assert!(!std::path::Path::new(&path).exists(), "a server that stops takes its socket along");
+}
+
+#[test]
+fn a_command_waits_no_longer_for_a_server_than_it_is_told_to() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let served = Served::start(&disk);
+    volume(&["region", "add", text(&disk), "mail", "--size", "1M"]).expect(0);
+    signal(&served.child, "STOP");
+    for command in [
+        &["info", text(&disk)][..],
+        &["snapshot", text(&disk), "one"],
+        &["region", "rm", text(&disk), "mail"],
+        &["scrub", text(&disk)],
+    ] {
+        let told = volume(&[command, &["--timeout", "300ms"]].concat()).expect(3).stderr;
+        assert!(told.contains(&served.socket) && told.contains("no answer within 300ms"), "{told}");
+    }
 }
 
 #[test]
