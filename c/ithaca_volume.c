@@ -642,8 +642,21 @@ int ithaca_tx_read(struct ithaca_tx *tx, uint64_t block, void *data, size_t size
 	return read_blocks(tx->volume, tx->number, block, data, size);
 }
 
+/* A write is refused before the server hears of it, with the words that are there. It hears of it by a write of no bytes, which it refuses too: so
+ * nothing of the transaction commits, whoever does that. */
+static int refuse_write(struct ithaca_tx *tx)
+{
+	struct request request = { .kind = WRITE_PART, .tx = tx->number, .fields_size = 12 };
+	char words[sizeof tx->volume->error];
+	memcpy(words, tx->volume->error, sizeof words);
+	int result = call(tx->volume, &request, NULL, 0, NULL);
+	return tx->volume->lost ? result : fail(tx->volume, ITHACA_REQUEST, words);
+}
+
 int ithaca_tx_write(struct ithaca_tx *tx, uint64_t block, const void *data, size_t size)
 {
+	if (check_blocks(tx->volume, size) != ITHACA_OK)
+		return refuse_write(tx);
 	return write_blocks(tx->volume, tx->number, block, data, size, 1);
 }
 
@@ -669,9 +682,8 @@ int ithaca_tx_read_part(struct ithaca_tx *tx, uint64_t block, size_t start, void
 int ithaca_tx_write_part(struct ithaca_tx *tx, uint64_t block, size_t start, const void *data, size_t size)
 {
 	struct request request = { .kind = WRITE_PART, .tx = tx->number, .fields_size = 12, .data = data, .data_size = size };
-	int result = check_part(tx->volume, start, size);
-	if (result != ITHACA_OK)
-		return result;
+	if (check_part(tx->volume, start, size) != ITHACA_OK)
+		return refuse_write(tx);
 	put_u64(request.fields, block);
 	put_u32(request.fields + 8, (uint32_t)start);
 	return call(tx->volume, &request, NULL, 0, NULL);

@@ -192,6 +192,46 @@ static void nested_ends_are_the_outer_ones(void)
 	EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
 }
 
+/* A write to a transaction that this library refuses by itself. */
+static void is_refused_a_write(struct ithaca_tx *tx, int which)
+{
+	static unsigned char many[(ITHACA_BLOCKS_MAX + 1) * ITHACA_BLOCK_BYTES];
+	EXPECT(ithaca_tx_write(tx, 35, filled(5), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	if (which == 0)
+		EXPECT(ithaca_tx_write(tx, 36, block, 100), ITHACA_REQUEST);
+	else if (which == 1)
+		EXPECT(ithaca_tx_write(tx, 36, many, sizeof many), ITHACA_REQUEST);
+	else
+		EXPECT(ithaca_tx_write_part(tx, 36, 4090, block, 7), ITHACA_REQUEST);
+	CHECK(strlen(ithaca_last_error(volume)) > 0);
+	EXPECT(ithaca_tx_read(tx, 35, block, ITHACA_BLOCK_BYTES), ITHACA_OK);
+}
+
+static void a_transaction_that_lacks_a_write_does_not_commit(void)
+{
+	struct ithaca_handle handle;
+	for (int which = 0; which < 3; which++) {
+		struct ithaca_tx *tx = begin(volume);
+		is_refused_a_write(tx, which);
+		EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
+		tx = begin(volume);
+		EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
+		is_refused_a_write(tx, which);
+		EXPECT(ithaca_commit(tx, NULL), ITHACA_OK);
+		EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
+		/* Whoever goes on with it does not know. */
+		tx = begin(volume);
+		is_refused_a_write(tx, which);
+		EXPECT(ithaca_release(tx, 0, &handle), ITHACA_OK);
+		EXPECT(ithaca_takeover(volume, &handle, &tx), ITHACA_OK);
+		EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
+		tx = begin(volume);
+		EXPECT(ithaca_tx_read(tx, 35, block, 100), ITHACA_REQUEST);
+		EXPECT(ithaca_commit(tx, NULL), ITHACA_OK);
+	}
+	CHECK(first_byte(35) == 0);
+}
+
 /* What another process does with a transaction that was released, or with one of its own. */
 static int in_another_process(int (*work)(const struct ithaca_handle *), const struct ithaca_handle *handle)
 {
@@ -270,6 +310,7 @@ int main(int count, char **arguments)
 	a_transaction_is_all_or_nothing();
 	conflicts_are_found_and_marks_narrow_them();
 	nested_ends_are_the_outer_ones();
+	a_transaction_that_lacks_a_write_does_not_commit();
 	other_processes_take_transactions_over();
 	what_exceeds_a_limit_is_refused();
 	a_region_is_reached_alone();
