@@ -75,6 +75,7 @@ struct ithaca_tx {
 	uint32_t depth;
 };
 
+static const char has_ended[] = "the server has ended the connection";
 /* What is known of a connection that was not made. */
 static _Thread_local char open_error[2 * WORDS_MAX];
 
@@ -170,10 +171,12 @@ static int fail(struct ithaca_volume *volume, int status, const char *words)
 	return status;
 }
 
+/* The connection is of no use any more. What failed first is what is told. */
 static int lose(struct ithaca_volume *volume, const char *operation, const char *words)
 {
+	if (!volume->lost)
+		snprintf(volume->error, sizeof volume->error, "%s: %s", operation, words);
 	volume->lost = 1;
-	snprintf(volume->error, sizeof volume->error, "%s: %s", operation, words);
 	return ITHACA_LOST;
 }
 
@@ -204,7 +207,7 @@ static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t c
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0)
-			return lose(volume, "send", strerror(errno));
+			return lose(volume, "send", errno == EPIPE ? has_ended : strerror(errno));
 		volume->passing = -1;
 		while (count > 0 && (size_t)sent >= pieces->iov_len) {
 			sent -= (ssize_t)pieces->iov_len;
@@ -229,7 +232,7 @@ static int receive_all(struct ithaca_volume *volume, void *data, size_t size)
 		if (received < 0)
 			return lose(volume, "receive", strerror(errno));
 		if (received == 0)
-			return lose(volume, "receive", "the server has ended the connection");
+			return lose(volume, "receive", has_ended);
 		at += received;
 		size -= (size_t)received;
 	}
@@ -296,7 +299,9 @@ static int call(struct ithaca_volume *volume, const struct request *request, voi
 	volume->error[0] = 0;
 	uint64_t id = volume->next_id++;
 	int result = send_request(volume, request, id);
-	/* A server that has refused the connection has said why before. */
+	/* A server that has refused the connection has said why before. One that has not must not wait for the rest of the request. */
+	if (result != ITHACA_OK)
+		shutdown(volume->fd, SHUT_WR);
 	uint8_t head[HEAD_BYTES];
 	int received = receive_all(volume, head, sizeof head);
 	if (received != ITHACA_OK)

@@ -6,15 +6,16 @@ use std::process::{Command, Stdio};
 use super::{Served, has, text, tool, volume};
 use crate::harness::temp_dir;
 
-/// Compiles a program of `c/` with the library, which one of them has within it. Panics with what the compiler says if it says anything.
+/// Compiles a program of `c/` with the library, which some of them have within them. Panics with what the compiler says if it says anything.
 fn compile(dir: &Path, source: &str, more: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c");
     let program = dir.join("program");
+    let has_library = ["tests/memory.c", "tests/failures.c"].contains(&source);
     let output = Command::new("gcc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2", "-o", text(&program)])
         .args(more)
         .arg(sources.join(source))
-        .args((!source.contains("memory")).then(|| sources.join("ithaca_volume.c")))
+        .args((!has_library).then(|| sources.join("ithaca_volume.c")))
         .output()
         .expect("gcc is there");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -57,6 +58,15 @@ fn memory_that_could_be_taken_away_is_refused_and_no_client_harms_the_server_wit
     let disk = dir.path().join("disk");
     volume(&["create", text(&disk), "--size", "8M"]).expect(0);
     finds_all_as_it_should_be(&disk, &compile(dir.path(), "tests/memory.c", &[]), &[]);
+}
+
+#[test]
+fn a_call_ends_where_the_system_fails_it() {
+    if !has(&["gcc"]) {
+        return;
+    }
+    let dir = temp_dir();
+    assert_eq!(tool(&[text(&compile(dir.path(), "tests/failures.c", &[]))]), "ok\n");
 }
 
 #[test]
