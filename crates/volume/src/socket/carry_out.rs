@@ -76,6 +76,8 @@ impl Client {
     /// Does what is asked for, all of which the server has.
     async fn do_it(&self, number: u32, request: Request) -> Result<Reply, Refusal> {
         let volume = &self.shared.volume;
+        // It is of this region until it is done, whichever one the client opens meanwhile.
+        let _region = self.region.borrow().clone();
         let request = self.placed(request)?;
         let version = match request {
             Request::Read { blocks } if number == 0 => {
@@ -99,7 +101,7 @@ impl Client {
             }
             Request::OpenRegion(name) => {
                 let region = volume.region(&name)?;
-                self.region.replace(Some(volume.use_region(region.clone())));
+                self.region.replace(Some(Rc::new(volume.use_region(region.clone()))));
                 return Ok(Reply::Regions(vec![region]));
             }
             Request::Regions => return Ok(Reply::Regions(volume.regions())),

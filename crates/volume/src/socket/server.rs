@@ -148,7 +148,7 @@ pub(super) struct Client {
     pub(super) peer: Credentials,
     session: RefCell<Session>,
     /// Whose blocks the client's are; the volume's if none.
-    pub(super) region: RefCell<Option<RegionUse>>,
+    pub(super) region: RefCell<Option<Rc<RegionUse>>>,
     /// Its transactions by their numbers.
     pub(super) txs: RefCell<BTreeMap<u32, Rc<Tx>>>,
     /// Memory that came and is not looked at yet.

@@ -337,6 +337,13 @@ impl Transactions {
         self.live.get(&id).is_none_or(|tx| tx.written == 0)
     }
 
+    /// How many have written to these blocks and may commit.
+    pub(crate) fn writers(&self, blocks: &Range<u64>) -> usize {
+        let writes =
+            |tx: &&Transaction| tx.blocks.range(blocks.clone()).any(|(_, touched)| touched.is_written());
+        self.live.values().filter(|tx| tx.phase == Phase::Live).filter(writes).count()
+    }
+
     /// Whether what others make of a block stays in it, in the bytes that this one does not write.
     pub(crate) fn leaves_some_of(&self, id: TxId, block: u64) -> bool {
         let touched = self.live.get(&id).and_then(|tx| tx.blocks.get(&block));

@@ -17,7 +17,7 @@ mod versions;
 mod write;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ithaca_chain::{Chain, Ticket};
@@ -82,6 +82,8 @@ struct Inner {
     released: RefCell<Released>,
     /// Who works in which region.
     region_users: RefCell<BTreeMap<String, usize>>,
+    /// Regions that are being removed.
+    regions_going: RefCell<BTreeSet<String>>,
     /// Commits wait here for room, in order.
     turnstile: Rc<Turnstile>,
     counters: RefCell<VolumeCounters>,

@@ -158,6 +158,7 @@ impl Volume {
             times: RefCell::new(Times::new(env.now(), newest, settings.planted)),
             released: RefCell::default(),
             region_users: RefCell::default(),
+            regions_going: RefCell::default(),
             turnstile: Rc::default(),
             counters: RefCell::default(),
             settings,

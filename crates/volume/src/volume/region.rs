@@ -34,13 +34,30 @@ impl Drop for RegionUse {
     }
 }
 
+/// That a region is being removed: nobody opens it until this is dropped.
+struct Removal<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.inner.regions_going.borrow_mut().remove(self.name);
+    }
+}
+
 impl Inner {
-    /// Errors: `RegionInUse`.
-    fn check_unused(&self, name: &str) -> Result<(), VolumeError> {
-        match self.region_users.borrow().get(name) {
-            Some(&users) => Err(VolumeError::RegionInUse { name: name.to_owned(), users }),
-            None => Ok(()),
+    /// Nobody opens a region from now on, if nobody works in it. Errors: `RegionInUse`.
+    fn begin_removal<'a>(&'a self, region: &'a Region) -> Result<Removal<'a>, VolumeError> {
+        let Region { name, blocks } = region;
+        // Who shows it no more may have left a transaction that commits later.
+        let users = self.region_users.borrow().get(name).copied();
+        match users.unwrap_or_else(|| self.transactions.borrow().writers(blocks)) {
+            0 => {}
+            users => return Err(VolumeError::RegionInUse { name: name.clone(), users }),
         }
+        self.regions_going.borrow_mut().insert(name.clone());
+        Ok(Removal { inner: self, name })
     }
 }
 
@@ -59,9 +76,10 @@ impl Volume {
         regions.map(|(name, blocks)| Region { name: name.clone(), blocks: blocks.clone() }).collect()
     }
 
-    /// The region of this name. Errors: `NoSuchRegion`.
+    /// The region of this name. Errors: `NoSuchRegion`, also while it is removed.
     pub fn region(&self, name: &str) -> Result<Region, VolumeError> {
-        let found = self.inner.history.borrow().asked().regions.get(name).cloned();
+        let is_going = self.inner.regions_going.borrow().contains(name);
+        let found = self.inner.history.borrow().asked().regions.get(name).cloned().filter(|_| !is_going);
         let blocks = found.ok_or_else(|| VolumeError::NoSuchRegion { name: name.to_owned() })?;
         Ok(Region { name: name.to_owned(), blocks })
     }
@@ -83,22 +101,21 @@ impl Volume {
 
     /// Gives up the blocks of a region, which read as zeros then, and removes it. On return both are durable. Old versions keep what was in it.
     ///
-    /// Errors: `NoSuchRegion`; `RegionInUse`, while an export that can be written, a client of the socket or a file shows it: of who comes
-    /// while it is removed the blocks may be given up by then; `Full`; `Stopped`: then it may be gone. A future that is dropped may leave it,
-    /// with its blocks given up or not.
+    /// Errors: `NoSuchRegion`; `RegionInUse`, while an export that can be written, a client of the socket or a file shows it, or a transaction
+    /// that may commit has written to it; `Full`; `Stopped`: then it may be gone. A future that is dropped may leave it, with its blocks given
+    /// up or not. Nobody opens it meanwhile.
     pub async fn delete_region(&self, name: &str) -> Result<(), VolumeError> {
         let region = self.region(name)?;
-        self.inner.check_unused(name)?;
+        let removal = self.inner.begin_removal(&region)?;
         self.discard(region.blocks.clone(), Durability::Acknowledged).await?;
         let without_region = |asked: &State| {
-            self.inner.check_unused(name)?;
             let mut regions = asked.regions.clone();
-            // Not another one that has been given the name meanwhile.
-            let removed = regions.remove(name).filter(|blocks| *blocks == region.blocks);
-            removed.ok_or_else(|| VolumeError::NoSuchRegion { name: name.to_owned() })?;
+            let removed = regions.remove(name);
+            assert_eq!(removed.as_ref(), Some(&region.blocks), "nobody else removes it meanwhile");
             Ok(State { regions, ..asked.clone() })
         };
-        // Durable in the order in which they are handed over: with the record the discards are too.
-        self.inner.replace_state(without_region).await
+        // Durable in the order in which they are handed over: with the record the discards are too. From then on the name may be another
+        // region's.
+        self.inner.replace_state_and(without_region, |_, _| drop(removal)).await
     }
 }

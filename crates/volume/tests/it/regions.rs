@@ -1,17 +1,22 @@
 //! Regions: every way into a volume shows one by its name, and keeps who uses it within it.
 
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::Sim;
 use ithaca_volume::socket::{self, ClientError, Status};
-use ithaca_volume::{Durability, Planted, Region, TxOptions, Volume, VolumeError, nbd};
+use ithaca_volume::{Durability, Planted, Region, TxOptions, Volume, VolumeError, VolumeOptions, nbd};
 
 use crate::file::{BEGIN, END, ENOSPC, Programs};
 use crate::nbd::client::Client;
-use crate::world::{BLOCKS, MACHINE, block, numbers, open_drive, small_options, small_settings, within};
+use crate::world::{
+    BLOCKS, MACHINE, begin, block, create, numbers, open_drive, small_options, small_settings, within,
+};
 
 const PATH: &str = "volume.sock";
 const STABLE: Durability = Durability::Stable;
@@ -159,6 +164,88 @@ fn a_region_that_somebody_works_in_is_not_removed() {
         assert_eq!(numbers(&volume.read(1, 1).await.expect("no damage")), [1], "nothing was given up");
         client.open_region("two").await.expect("it is there");
         assert_eq!(delete().await, Ok(()));
+    });
+}
+
+/// Hands over writes until the next one has to wait for room.
+async fn fill_queue(volume: &Volume) {
+    let mut is_done = true;
+    while is_done {
+        let mut write = Box::pin(volume.write(30, block(30), Durability::Acknowledged));
+        is_done = poll_fn(|context| Poll::Ready(write.as_mut().poll(context).is_ready())).await;
+    }
+}
+
+fn refusal<T>(answer: Result<T, ClientError>) -> Option<Status> {
+    match answer {
+        Ok(_) => None,
+        Err(ClientError::Refused(refusal)) => Some(refusal.status),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn nobody_opens_a_region_while_it_is_removed() {
+    within(77, async |env| {
+        // So many that they are not looked at in one go.
+        let blocks = (1 << 20) + 1;
+        let options = VolumeOptions { blocks, ..small_options(1000) };
+        let volume = create(&env, options).await;
+        volume.create_region("one", blocks).await.expect("it is made");
+        volume.write(blocks - 1, block(7), STABLE).await.expect("room");
+        let _server = serve(&env, &volume, Planted::default());
+        let client = connect(&env).await;
+        let removal = begin(volume.delete_region("one")).await;
+        assert_eq!(refusal(client.open_region("one").await), Some(Status::NoSuchSnapshot));
+        let again = volume.delete_region("one").await;
+        assert_eq!(again, Err(VolumeError::NoSuchRegion { name: "one".into() }));
+        // Whoever removes it has gone.
+        drop(removal);
+        client.open_region("one").await.expect("it is there");
+        assert_eq!(numbers(&client.read(blocks - 1, 1).await.expect("no damage")), [7]);
+        drop(client);
+        env.sleep(Duration::from_secs(2)).await;
+        volume.delete_region("one").await.expect("nobody shows it");
+        assert_eq!(numbers(&volume.read(blocks - 1, 1).await.expect("no damage")), [0]);
+    });
+}
+
+#[test]
+fn the_name_of_a_region_is_free_once_its_removal_is_on_its_way() {
+    within(79, async |env| {
+        let volume = divided(&env, Planted::default()).await;
+        // It waits for the drive.
+        let removal = begin(volume.delete_region("one")).await;
+        assert_eq!(volume.create_region("one", 5).await.expect("the gap").blocks, 0..5);
+        removal.await.expect("it was there");
+        assert_eq!(volume.region("one").expect("the new one").blocks, 0..5);
+    });
+}
+
+#[test]
+fn a_region_stays_while_a_write_to_it_is_under_way_or_a_transaction_has_written_to_it() {
+    within(78, async |env| {
+        let volume = divided(&env, Planted::default()).await;
+        let _server = serve(&env, &volume, Planted::default());
+        let client = connect(&env).await;
+        client.open_region("one").await.expect("it is there");
+        let in_use = Err(VolumeError::RegionInUse { name: "one".into(), users: 1 });
+        fill_queue(&volume).await;
+        let writing = begin(client.write(2, block(102), STABLE)).await;
+        client.open_region("two").await.expect("it is there");
+        assert_eq!(volume.delete_region("one").await, in_use, "a write is under way");
+        writing.await.expect("room");
+        client.open_region("one").await.expect("it is there");
+        let handed_on = client.begin(TxOptions::default()).await.expect("few are open").0;
+        handed_on.write(1, block(101)).await.expect("room");
+        client.open_region("two").await.expect("it is there");
+        assert_eq!(volume.delete_region("one").await, in_use, "a transaction of who works elsewhere by now");
+        let handle = handed_on.release(ithaca_volume::Heir::Anyone).await.expect("it is let go");
+        assert_eq!(volume.delete_region("one").await, in_use, "a transaction that nobody has");
+        volume.take_over(handle).expect("it is there").commit().await.expect("no conflict");
+        assert_eq!(numbers(&volume.read(0, 3).await.expect("no damage")), [0, 101, 102]);
+        assert_eq!(volume.delete_region("one").await, Ok(()));
+        assert_eq!(numbers(&volume.read(0, 3).await.expect("no damage")), [0, 0, 0]);
     });
 }
 
