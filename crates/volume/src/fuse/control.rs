@@ -48,6 +48,11 @@ pub(super) enum Control {
 }
 
 impl Control {
+    /// Whether a call of this number begins a transaction.
+    pub(super) fn begins(command: u32) -> bool {
+        command == BEGIN
+    }
+
     /// Reads a call. Errors: `NOTTY` for one that is none of these, `INVAL` for a field that cannot be.
     pub(super) fn decode(command: u32, mut data: Bytes) -> Result<Self, Errno> {
         let reads = (command >> 30) & WRITES != 0;

@@ -223,10 +223,7 @@ impl Shared {
     /// In a transaction it becomes durable with that, whatever `stable` says.
     async fn write(&self, thread: u32, offset: u64, data: Bytes, stable: bool) -> Result<Body, Errno> {
         let (tx, len) = (self.tx(thread), data.len());
-        self.check_end(offset, len as u64).inspect_err(|_| {
-            // It may be the rest of a longer one, of which the program hears how much was written.
-            tx.iter().for_each(|tx| tx.note_refused_write());
-        })?;
+        self.check_end(tx.as_deref(), offset, len as u64)?;
         match tx {
             Some(tx) => {
                 let range = self.export.place(&(offset..offset + len as u64));
@@ -238,10 +235,14 @@ impl Shared {
         Ok(reply::written(len))
     }
 
-    /// Errors: `NOSPC` for bytes past the end, as any disk answers.
-    fn check_end(&self, offset: u64, length: u64) -> Result<(), Errno> {
-        let end = offset.checked_add(length).filter(|end| *end <= self.tree.size_bytes);
-        end.map(drop).ok_or(Errno::NOSPC)
+    /// Errors, after which the transaction that they are of cannot commit: `NOSPC` for bytes past the end, as any disk answers.
+    fn check_end(&self, tx: Option<&Tx>, offset: u64, length: u64) -> Result<(), Errno> {
+        if offset.checked_add(length).is_some_and(|end| end <= self.tree.size_bytes) {
+            return Ok(());
+        }
+        // It may be the rest of a longer write, of which the program hears how much was written.
+        tx.iter().for_each(|tx| tx.note_refused_write());
+        Err(Errno::NOSPC)
     }
 
     /// Makes holes and zeros; in a transaction both are zeros that it writes.
@@ -257,8 +258,9 @@ impl Shared {
         if length == 0 {
             return Ok(Body::new());
         }
-        self.check_end(offset, length)?;
-        match self.tx(thread) {
+        let tx = self.tx(thread);
+        self.check_end(tx.as_deref(), offset, length)?;
+        match tx {
             None => self.export.zero(offset..offset + length, false, is_stored).await?,
             Some(tx) => {
                 let range = self.export.place(&(offset..offset + length));

@@ -71,7 +71,19 @@ impl Shared {
         data: Bytes,
         out_size: u32,
     ) -> Result<Body, Errno> {
-        let answer = match Control::decode(command, data)? {
+        let answer = self.answer(head, command, data).await.inspect_err(|_| {
+            // Of a nested one that has not begun the end would be taken for that of the thread's own.
+            if let Some(tx) = self.tx(head.thread).filter(|_| Control::begins(command)) {
+                tx.note_refused_write();
+            }
+        })?;
+        // What has no room at the caller's is left out by the system; it would take more for a fault.
+        let room = answer.len().min(out_size as usize);
+        Ok(reply::control(answer.slice(..room)))
+    }
+
+    async fn answer(&self, head: &Head, command: u32, data: Bytes) -> Result<Bytes, Errno> {
+        Ok(match Control::decode(command, data)? {
             Control::Begin { isolation, durability } => {
                 self.begin(head, TxOptions { isolation, durability, client: client(head) })?;
                 Bytes::new()
@@ -103,10 +115,7 @@ impl Shared {
                 }
                 Bytes::new()
             }
-        };
-        // What has no room at the caller's is left out by the system; it would take more for a fault.
-        let room = answer.len().min(out_size as usize);
-        Ok(reply::control(answer.slice(..room)))
+        })
     }
 
     /// The volume's number of a block of the file. Errors: `INVAL`: the file does not have it.

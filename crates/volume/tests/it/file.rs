@@ -22,6 +22,7 @@ const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOENT: i32 = 2;
 pub const ENOSPC: i32 = 28;
+const EMFILE: i32 = 24;
 const ENOTTY: i32 = 25;
 const ECANCELED: i32 = 125;
 
@@ -32,6 +33,8 @@ const RELEASE: u32 = 0xc018_b104;
 const TAKE_OVER: u32 = 0x4010_b105;
 const MARK: u32 = 0x4010_b106;
 
+/// Transactions within each other, at the most.
+const DEPTH_MAX: usize = 1000;
 /// Of a read: a call asks, and the kernel says whose; it does not of a page that it keeps.
 const LOCK_OWNER: u32 = 0b10;
 const O_DSYNC: u32 = 0o10_000;
@@ -171,10 +174,14 @@ impl Programs {
     }
 
     async fn hole(&self, thread: u32, offset: u64, length: u64) -> Result<(), i32> {
+        self.allocate(thread, offset, length, 0b11).await
+    }
+
+    async fn allocate(&self, thread: u32, offset: u64, length: u64, mode: u32) -> Result<(), i32> {
         let mut body = BytesMut::zeroed(32);
         body[8..16].copy_from_slice(&offset.to_le_bytes());
         body[16..24].copy_from_slice(&length.to_le_bytes());
-        body[24..28].copy_from_slice(&3u32.to_le_bytes());
+        body[24..28].copy_from_slice(&mode.to_le_bytes());
         self.ask(thread, 43, 1, &body).await.map(drop)
     }
 
@@ -389,7 +396,37 @@ fn a_transaction_of_which_a_write_was_refused_does_not_end_well() {
         all.write(1, 0, &[1; 5 * 4096]).await.expect("written");
         assert_eq!(all.write(1, 10 * 4096, &[2; 5 * 4096]).await, Err(ENOSPC), "9 blocks are the most");
         assert_eq!(all.end(1).await, Err(ECANCELED));
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, &[1; 4096]).await.expect("written");
+        let zeros = all.allocate(1, (BLOCKS - 1) * 4096, 8192, 0b1_0000).await;
+        assert_eq!(zeros, Err(ENOSPC), "zeros past the end");
+        assert_eq!(all.end(1).await, Err(ECANCELED));
         assert_eq!(volume.info().version.0, 0, "nothing is there");
+    });
+}
+
+#[test]
+fn a_transaction_within_which_none_could_begin_does_not_end_well() {
+    served(14, async |_, volume, all| {
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, &[1; 4096]).await.expect("written");
+        assert_eq!(all.control(1, BEGIN, &[9; 8]).await, Err(EINVAL), "what it is held to is none");
+        assert_eq!(all.end(1).await, Err(ECANCELED), "that of the inner one is taken for its own");
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, &[1; 4096]).await.expect("written");
+        for _ in 0..DEPTH_MAX {
+            all.begin(1).await.expect("within");
+        }
+        assert_eq!(all.begin(1).await, Err(EMFILE));
+        for _ in 0..DEPTH_MAX {
+            assert_eq!(all.end(1).await, Ok(u64::MAX));
+        }
+        assert_eq!(all.end(1).await, Err(ECANCELED));
+        assert_eq!(volume.info().version.0, 0, "nothing is there");
+        // Of a thread that is in none nothing is lacking.
+        assert_eq!(all.control(1, BEGIN, &[9; 8]).await, Err(EINVAL));
+        all.begin(1).await.expect("begun");
+        assert_eq!(all.end(1).await, Ok(0));
     });
 }
 
