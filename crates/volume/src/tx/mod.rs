@@ -494,6 +494,11 @@ impl Transactions {
         (self.bytes, self.window.bytes())
     }
 
+    /// Whether any has not ended, also one that cannot commit: the window reaches back to its snapshot.
+    pub(crate) fn is_any_going_on(&self) -> bool {
+        !self.going_on.is_empty()
+    }
+
     /// Transactions that may go on.
     pub(crate) fn live(&self) -> usize {
         self.live.values().filter(|tx| tx.phase == Phase::Live).count()

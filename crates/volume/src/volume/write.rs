@@ -63,7 +63,7 @@ impl Volume {
             let content = |index| Some(block_of(&part, index));
             let mut transactions = inner.transactions.borrow_mut();
             // Copied where a transaction may have it kept for long: a block that stays must not keep all that it was written with.
-            let copies = transactions.live() > 0;
+            let copies = transactions.is_any_going_on();
             let kept = |data: Bytes| if copies { Bytes::copy_from_slice(&data) } else { data };
             let plain = (0..blocks).map(|index| (at + index as u64, content(index).map(kept)));
             transactions.note_plain(handed.version.0, plain);

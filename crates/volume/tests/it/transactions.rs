@@ -322,21 +322,29 @@ fn a_write_that_is_refused_has_written_none_of_its_blocks() {
 
 #[test]
 fn the_window_keeps_blocks_and_not_what_they_were_written_with() {
-    within(50, async |env| {
-        let volume = create(&env, small_options(0)).await;
-        let tx = volume.begin(TxOptions::default()).expect("few are open");
-        let data = Bytes::from(vec![1; 8 * 4096]);
-        for durability in [Durability::Acknowledged, Durability::Stable] {
-            volume.write(0, data.clone(), durability).await.expect("room");
-            // More than the chain keeps in memory.
-            for at in 8..40 {
-                volume.write(at, block(at), Durability::Stable).await.expect("room");
-            }
-            assert!(data.is_unique(), "{durability:?}");
+    for is_doomed in [false, true] {
+        within(50, async move |env| keeps_blocks_only(&env, is_doomed).await);
+    }
+}
+
+/// Beside a transaction of which a nested one was aborted, or not.
+async fn keeps_blocks_only(env: &Env, is_doomed: bool) {
+    let volume = create(env, small_options(0)).await;
+    let tx = volume.begin(TxOptions::default()).expect("few are open");
+    if is_doomed {
+        tx.begin().expect("live");
+        tx.abort();
+    }
+    let data = Bytes::from(vec![1; 8 * 4096]);
+    for durability in [Durability::Acknowledged, Durability::Stable] {
+        volume.write(0, data.clone(), durability).await.expect("room");
+        // More than the chain keeps in memory.
+        for at in 8..40 {
+            volume.write(at, block(at), Durability::Stable).await.expect("room");
         }
-        tx.commit().await.expect("it has done nothing");
-        drop(env);
-    });
+        assert!(data.is_unique(), "{durability:?}, doomed: {is_doomed}");
+    }
+    assert_eq!(tx.commit().await.is_err(), is_doomed);
 }
 
 #[test]
