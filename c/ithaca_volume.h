@@ -43,7 +43,7 @@ extern "C" {
 /* Why a call was not done. The numbers below 100 are the server's. */
 enum ithaca_status {
 	ITHACA_OK = 0,
-	/* The server does not understand what this library says. */
+	/* The server does not understand what this library says, or does not serve this connection: it is gone. */
 	ITHACA_FRAME = 1,
 	/* An argument that cannot be. */
 	ITHACA_REQUEST = 2,
@@ -73,7 +73,8 @@ enum ithaca_status {
 	/* No snapshot or region of this name. */
 	ITHACA_NO_SUCH_SNAPSHOT = 15,
 	ITHACA_BAD_NAME = 16,
-	/* Nobody listens there, or this user may not connect. */
+	/* Nobody listens there, this user may not connect, or 64 others are connected; after ithaca_open_without_memory the first call says the latter
+	 * two, by ITHACA_FRAME. */
 	ITHACA_UNREACHABLE = 100,
 	/* The connection ended. Whether a commit that was under way is there is not known. */
 	ITHACA_LOST = 101,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the library promises, against a real server: client SOCKET, or, with all data through the socket, client SOCKET without-memory. Prints `ok`
- * and ends with 0, or says which line failed.
+ * What the library promises, against a real server: client SOCKET, or, with all data through the socket, client SOCKET without-memory; or of one
+ * that is crowded, client SOCKET crowd. Prints `ok` and ends with 0, or says which line failed.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -296,15 +296,41 @@ static void what_exceeds_a_limit_is_refused(void)
 	ithaca_close(NULL);
 }
 
+/* Beside a server of its own: who has gone may be counted for a moment. */
+static void who_connects_beside_sixty_four_others_is_told_so(void)
+{
+	struct ithaca_volume *all[63], *more;
+	for (int nth = 0; nth < 63; nth++) {
+		all[nth] = another();
+		EXPECT(ithaca_flush(all[nth]), ITHACA_OK);
+	}
+	EXPECT(ithaca_open(path, &more), ITHACA_UNREACHABLE);
+	CHECK(!more && strstr(ithaca_last_error(NULL), "64 connections are open"));
+	EXPECT(ithaca_open_without_memory(path, &more), ITHACA_OK);
+	EXPECT(ithaca_flush(more), ITHACA_FRAME);
+	CHECK(strstr(ithaca_last_error(more), "64 connections are open"));
+	EXPECT(ithaca_flush(more), ITHACA_LOST);
+	ithaca_close(more);
+	EXPECT(ithaca_flush(volume), ITHACA_OK);
+	for (int nth = 0; nth < 63; nth++)
+		ithaca_close(all[nth]);
+}
+
 int main(int count, char **arguments)
 {
 	if (count < 2) {
-		fprintf(stderr, "usage: client SOCKET [without-memory]\n");
+		fprintf(stderr, "usage: client SOCKET [without-memory | crowd]\n");
 		return 2;
 	}
 	path = arguments[1];
-	without_memory = count > 2;
+	without_memory = count > 2 && strcmp(arguments[2], "without-memory") == 0;
 	volume = another();
+	if (count > 2 && !without_memory) {
+		who_connects_beside_sixty_four_others_is_told_so();
+		ithaca_close(volume);
+		puts("ok");
+		return 0;
+	}
 	plain_reads_and_writes();
 	the_largest_read_and_write_are_whole();
 	a_transaction_is_all_or_nothing();

@@ -24,6 +24,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Front {
     pub(crate) name: &'static str,
     pub(crate) connections_max: usize,
+    /// Says on a connection why it is closed: it is one too many.
+    pub(crate) refuse: fn(&Writer),
 }
 
 /// Whether a server stops, and how many connections it has.
@@ -121,12 +123,18 @@ async fn accept<F: Future<Output = ()> + 'static>(
     listener: Listener,
     serve: impl Fn(Conn) -> F + 'static,
 ) {
-    let Front { name, connections_max } = front;
+    let Front { name, connections_max, refuse } = front;
     loop {
         match listener.accept().await {
             Ok(conn) if gate.connections.get() >= connections_max => {
                 let peer = conn.reader.peer_addr();
                 tracing::warn!(%peer, limit = connections_max, "{name}: too many connections, one more is closed");
+                refuse(&conn.writer);
+                let gate = Rc::clone(&gate);
+                gate.env.clone().spawn(async move {
+                    let conn = conn;
+                    gate.farewell(&conn.writer).await;
+                });
             }
             Ok(conn) => {
                 let open = gate.connections.one_more();

@@ -72,7 +72,8 @@ impl Server {
         let disk = Rc::new(Disk::new(volume, options));
         let shared = Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate) });
         let addr = listener.local_addr();
-        let front = Front { name: "nbd", connections_max: CONNECTIONS_MAX };
+        // Nothing can be said before the client has.
+        let front = Front { name: "nbd", connections_max: CONNECTIONS_MAX, refuse: |_| () };
         let serve = move |conn| {
             let shared = Rc::clone(&shared);
             async move { serve(&shared, conn).await }

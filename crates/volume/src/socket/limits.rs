@@ -8,7 +8,7 @@ pub const BLOCKS_MAX: u64 = 1024;
 /// Bytes of a frame's body at the most: the data of the largest write, and what comes before it.
 pub const BODY_MAX_BYTES: usize = BLOCKS_MAX as usize * VOLUME_BLOCK_BYTES + 64;
 
-/// Connections at the same time; one more is closed at once.
+/// Connections at the same time; one more is told so, and closed.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Requests of one connection that are under way or wait for earlier ones of their transaction; the next one waits in the

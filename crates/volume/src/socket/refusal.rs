@@ -14,7 +14,7 @@ use crate::{CommitError, TxError, Version, VolumeError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
-    /// The frame is none, or of another version: the connection ends.
+    /// The frame is none, or of another version, or the connection is none that is served: it ends.
     Frame = 1,
     /// There is no such request, or a field holds what it must not, or it needs a transaction, or must have none.
     Request = 2,

@@ -83,7 +83,11 @@ impl Server {
             scrubbed: Notify::default(),
             left: RefCell::default(),
         });
-        let front = Front { name: "socket", connections_max: CONNECTIONS_MAX };
+        let refuse = |writer: &Writer| {
+            let words = format!("{CONNECTIONS_MAX} connections are open, no more may be");
+            put_refusal(writer, Head::default(), &Refusal::new(Status::Frame, words));
+        };
+        let front = Front { name: "socket", connections_max: CONNECTIONS_MAX, refuse };
         let serve = move |conn| {
             let shared = Rc::clone(&shared);
             async move { serve(&shared, conn).await }
@@ -239,12 +243,7 @@ impl Client {
             }
             _ => tracing::debug!(process = self.peer.process, "socket: a request is refused: {refusal}"),
         }
-        let mut body = BytesMut::new();
-        refusal.encode(&mut body);
-        self.writer.push(|out| {
-            put_head(out, Head { status: refusal.status as u32, ..head }, &[&body]);
-            out.extend_from_slice(&body);
-        });
+        put_refusal(&self.writer, head, refusal);
     }
 
     /// The connection has ended: aborts what the client has not released, as soon as what is under way of it is done.
@@ -294,6 +293,15 @@ impl Client {
         let is_running = self.shared.is_scrubbing.get();
         Reply::Scrub(Scrub { is_running, ..Scrub::of(&self.shared.volume) })
     }
+}
+
+fn put_refusal(writer: &Writer, head: Head, refusal: &Refusal) {
+    let mut body = BytesMut::new();
+    refusal.encode(&mut body);
+    writer.push(|out| {
+        put_head(out, Head { status: refusal.status as u32, ..head }, &[&body]);
+        out.extend_from_slice(&body);
+    });
 }
 
 /// That everything is being read, until this is dropped.

@@ -317,6 +317,26 @@ fn there_is_a_most_of_everything_and_who_exceeds_it_is_told() {
 }
 
 #[test]
+fn who_connects_beside_sixty_four_others_is_told_so() {
+    Machine::new(64).run(Planted::default(), async |_, [env, ..]| {
+        let mut all = Vec::new();
+        for _ in 0..64 {
+            let client = connect(&env).await;
+            client.info().await.expect("it answers");
+            all.push(client);
+        }
+        for _ in 0..2 {
+            let told = connect(&env).await.info().await.expect_err("one too many").to_string();
+            assert!(told.contains("64 connections"), "{told}");
+        }
+        all[63].info().await.expect("it goes on");
+        drop(all.pop());
+        env.sleep(Duration::from_secs(2)).await;
+        connect(&env).await.info().await.expect("there is room again");
+    });
+}
+
+#[test]
 fn what_a_volume_is_and_its_snapshots_are_told_and_changed_while_it_is_served() {
     Machine::new(60).run(Planted::default(), async |volume, [env, ..]| {
         let client = connect(&env).await;

@@ -30,9 +30,13 @@ fn the_library_keeps_what_its_header_promises() {
     }
     let dir = temp_dir();
     let disk = dir.path().join("disk");
-    // With the checksums of the processor, and with those that any has; and with all data in frames.
-    let ways =
-        [(&[][..], &[][..]), (&["-DITHACA_PORTABLE"], &[]), (&["-DITHACA_PORTABLE"], &["without-memory"])];
+    // With the checksums of the processor, and with those that any has; with all data in frames; and as one of too many.
+    let ways = [
+        (&[][..], &[][..]),
+        (&[], &["crowd"]),
+        (&["-DITHACA_PORTABLE"], &[]),
+        (&["-DITHACA_PORTABLE"], &["without-memory"]),
+    ];
     for (more, how) in ways {
         volume(&["create", text(&disk), "--size", "8M"]).expect(0);
         volume(&["region", "add", text(&disk), "part", "--size", "32k"]).expect(0);
