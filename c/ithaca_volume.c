@@ -606,6 +606,11 @@ int ithaca_begin_nested(struct ithaca_tx *tx)
 	return result;
 }
 
+uint32_t ithaca_depth(const struct ithaca_tx *tx)
+{
+	return tx->depth;
+}
+
 /* The transaction has ended, or the innermost one within it. */
 static void leave(struct ithaca_tx *tx)
 {

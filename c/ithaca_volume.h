@@ -154,24 +154,33 @@ int ithaca_discard(struct ithaca_volume *volume, uint64_t block, uint64_t count,
 int ithaca_please_cache(struct ithaca_volume *volume, uint64_t block);
 
 /* Begins a transaction. It reads the newest durable version and its own writes. On success *tx is to be ended by ithaca_commit,
- * ithaca_abort or ithaca_release, each of which frees it; on failure it is NULL. */
+ * ithaca_abort or ithaca_release; on failure it is NULL. ithaca_commit and ithaca_abort free it if its ithaca_depth was 0 before, ithaca_release
+ * always: whatever they return, also ITHACA_LOST. Nothing else frees it. */
 int ithaca_begin(struct ithaca_volume *volume, enum ithaca_isolation isolation, struct ithaca_tx **tx);
 
 /* Begins a transaction within this one: its commit does nothing, its abort ends all of it. For code that brings transactions of its own. */
 int ithaca_begin_nested(struct ithaca_tx *tx);
 
+/* How many transactions within this one have begun and not ended. Each ithaca_commit and ithaca_abort ends one of them, whatever it returns; the
+ * one after the last ends `tx` itself and frees it. After ithaca_takeover it is what it was when the transaction was released. */
+uint32_t ithaca_depth(const struct ithaca_tx *tx);
+
 /* Commits; on ITHACA_OK it is durable, and *version, if `version` is not NULL, is its version. Whatever is returned, a transaction that
- * is not nested has ended and `tx` is freed. A nested one gives ITHACA_NO_VERSION, and `tx` stays. */
+ * is not nested has ended and `tx` is freed. A nested one gives ITHACA_NO_VERSION, and `tx` stays: its depth is one less. */
 int ithaca_commit(struct ithaca_tx *tx, uint64_t *version);
 
-/* Aborts: nothing of it is there. `tx` is freed, unless it was a nested one: then everything but ends is refused from now on. */
+/* Aborts: nothing of it is there. Whatever is returned, `tx` is freed, unless it was a nested one: then its depth is one less, and everything but
+ * ends is refused from now on. Until `tx` is freed:
+ *
+ *     do depth = ithaca_depth(tx), ithaca_abort(tx); while (depth > 0);
+ */
 int ithaca_abort(struct ithaca_tx *tx);
 
 /* Lets go of it, for somebody else to go on with: of this user, or `anyone` who knows the handle. `tx` is freed, whatever is returned. Who does
  * not take it over within 30 seconds finds it aborted. */
 int ithaca_release(struct ithaca_tx *tx, int anyone, struct ithaca_handle *handle);
 
-/* Goes on with a transaction that was released, in this process or another. As ithaca_begin. */
+/* Goes on with a transaction that was released, in this process or another. As ithaca_begin; its ithaca_depth may be more than 0. */
 int ithaca_takeover(struct ithaca_volume *volume, const struct ithaca_handle *handle, struct ithaca_tx **tx);
 
 /* Reads whole blocks. The transaction depends on all of them, unless a mark follows. */

@@ -182,7 +182,7 @@ static void nested_ends_are_the_outer_ones(void)
 	EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
 	EXPECT(ithaca_tx_write(tx, 30, filled(3), ITHACA_BLOCK_BYTES), ITHACA_OK);
 	EXPECT(ithaca_commit(tx, &version), ITHACA_OK);
-	CHECK(version == ITHACA_NO_VERSION && first_byte(30) == 0);
+	CHECK(version == ITHACA_NO_VERSION && first_byte(30) == 0 && ithaca_depth(tx) == 0);
 	EXPECT(ithaca_commit(tx, &version), ITHACA_OK);
 	CHECK(version != ITHACA_NO_VERSION && first_byte(30) == 3);
 	tx = begin(volume);
@@ -190,6 +190,26 @@ static void nested_ends_are_the_outer_ones(void)
 	EXPECT(ithaca_abort(tx), ITHACA_OK);
 	EXPECT(ithaca_tx_write(tx, 30, filled(4), ITHACA_BLOCK_BYTES), ITHACA_DOOMED);
 	EXPECT(ithaca_commit(tx, NULL), ITHACA_DOOMED);
+}
+
+/* `tx` is there until the one ends that its depth does not count; that of a transaction that is taken over is what it was. */
+static void the_depth_says_which_end_frees(void)
+{
+	struct ithaca_handle handle;
+	struct ithaca_tx *tx = begin(volume);
+	CHECK(ithaca_depth(tx) == 0);
+	EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
+	EXPECT(ithaca_begin_nested(tx), ITHACA_OK);
+	CHECK(ithaca_depth(tx) == 2);
+	EXPECT(ithaca_release(tx, 0, &handle), ITHACA_OK);
+	EXPECT(ithaca_takeover(volume, &handle, &tx), ITHACA_OK);
+	CHECK(ithaca_depth(tx) == 2);
+	EXPECT(ithaca_commit(tx, NULL), ITHACA_OK);
+	EXPECT(ithaca_abort(tx), ITHACA_OK);
+	CHECK(ithaca_depth(tx) == 0);
+	EXPECT(ithaca_begin_nested(tx), ITHACA_DOOMED);
+	CHECK(ithaca_depth(tx) == 0);
+	EXPECT(ithaca_abort(tx), ITHACA_OK);
 }
 
 /* A write to a transaction that this library refuses by itself. */
@@ -336,6 +356,7 @@ int main(int count, char **arguments)
 	a_transaction_is_all_or_nothing();
 	conflicts_are_found_and_marks_narrow_them();
 	nested_ends_are_the_outer_ones();
+	the_depth_says_which_end_frees();
 	a_transaction_that_lacks_a_write_does_not_commit();
 	other_processes_take_transactions_over();
 	what_exceeds_a_limit_is_refused();
