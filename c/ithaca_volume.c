@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -32,6 +33,8 @@
 /* A refusal: block, bytes and version of a conflict come before its words. */
 #define REFUSAL_FIELDS 24
 #define WORDS_MAX 512
+/* How long a server that is connected to may take for each step of that. */
+#define OPEN_MILLISECONDS 10000
 
 enum kind {
 	INFO = 1,
@@ -75,7 +78,6 @@ struct ithaca_tx {
 	uint32_t depth;
 };
 
-static const char has_ended[] = "the server has ended the connection";
 /* What is known of a connection that was not made. */
 static _Thread_local char open_error[2 * WORDS_MAX];
 
@@ -180,6 +182,23 @@ static int lose(struct ithaca_volume *volume, const char *operation, const char 
 	return ITHACA_LOST;
 }
 
+/* Why a call of the system about a connection failed. */
+static const char *why(int error)
+{
+	/* Only where the time to wait is bounded. */
+	if (error == EAGAIN || error == EWOULDBLOCK)
+		return "the server has not answered in time";
+	return error == EPIPE ? "the server has ended the connection" : strerror(error);
+}
+
+/* How long to wait, at the longest; 0 for as long as it takes. */
+static int set_timeout(int fd, uint32_t milliseconds)
+{
+	struct timeval longest = { .tv_sec = milliseconds / 1000, .tv_usec = milliseconds % 1000 * 1000 };
+	int result = setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest);
+	return result == 0 ? setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest) : result;
+}
+
 /* Puts the descriptor that goes with a message behind it. */
 static void attach(struct msghdr *message, void *space, size_t size, int fd)
 {
@@ -207,7 +226,7 @@ static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t c
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0)
-			return lose(volume, "send", errno == EPIPE ? has_ended : strerror(errno));
+			return lose(volume, "send", why(errno));
 		volume->passing = -1;
 		while (count > 0 && (size_t)sent >= pieces->iov_len) {
 			sent -= (ssize_t)pieces->iov_len;
@@ -229,10 +248,8 @@ static int receive_all(struct ithaca_volume *volume, void *data, size_t size)
 		ssize_t received = recv(volume->fd, at, size, MSG_WAITALL);
 		if (received < 0 && errno == EINTR)
 			continue;
-		if (received < 0)
-			return lose(volume, "receive", strerror(errno));
-		if (received == 0)
-			return lose(volume, "receive", has_ended);
+		if (received <= 0)
+			return lose(volume, "receive", why(received < 0 ? errno : EPIPE));
 		at += received;
 		size -= (size_t)received;
 	}
@@ -432,18 +449,8 @@ static int unreachable(const char *path, const char *words)
 	return ITHACA_UNREACHABLE;
 }
 
-int ithaca_open(const char *path, struct ithaca_volume **volume)
-{
-	int result = ithaca_open_without_memory(path, volume);
-	if (result != ITHACA_OK || share_memory(*volume) == ITHACA_OK)
-		return result;
-	result = unreachable(path, (*volume)->error);
-	ithaca_close(*volume);
-	*volume = NULL;
-	return result;
-}
-
-int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
+/* Connects. What follows is waited for as long as opening may take. */
+static int reach(const char *path, struct ithaca_volume **volume)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	*volume = NULL;
@@ -454,10 +461,10 @@ int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return unreachable(path, strerror(errno));
-	if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+	if (set_timeout(fd, OPEN_MILLISECONDS) != 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
 		int error = errno;
 		close(fd);
-		return unreachable(path, strerror(error));
+		return unreachable(path, why(error));
 	}
 	struct ithaca_volume *made = calloc(1, sizeof *made);
 	if (!made) {
@@ -471,6 +478,38 @@ int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
 	made->passing = -1;
 	*volume = made;
 	return ITHACA_OK;
+}
+
+/* What was opened waits for as long as it takes; unless it was not. */
+static int opened(const char *path, int result, struct ithaca_volume **volume)
+{
+	if (result == ITHACA_OK)
+		result = ithaca_set_timeout(*volume, 0);
+	if (result == ITHACA_OK)
+		return result;
+	result = unreachable(path, (*volume)->error);
+	ithaca_close(*volume);
+	*volume = NULL;
+	return result;
+}
+
+int ithaca_open(const char *path, struct ithaca_volume **volume)
+{
+	int result = reach(path, volume);
+	return result == ITHACA_OK ? opened(path, share_memory(*volume), volume) : result;
+}
+
+int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
+{
+	int result = reach(path, volume);
+	return result == ITHACA_OK ? opened(path, result, volume) : result;
+}
+
+int ithaca_set_timeout(struct ithaca_volume *volume, uint32_t milliseconds)
+{
+	if (set_timeout(volume->fd, milliseconds) == 0)
+		return ITHACA_OK;
+	return fail(volume, ITHACA_REQUEST, strerror(errno));
 }
 
 void ithaca_close(struct ithaca_volume *volume)

@@ -17,7 +17,7 @@
  *
  * Blocks do not travel through the socket: the library has memory that the server reads and writes too, where the server and the system know of it.
  *
- * Every call waits for its answer. A connection is for one thread at a time: programs with several threads open one each. No call
+ * Every call waits for its answer, for as long as ithaca_set_timeout says. A connection is for one thread at a time: programs with several threads open one each. No call
  * leaves anything on the heap but what ithaca_open, ithaca_begin and ithaca_takeover give.
  *
  * Every function that returns an int returns ITHACA_OK or why it was not done; ithaca_last_error has words for people. After
@@ -116,11 +116,16 @@ struct ithaca_info {
 };
 
 /* Connects to the server that listens at `path`. On success *volume is to be closed; on failure it is NULL. Takes 4 MiB of memory that the server
- * has too, and is as large as the largest read or write. */
+ * has too, and is as large as the largest read or write. A server that takes longer than ten seconds to answer is ITHACA_UNREACHABLE. */
 int ithaca_open(const char *path, struct ithaca_volume **volume);
 
 /* The same without that memory: all data goes through the socket, which takes more time. */
 int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume);
+
+/* From now on a call of this connection, and of its transactions, that hears nothing from the server for so many milliseconds gives ITHACA_LOST: the
+ * connection is of no use then, since the answer may come later, and what was asked for may be done or not. 0, as it is at first: calls wait for as
+ * long as it takes. A commit waits for the drive and for room, a flush for all that was acknowledged: both may take seconds. */
+int ithaca_set_timeout(struct ithaca_volume *volume, uint32_t milliseconds);
 
 /* Ends the connection and frees it: transactions of it that were not released are aborted by the server. Those that still have a
  * struct ithaca_tx must have been freed. NULL does nothing. */

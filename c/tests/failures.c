@@ -11,12 +11,12 @@
 static ssize_t send_that_fails(int fd, const struct msghdr *message, int flags);
 static ssize_t receive_that_fails(int fd, void *data, size_t size, int flags);
 static int shut(int fd, int how);
+static int connect_at_once(int fd, const struct sockaddr *address, socklen_t size);
+#define connect connect_at_once
 #define sendmsg send_that_fails
 #define recv receive_that_fails
 #define shutdown shut
 #include "../ithaca_volume.c"
-
-#include <signal.h>
 
 static struct ithaca_volume *volume;
 
@@ -30,8 +30,28 @@ static void check(int holds, const char *what, int line)
 	exit(1);
 }
 
-/* What the system says of the next call to send and to receive, and what was asked of it. */
-static int send_error, receive_error, is_shut, received;
+/* What the system says of calls to send and to receive, whether a server answers, and what was asked of it. */
+static int send_error, receive_error, answers, is_shut, received;
+/* How long it was to wait at the last call to receive, and to connect. */
+static long receive_ms, connect_ms;
+
+/* How long a socket waits, at the longest; both ways. */
+static long milliseconds(int fd)
+{
+	struct timeval receive = { 0 }, send = { 0 };
+	socklen_t size = sizeof receive;
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, &size) == 0);
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, &size) == 0);
+	CHECK(memcmp(&receive, &send, sizeof send) == 0);
+	return receive.tv_sec * 1000 + receive.tv_usec / 1000;
+}
+
+static int connect_at_once(int fd, const struct sockaddr *address, socklen_t size)
+{
+	(void)address, (void)size;
+	connect_ms = milliseconds(fd);
+	return 0;
+}
 
 static ssize_t send_that_fails(int fd, const struct msghdr *message, int flags)
 {
@@ -46,13 +66,26 @@ static ssize_t send_that_fails(int fd, const struct msghdr *message, int flags)
 	return (ssize_t)size;
 }
 
+/* That the first request of a connection was done. */
+static ssize_t answer(uint8_t *head)
+{
+	memcpy(head, "ITvs", 4);
+	put_u16(head + 4, VERSION);
+	put_u64(head + 8, 1);
+	put_u32(head + 28, crc32c(0, head, 28));
+	return HEAD_BYTES;
+}
+
 static ssize_t receive_that_fails(int fd, void *data, size_t size, int flags)
 {
-	(void)fd, (void)flags;
+	(void)flags;
 	memset(data, 0, size);
 	received++;
+	receive_ms = milliseconds(fd);
 	/* The server waits for a request that does not come, and this would wait for its answer. */
 	CHECK(!send_error || is_shut);
+	if (answers)
+		return answer(data);
 	if (!receive_error)
 		return 0;
 	errno = receive_error;
@@ -71,9 +104,9 @@ static void connect_to_nobody(void)
 {
 	volume = calloc(1, sizeof *volume);
 	CHECK(volume);
-	volume->fd = -1;
+	volume->fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	volume->passing = -1;
-	send_error = receive_error = is_shut = received = 0;
+	send_error = receive_error = answers = is_shut = received = 0;
 }
 
 static void a_request_that_cannot_be_sent_ends_the_connection(void)
@@ -87,13 +120,60 @@ static void a_request_that_cannot_be_sent_ends_the_connection(void)
 		CHECK(received == 1);
 		CHECK(strstr(ithaca_last_error(volume), errors[nth] == EPIPE ? "has ended the connection" : strerror(errors[nth])));
 		CHECK(ithaca_flush(volume) == ITHACA_LOST && received == 1);
-		free(volume);
+		ithaca_close(volume);
 	}
+}
+
+static void a_server_that_does_not_answer_is_waited_for_as_long_as_was_said(void)
+{
+	connect_to_nobody();
+	receive_error = EAGAIN;
+	CHECK(ithaca_set_timeout(volume, 1500) == ITHACA_OK);
+	CHECK(ithaca_flush(volume) == ITHACA_LOST);
+	CHECK(receive_ms == 1500 && received == 1);
+	CHECK(strstr(ithaca_last_error(volume), "not answered in time"));
+	/* The answer may come yet, and would be taken for another's. */
+	CHECK(ithaca_flush(volume) == ITHACA_LOST && received == 1);
+	ithaca_close(volume);
+}
+
+static void a_connection_is_made_in_ten_seconds_and_waits_for_as_long_as_it_takes_then(void)
+{
+	connect_to_nobody();
+	ithaca_close(volume);
+	receive_error = EAGAIN;
+	CHECK(ithaca_open("somewhere", &volume) == ITHACA_UNREACHABLE && !volume);
+	CHECK(connect_ms == 10000 && receive_ms == 10000);
+	CHECK(strstr(ithaca_last_error(NULL), "somewhere: receive: the server has not answered in time"));
+	answers = 1;
+	CHECK(ithaca_open("somewhere", &volume) == ITHACA_OK && receive_ms == 10000);
+	CHECK(milliseconds(volume->fd) == 0);
+	ithaca_close(volume);
+	connect_ms = 0;
+	CHECK(ithaca_open_without_memory("somewhere", &volume) == ITHACA_OK && connect_ms == 10000);
+	CHECK(milliseconds(volume->fd) == 0);
+	ithaca_close(volume);
+}
+
+static void an_end_that_is_lost_is_an_end(void)
+{
+	connect_to_nobody();
+	volume->lost = 1;
+	struct ithaca_tx *tx = calloc(1, sizeof *tx);
+	CHECK(tx);
+	*tx = (struct ithaca_tx){ .volume = volume, .number = 1, .depth = 2 };
+	CHECK(ithaca_commit(tx, NULL) == ITHACA_LOST && ithaca_depth(tx) == 1);
+	CHECK(ithaca_abort(tx) == ITHACA_LOST && ithaca_depth(tx) == 0);
+	CHECK(ithaca_abort(tx) == ITHACA_LOST);
+	ithaca_close(volume);
 }
 
 int main(void)
 {
 	a_request_that_cannot_be_sent_ends_the_connection();
+	a_server_that_does_not_answer_is_waited_for_as_long_as_was_said();
+	a_connection_is_made_in_ten_seconds_and_waits_for_as_long_as_it_takes_then();
+	an_end_that_is_lost_is_an_end();
 	puts("ok");
 	return 0;
 }
