@@ -145,14 +145,16 @@ int ithaca_open_region(struct ithaca_volume *volume, const char *name, uint64_t 
 /* Reads `size` bytes, a multiple of 4096, from `block` on, outside of transactions: as they are now. */
 int ithaca_read(struct ithaca_volume *volume, uint64_t block, void *data, size_t size);
 
-/* Writes `size` bytes, a multiple of 4096, from `block` on, as a commit of its own. On return it is durable, if `stable`; else others see it, and
- * ithaca_flush makes it durable. */
+/* Writes `size` bytes, a multiple of 4096, from `block` on. On return it is durable, if `stable`; else others see it, and ithaca_flush makes it
+ * durable. Up to 256 blocks (fewer on a small volume, as of a transaction) are one commit, which is there as a whole or not at all. More are several,
+ * one after the other: others may see the first ones alone, and a crash, ITHACA_NO_SPACE or ITHACA_STOPPED may leave those. What is to be all there or
+ * not at all is written in a transaction. */
 int ithaca_write(struct ithaca_volume *volume, uint64_t block, const void *data, size_t size, int stable);
 
 /* Makes everything durable that was acknowledged before, to anybody. */
 int ithaca_flush(struct ithaca_volume *volume);
 
-/* Gives blocks up: they read as zeros. `stable` as of ithaca_write. */
+/* Gives blocks up: they read as zeros. `stable` as of ithaca_write. It is one commit or several, of at most 1024 blocks that held data, as there. */
 int ithaca_discard(struct ithaca_volume *volume, uint64_t block, uint64_t count, int stable);
 
 /* Asks that a block be kept in memory when it has been read: a hint. */
