@@ -52,9 +52,13 @@ struct ithaca_begin {
 	uint32_t durability;
 };
 
+/* Names a transaction that was released. ithaca_volume.h has it too. */
+#ifndef ITHACA_HANDLE
+#define ITHACA_HANDLE
 struct ithaca_handle {
 	uint8_t bytes[16];
 };
+#endif
 
 struct ithaca_released {
 	/* Given. */

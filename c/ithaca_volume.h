@@ -97,10 +97,13 @@ struct ithaca_volume;
 /* A transaction. */
 struct ithaca_tx;
 
-/* Names a transaction that was released. It is as good as a password. */
+/* Names a transaction that was released. It is as good as a password. ithaca_ioctl.h has it too. */
+#ifndef ITHACA_HANDLE
+#define ITHACA_HANDLE
 struct ithaca_handle {
 	uint8_t bytes[16];
 };
+#endif
 
 /* What a volume is. */
 struct ithaca_info {

@@ -65,6 +65,25 @@ fn memory_that_could_be_taken_away_is_refused_and_no_client_harms_the_server_wit
 }
 
 #[test]
+fn a_program_may_have_both_headers() {
+    if !has(&["gcc"]) {
+        return;
+    }
+    let header = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c").join(name);
+    let (library, calls) = (header("ithaca_volume.h"), header("ithaca_ioctl.h"));
+    for [first, second] in [[&library, &calls], [&calls, &library]] {
+        let checks = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"];
+        let output = Command::new("gcc")
+            .args(checks)
+            .args(["-include", text(first), "-include", text(second), "-x", "c", "/dev/null"])
+            .output()
+            .expect("gcc is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{said}");
+    }
+}
+
+#[test]
 fn a_call_ends_where_the_system_fails_it() {
     if !has(&["gcc"]) {
         return;
