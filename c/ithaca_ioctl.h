@@ -11,8 +11,11 @@
  *     do {
  *             if (ioctl(disk, ITHACA_BEGIN, &begin) != 0)
  *                     return 1;       -- what follows would be written at once, as by a thread without a transaction
- *             pread(disk, block, sizeof block, 0);
- *             pwrite(disk, block, sizeof block, 0);
+ *             if (pread(disk, block, sizeof block, 0) != sizeof block) {
+ *                     ioctl(disk, ITHACA_ABORT);
+ *                     return 1;       -- `block` holds nothing to go on with; after ECANCELED it may be begun again
+ *             }
+ *             pwrite(disk, block, sizeof block, 0);   -- if it is refused, so is the end
  *             result = ioctl(disk, ITHACA_END, &version);
  *     } while (result != 0 && errno == EAGAIN);
  *
@@ -20,7 +23,9 @@
  *   EAGAIN     of ITHACA_END: somebody else has committed what the transaction depends on, or it was ended to make room. It has
  *              ended: begin it again.
  *   ECANCELED  of reads, writes and calls within it: it was ended to make room, or one within it was aborted. End or abort it.
+ *              Of ITHACA_END: one within it was aborted, or a write, a hole, zeros or a begin in it was refused. It has ended.
  *   EINVAL     the thread is in no transaction, or a field cannot be.
+ *   EPERM      of ITHACA_BEGIN and ITHACA_TAKE_OVER: the server's system does not name the thread: it is in another PID namespace.
  *   EBUSY      of ITHACA_TAKE_OVER: the thread is in a transaction. Of ITHACA_RELEASE: reads or writes of it are under way.
  *   ENOENT     of ITHACA_TAKE_OVER: nothing was released with this handle to this user, or it waited for too long.
  *   ENOSPC     no room is left, or the transaction reads or writes more blocks than one may.

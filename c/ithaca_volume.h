@@ -10,9 +10,13 @@
  *     struct ithaca_tx *tx;
  *     if (ithaca_open("disk/volume.sock", &volume) != ITHACA_OK) ...
  *     if (ithaca_begin(volume, ITHACA_AS_VOLUME, &tx) != ITHACA_OK) ...
- *     ithaca_tx_read(tx, 0, block, sizeof block);
- *     ithaca_tx_write(tx, 0, block, sizeof block);
- *     result = ithaca_commit(tx, &version);
+ *     result = ithaca_tx_read(tx, 0, block, sizeof block);
+ *     if (result == ITHACA_OK)
+ *             result = ithaca_tx_write(tx, 0, block, sizeof block);
+ *     if (result == ITHACA_OK)
+ *             result = ithaca_commit(tx, &version);
+ *     else
+ *             ithaca_abort(tx);
  *     if (result == ITHACA_CONFLICT || result == ITHACA_PREEMPTED) ... begin again
  *
  * Blocks do not travel through the socket: the library has memory that the server reads and writes too, where the server and the system know of it.
