@@ -144,19 +144,48 @@ impl std::io::Write for Piece {
     }
 }
 
-/// Whether a value goes back to the bytes that it came of. It does not where its type has other fields than that of whoever wrote them, nor where it is
-/// in no order, as a `HashMap` is: what is made of its encoding then is another thing in another program.
-pub(crate) fn goes_back(value: &impl Serialize, bytes: &[u8]) -> bool {
-    let mut rest = Rest(bytes);
-    rmp_serde::encode::write_named(&mut rest, value).is_ok() && rest.0.is_empty()
+/// How values go back to the bytes that they came of, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Back {
+    /// To the same ones.
+    Same,
+    /// To others, no fewer. So it is where their type has a field more than that of whoever wrote them, and where they are in no order, as a `HashMap`
+    /// is: what is made of their encoding is another thing in another program.
+    Otherwise,
+    /// To fewer: whoever wrote them had fields that their type has not, and what these held was dropped.
+    Shorter,
 }
 
-/// What is still to be written of bytes that are known; other bytes are an error.
-struct Rest<'b>(&'b [u8]);
+impl Back {
+    /// How this value does.
+    pub(crate) fn of(value: &impl Serialize, bytes: &[u8]) -> Self {
+        let mut again = Again { rest: Some(bytes), len: 0 };
+        match rmp_serde::encode::write_named(&mut again, value) {
+            Ok(()) if again.rest.is_some_and(<[u8]>::is_empty) => Self::Same,
+            Ok(()) if again.len < bytes.len() => Self::Shorter,
+            _ => Self::Otherwise,
+        }
+    }
+}
 
-impl std::io::Write for Rest<'_> {
+/// That a state or values from which this program has dropped something are not to be written anew.
+pub(crate) fn dropped(what: &'static str) -> CallError {
+    let error = "others have written fields that this program does not know, and that would be missing";
+    CallError::Arguments { method: what, error: error.to_owned() }
+}
+
+/// Bytes that are known, written again.
+struct Again<'b> {
+    /// What is still to be written; `None` if something else was.
+    rest: Option<&'b [u8]>,
+    /// How many were written.
+    len: usize,
+}
+
+impl std::io::Write for Again<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 = self.0.strip_prefix(bytes).ok_or(std::io::ErrorKind::InvalidData)?;
+        self.rest = self.rest.and_then(|rest| rest.strip_prefix(bytes));
+        self.len += bytes.len();
         Ok(bytes.len())
     }
 
@@ -221,7 +250,7 @@ pub enum CallError {
 pub type Output = Option<Box<dyn Any>>;
 
 type Apply<O> =
-    fn(&[u8], &mut O, LogPos, &mut Vec<<O as Object>::Undo>, bool, &mut bool) -> Result<Output, CallError>;
+    fn(&[u8], &mut O, LogPos, &mut Vec<<O as Object>::Undo>, bool, &mut Back) -> Result<Output, CallError>;
 
 /// A mutator as views know it: by its name.
 pub struct Method<O: Object> {
@@ -250,7 +279,7 @@ impl<O: Object> Method<O> {
         })
     }
 
-    /// Applies a call, and gives its result if it is `wanted`. What `is_same` says is made false if the arguments do not go back to the
+    /// Applies a call, and gives its result if it is `wanted`. What `back` says gets worse if the arguments go back worse to the
     /// bytes that they came of. On an error nothing was changed, but for `Panicked`: the object is then not to be used any more, as nobody
     /// knows what it is.
     pub(crate) fn apply(
@@ -260,9 +289,9 @@ impl<O: Object> Method<O> {
         pos: LogPos,
         undo: &mut Vec<O::Undo>,
         wanted: bool,
-        is_same: &mut bool,
+        back: &mut Back,
     ) -> Result<Output, CallError> {
-        let apply = || (self.apply)(arguments, object, pos, undo, wanted, is_same);
+        let apply = || (self.apply)(arguments, object, pos, undo, wanted, back);
         // What panics was called by the log, for everybody; it must not take those with it who have other objects.
         catch_unwind(AssertUnwindSafe(apply)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -335,11 +364,13 @@ fn apply<O: Object, M: Mutator<O>>(
     pos: LogPos,
     undo: &mut Vec<O::Undo>,
     wanted: bool,
-    is_same: &mut bool,
+    back: &mut Back,
 ) -> Result<Output, CallError> {
     let mutator = decode::<O, M>(arguments)?;
     // By the very value that the object gets: decoded again it may be in another order.
-    *is_same = *is_same && goes_back(&mutator, arguments);
+    if *back < Back::Shorter {
+        *back = Back::of(&mutator, arguments).max(*back);
+    }
     if wanted {
         return Ok(Some(Box::new(mutator.apply(object, pos, undo))));
     }

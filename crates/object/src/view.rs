@@ -33,7 +33,7 @@ use crate::checkpoint::Last;
 use crate::checkpoint::chunk::Chunk;
 use crate::collections::Sharing;
 use crate::limits;
-use crate::object::{CallError, Method, Object};
+use crate::object::{Back, CallError, Method, Object};
 use crate::planted::{Planted, PlantedBug};
 use crate::record::{Call, Check, Record};
 use crate::requests::Requests;
@@ -138,8 +138,9 @@ pub struct View<O: Object> {
     floor: LogPos,
     /// Position and digest, whenever so many records were applied.
     digests: VecDeque<(LogPos, u64)>,
-    /// Whether digests are taken and compared: all that was applied goes back to its bytes.
-    compares: bool,
+    /// How all that was applied goes back to its bytes. Digests are taken and compared where it does; where something was dropped there is no
+    /// checkpoint.
+    back: Back,
     /// What this version encodes an empty object as, in short.
     form: u64,
     fault: Option<Fault>,
@@ -169,7 +170,7 @@ impl<O: Object> View<O> {
             covered: VecDeque::new(),
             floor: LogPos(0),
             digests: VecDeque::new(),
-            compares: true,
+            back: Back::Same,
             form,
             fault: None,
             is_broken: false,
@@ -211,6 +212,11 @@ impl<O: Object> View<O> {
     /// Below which position the latest checkpoint in the stream itself reflects everything, of those that it has come past.
     pub(crate) fn passed_checkpoint(&self) -> Option<LogPos> {
         self.passed
+    }
+
+    /// Whether something was dropped of what it was made of: fields that others have written and this program does not know.
+    pub(crate) fn drops(&self) -> bool {
+        self.back == Back::Shorter
     }
 
     /// Why it stopped, if it did.
@@ -270,8 +276,8 @@ impl<O: Object> View<O> {
             self.bytes += (call.method.len() + call.arguments.len()) as u64;
             let _sharing = if shares { Sharing::of(&call.arguments) } else { None };
             let applied = Method::<O>::find(&call.method).and_then(|method| {
-                let is_same = &mut self.compares;
-                method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted, is_same)
+                let back = &mut self.back;
+                method.apply(&call.arguments, &mut self.state, pos, &mut self.scratch, wanted, back)
             });
             match applied {
                 Ok(output) => results.extend(output),
@@ -289,7 +295,7 @@ impl<O: Object> View<O> {
         self.count += 1;
         self.advance(LogPos(pos.0 + 1));
         self.forget_old();
-        if !self.compares {
+        if !self.compares() {
             self.digests.clear();
         } else if self.count.is_multiple_of(limits::DIGEST_EVERY) {
             let digest = compare::in_form(self.form, self.state.digest());
@@ -375,7 +381,8 @@ impl<O: Object> View<O> {
             }
             let method = Method::<O>::find(&call.method)?;
             let (state, scratch) = (&mut view.state, &mut view.scratch);
-            let applied = method.apply(&call.arguments, state, snapshot, scratch, true, &mut false);
+            let back = &mut Back::Shorter;
+            let applied = method.apply(&call.arguments, state, snapshot, scratch, true, back);
             view.is_broken |= matches!(applied, Err(CallError::Panicked { .. }));
             last = applied?;
         }
@@ -401,8 +408,8 @@ impl<O: Object> View<O> {
         let mut last = None;
         for call in own {
             let method = Method::<O>::find(&call.method)?;
-            let undo = &mut Vec::new();
-            last = method.apply(&call.arguments, &mut copy, snapshot, undo, true, &mut false)?;
+            let (undo, back) = (&mut Vec::new(), &mut Back::Shorter);
+            last = method.apply(&call.arguments, &mut copy, snapshot, undo, true, back)?;
         }
         look(&copy, last);
         Ok(())

@@ -297,11 +297,55 @@ fn a_value_with_one_more_field_does_not_stop_the_object_in_the_next_version() {
     found.sort();
     assert_eq!(found, expected);
     // The older version goes on as well where both write.
-    let aged_user = |nth: u64| Aged { name: nth.to_string(), age: Some(7) };
     let mut both = records[..every as usize - 1].to_vec();
     both.extend(puts(every - 1, 1, aged_user));
     let next = checked::<MapState<u64, Aged>>(&both, puts(every, 1, aged_user).remove(0));
     play(&mut old, &[next]);
+}
+
+/// What the one after that has.
+#[derive(Clone, Serialize, Deserialize)]
+struct Tall {
+    name: String,
+    age: Option<u8>,
+    height_mm: u32,
+}
+
+/// What the next version puts.
+fn aged_user(nth: u64) -> Aged {
+    Aged { name: nth.to_string(), age: Some(7) }
+}
+
+fn is_refused(made: Result<Bytes, SnapshotError>) -> bool {
+    matches!(made, Err(SnapshotError::Call(CallError::Arguments { method: "checkpoint", .. })))
+}
+
+#[test]
+fn what_a_version_has_dropped_is_missing_in_no_checkpoint() {
+    // Once calls are forgotten a checkpoint is all that is left of them.
+    type Users = MapState<u64, User>;
+    type Ages = MapState<u64, Aged>;
+    let mut old = View::<Users>::new(STREAM, Planted::NONE);
+    play(&mut old, &puts(0, 5, |nth| User { name: nth.to_string() }));
+    let whole = old.checkpoint().expect("nothing was dropped yet");
+    let next = puts(5, 5, aged_user);
+    for record in &next[..4] {
+        let mut view = View::<Users>::restore(STREAM, &whole, Planted::NONE).expect("read");
+        assert!(matches!(view.apply_own(LogPos(record.id.request), record, false), Applied::Now(_)));
+        assert!(is_refused(view.checkpoint()), "{}", record.id);
+    }
+    play(&mut old, &next);
+    assert!(is_refused(old.checkpoint()) && old.fault().is_none());
+    // Of a version that only adds something.
+    let mut new = View::<Ages>::restore(STREAM, &whole, Planted::NONE).expect("read");
+    play(&mut new, &next);
+    let aged = new.checkpoint().expect("nothing was dropped");
+    let mut begun = View::<Users>::restore(STREAM, &aged, Planted::NONE).expect("read");
+    assert!(is_refused(begun.checkpoint()), "it has what that version has");
+    // Also where some had other encodings before.
+    let tall = |nth: u64| Tall { name: nth.to_string(), age: None, height_mm: 1800 };
+    play(&mut new, &puts(10, 1, tall));
+    assert!(is_refused(new.checkpoint()));
 }
 
 /// What one version of a program counts in.

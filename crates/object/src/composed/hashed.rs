@@ -311,8 +311,8 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         let source = moment.of(&self.buckets.child(&shape.name_of(split))?);
         let target = moment.of(&self.buckets.child(&shape.name_of(shape.buckets))?);
         let goes = |(key, _): &(K, V)| grown.bucket_of(&Key::of(key)) != split;
-        let moved = source.look(All {}).await?.into_iter().filter(goes).collect();
-        let lacks = lacks(moved, target.look(All {}).await?);
+        let moved = source.look_to_move(All {}).await?.into_iter().filter(goes).collect();
+        let lacks = lacks(moved, target.look_to_move(All {}).await?);
         let count = fitting(&lacks, self.buckets.record_bytes());
         if is_last && count < lacks.len() {
             return Ok(false);

@@ -295,7 +295,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
     }
 
     async fn whole(&self, moment: &Moment, number: u64) -> Result<Node<K, V>, ObjectError> {
-        self.see(moment, number, None, Node::clone).await
+        self.node(moment, number)?.look_to_move(Whole {}).await
     }
 
     /// A new node; without a moment it is there at once, and nothing leads to it yet.

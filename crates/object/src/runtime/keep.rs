@@ -16,7 +16,7 @@ use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
 use crate::checkpoint::{Begun, Catalog, Forgot, Hold, Last, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
-use crate::object::Object;
+use crate::object::{Object, dropped};
 use crate::planted::{Planted, PlantedBug};
 
 /// Directories that are cleaned away in one go.
@@ -35,7 +35,8 @@ impl<O: Object> Handle<O> {
     /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
     /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next one trims.
     ///
-    /// Errors: `TooLarge`; `Call` if the state cannot be encoded; those of any call.
+    /// Errors: `TooLarge`; `Call` if the state cannot be encoded, or if other programs have written fields that this one does not know: they
+    /// would be missing in it for everybody, so one is to be made by a program that knows them; those of any call.
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
         self.slot.sync().await?;
         self.slot.make(None).await
@@ -212,6 +213,10 @@ impl<O: Object> Slot<O> {
         let begun = self.begun();
         if let Some((upto, _)) = newest.as_ref().filter(|(_, stored)| begun.count <= stored.count) {
             return Ok(*upto);
+        }
+        // Nor is it the one that is told to go on: then nobody else would be.
+        if self.view.borrow().drops() {
+            return Err(dropped("checkpoint").into());
         }
         if let Some((policy, is_author)) = policy {
             let is_due = policy.is_due(begun, &last, is_author);

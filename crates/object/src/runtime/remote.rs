@@ -15,7 +15,7 @@ use crate::checkpoint::Begun;
 use crate::collections::Blob;
 use crate::error::ObjectError;
 use crate::key::Keys;
-use crate::object::{CallError, Mutator, Object, call_of};
+use crate::object::{Back, CallError, Mutator, Object, call_of, dropped};
 use crate::planted::PlantedBug;
 use crate::record::Call;
 use crate::remote::{Answer, Asked, Question, Refused};
@@ -57,24 +57,42 @@ impl<O: Object> Handle<O> {
         Ok((output, upto.unwrap_or_else(|| self.slot.upto())))
     }
 
-    async fn look_there<A: Accessor<O>>(&self, accessor: &A) -> Result<(A::Output, LogPos), ObjectError> {
-        let read = || asked::<A>(A::NAME, accessor);
-        let (value, upto) = match &self.mode {
-            Mode::At(snapshot) => {
-                self.ask(Of { at: Some(*snapshot), ..Of::default() }, Some(read()?)).await?
+    /// The same for whoever writes anew what is read.
+    ///
+    /// Errors: `Call` if some of it was dropped here, which would be missing then.
+    pub(crate) async fn look_to_move<A: Accessor<O>>(&self, accessor: A) -> Result<A::Output, ObjectError> {
+        let (output, drops) = match self.is_remote {
+            true => {
+                let (value, _) = Box::pin(self.ask_there(&accessor)).await?;
+                let output = self.decoded(rmp_serde::from_slice(&value.0).ok())?;
+                let back = Back::of(&output, &value.0);
+                (output, back == Back::Shorter)
             }
+            false => (self.look(accessor).await?, self.slot.view.borrow().drops()),
+        };
+        if drops { Err(dropped("split").into()) } else { Ok(output) }
+    }
+
+    async fn look_there<A: Accessor<O>>(&self, accessor: &A) -> Result<(A::Output, LogPos), ObjectError> {
+        let (value, upto) = self.ask_there(accessor).await?;
+        Ok((self.decoded(rmp_serde::from_slice(&value.0).ok())?, upto))
+    }
+
+    async fn ask_there<A: Accessor<O>>(&self, accessor: &A) -> Result<(Blob, LogPos), ObjectError> {
+        let read = || asked::<A>(A::NAME, accessor);
+        match &self.mode {
+            Mode::At(snapshot) => self.ask(Of { at: Some(*snapshot), ..Of::default() }, Some(read()?)).await,
             Mode::In(tx) => {
                 tx.settle_snapshot().await?;
                 let of = tx.touch(&self.slot, |tx| {
                     tx.note_reads(self.stream(), &accessor.keys());
                     Ok(Of { at: Some(tx.snapshot()), own: own_calls(tx, self.stream()), ..Of::default() })
                 })?;
-                self.ask(of, Some(read()?)).await?
+                self.ask(of, Some(read()?)).await
             }
             // The newest state is one of late too.
-            Mode::Latest | Mode::Within(_) => self.ask_newest(read()?).await?,
-        };
-        Ok((self.decoded(rmp_serde::from_slice(&value.0).ok())?, upto))
+            Mode::Latest | Mode::Within(_) => self.ask_newest(read()?).await,
+        }
     }
 
     /// Asks the node and the sequencer at the same time, and the node again if it is behind.

@@ -1,5 +1,7 @@
 //! What a runtime does between its parts, over a simulated cluster of one node.
 
+mod versions;
+
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
@@ -11,7 +13,7 @@ use ithaca_env::sim::Sim;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientOptions};
 use ithaca_log::pos::LogPos;
-use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
@@ -24,6 +26,7 @@ use crate::key::{Key, Keys};
 use crate::machine::{Machine, Replica};
 use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::record::{Record, TxId};
+use crate::remote::{Host, HostOptions};
 
 /// A cluster that can be started again, and a program.
 struct World {
@@ -61,6 +64,13 @@ impl World {
     /// A program of its own.
     async fn program(&self) -> Runtime {
         program(&self.env, &self.options).await
+    }
+
+    /// Has the node keep views.
+    fn host(&self) {
+        let client = ClientOptions { endpoints: vec![self.options.listen], ..ClientOptions::default() };
+        let options = HostOptions { client, ..HostOptions::default() };
+        self.cluster.host_views(&(Rc::new(Host::new(&self.env, options)) as Rc<dyn ViewHost>));
     }
 
     /// Ends the epoch.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Rewound, SnapshotError, View};
 use crate::checkpoint::{Begun, Last};
-use crate::object::{CallError, Object, digest_of, digest_of_value, goes_back};
+use crate::object::{Back, CallError, Object, digest_of, digest_of_value, dropped};
 use crate::planted::{Planted, PlantedBug};
 use crate::requests::Requests;
 
@@ -53,9 +53,13 @@ impl<O: Object> View<O> {
     /// The state and all that decides what later records do. A view made of it and the entries from `upto` on is the same
     /// as one made of all entries.
     ///
-    /// Errors: `Stopped`; `Call` if the state cannot be encoded, as one that is nested too deep.
+    /// Errors: `Stopped`; `Call` if the state cannot be encoded, as one that is nested too deep, or if something of it was dropped, which the
+    /// checkpoint would lack for everybody.
     pub fn checkpoint(&mut self) -> Result<Bytes, SnapshotError> {
         self.state()?;
+        if self.drops() {
+            return Err(dropped("checkpoint").into());
+        }
         let at = match self.covered.back() {
             Some((last, _)) if self.planted.is(PlantedBug::CheckpointLacksLast) => *last,
             _ => self.upto,
@@ -71,7 +75,7 @@ impl<O: Object> View<O> {
             digests: view.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
             state_digest: state.digest(),
             state_sum: digest_of_value(state),
-            compares: view.compares,
+            compares: view.compares(),
         };
         Ok(rmp_serde::to_vec_named(&(head, state)).map_err(invalid)?.into())
     }
@@ -83,7 +87,9 @@ impl<O: Object> View<O> {
             return Err(invalid("the state's bytes are not those that were stored"));
         }
         let mut state: O = rmp_serde::from_slice(stored).map_err(invalid)?;
-        let compares = head.compares && goes_back(&state, stored);
+        let made = if head.compares { Back::Same } else { Back::Otherwise };
+        let back = Back::of(&state, stored).max(made);
+        let compares = back == Back::Same;
         if compares && state.digest() != head.state_digest {
             return Err(invalid("the state's digest is not the one that it had"));
         }
@@ -99,7 +105,7 @@ impl<O: Object> View<O> {
             bytes: head.bytes,
             requests: head.requests,
             began: Last { at, len: checkpoint.len() as u64 },
-            compares,
+            back,
             digests: digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
             ..Self::new(stream, planted)
         })

@@ -9,7 +9,7 @@
 use ithaca_log::pos::LogPos;
 
 use super::{FaultKind, View};
-use crate::object::{Object, digest_of_value};
+use crate::object::{Back, Object, digest_of_value};
 use crate::record::Record;
 
 /// The bits of a digest that are those of the form; the others are those of the state.
@@ -26,9 +26,14 @@ pub(super) fn in_form(form: u64, digest: u64) -> u64 {
 }
 
 impl<O: Object> View<O> {
+    /// Whether digests are taken and compared.
+    pub(super) fn compares(&self) -> bool {
+        self.back == Back::Same
+    }
+
     /// The digest of the newest state for others to compare; 0 if that would say nothing.
     pub(crate) fn digest_to_compare(&self) -> u64 {
-        if self.compares { in_form(self.form, self.state.digest()) } else { 0 }
+        if self.compares() { in_form(self.form, self.state.digest()) } else { 0 }
     }
 
     /// Whether `theirs`, of a view of the same records, may be of this view's state: as far as that can be told.
@@ -57,7 +62,7 @@ impl<O: Object> View<O> {
     }
 
     fn is_comparable(&self, theirs: u64) -> bool {
-        self.compares && theirs != 0 && theirs & FORM_BITS == self.form
+        self.compares() && theirs != 0 && theirs & FORM_BITS == self.form
     }
 
     fn difference(&self, pos: LogPos, theirs: u64, ours: u64) -> Option<FaultKind> {
