@@ -9,6 +9,7 @@ use ithaca_log::pos::LogPos;
 
 use super::handle::{Handle, Mode};
 use super::slot::AnySlot;
+use super::tails::Tail;
 use super::transaction::{Made, Tx, own_calls};
 use crate::access::Accessor;
 use crate::checkpoint::Begun;
@@ -27,6 +28,8 @@ struct Of {
     least: LogPos,
     at: Option<LogPos>,
     own: Vec<Call>,
+    /// Whether an answer that reflects less than that is one.
+    may_lack: bool,
 }
 
 impl<O: Object> Handle<O> {
@@ -102,14 +105,27 @@ impl<O: Object> Handle<O> {
         let asking = env.spawn(async move { this.ask(Of::default(), Some(question)).await });
         let tail = self.slot.runtime.tail_of(Some(self.stream())).await;
         let first = asking.join().await;
-        let last = tail?.last;
-        let is_behind = |upto: LogPos| last.is_some_and(|last| upto <= last);
-        let (value, upto) = first.unwrap_or(Err(ClientError::Closed.into()))?;
-        if !is_behind(upto) {
-            return Ok((value, upto));
+        let tail = tail?;
+        self.newest_by(first.unwrap_or(Err(ClientError::Closed.into()))?, tail, read).await
+    }
+
+    /// What the node said, if that is the newest by where the stream ends; else it is asked again. If it falls short of that too, the log may have
+    /// gone back with its epoch, and it is asked where the stream ends now.
+    pub(super) async fn newest_by(
+        &self,
+        mut told: (Blob, LogPos),
+        mut tail: Tail,
+        read: Asked,
+    ) -> Result<(Blob, LogPos), ObjectError> {
+        let mut asked = 0;
+        while told.1 < tail.end() {
+            let of = Of { least: tail.end(), may_lack: true, ..Of::default() };
+            told = self.ask(of, Some(read.clone())).await?;
+            if told.1 < tail.end() {
+                tail = self.slot.runtime.tail_again(self.stream(), &mut asked).await?;
+            }
         }
-        let least = last.map_or(LogPos(0), |last| LogPos(last.0 + 1));
-        self.ask(Of { least, ..Of::default() }, Some(read)).await
+        Ok(told)
     }
 
     /// What the last of some calls gives on top of a state.
@@ -144,7 +160,7 @@ impl<O: Object> Handle<O> {
     /// The result of a call that stands at `pos`.
     async fn result_there<M: Mutator<O>>(&self, pos: LogPos, call: Call) -> Result<M::Output, ObjectError> {
         // As its record is read, the node knows that nothing can come to stand below it any more.
-        let of = Of { least: LogPos(pos.0 + 1), at: Some(pos), own: vec![call] };
+        let of = Of { least: LogPos(pos.0 + 1), at: Some(pos), own: vec![call], ..Of::default() };
         self.ask_result::<M>(of).await.map_err(|cause| self.slot.no_result(pos, cause))
     }
 
@@ -187,7 +203,7 @@ impl<O: Object> Handle<O> {
         self.slot.runtime.client.ask_view(self.stream(), encoded.into(), is_final).await?;
         match self.decoded(answer.take())? {
             Answer::Refused(refused) => Err(refused.into_error(name(), of.at.unwrap_or_default())),
-            Answer::Value { upto, value } if at.map_or(upto >= least, |at| upto == at) => {
+            Answer::Value { upto, value } if at.map_or(upto >= least || of.may_lack, |at| upto == at) => {
                 // A view reflects what is decided, and nothing else.
                 if let Some(last) = upto.checked_sub(1) {
                     self.slot.runtime.decided.stands(LogPos(last));
@@ -251,7 +267,7 @@ impl<O: Object> Handle<O> {
 }
 
 /// A method with its arguments.
-fn asked<A: serde::Serialize>(method: &'static str, arguments: &A) -> Result<Asked, ObjectError> {
+pub(super) fn asked<A: serde::Serialize>(method: &'static str, arguments: &A) -> Result<Asked, ObjectError> {
     let invalid = |error: rmp_serde::encode::Error| CallError::Arguments { method, error: error.to_string() };
     let arguments = rmp_serde::to_vec_named(arguments).map_err(invalid)?;
     Ok(Asked { method: method.to_owned(), arguments: Blob(arguments.into()) })

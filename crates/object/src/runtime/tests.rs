@@ -17,10 +17,12 @@ use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
+use super::remote::asked;
 use super::slot::AnySlot;
+use super::tails::Tail;
 use super::{Handle, Runtime, RuntimeOptions, Tx, TxOptions};
 use crate::checkpoint::Catalog;
-use crate::collections::{Blob, Map, MapState, Put};
+use crate::collections::{Blob, Get, Map, MapState, Placed, Put};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
 use crate::machine::{Machine, Replica};
@@ -110,6 +112,31 @@ fn whoever_reads_to_a_tail_that_has_gone_back_with_its_epoch_stops_where_the_log
         // What comes then is read as before.
         let other = Map::<u64, u64>::open(&world.program().await, "m").expect("opened");
         other.put(1, 11).await.expect("put");
+        assert_eq!(map.get(&1).await, Ok(Some(11)));
+    });
+}
+
+#[test]
+fn whoever_asks_a_node_for_what_a_tail_says_that_has_gone_back_is_told_what_there_is() {
+    // The last position was granted and never written: no node can reflect it, and the read would be refused as one that is at fault.
+    run(async |world| {
+        let map = Map::<u64, u64>::open_remote(&world.program, "m").expect("opened");
+        map.fast_put(1, 10).await.expect("put");
+        let (handle, inner) = (map.handle(), Rc::clone(&world.program.inner));
+        let old = inner.tail_of(Some(handle.stream())).await.expect("it serves");
+        inner.client.tokens(5).await.expect("granted");
+        let gone = Tail { tail: LogPos(old.tail.0 + 5), last: Some(LogPos(old.tail.0 + 4)), ..old };
+        let world = world.restart().await;
+        world.host();
+        let get = asked::<Get<u64>>("get", &Get { key: 1 }).expect("it encodes");
+        let first = (Blob::default(), LogPos(0));
+        let told = world.ended(handle.newest_by(first, gone, get)).await;
+        let decoded = |told: &Blob| rmp_serde::from_slice::<Option<Placed<u64>>>(&told.0);
+        let (value, upto) = told.expect("an answer");
+        let value = decoded(&value).expect("a value").map(|placed| placed.value);
+        assert_eq!((value, upto), (Some(10), old.end()));
+        // What comes then is read as before.
+        map.fast_put(1, 11).await.expect("put");
         assert_eq!(map.get(&1).await, Ok(Some(11)));
     });
 }
