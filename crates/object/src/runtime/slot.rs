@@ -13,6 +13,7 @@ use std::time::Duration;
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
+use ithaca_log::client::ErrorClass;
 use ithaca_log::pos::{LogPos, StreamId};
 
 use super::ahead::Ahead;
@@ -106,7 +107,7 @@ pub(super) struct Slot<O: Object> {
     /// Whether one is being made, and the bell of when that ended.
     is_replaying: Cell<bool>,
     replayed: Notify,
-    /// The log's error that the last one failed with of those that did, and the rings of the bell by then.
+    /// The error of a log that did not answer, which the last one failed with of those that did, and the rings of the bell by then.
     not_replayed: RefCell<Option<(u64, ObjectError)>>,
 }
 
@@ -437,14 +438,16 @@ impl<O: Object> Slot<O> {
             if !self.is_replaying.replace(true) {
                 let replaying = Replaying(self);
                 let past = self.replay(snapshot).await;
-                if let Err(error @ ObjectError::Log(_)) = &past {
+                if let Err(error @ ObjectError::Log(_)) = &past
+                    && error.class() == ErrorClass::Unavailable
+                {
                     self.not_replayed.replace(Some((ticket, error.clone())));
                 }
                 drop(replaying);
                 return past;
             }
             self.replayed.after(ticket).await;
-            // Where the log does not answer, each in turn would wait until its deadline.
+            // Where the log does not answer, each in turn would wait until its deadline. What is wrong with a position is for whoever reads it.
             let failed = self.not_replayed.borrow().clone();
             if let Some((_, error)) = failed.filter(|(rings, _)| *rings == ticket) {
                 return Err(error);

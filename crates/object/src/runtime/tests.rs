@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
+use ithaca_env::drive::{Durability, OpenDrive};
 use ithaca_env::sim::Sim;
 use ithaca_env::task::gather;
-use ithaca_log::client::{Client, ClientOptions};
+use ithaca_log::client::{Client, ClientError, ClientOptions};
 use ithaca_log::pos::LogPos;
 use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
 use serde::{Deserialize, Serialize};
@@ -76,8 +77,14 @@ impl World {
     }
 
     /// Ends the epoch.
-    async fn restart(mut self) -> Self {
+    async fn restart(self) -> Self {
+        self.restart_after(async |_| ()).await
+    }
+
+    /// The same, with something done before the next one begins.
+    async fn restart_after(mut self, then: impl AsyncFnOnce(&Env)) -> Self {
         self.cluster.stop().await;
+        then(&self.env).await;
         self.cluster = LocalCluster::start(&self.env, self.options.clone()).await.expect("it starts");
         self
     }
@@ -328,5 +335,38 @@ fn old_states_of_a_log_that_does_not_answer_fail_together() {
         let all = gather(reads, |_| false);
         let all = env.timeout(Duration::from_secs(60), all).await.expect("they end");
         assert!(all.iter().all(|read| matches!(read, Some(Err(ObjectError::Log(_))))), "{all:?}");
+    });
+}
+
+/// Flips a bit of an entry on the node's drive.
+async fn harm(env: &Env, entry: &[u8]) {
+    let path = Path::new("data").join("unit-1.chain");
+    let open = OpenDrive { path, create_bytes: None, read_only: false };
+    let drive = env.open_drive(open).await.expect("the cluster is gone");
+    for offset in (0..drive.size_bytes()).step_by(1 << 20) {
+        let bytes = drive.read(offset, 1 << 20).await.expect("readable");
+        let Some(at) = bytes.windows(entry.len()).position(|window| window == entry) else { continue };
+        let block = at / 4096 * 4096;
+        let mut harmed = bytes[block..block + 4096].to_vec();
+        harmed[at - block] ^= 1;
+        let write = drive.write(offset + block as u64, Bytes::from(harmed), Durability::Durable);
+        return write.await.expect("writable");
+    }
+    panic!("the entry is not on the drive");
+}
+
+#[test]
+fn whoever_waits_for_an_old_state_is_not_told_what_is_wrong_with_another_one() {
+    // It reads less of the log, and what it reads is well.
+    run(async |world| {
+        let (tally, positions) = tally(&world).await;
+        let lost = LogPos(positions[12].0 - 1);
+        let entry = world.program.client().read(lost).await.expect("read").data;
+        let world = world.restart_after(async |env| harm(env, &entry).await).await;
+        let old = [15, 4, 16, 9].map(|nth| tally.at(positions[nth]));
+        let reads = old.iter().map(|tally| tally.read(|tally| tally.sum)).collect();
+        let reads: Vec<_> = world.ended(gather(reads, |_| false)).await.into_iter().flatten().collect();
+        let damaged = || Err(ClientError::Damaged { pos: lost }.into());
+        assert_eq!(reads, [damaged(), Ok(5), damaged(), Ok(10)]);
     });
 }
