@@ -348,6 +348,40 @@ fn what_a_version_has_dropped_is_missing_in_no_checkpoint() {
     assert!(is_refused(new.checkpoint()));
 }
 
+/// A sum that begins elsewhere.
+#[derive(Serialize, Deserialize)]
+struct From7 {
+    value: u64,
+}
+
+impl Default for From7 {
+    fn default() -> Self {
+        Self { value: 7 }
+    }
+}
+
+impl Object for From7 {
+    const TYPE: &'static str = "sum from 7";
+    const METHODS: &'static [Method<Self>] = &[];
+    type Undo = ();
+
+    fn exchange(&mut self, (): &mut ()) {}
+
+    fn digest(&self) -> u64 {
+        self.value
+    }
+}
+
+#[test]
+fn digests_of_a_version_with_another_form_are_left_in_its_checkpoint() {
+    // They are of what that version encodes: records of this one would carry them as their own.
+    let checkpoint = view(limits::DIGEST_EVERY).checkpoint().expect("made");
+    let same = View::<Sum>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    assert!(same.newest_check().is_some());
+    let other = View::<From7>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    assert_eq!(other.newest_check(), None);
+}
+
 /// What one version of a program counts in.
 #[derive(Default, Serialize, Deserialize)]
 struct Count {

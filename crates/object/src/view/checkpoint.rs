@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
 use serde::{Deserialize, Serialize};
 
-use super::{Rewound, SnapshotError, View};
+use super::{Rewound, SnapshotError, View, compare};
 use crate::checkpoint::{Begun, Last};
 use crate::object::{Back, CallError, Object, digest_of, digest_of_value, dropped};
 use crate::planted::{Planted, PlantedBug};
@@ -93,9 +93,11 @@ impl<O: Object> View<O> {
         if compares && state.digest() != head.state_digest {
             return Err(invalid("the state's digest is not the one that it had"));
         }
-        // Those of a maker that went on comparing say nothing to a view that does not.
-        let digests = if compares { head.digests } else { VecDeque::new() };
         state.plant(planted);
+        let empty = Self::new(stream, planted);
+        // Those of a maker that went on comparing say nothing to a view that does not, nor do those of another form.
+        let is_ours = |(_, digest): &(u64, u64)| compares && compare::is_in(empty.form, *digest);
+        let digests = head.digests.into_iter().filter(is_ours);
         let at = Begun { upto: head.upto, count: head.count, bytes: head.bytes };
         Ok(Self {
             state,
@@ -106,8 +108,8 @@ impl<O: Object> View<O> {
             requests: head.requests,
             began: Last { at, len: checkpoint.len() as u64 },
             back,
-            digests: digests.into_iter().map(|(pos, digest)| (LogPos(pos), digest)).collect(),
-            ..Self::new(stream, planted)
+            digests: digests.map(|(pos, digest)| (LogPos(pos), digest)).collect(),
+            ..empty
         })
     }
 

@@ -25,6 +25,11 @@ pub(super) fn in_form(form: u64, digest: u64) -> u64 {
     form | (digest ^ digest >> 48) & !FORM_BITS
 }
 
+/// Whether a digest is of this form.
+pub(super) fn is_in(form: u64, digest: u64) -> bool {
+    digest & FORM_BITS == form
+}
+
 impl<O: Object> View<O> {
     /// Whether digests are taken and compared.
     pub(super) fn compares(&self) -> bool {
@@ -62,7 +67,7 @@ impl<O: Object> View<O> {
     }
 
     fn is_comparable(&self, theirs: u64) -> bool {
-        self.compares() && theirs != 0 && theirs & FORM_BITS == self.form
+        self.compares() && theirs != 0 && is_in(self.form, theirs)
     }
 
     fn difference(&self, pos: LogPos, theirs: u64, ours: u64) -> Option<FaultKind> {
