@@ -43,6 +43,22 @@ pub enum Any {
     Map(Vec<(Any, Any)>),
 }
 
+impl Any {
+    /// The same with the names of each map in one order, whichever they came in.
+    pub(crate) fn in_order(self) -> Self {
+        match self {
+            Self::List(items) => Self::List(items.into_iter().map(Self::in_order).collect()),
+            Self::Map(entries) => {
+                let entries = entries.into_iter().map(|(name, value)| (name.in_order(), value.in_order()));
+                let mut entries: Vec<_> = entries.collect();
+                entries.sort_unstable();
+                Self::Map(entries)
+            }
+            value => value,
+        }
+    }
+}
+
 impl Serialize for Any {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -1,0 +1,67 @@
+//! Large maps that are split, over a simulated cluster.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::run;
+use crate::composed::HashedMap;
+
+thread_local! {
+    /// How many values without an order were decoded.
+    static DECODED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Names and texts without an order, as a hash map of the standard library: they are in another one whenever they are decoded.
+#[derive(Clone, Debug)]
+struct Unordered(Vec<(u64, String)>);
+
+impl PartialEq for Unordered {
+    fn eq(&self, other: &Self) -> bool {
+        let sorted = |it: &Self| it.0.iter().cloned().collect::<BTreeMap<_, _>>();
+        sorted(self) == sorted(other)
+    }
+}
+
+impl Serialize for Unordered {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, text)| (name, text)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Unordered {
+    fn deserialize<D: Deserializer<'de>>(decoder: D) -> Result<Self, D::Error> {
+        let mut entries: Vec<_> = BTreeMap::deserialize(decoder)?.into_iter().collect();
+        let nth = DECODED.replace(DECODED.get() + 1);
+        let len = entries.len().max(1);
+        entries.rotate_left(nth % len);
+        Ok(Self(entries))
+    }
+}
+
+#[test]
+fn a_bucket_of_values_without_an_order_is_split_in_several_records() {
+    // Each program that has them encodes them in another order: what was copied seemed to be something else, and was copied again by
+    // every put that came.
+    run(async |world| {
+        let value = |key: u64| {
+            let entry = |nth| (nth, format!("{key} {nth} {}", "x".repeat(3800)));
+            Unordered((0..16).map(entry).collect())
+        };
+        let map = HashedMap::<u64, Unordered>::open_with(&world.program, "m", 1).expect("opened");
+        let idle = map.clone().splitting_at(usize::MAX);
+        for key in 0..30 {
+            idle.put(key, value(key)).await.expect("put");
+        }
+        let other = HashedMap::<u64, Unordered>::open(&world.program().await, "m").expect("opened");
+        let other = other.splitting_at(8);
+        for key in 100..108 {
+            other.put(key, value(key)).await.expect("put");
+        }
+        assert!(other.bucket_count().await.expect("read") > 1, "it was split");
+        let keys = (0..30).chain(100..108);
+        let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
+        assert!(map.entries().await == Ok(all), "it has what was put");
+    });
+}
