@@ -246,6 +246,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
             Some(Moment::In(tx)) => {
                 let Ok(bucket) = self.child(&shape, &key) else { return };
                 let map = Self { buckets: self.buckets.now(), ..self.clone() };
+                let looks = !is_seen && self.is_look_due();
                 let then = async move {
                     // What is done before it may be a split.
                     let shape = map
@@ -254,9 +255,9 @@ impl<K: Name, V: Value> HashedMap<K, V> {
                         .ok()
                         .filter(|now| now.buckets > 0)
                         .unwrap_or(shape);
-                    map.split_if_large(&shape, &key, is_seen || !map.is_look_due()).await;
+                    map.split_if_large(&shape, &key, !looks).await;
                 };
-                tx.after_commit(bucket.stream(), then);
+                tx.after_commit(bucket.stream(), looks, then);
             }
             _ => self.split_if_large(&shape, &key, is_seen).await,
         }

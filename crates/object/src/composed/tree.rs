@@ -231,7 +231,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
             Some(Moment::In(tx)) => {
                 let Ok(node) = self.child(leaf) else { return };
                 let map = Self { nodes: self.nodes.now() };
-                tx.after_commit(node.stream(), async move { map.split_if_large(leaf, &key).await });
+                tx.after_commit(node.stream(), false, async move { map.split_if_large(leaf, &key).await });
             }
             _ => self.split_if_large(leaf, &key).await,
         }

@@ -219,12 +219,15 @@ impl Tx {
         Ok(())
     }
 
-    /// Has `then` done once it has committed, once for each object: whoever commits waits for it. Not if it aborts.
-    pub(crate) fn after_commit(&self, of: StreamId, then: impl Future<Output = ()> + 'static) {
+    /// Has `then` done once it has committed, once for each object: the first that comes, or one that `is_due`. Whoever commits waits for it. Not if
+    /// it aborts.
+    pub(crate) fn after_commit(&self, of: StreamId, is_due: bool, then: impl Future<Output = ()> + 'static) {
         let mut after = self.inner.after.borrow_mut();
-        // Nested ones that were taken back may have left more than can be committed.
-        if after.len() < limits::OBJECTS_MAX_COUNT && after.iter().all(|(other, _)| *other != of) {
-            after.push((of, Box::pin(then)));
+        match after.iter().position(|(other, _)| *other == of) {
+            Some(known) if is_due => after[known].1 = Box::pin(then),
+            // Nested ones that were taken back may have left more than can be committed.
+            None if after.len() < limits::OBJECTS_MAX_COUNT => after.push((of, Box::pin(then))),
+            _ => {}
         }
     }
 

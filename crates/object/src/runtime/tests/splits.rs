@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::run;
 use crate::composed::HashedMap;
+use crate::error::ObjectError;
+use crate::{Tx, TxOptions};
 
 thread_local! {
     /// How many values without an order were decoded.
@@ -63,5 +65,30 @@ fn a_bucket_of_values_without_an_order_is_split_in_several_records() {
         let keys = (0..30).chain(100..108);
         let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
         assert!(map.entries().await == Ok(all), "it has what was put");
+    });
+}
+
+#[test]
+fn a_blind_load_in_one_transaction_looks_at_buckets_by_how_much_it_puts() {
+    // A program that has read no bucket does not know how large they are, and those of a load would never be split.
+    run(async |world| {
+        type Numbers = HashedMap<u64, u64>;
+        // Each bucket has an entry already, so that nobody has the others in memory who only writes.
+        let two = world.program().await;
+        let idle = Numbers::open(&world.program, "m").expect("opened").splitting_at(usize::MAX);
+        for key in 0..100 {
+            idle.fast_put(key, key).await.expect("put");
+        }
+        let map = Numbers::open(&two, "m").expect("opened").splitting_at(20);
+        let load = async |tx: &Tx| -> Result<(), ObjectError> {
+            let map = map.within(tx);
+            for key in 100..900 {
+                map.fast_put(key, key).await?;
+            }
+            Ok(())
+        };
+        two.transact(&TxOptions::default(), load).await.expect("loaded");
+        assert!(map.bucket_count().await.expect("read") > 16, "more than it began with");
+        assert_eq!(map.entries().await, Ok((0..900).map(|key| (key, key)).collect()));
     });
 }
