@@ -26,6 +26,8 @@ mod space;
 mod stream_parts;
 mod stream_reader;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod view;
 mod watch;

@@ -153,6 +153,8 @@ pub(super) struct Share<P> {
     holes: Vec<Hole>,
     /// Addresses that are trimmed, each with the number of its piece.
     trimmed: Vec<(usize, AddrRange)>,
+    /// The highest position that the layout has left out as trimmed.
+    forgotten: Option<LogPos>,
     /// Nothing at or past this position is known for sure.
     end: LogPos,
 }
@@ -160,14 +162,20 @@ pub(super) struct Share<P> {
 impl<P: Part> Share<P> {
     /// Nothing yet, of positions below `end`.
     pub(super) fn new(end: LogPos) -> Self {
-        Self { part: P::default(), holes: Vec::new(), trimmed: Vec::new(), end }
+        Self { part: P::default(), holes: Vec::new(), trimmed: Vec::new(), forgotten: None, end }
+    }
+
+    /// Positions from `from` on that lie below `start`, where the layout begins, are trimmed.
+    pub(super) fn forget(&mut self, from: LogPos, start: LogPos) {
+        let end = start.min(self.end);
+        self.forgotten = (from < end).then(|| LogPos(end.0 - 1));
     }
 
     /// What was answered of `pieces`, and the holes among that.
     pub(super) fn put_together(self, pieces: &[Piece<'_>]) -> (P, Vec<Hole>) {
-        let Self { mut part, holes, trimmed, end } = self;
+        let Self { mut part, holes, trimmed, forgotten, end } = self;
         let trimmed = trimmed.iter().filter_map(|&(nth, addrs)| highest_below(&pieces[nth], addrs, end));
-        part.settle(end, trimmed.max());
+        part.settle(end, trimmed.chain(forgotten).max());
         (part, holes)
     }
 

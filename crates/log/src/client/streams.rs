@@ -227,6 +227,8 @@ impl Inner {
         let pieces = view.layout.pieces(range.start, to);
         let answers = self.ask_stripes(view, asked, &pieces).await?;
         let mut share = Share::new(to);
+        // Of what lies below every range nobody needs to be asked.
+        share.forget(range.start, view.layout.start());
         for (nth, (piece, answer)) in pieces.iter().zip(answers).enumerate() {
             share.add((nth, piece), answer)?;
         }

@@ -1,0 +1,67 @@
+//! What a client does with a layout and with connections that a whole cluster brings about only at certain moments.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use ithaca_chain::ChainOptions;
+use ithaca_env::Env;
+use ithaca_env::sim::Sim;
+
+use super::view::View;
+use super::{Client, ClientOptions};
+use crate::layout::Layout;
+use crate::pos::{Addr, LogPos, StreamId};
+use crate::server::{LocalCluster, LocalOptions};
+
+const A: StreamId = StreamId(1000);
+
+/// Runs `test` with a simulated cluster of one node, and a client of it.
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Env, LocalCluster, Client) -> F + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [127, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let defaults = LocalOptions::new(Path::new("data"), ([127, 0, 0, 1], 0).into());
+        let chain = ChainOptions { segment_bytes: 4 << 20, grow_bytes: 64 << 20, ..defaults.chain };
+        let options = LocalOptions { create_bytes: 64 << 20, chain, ..defaults };
+        let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+        let options = ClientOptions { endpoints: vec![cluster.addrs()[0]], ..ClientOptions::default() };
+        let client = Client::connect(&env, options).await.expect("it serves");
+        test(env, cluster, client).await;
+    });
+}
+
+/// The layout with everything below `start` left out.
+fn beginning_at(layout: &Layout, start: LogPos) -> Layout {
+    let mut layout = layout.clone();
+    let range = &mut layout.ranges[0];
+    assert_eq!((range.start, range.stripes.len()), (LogPos(0), 1));
+    range.start = start;
+    range.stripes[0].base = Addr(range.stripes[0].base.0 + start.0);
+    layout
+}
+
+#[test]
+fn what_lies_below_the_layout_is_trimmed_of_every_stream() {
+    // Whoever reads on from below would take a stream with a gap for whole.
+    run(|_, cluster, client| async move {
+        for number in 0..6 {
+            client.append_to(&[A], Bytes::from(vec![number; 10])).await.expect("appended");
+        }
+        client.trim_prefix(LogPos(4)).await.expect("trimmed");
+        let layout = client.layout().await.expect("known");
+        client.inner.view.replace(View::new(beginning_at(&layout, LogPos(4))));
+        for (from, to, trimmed) in
+            [(0, 6, Some(3)), (3, 5, Some(3)), (0, 2, Some(1)), (1, 4, Some(3)), (4, 6, None)]
+        {
+            let part = client.read_stream(A, LogPos(from)..LogPos(to), 1 << 20).await.expect("readable");
+            let read: Vec<u64> = part.entries.iter().map(|entry| entry.pos.0).collect();
+            let expected: Vec<u64> = (from.max(4)..to).collect();
+            let found = (read, part.upto, part.trimmed);
+            assert_eq!(found, (expected, LogPos(to), trimmed.map(LogPos)), "{from}..{to}");
+        }
+        let peek = client.peek_stream(A, LogPos(2), 1 << 20).await.expect("readable").expect("one stripe");
+        assert_eq!((peek.entries.len(), peek.trimmed), (2, Some(LogPos(3))));
+        cluster.stop().await;
+    });
+}
