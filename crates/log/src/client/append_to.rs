@@ -95,6 +95,10 @@ impl Client {
         let (mut names, mut next) = (BTreeSet::new(), LogPos(0));
         while next < tail {
             let part = self.read_stream(StreamId::NAMES, next..tail, limits::READ_MAX_BYTES).await?;
+            if part.upto == next {
+                // The epoch has ended, and what was granted in it from here on is taken back.
+                break;
+            }
             // What is no name was not written by this library.
             names.extend(part.entries.iter().filter_map(|entry| String::from_utf8(entry.data.to_vec()).ok()));
             next = part.upto;

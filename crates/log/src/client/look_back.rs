@@ -149,6 +149,10 @@ impl Inner {
         let (mut next, mut last) = (range.start, None);
         while next < range.end {
             let mut part = self.stream_part(asked, next..range.end).await?;
+            if part.upto == next {
+                // The log ends here by now.
+                break;
+            }
             last = part.entries.pop().or(last);
             next = part.upto;
         }

@@ -156,7 +156,7 @@ impl StreamReader {
             let count = tail.next.0.saturating_sub(self.known.0);
             let is_rare = count.saturating_mul(WALK_MIN_SPAN) <= to.0 - from.0;
             let walked = match count <= WALK_MAX_COUNT && is_rare {
-                true => Some(self.walk(last).await?),
+                true => self.walk(last).await?,
                 false => None,
             };
             match walked {
@@ -183,6 +183,12 @@ impl StreamReader {
             if self.next < self.scan_to {
                 let asked = self.asked();
                 let part = self.inner.stream_part(asked, self.next..self.scan_to).await?;
+                if part.upto == self.next {
+                    // A new sequencer has taken the rest back, and grants it anew.
+                    self.found.clear();
+                    (self.scan_to, self.synced, self.known) = (self.next, self.next, StreamPos(0));
+                    return Ok(None);
+                }
                 self.ready.extend(part.entries);
                 self.next = part.upto;
             } else if let Some(Found::Kept(entry)) =
@@ -240,13 +246,17 @@ impl StreamReader {
         Asked { wanted: Wanted::Stream(self.stream), shows: Shows::Entries, limit_bytes: READ_BYTES }
     }
 
-    /// The stream's entries since the last `sync`, found from the last one back: the newest are kept, as far as there is room.
-    async fn walk(&self, last: LogPos) -> Result<Vec<Found>, ClientError> {
+    /// The stream's entries since the last `sync`, found from the last one back: the newest are kept, as far as there is room. `None` if that
+    /// one was granted in an epoch that is over, and the log ends below by now.
+    async fn walk(&self, last: LogPos) -> Result<Option<Vec<Found>>, ClientError> {
         let (mut walked, mut room) = (Vec::new(), KEPT_MAX_BYTES);
         let mut at = Some(last);
         while let Some(pos) = at.filter(|&pos| pos >= self.synced) {
             // One that was granted and is not there yet is waited for, and then filled.
             let mut part = self.inner.stream_part(self.asked(), pos..LogPos(pos.0 + 1)).await?;
+            if part.upto == pos {
+                return Ok(None);
+            }
             let entry = match part.entries.pop() {
                 Some(entry) => Some(entry),
                 // Junk says nothing of what came before it; what is trimmed neither.
@@ -260,7 +270,7 @@ impl StreamReader {
             walked.push(if room > 0 { Found::Kept(entry) } else { Found::At(entry.pos) });
         }
         walked.reverse();
-        Ok(walked)
+        Ok(Some(walked))
     }
 }
 

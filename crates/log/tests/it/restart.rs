@@ -4,10 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_env::Env;
 use ithaca_env::sim::Sim;
-use ithaca_log::client::{Client, ClientError, ClientOptions, EntryKind};
-use ithaca_log::pos::{Epoch, LogPos, StreamId};
-use ithaca_log::server::LocalCluster;
+use ithaca_log::client::{Client, ClientError, ClientOptions, Connection, EntryKind, Identity, StreamReader};
+use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId, StreamId};
+use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_log::wire::{Grant, Token, TokenGroup};
 
 use crate::worlds::{append, connect, entry, options, read_all, restart, run, start};
 
@@ -226,5 +228,125 @@ fn a_trim_that_outlives_its_epoch_trims_nothing_that_the_next_one_grants() {
         assert_eq!(trimmed, Err(ClientError::Unwritten { pos: LogPos(3) }));
         let kinds: Vec<_> = read_all(&late, 0).await.iter().map(|found| found.kind).collect();
         assert_eq!(kinds, [EntryKind::Data; 13]);
+    });
+}
+
+/// A node in simulated time whose epoch can be ended, and a client that waits long for what was granted.
+struct Alone {
+    env: Env,
+    options: LocalOptions,
+    cluster: LocalCluster,
+    client: Client,
+}
+
+const A: StreamId = StreamId(1000);
+
+impl Alone {
+    fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Self) -> F + 'static) {
+        let sim = Sim::new(1);
+        let process = sim.process("node", [127, 0, 0, 1].into());
+        let env = sim.env(process);
+        sim.block_on(process, async move {
+            let mut options = options(Path::new("data"), 1);
+            let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+            options.listen = cluster.addrs()[0];
+            let (hole_wait, timeout) = (Duration::from_secs(60), Duration::from_secs(600));
+            let endpoints = vec![options.listen];
+            let client = ClientOptions { endpoints, hole_wait, timeout, ..ClientOptions::default() };
+            let client = Client::connect(&env, client).await.expect("it serves");
+            test(Self { env, options, cluster, client }).await;
+        });
+    }
+
+    /// Takes a position in `stream` behind so many others, and writes nothing at any of them.
+    async fn granted(&self, stream: StreamId, behind: u32) -> LogPos {
+        self.client.tokens(behind).await.expect("granted");
+        let deadline = self.env.now() + Duration::from_secs(60);
+        let who = Identity { client: ClientId(7), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let node = Connection::open(&self.env, self.options.listen, who, deadline).await.expect("it serves");
+        let token =
+            Token { groups: vec![TokenGroup { count: 1, streams: [stream].into(), condition: None }] };
+        let grant = node.call::<_, Grant>(&self.env, self.cluster.layout().epoch, &token, deadline);
+        grant.await.expect("granted").0.first
+    }
+
+    /// Ends the epoch, once everybody who is about to wait does so. Where the next one begins.
+    async fn next_epoch(self) -> (Self, LogPos) {
+        self.env.sleep(Duration::from_secs(1)).await;
+        self.cluster.stop().await;
+        let cluster = LocalCluster::start(&self.env, self.options.clone()).await.expect("it starts");
+        let tail = self.client.layout().await.expect("it serves").tail();
+        (Self { cluster, ..self }, tail)
+    }
+
+    /// What `reader` gives, in much less time than `hole_wait`.
+    async fn drain(&self, reader: &mut StreamReader) -> Vec<LogPos> {
+        let mut positions = Vec::new();
+        let reading = async {
+            while let Some(entry) = reader.read_next().await.expect("readable") {
+                positions.push(entry.pos);
+            }
+        };
+        self.env.timeout(Duration::from_secs(10), reading).await.expect("it comes to an end");
+        positions
+    }
+}
+
+#[test]
+fn a_reader_of_a_stream_gives_up_an_end_that_the_next_epoch_takes_back() {
+    // Else it asks again and again for what is not there, or passes what the next sequencer grants below that end.
+    Alone::run(|mut world| async move {
+        let client = world.client.clone();
+        let mut reader = client.stream_reader(A, LogPos(0));
+        for number in 0..3 {
+            client.append_to(&[A], entry(number)).await.expect("appended");
+        }
+        let end = world.granted(A, 4).await;
+        assert_eq!(reader.sync().await.expect("it serves").last, Some(end));
+        let tail;
+        (world, tail) = world.next_epoch().await;
+        assert_eq!((tail, end), (LogPos(3), LogPos(7)));
+        assert_eq!(world.drain(&mut reader).await, [0, 1, 2].map(LogPos));
+        assert_eq!(reader.position(), tail);
+        assert_eq!(client.append_to(&[A], entry(3)).await.expect("appended").pos, tail);
+        reader.sync().await.expect("it serves");
+        assert_eq!(world.drain(&mut reader).await, [tail]);
+    });
+}
+
+#[test]
+fn a_reader_of_a_rare_stream_gives_up_an_end_that_the_next_epoch_takes_back() {
+    Alone::run(|mut world| async move {
+        let client = world.client.clone();
+        append(&client, 0, 1500).await;
+        client.append_to(&[A], entry(0)).await.expect("appended");
+        let mut reader = client.stream_reader(A, LogPos(0));
+        reader.sync().await.expect("it serves");
+        assert_eq!(world.drain(&mut reader).await, [LogPos(1500)]);
+        let end = world.granted(A, 1100).await;
+        let syncing = world.env.spawn(async move {
+            let last = reader.sync().await.expect("it serves").last;
+            (reader, last)
+        });
+        let tail;
+        (world, tail) = world.next_epoch().await;
+        let (mut reader, last) = syncing.join().await.expect("it ends");
+        assert_eq!((tail, last), (LogPos(1501), Some(end)));
+        assert_eq!(client.append_to(&[A], entry(1)).await.expect("appended").pos, tail);
+        reader.sync().await.expect("it serves");
+        assert_eq!(world.drain(&mut reader).await, [tail]);
+    });
+}
+
+#[test]
+fn the_names_of_streams_end_where_the_next_epoch_begins() {
+    Alone::run(|mut world| async move {
+        let client = world.client.clone();
+        client.stream("one").await.expect("named");
+        world.granted(StreamId::NAMES, 4).await;
+        let names = world.env.spawn(async move { client.stream_names().await });
+        (world, _) = world.next_epoch().await;
+        let names = world.env.timeout(Duration::from_secs(65), names.join()).await.expect("it ends");
+        assert_eq!(names, Some(Ok(vec!["one".to_owned()])));
     });
 }
