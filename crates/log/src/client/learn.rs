@@ -156,13 +156,7 @@ impl Inner {
 
     /// Takes `view` if it is the newest, keeps the connection for the node that it leads to, and returns the newest.
     fn adopt(self: &Rc<Self>, view: View, connection: Connection) -> View {
-        let node = connection.hello().node;
-        self.write_limits.set(self.write_limits.get().and(connection.hello()));
-        let mut connections = self.connections.borrow_mut();
-        if !connections.get(&node).is_some_and(Connection::is_open) {
-            connections.insert(node, connection);
-        }
-        drop(connections);
+        self.keep_connection(connection.hello().node, connection);
         let mut learning = self.learning.borrow_mut();
         if view.layout.epoch > learning.epoch {
             let is_first = learning.epoch == Epoch(0);

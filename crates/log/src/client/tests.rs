@@ -1,17 +1,20 @@
 //! What a client does with a layout and with connections that a whole cluster brings about only at certain moments.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 
+use super::connection::Identity;
 use super::view::View;
-use super::{Client, ClientOptions};
+use super::{Client, ClientOptions, Connection};
 use crate::layout::Layout;
-use crate::pos::{Addr, LogPos, StreamId};
+use crate::pos::{Addr, ClientId, ClusterId, LogPos, NodeId, StreamId, StreamPos};
 use crate::server::{LocalCluster, LocalOptions};
+use crate::wire::{Tail, WatchStream};
 
 const A: StreamId = StreamId(1000);
 
@@ -63,5 +66,29 @@ fn what_lies_below_the_layout_is_trimmed_of_every_stream() {
         let peek = client.peek_stream(A, LogPos(2), 1 << 20).await.expect("readable").expect("one stripe");
         assert_eq!((peek.entries.len(), peek.trimmed), (2, Some(LogPos(3))));
         cluster.stop().await;
+    });
+}
+
+#[test]
+fn a_connection_that_comes_late_takes_no_answers_away() {
+    // A layout that was learned meanwhile brought another one, which is in use by then.
+    run(|env, cluster, client| async move {
+        let (inner, node) = (client.inner.clone(), cluster.layout().sequencer);
+        let deadline = env.now() + Duration::from_secs(60);
+        let who = Identity { client: ClientId(7), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let learned = Connection::open(&env, cluster.addrs()[0], who, deadline).await.expect("it serves");
+        let view = inner.view().expect("known");
+        inner.connections.borrow_mut().clear();
+        let connecting = env.spawn({
+            let inner = inner.clone();
+            async move { inner.connection(&view, node, deadline).await.map(drop) }
+        });
+        env.yield_now().await;
+        let watch = WatchStream { stream: A, next: StreamPos(0), wait_ms: 1000 };
+        let answer = learned.call::<_, Tail>(&env, cluster.layout().epoch, &watch, deadline);
+        assert!(inner.connections.borrow_mut().insert(node, learned).is_none(), "not connected yet");
+        connecting.join().await.expect("it ends").expect("it serves");
+        let (tail, _, _) = answer.await.expect("it is answered");
+        assert_eq!(tail.tail, Some(LogPos(0)));
     });
 }

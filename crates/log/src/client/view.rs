@@ -176,12 +176,23 @@ impl Inner {
         let result = self.open(addr, who, view.layout.epoch, deadline).await.map_err(|error| {
             ClientError::Node { addr, epoch: view.layout.epoch, phase: Phase::Connect, error }
         });
-        if let Ok(connection) = &result {
-            self.write_limits.set(self.write_limits.get().and(connection.hello()));
-            self.connections.borrow_mut().insert(node, connection.clone());
-        }
+        let kept = result.map(|connection| self.keep_connection(node, connection));
         drop(attempt);
-        result
+        kept
+    }
+
+    /// Keeps a new connection to `node`, unless another one has become open meanwhile: that is returned. It may be in use, and its answers
+    /// end with it.
+    pub(super) fn keep_connection(&self, node: NodeId, connection: Connection) -> Connection {
+        self.write_limits.set(self.write_limits.get().and(connection.hello()));
+        let mut connections = self.connections.borrow_mut();
+        match connections.get(&node) {
+            Some(open) if open.is_open() => open.clone(),
+            _ => {
+                connections.insert(node, connection.clone());
+                connection
+            }
+        }
     }
 
     /// One attempt to connect, given up as soon as a layout newer than that of `epoch` is known, and after a while: the node
