@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::append::{self, Aim, AppendTo};
 use super::error::{ClientError, StreamsError};
 use super::{Client, limits};
-use crate::pos::{Epoch, LogPos, StreamId, StreamPos};
+use crate::pos::{Epoch, LogPos, StreamId};
 use crate::stream::{Condition, StreamTail};
 
 /// Where the log and some of its streams end, as of one moment.
@@ -81,12 +81,21 @@ impl Client {
             return Err(StreamsError::Name { len, limit }.into());
         }
         let stream = StreamId::of_name(name);
-        let tails = self.stream_tails(&[stream]).await?;
-        // Whoever appended to it first has told its name before.
-        if tails.streams.iter().all(|tail| tail.next == StreamPos(0)) {
+        if !self.is_begun(stream).await? {
             self.append_to(&[StreamId::NAMES], Bytes::copy_from_slice(name.as_bytes())).await?;
         }
         Ok(stream)
+    }
+
+    /// Whether the stream has entries: whoever appended to it first has told its name before.
+    async fn is_begun(&self, stream: StreamId) -> Result<bool, ClientError> {
+        let tails = self.stream_tails(&[stream]).await?;
+        match tails.streams.first().and_then(|tail| tail.last.map(|last| (tail.next, last))) {
+            None => Ok(false),
+            // A new sequencer that finds trimmed what it knows nothing of gives every stream as many positions as the log had.
+            Some((next, last)) if next.0 > last.0 => Ok(self.newest(stream).await?.is_some()),
+            Some(_) => Ok(true),
+        }
     }
 
     /// The names of all streams that were named, in the order of the names.

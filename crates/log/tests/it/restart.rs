@@ -350,3 +350,22 @@ fn the_names_of_streams_end_where_the_next_epoch_begins() {
         assert_eq!(names, Some(Ok(vec!["one".to_owned()])));
     });
 }
+
+#[test]
+fn a_new_stream_is_named_though_the_sequencer_has_found_trimmed_what_it_does_not_know() {
+    Alone::run(|mut world| async move {
+        let client = world.client.clone();
+        append(&client, 0, 5).await;
+        client.trim_prefix(LogPos(3)).await.expect("trimmed");
+        (world, _) = world.next_epoch().await;
+        let stream = client.stream("new").await.expect("named");
+        let tails = client.stream_tails(&[StreamId::of_name("other")]).await.expect("it serves");
+        assert_ne!(tails.streams[0].last, None, "of any stream something may be trimmed");
+        assert_eq!(client.stream_names().await, Ok(vec!["new".to_owned()]));
+        client.append_to(&[stream], entry(0)).await.expect("appended");
+        assert_eq!(client.stream("new").await, Ok(stream));
+        let tail = client.check().await.expect("it serves").tail;
+        assert_eq!(tail, LogPos(7), "it is named once");
+        drop(world);
+    });
+}
