@@ -65,16 +65,25 @@ impl Client {
     /// What streams have released, and where the records of it stand.
     async fn releases(&self) -> Result<(Releases, Vec<LogPos>), ClientError> {
         let mut reader = self.stream_reader(StreamId::RELEASES, LogPos(0));
-        reader.sync().await?;
         let (mut releases, mut records) = (Releases::default(), Vec::new());
-        while let Some(entry) = reader.read_next().await? {
-            // What cannot be read releases nothing, which is on the safe side.
-            if let Ok(record) = Releases::decode(&entry.data) {
-                releases.add(&record);
-                records.push(entry.pos);
+        let mut known = StreamPos(0);
+        loop {
+            let end = reader.sync().await?.next;
+            let mut count = 0;
+            while let Some(entry) = reader.read_next().await? {
+                count += 1;
+                // What cannot be read releases nothing, which is on the safe side.
+                if let Ok(record) = Releases::decode(&entry.data) {
+                    releases.add(&record);
+                    records.push(entry.pos);
+                }
             }
+            // One that is missing may have been trimmed just now: then a record of them all stands behind, or among those that were read.
+            if known.0 + count == end.0 {
+                return Ok((releases, records));
+            }
+            known = end;
         }
-        Ok((releases, records))
     }
 
     async fn append_releases(&self, releases: &Releases) -> Result<(), ClientError> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientOptions, EntryKind};
-use ithaca_log::pos::{LogPos, NodeId, StreamId};
+use ithaca_log::pos::{LogPos, NodeId, StreamId, StreamPos};
+use ithaca_log::release::{Release, Releases};
 use ithaca_log::wire::{Grant, Kind, Token, TokenGroup};
 
 use crate::gates::World;
@@ -169,5 +170,24 @@ fn a_look_for_the_last_entry_survives_the_loss_of_a_message() {
             assert_eq!(last, (stream == A).then_some(placed));
             assert!(world.env.now().since(began) < LONG / 10, "{:?}", world.env.now().since(began));
         }
+    });
+}
+
+#[test]
+fn releases_that_are_put_together_meanwhile_are_not_missed() {
+    // The record of them all stands past the end that was asked for, and those that it is made of are trimmed.
+    run(|world| async move {
+        let (env, client) = (world.env.clone(), world.client(LONG).await);
+        let hole = granted(&world).await;
+        let release = |below: u64| Release { below: StreamPos(below), log_below: LogPos(below) };
+        let record = |below| Releases::of(A, release(below)).encode().next().expect("one record");
+        let first = client.append_to(&[StreamId::RELEASES], record(5)).await.expect("appended").pos;
+        let asking = patient(&world).await;
+        let asked = env.spawn(async move { asking.released(A).await });
+        env.sleep(SOON).await;
+        client.append_to(&[StreamId::RELEASES], record(5)).await.expect("appended");
+        client.trim(first).await.expect("trimmed");
+        assert_eq!(client.fill(hole).await, Ok(EntryKind::Junk));
+        assert_eq!(asked.join().await, Some(Ok(release(5))));
     });
 }
