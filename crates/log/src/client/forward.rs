@@ -5,6 +5,7 @@
 //! no copy can be granted anything any more, and the entries are searched for where they can be. Only what certainly
 //! stands nowhere is appended again. (docs/protocol/append.md)
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -171,11 +172,17 @@ impl Sending {
     async fn resolve_each(self, granted: Vec<(Queued, Placed)>) {
         let (inner, epoch) = (self.batch.inner.clone(), self.view.layout.epoch);
         self.batch.is_placed();
-        let mut again = Vec::new();
-        for (mut queued, placed) in granted {
-            let cause = ClientError::Overtaken { pos: placed.pos };
-            match inner.resolve(epoch, placed.pos, &mut queued, &cause, Earlier::Stored).await {
-                Ok(_) => inner.appender.finish(queued, Ok(placed)),
+        let (mut again, mut places, mut doubtful) = (Vec::new(), BTreeMap::new(), Vec::new());
+        for (queued, Placed { pos, places: own }) in granted {
+            doubtful.push((pos, queued));
+            places.insert(pos, own);
+        }
+        for (queued, found) in inner.resolve(epoch, doubtful, None, Earlier::Stored).await {
+            match found {
+                Ok(pos) => {
+                    let places = places.remove(&pos).expect("it was granted this position");
+                    inner.appender.finish(queued, Ok(Placed { pos, places }));
+                }
                 Err(ClientError::Overtaken { .. }) if inner.may_retry(&queued) => again.push(queued),
                 Err(error) => inner.appender.finish(queued, Err(error)),
             }

@@ -1,4 +1,4 @@
-//! What became of an entry when no answer says so: by filling the positions where it may be.
+//! What became of entries when no answer says so: by filling the positions where they may be.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,52 +13,66 @@ use super::decide::Deciding;
 use super::error::{ClientError, Phase};
 use super::write::{Earlier, is_own};
 use super::{Inner, View};
-use crate::layout::Stripe;
+use crate::layout::{Location, Stripe};
 use crate::limits;
-use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestNo};
+use crate::pos::{Addr, ClientId, Epoch, LogPos, NodeId, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
 impl Inner {
-    /// Finds out what became of an entry whose write, in `epoch`, got no answer, or was refused: by filling its position. `earlier` is
-    /// what is known besides that write. What a full unit has refused may go to another one, once it is decided that it does not stand here.
+    /// Finds out what became of entries whose write at these positions, in `epoch`, got no answer, or was refused: by filling the
+    /// positions. `error` says why; without one some are only known not to be written. `earlier` is what is known besides that write.
+    /// What a full unit has refused may go to another one, once it is decided that it does not stand here.
     pub(super) async fn resolve(
         self: &Rc<Self>,
         epoch: Epoch,
-        pos: LogPos,
-        queued: &mut Queued,
-        error: &ClientError,
+        entries: Vec<(LogPos, Queued)>,
+        error: Option<&ClientError>,
         earlier: Earlier,
-    ) -> Result<LogPos, ClientError> {
+    ) -> Vec<(Queued, Result<LogPos, ClientError>)> {
         let refused = match error {
-            ClientError::Node { addr, error: CallError::Refused(refusal), .. }
+            Some(ClientError::Node { addr, error: CallError::Refused(refusal), .. })
                 if earlier != Earlier::Stored && matches!(refusal.advice(), Advice::GiveUp) =>
             {
                 Some((*addr, refusal))
             }
             _ => None,
         };
-        let is_refused = refused.is_some();
-        let stays = refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, queued));
+        let why = |pos| error.cloned().unwrap_or(ClientError::Overtaken { pos });
         // What was refused is nowhere, unless somebody else has written it.
-        let is_nowhere = is_refused && earlier == Earlier::Never;
-        if stays && is_nowhere {
-            self.give_up(epoch, pos);
-            return Err(error.clone());
-        }
-        queued.found_full += u32::from(is_refused);
-        match self.fill_by(pos, Some(epoch), queued.deadline).await {
-            Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
-            Err(_) if is_nowhere => {
-                self.give_up(epoch, pos);
-                Err(error.clone())
+        let is_nowhere = refused.is_some() && earlier == Earlier::Never;
+        let (mut resolved, mut doubtful, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+        for (pos, mut queued) in entries {
+            let stays = refused.is_some_and(|(addr, refusal)| !self.may_go_elsewhere(addr, refusal, &queued));
+            if stays && is_nowhere {
+                given_up.push(pos);
+                resolved.push((queued, Err(why(pos))));
+            } else {
+                queued.found_full += u32::from(refused.is_some());
+                doubtful.push((pos, queued, stays));
             }
-            // A trimmed position may have held it.
-            Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => {
-                Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error.clone()) })
-            }
-            Ok(_) if stays => Err(error.clone()),
-            Ok(_) => Err(ClientError::Overtaken { pos }),
         }
+        let positions: Vec<LogPos> = doubtful.iter().map(|&(pos, ..)| pos).collect();
+        let found = match doubtful.first() {
+            Some((_, first, _)) => self.fill_all(&positions, Some(epoch), first.deadline).await,
+            None => Ok(Vec::new()),
+        };
+        for (nth, (pos, queued, stays)) in doubtful.into_iter().enumerate() {
+            let unknown = || ClientError::OutcomeUnknown { pos, cause: Box::new(why(pos)) };
+            let result = match found.as_ref().map(|found| found[nth]) {
+                Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
+                Err(_) if is_nowhere => {
+                    given_up.push(pos);
+                    Err(why(pos))
+                }
+                // A trimmed position may have held it.
+                Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => Err(unknown()),
+                Ok(_) if stays => Err(why(pos)),
+                Ok(_) => Err(ClientError::Overtaken { pos }),
+            };
+            resolved.push((queued, result));
+        }
+        self.give_up(epoch, given_up);
+        resolved
     }
 
     /// Whether what the unit at `addr` has refused may find room at another position. A unit that has none must not be one of the later
@@ -74,13 +88,16 @@ impl Inner {
             && !active.stripes.iter().any(is_later)
     }
 
-    /// Makes junk of a position that was granted in `epoch` and will not be used, in the background: readers need not wait for it.
-    fn give_up(self: &Rc<Self>, epoch: Epoch, pos: LogPos) {
+    /// Makes junk of positions that were granted in `epoch` and will not be used, in the background: readers need not wait for it.
+    fn give_up(self: &Rc<Self>, epoch: Epoch, positions: Vec<LogPos>) {
+        if positions.is_empty() {
+            return;
+        }
         let inner = Rc::clone(self);
         self.env.spawn(async move {
             let deadline = inner.deadline();
-            // If this fails too, a reader that meets the hole fills it.
-            let _ = inner.fill_by(pos, Some(epoch), deadline).await;
+            // If this fails too, a reader that meets the holes fills them.
+            let _ = inner.fill_all(&positions, Some(epoch), deadline).await;
         });
     }
 
@@ -88,22 +105,51 @@ impl Inner {
     pub(super) async fn fill_by(
         self: &Rc<Self>,
         pos: LogPos,
-        written_in: Option<Epoch>,
         deadline: Time,
     ) -> Result<Option<(Outcome, Addr)>, ClientError> {
+        Ok(self.fill_all(&[pos], None, deadline).await?.pop().flatten())
+    }
+
+    /// The same for positions, ascending: those that follow each other on a stripe are filled together.
+    async fn fill_all(
+        self: &Rc<Self>,
+        positions: &[LogPos],
+        written_in: Option<Epoch>,
+        deadline: Time,
+    ) -> Result<Vec<Option<(Outcome, Addr)>>, ClientError> {
         self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view: &View| {
-            if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
-                return Ok(None);
+            let mut found = vec![None; positions.len()];
+            let mut shares: Vec<Share<'_>> = Vec::new();
+            for (nth, &pos) in positions.iter().enumerate() {
+                if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
+                    continue;
+                }
+                if pos < view.layout.start() {
+                    let trimmed = Outcome { addr: Addr(0), count: 1, taken: Taken::Trimmed };
+                    found[nth] = Some((trimmed, trimmed.addr));
+                    continue;
+                }
+                let Location { replicas, addr } =
+                    view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
+                let is_next = |share: &&mut Share<'_>| share.replicas == replicas && share.end() == addr.0;
+                match shares.iter_mut().find(is_next) {
+                    Some(share) => share.nths.push(nth),
+                    None => shares.push(Share { replicas, first: addr, nths: vec![nth] }),
+                }
             }
-            if pos < view.layout.start() {
-                let trimmed = Outcome { addr: Addr(0), count: 1, taken: Taken::Trimmed };
-                return Ok(Some((trimmed, trimmed.addr)));
-            }
-            let location = view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
-            let addr = location.addr;
             let deciding = Deciding { inner, view, phase: Phase::Fill, deadline };
-            let taken = deciding.decide(location.replicas, (addr.0..addr.0 + 1).into()).await?;
-            Ok(taken.first().map(|&outcome| (outcome, addr)))
+            for share in shares {
+                let addrs = (share.first.0..share.end()).into();
+                for outcome in deciding.decide(share.replicas, addrs).await? {
+                    for addr in outcome.range().numbers() {
+                        let at = addr.checked_sub(share.first.0).and_then(|at| share.nths.get(at as usize));
+                        if let Some(&nth) = at {
+                            found[nth] = Some((outcome, Addr(addr)));
+                        }
+                    }
+                }
+            }
+            Ok(found)
         })
         .await
     }
@@ -129,6 +175,21 @@ impl Inner {
             Ok(search)
         })
         .await
+    }
+}
+
+/// Positions that follow each other on a stripe.
+struct Share<'a> {
+    replicas: &'a [NodeId],
+    /// The address of the first.
+    first: Addr,
+    /// Each by its place among those that are asked about.
+    nths: Vec<usize>,
+}
+
+impl Share<'_> {
+    fn end(&self) -> u64 {
+        self.first.0 + self.nths.len() as u64
     }
 }
 

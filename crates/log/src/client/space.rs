@@ -154,7 +154,7 @@ impl Inner {
         if is_far_above(self.known_tail()) && is_far_above(self.tail().await?) {
             return Err(ClientError::Unwritten { pos });
         }
-        let held = self.fill_by(pos, None, self.deadline()).await?;
+        let held = self.fill_by(pos, self.deadline()).await?;
         Ok(match held.map(|(outcome, _)| outcome.taken) {
             None | Some(Taken::Junk) => EntryKind::Junk,
             Some(Taken::Data { .. }) => EntryKind::Data,

@@ -231,10 +231,10 @@ impl Writing<'_> {
     async fn resolve(&self, part: &Part, nths: Range<usize>, error: &ClientError, earlier: Earlier) {
         self.is_slow.set(true);
         self.tell();
-        for nth in nths {
-            let Some(mut queued) = self.entries.borrow_mut()[part.index(nth)].take() else { continue };
-            let pos = self.pos(part, nth);
-            let found = self.inner.resolve(self.view.layout.epoch, pos, &mut queued, error, earlier).await;
+        let take = |nth| Some((self.pos(part, nth), self.entries.borrow_mut()[part.index(nth)].take()?));
+        let doubtful = nths.filter_map(take).collect();
+        let epoch = self.view.layout.epoch;
+        for (queued, found) in self.inner.resolve(epoch, doubtful, Some(error), earlier).await {
             self.finish(queued, found);
         }
     }

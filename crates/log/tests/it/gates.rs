@@ -37,6 +37,8 @@ pub struct Gate {
     asked: RefCell<BTreeMap<u16, u64>>,
     /// The next request of this kind is not handed on.
     loses: Cell<Option<Kind>>,
+    /// Nor is that one of this kind, counted from now on, with which its connection ends.
+    breaks: Cell<Option<(Kind, u64)>>,
 }
 
 impl Gate {
@@ -49,6 +51,11 @@ impl Gate {
     /// Loses the next request of this kind.
     pub fn lose(&self, kind: Kind) {
         self.loses.set(Some(kind));
+    }
+
+    /// Loses the `nth` request of this kind that comes from now on, and ends its connection.
+    pub fn break_at(&self, kind: Kind, nth: u64) {
+        self.breaks.set(Some((kind, self.asked(kind) + nth)));
     }
 
     /// How many requests of this kind came.
@@ -83,7 +90,12 @@ impl Gate {
                 let whole = bytes.clone();
                 let Ok(Some(frame)) = next_frame(&mut bytes) else { break };
                 let request = whole.freeze().slice(..frame.body.len() + frame.data.len() + HEADER_BYTES);
-                if self.takes(frame.kind) {
+                let is_taken = self.takes(frame.kind);
+                let is_last = |(kind, nth)| kind as u16 == frame.kind && self.asked(kind) == nth;
+                if self.breaks.get().is_some_and(is_last) {
+                    return to.close();
+                }
+                if is_taken {
                     self.hand_on(request, &to).await;
                 }
             }

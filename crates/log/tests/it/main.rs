@@ -14,6 +14,7 @@
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
+//! * `outages`: appends while their nodes cannot be reached.
 //! * `planted`: deliberate faults (with the feature `planted-bugs`).
 //! * `refusals`: what is refused, and how it is said.
 //! * `stream_waits`: following a stream, and what is asked for it.
@@ -33,6 +34,7 @@ mod holes;
 mod lost;
 mod modes;
 mod nodes;
+mod outages;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod refusals;

@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
 
 /// Runs `test` with three nodes in a simulated process.
-fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<World>) -> F + 'static) {
+pub fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<World>) -> F + 'static) {
     let sim = Sim::new(1);
     let process = sim.process("nodes", [10, 0, 0, 1].into());
     let env = sim.env(process);

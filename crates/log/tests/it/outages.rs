@@ -1,0 +1,59 @@
+//! What becomes of appends while their nodes cannot be reached: in simulated time, with every request counted.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_log::client::{Client, ClientOptions, EntryKind};
+use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::wire::Kind;
+
+use crate::gates::World;
+use crate::stream_waits::run;
+
+/// As long as a call takes at the most.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn entry(number: u64) -> Bytes {
+    Bytes::from(format!("entry {number}"))
+}
+
+/// Appends 300 entries by a client that writes to the units itself; at each node the `nth` write is lost with its connection. Where they stand,
+/// as far as all is well.
+async fn append_with_lost_writes(world: &World, relay_writes: bool, nth: u64) -> Vec<LogPos> {
+    let options = ClientOptions {
+        endpoints: vec![world.addr(NodeId(1))],
+        timeout: TIMEOUT,
+        forward_appends: false,
+        relay_writes,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect(&world.env, options).await.expect("it serves");
+    world.gates.iter().for_each(|gate| gate.break_at(Kind::Write, nth));
+    let appends: Vec<_> = (0..300).map(|number| client.append(entry(number))).collect();
+    let mut positions = Vec::new();
+    for append in appends {
+        positions.push(append.await.expect("appended"));
+    }
+    let read = client.read_many(&positions).await.expect("readable");
+    assert!((0..).zip(&read).all(|(number, found)| found.data == entry(number)));
+    let tail = client.check().await.expect("it serves").tail;
+    for pos in (0..tail.0).map(LogPos).filter(|pos| !positions.contains(pos)) {
+        assert_eq!(client.read(pos).await.expect("decided").kind, EntryKind::Junk, "each stands once");
+    }
+    positions
+}
+
+#[test]
+fn a_batch_whose_writes_were_lost_is_decided_with_a_few_questions() {
+    // Entry by entry that takes longer than the appends have. Lost at the first replicas they take other positions; at the
+    // later ones they stand where the first have them.
+    for (relay_writes, nth, first) in [(true, 1, 300), (false, 2, 0)] {
+        run(move |world| async move {
+            let positions = append_with_lost_writes(&world, relay_writes, nth).await;
+            assert_eq!(positions, (first..first + 300).map(LogPos).collect::<Vec<_>>());
+            // One a replica, and once more where the connection that is lost was asked.
+            let most = 4 * world.layout.ranges[0].stripes.len() as u64;
+            assert!(world.asked(Kind::Fill) <= most, "{} fills", world.asked(Kind::Fill));
+        });
+    }
+}
