@@ -33,6 +33,8 @@ use crate::pos::{BatchNo, Epoch, LogPos, RequestNo, StreamIds};
 use crate::stream::Condition;
 use crate::wire::{Appended, Grant, Kind, Token, TokenGroup};
 
+/// A batch ends with the time of its first append. That of the others ends so much of a call's time later at the most.
+const SPREAD_PART: u32 = 10;
 /// Batches that wait for an answer at the most.
 const BATCHES_MAX: usize = 64;
 /// The wait before something refused "for now" is tried again.
@@ -178,10 +180,12 @@ pub(super) fn refused(error: ClientError) -> AppendTo {
 /// Sends off one batch of what is queued, if there is any and not too much is under way.
 fn start_batch(inner: &Rc<Inner>) -> bool {
     let appender = &inner.appender;
+    end_late(inner);
     if appender.batches.get() >= BATCHES_MAX {
         return false;
     }
-    let mut batch = take_batch(&mut appender.queue.borrow_mut(), inner.write_limits.get());
+    let spread = inner.options.timeout / SPREAD_PART;
+    let mut batch = take_batch(&mut appender.queue.borrow_mut(), inner.write_limits.get(), spread);
     if batch.is_empty() {
         return false;
     }
@@ -206,14 +210,26 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
     true
 }
 
-fn take_batch(queue: &mut VecDeque<Queued>, limits: WriteLimits) -> Vec<Queued> {
+/// Ends those in the queue whose time is over: they stand nowhere.
+fn end_late(inner: &Inner) {
+    let now = inner.env.now();
+    loop {
+        let late = inner.appender.queue.borrow_mut().pop_front_if(|queued| queued.deadline <= now);
+        let Some(queued) = late else { return };
+        inner.appender.finish(queued, Err(inner.too_late(Phase::Append)));
+    }
+}
+
+fn take_batch(queue: &mut VecDeque<Queued>, limits: WriteLimits, spread: Duration) -> Vec<Queued> {
+    let until = queue.front().map(|first| first.deadline + spread);
     let (mut count, mut bytes, mut room) = (0, 0, Room::default());
     let mut before: Option<&Queued> = None;
     for queued in queue.iter() {
         bytes += queued.entry.len();
         let fits = room.take(before.and_then(|before| before.aim.as_deref()), queued.aim.as_deref());
         before = Some(queued);
-        if count > 0 && (bytes > limits.bytes || count >= limits.count || !fits) {
+        let is_young = until.is_some_and(|until| queued.deadline > until);
+        if count > 0 && (bytes > limits.bytes || count >= limits.count || !fits || is_young) {
             break;
         }
         count += 1;
@@ -344,8 +360,7 @@ impl Batch {
         let is_next = || (appender.placed.borrow().first_gap(0) == self.number.0).then_some(());
         let is_over = || env.now() >= self.deadline();
         if is_over() || env.timeout_at(self.deadline(), appender.changed.until(is_next)).await.is_err() {
-            let slow = ClientError::Slow { phase, waited: self.inner.options.timeout };
-            return Err(self.inner.shortage.borrow().clone().unwrap_or(slow));
+            return Err(self.inner.too_late(phase));
         }
         Ok(())
     }
@@ -411,6 +426,12 @@ impl Appender {
 }
 
 impl Inner {
+    /// Why something was not appended in its time.
+    fn too_late(&self, phase: Phase) -> ClientError {
+        let slow = ClientError::Slow { phase, waited: self.options.timeout };
+        self.shortage.borrow().clone().unwrap_or(slow)
+    }
+
     pub(super) fn may_retry(&self, queued: &Queued) -> bool {
         self.options.retry_appends && self.env.now() < queued.deadline
     }

@@ -57,3 +57,27 @@ fn a_batch_whose_writes_were_lost_is_decided_with_a_few_questions() {
         });
     }
 }
+
+#[test]
+fn an_append_has_its_own_time_whatever_waited_before_it() {
+    run(|world| async move {
+        let (env, client) = (world.env.clone(), world.client(TIMEOUT).await);
+        world.gates.iter().for_each(|gate| gate.set(true));
+        // So many batches that the next ones wait for them.
+        let mut old = Vec::new();
+        for number in 0..100 {
+            old.push(client.append(entry(number)));
+            env.yield_now().await;
+            env.yield_now().await;
+        }
+        env.sleep(TIMEOUT * 9 / 10).await;
+        let fresh = client.append(entry(100));
+        env.sleep(TIMEOUT / 5).await;
+        world.gates.iter().for_each(|gate| gate.set(false));
+        let pos = fresh.await.expect("it has most of its time left");
+        assert_eq!(client.read(pos).await.expect("readable").data, entry(100));
+        for append in old {
+            append.await.expect_err("its time was over");
+        }
+    });
+}
