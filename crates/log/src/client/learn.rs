@@ -128,7 +128,13 @@ impl Inner {
                 let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
                 let who = Identity { client: self.id, node: NodeId(0), cluster };
                 let opened = Connection::open(&self.env, addr, who, deadline).await;
-                opened.map_err(|error| failed(Phase::Connect, error))?
+                opened.map_err(|error| match error {
+                    // It has lost the cluster that it belonged to.
+                    CallError::Refused(Refusal::WrongCluster { cluster: ClusterId::UNKNOWN }) => {
+                        ClientError::NoCluster { addr }
+                    }
+                    error => failed(Phase::Connect, error),
+                })?
             }
         };
         let asked = GetLayout { epoch: None };

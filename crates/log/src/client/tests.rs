@@ -10,10 +10,10 @@ use ithaca_env::sim::Sim;
 
 use super::connection::Identity;
 use super::view::View;
-use super::{Client, ClientOptions, Connection};
+use super::{Client, ClientError, ClientOptions, Connection};
 use crate::layout::Layout;
 use crate::pos::{Addr, ClientId, ClusterId, LogPos, NodeId, StreamId, StreamPos};
-use crate::server::{LocalCluster, LocalOptions};
+use crate::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
 use crate::wire::{Tail, WatchStream};
 
 const A: StreamId = StreamId(1000);
@@ -90,5 +90,18 @@ fn a_connection_that_comes_late_takes_no_answers_away() {
         connecting.join().await.expect("it ends").expect("it serves");
         let (tail, _, _) = answer.await.expect("it is answered");
         assert_eq!(tail.tail, Some(LogPos(0)));
+    });
+}
+
+#[test]
+fn a_server_that_has_lost_everything_is_said_to_belong_to_no_cluster() {
+    run(|env, cluster, client| async move {
+        let at = ([127, 0, 0, 1], 0).into();
+        let empty =
+            NodeOptions { create_bytes: 64 << 20, ..NodeOptions::new(NodeId(2), Path::new("empty"), at) };
+        let node = ClusterNode::start(&env, empty).await.expect("it starts");
+        let learned = client.inner.learn_from(node.addr(), env.now() + Duration::from_secs(60)).await;
+        assert_eq!(learned.err(), Some(ClientError::NoCluster { addr: node.addr() }));
+        cluster.stop().await;
     });
 }
