@@ -188,7 +188,8 @@ impl EntryMeta {
     }
 
     /// Gives `each` the places of the last entry of each group among those at `addrs`, of an encoded meta, and that entry's address: in
-    /// ascending order. What they say of the entry before is left out.
+    /// ascending order. What they say of the entry before is left out. Of [`StreamId::SEQUENCER`] it is given every entry: each is a chunk
+    /// that is needed.
     pub fn each_end(
         meta: &[u8],
         addrs: AddrRange,
@@ -205,10 +206,14 @@ impl EntryMeta {
             let (range, nth) = numbering.within(first..next, addrs);
             for _ in 0..decode_stream_count(&mut decoder)? {
                 let place = decode_place(&mut decoder)?;
-                if !range.is_empty() {
-                    let steps = (range.count() - 1) * u64::from(meta.stride);
+                let first = match place.stream {
+                    StreamId::SEQUENCER => range.start.0,
+                    _ => range.start.0.max(range.end.0.saturating_sub(1)),
+                };
+                for addr in first..range.end.0 {
+                    let steps = (addr - range.start.0) * u64::from(meta.stride);
                     let position = place.position.0.wrapping_add(u64::from(nth) + steps);
-                    each(place.stream, StreamPos(position), Addr(range.end.0 - 1));
+                    each(place.stream, StreamPos(position), Addr(addr));
                 }
             }
         }
@@ -561,6 +566,23 @@ mod tests {
         assert_eq!(EntryMeta::decode(&meta.to_bytes()).as_ref(), Ok(&meta));
         let position = |addr| meta.places_at(Addr(addr), LogPos(0))[0].position.0;
         assert_eq!((position(10), position(11)), (40_003, 4 + 39_999 + 65_535 - 80_000));
+    }
+
+    #[test]
+    fn every_entry_of_the_stream_of_checkpoints_is_an_end() {
+        // Chunks that share a batch are one group: a new sequencer that was told of the last one alone would find no whole checkpoint.
+        let sequencer = StreamId::SEQUENCER;
+        let groups = vec![
+            StreamGroup { count: 1, places: [place(7, 4, None)].into() },
+            StreamGroup { count: 5, places: vec![place(sequencer.0, 40, None), place(8, 0, None)].into() },
+        ];
+        let first = EntryMeta::new(ClientId(1), Addr(10), RequestNo(500));
+        let meta = EntryMeta { stride: 2, groups_from: RequestNo(499), groups, ..first };
+        let mut ends = Vec::new();
+        let each = |stream, position: StreamPos, addr: Addr| ends.push((stream, position.0, addr.0));
+        EntryMeta::each_end(&meta.to_bytes(), (9..20).into(), each).expect("it decodes");
+        let chunk = |position, addr| (sequencer, position, addr);
+        assert_eq!(ends, [chunk(40, 10), chunk(42, 11), chunk(44, 12), (StreamId(8), 4, 12)]);
     }
 
     /// What each stream ends with at `addrs` is what the last entry of it there says.

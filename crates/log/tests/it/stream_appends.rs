@@ -343,6 +343,36 @@ fn a_checkpoint_of_which_a_chunk_was_overtaken_by_a_later_one_does_not_count() {
 }
 
 #[test]
+fn a_checkpoint_whose_chunks_come_in_one_batch_is_whole() {
+    // Of a group of appends the head of a run says where the last one stands: were the other chunks not seen, no stream that has not gone on
+    // since would be known.
+    run(async |env, dir| {
+        let options = LocalOptions { grants: checkpoints(65_536), ..replicated(dir.path(), 3, 2) };
+        let streams: Vec<StreamId> = (0..12).map(|number| StreamId(1000 + number)).collect();
+        let (cluster, client) = start(&env, &options).await;
+        for stream in streams.iter().chain(&streams[3..]) {
+            client.append_to(&[*stream], entry(1)).await.expect("appended");
+        }
+        let from = client.check().await.expect("it serves").tail;
+        let mut chunks = Vec::new();
+        for (number, stream) in (0..).zip(&streams) {
+            let (unseen, is_last, none) = (LogPos(0), number == 11, StreamTable::default());
+            let empty = Chunk { from, unseen, number, is_last, streams: none };
+            chunks.push(chunk(&client, &[*stream], empty).await.encode());
+        }
+        let appends = chunks.into_iter().map(|chunk| client.append_to(&[StreamId::SEQUENCER], chunk));
+        let placed = all(appends.collect()).await;
+        assert!(placed.windows(2).all(|two| two[0].pos.0 + 1 == two[1].pos.0), "one batch: {placed:?}");
+        client.trim_range(LogPos(0)..from).await.expect("trimmed");
+        let before = client.stream_tails(&streams).await.expect("it serves").streams;
+        drop((cluster, client));
+        let (_cluster, client) = start(&env, &options).await;
+        let after = client.stream_tails(&streams).await.expect("it serves").streams;
+        assert_eq!(after, before);
+    });
+}
+
+#[test]
 fn names_are_listed_once_and_streams_that_cannot_be_are_refused() {
     run(async |env, dir| {
         let (_cluster, client) = start(&env, &options(dir.path(), 1)).await;
