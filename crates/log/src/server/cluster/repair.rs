@@ -7,14 +7,14 @@
 //!   is named and left as it is.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ithaca_chain::{Described, Run};
+use ithaca_chain::{Described, RangeSet, Run};
 use ithaca_env::task::race;
 
 use super::member::Member;
+use crate::client::CallError;
 use crate::entry::EntryMeta;
 use crate::layout::Layout;
 use crate::planted::PlantedBug;
@@ -23,7 +23,7 @@ use crate::server::unit_shell::{Copied, UnitShell};
 use crate::unit::junk;
 use crate::wire::{Read, ReceivedRuns, Refusal, StateRef};
 
-/// Addresses that are looked after in one pass.
+/// Addresses that are tried in one pass.
 const PASS_MAX: usize = 4096;
 /// How long a replica may take to give an entry.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -65,9 +65,30 @@ enum Held {
 /// What is known to be lost and is not repaired, and what it was looked for in.
 #[derive(Default)]
 struct Known {
-    lost: BTreeSet<u64>,
-    /// The number of harmed places and the epoch when lost groups were looked for last.
+    lost: RangeSet,
+    /// How many addresses these are.
+    count: u64,
+    /// The number of harmed places and the epoch when what lost groups held was found last.
     looked: Option<(usize, u64)>,
+}
+
+impl Known {
+    /// Adds what was found to be lost; how much of it was not known.
+    fn add(&mut self, lost: &RangeSet) -> u64 {
+        let added = lost.ranges().map(|range| self.lost.insert(range)).sum();
+        self.count += added;
+        added
+    }
+
+    /// An address is repaired, or not needed any more.
+    fn remove(&mut self, addr: u64) {
+        self.count -= self.lost.remove(addr..addr + 1);
+    }
+
+    /// What a pass tries.
+    fn next_pass(&self) -> Vec<u64> {
+        self.lost.ranges().flatten().take(PASS_MAX).collect()
+    }
 }
 
 /// Repairs what is lost, for as long as the member lives.
@@ -87,15 +108,12 @@ pub(super) async fn repair_lost(member: Weak<Member>) {
     }
 }
 
-/// Looks after everything that is lost, once.
+/// Finds what is lost, and tries as much of it as is tried together.
 async fn pass(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>, known: &mut Known) {
     let repairs = &member.node.counters.repairs;
-    for addr in find(member, layout, unit, known).await {
-        if known.lost.insert(addr) {
-            repairs.found.set(repairs.found.get() + 1);
-        }
-    }
-    for addr in known.lost.iter().copied().take(PASS_MAX).collect::<Vec<_>>() {
+    let lost = find(member, layout, unit, known).await;
+    repairs.found.set(repairs.found.get() + known.add(&lost));
+    for addr in known.next_pass() {
         let began = member.env.now();
         let stripe = layout.stripe_at(member.options.id, Addr(addr));
         let is_needed = stripe.is_some() && unit.is_stored(Addr(addr));
@@ -106,7 +124,7 @@ async fn pass(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>, known:
         };
         match outcome {
             Ok(bytes) => {
-                known.lost.remove(&addr);
+                known.remove(addr);
                 unit.chain().forget_damage(addr..addr + 1);
                 repairs.repaired.set(repairs.repaired.get() + u64::from(is_needed));
                 let share = bytes as f64 / member.options.rebuild_bytes_per_second as f64;
@@ -118,28 +136,39 @@ async fn pass(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>, known:
             Err(why) => tracing::info!(node = member.options.id.0, addr, ?why, "not repaired yet"),
         }
     }
-    repairs.open.set(known.lost.len() as u64);
+    repairs.open.set(known.count);
 }
 
 /// Addresses of this node's stripes that have lost what they held.
-async fn find(member: &Member, layout: &Layout, unit: &Rc<UnitShell>, known: &mut Known) -> Vec<u64> {
+async fn find(member: &Member, layout: &Layout, unit: &Rc<UnitShell>, known: &mut Known) -> RangeSet {
     let (damaged, has_lost_groups) = unit.chain().damaged_keys();
-    let mut lost: Vec<u64> = damaged.ranges().flatten().take(PASS_MAX).collect();
+    let mut lost = RangeSet::new();
     let looked = (unit.chain().stats().damage.len(), layout.epoch.0);
-    if has_lost_groups && known.looked.replace(looked) != Some(looked) {
-        for extent in layout.extents_of(member.options.id) {
-            for stored in unit.stored_parts(extent) {
-                // What cannot be looked up now is when the layout or the damage has changed.
-                let Ok(described) = unit.chain().describe(stored.numbers()).await else { continue };
-                let held = described.iter().map(Described::keys).collect::<ithaca_chain::RangeSet>();
-                lost.extend(held.gaps(stored.numbers()).flatten().take(PASS_MAX));
+    let looks = has_lost_groups && known.looked != Some(looked);
+    if damaged.is_empty() && !looks {
+        return lost;
+    }
+    let mut is_all = true;
+    for extent in layout.extents_of(member.options.id) {
+        for stored in unit.stored_parts(extent) {
+            damaged.overlaps(stored.numbers()).for_each(|keys| _ = lost.insert(keys));
+            if !looks {
+                continue;
             }
+            let Ok(described) = unit.chain().describe(stored.numbers()).await else {
+                // The next pass looks again.
+                is_all = false;
+                continue;
+            };
+            let held = described.iter().map(Described::keys).collect::<RangeSet>();
+            // Not what was trimmed meanwhile.
+            let gone = held.gaps(stored.numbers()).flat_map(|gap| unit.stored_parts(gap.into()));
+            gone.for_each(|part| _ = lost.insert(part.numbers()));
         }
     }
-    lost.retain(|&addr| {
-        layout.stripe_at(member.options.id, Addr(addr)).is_some() && unit.is_stored(Addr(addr))
-    });
-    lost.truncate(PASS_MAX);
+    if looks && is_all {
+        known.looked = Some(looked);
+    }
     lost
 }
 
@@ -221,7 +250,7 @@ async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> 
     let answer = peer.call::<_, ReceivedRuns>(layout.epoch, &read, member.env.now() + PATIENCE).await;
     let (runs, mut data, _) = match answer {
         Ok(answer) => answer,
-        Err(crate::client::CallError::Refused(Refusal::Damaged { .. })) => return Some(Held::Damaged),
+        Err(CallError::Refused(Refusal::Damaged { .. })) => return Some(Held::Damaged),
         Err(_) => return None,
     };
     let run = runs.runs().next().filter(|run| run.addr == addr)?;
@@ -244,3 +273,7 @@ fn is_same(one: &Run, other: &Run) -> bool {
     };
     (one.kind, &one.table, whose(one)) == (other.kind, &other.table, whose(other))
 }
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod tests;
