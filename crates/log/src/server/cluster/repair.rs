@@ -7,6 +7,7 @@
 //!   is named and left as it is.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ struct Known {
     lost: RangeSet,
     /// How many addresses these are.
     count: u64,
+    /// The one behind that was tried last.
+    next: u64,
     /// The number of harmed places and the epoch when what lost groups held was found last.
     looked: Option<(usize, u64)>,
 }
@@ -85,9 +88,11 @@ impl Known {
         self.count -= self.lost.remove(addr..addr + 1);
     }
 
-    /// What a pass tries.
+    /// What a pass tries: it goes on behind the one before, and then from the lowest address on, so that those which cannot be repaired keep
+    /// no others from it.
     fn next_pass(&self) -> Vec<u64> {
-        self.lost.ranges().flatten().take(PASS_MAX).collect()
+        let behind = self.lost.overlaps(self.next..u64::MAX);
+        behind.chain(self.lost.overlaps(0..self.next)).flatten().take(PASS_MAX).collect()
     }
 }
 
@@ -108,19 +113,24 @@ pub(super) async fn repair_lost(member: Weak<Member>) {
     }
 }
 
-/// Finds what is lost, and tries as much of it as is tried together.
+/// Finds what is lost, and tries as much of it as is tried together, unless a newer layout comes first.
 async fn pass(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>, known: &mut Known) {
     let repairs = &member.node.counters.repairs;
     let lost = find(member, layout, unit, known).await;
     repairs.found.set(repairs.found.get() + known.add(&lost));
+    let mut silent = BTreeSet::new();
     for addr in known.next_pass() {
+        if member.epoch() > layout.epoch {
+            break;
+        }
+        known.next = addr + 1;
         let began = member.env.now();
         let stripe = layout.stripe_at(member.options.id, Addr(addr));
         let is_needed = stripe.is_some() && unit.is_stored(Addr(addr));
         let outcome = match stripe.filter(|_| is_needed) {
             // It was trimmed, or is others' by now.
             None => Ok(0),
-            Some(stripe) => repair(member, layout, unit, &stripe.replicas, Addr(addr)).await,
+            Some(stripe) => repair(member, layout, unit, &stripe.replicas, Addr(addr), &mut silent).await,
         };
         match outcome {
             Ok(bytes) => {
@@ -179,6 +189,7 @@ async fn repair(
     unit: &Rc<UnitShell>,
     replicas: &[NodeId],
     addr: Addr,
+    silent: &mut BTreeSet<NodeId>,
 ) -> Result<usize, Unrepaired> {
     let own = unit.chain().describe(addr.0..addr.0 + 1).await.map_err(|_| Unrepaired::Later)?;
     let own = own.into_iter().next();
@@ -192,7 +203,7 @@ async fn repair(
             is_before = false;
             continue;
         }
-        match ask(member, layout, node, addr).await {
+        match ask(member, layout, node, addr, silent).await {
             Some(Held::Record(run)) => match &found {
                 Some(other) if !is_same(other, &run) => return Err(Unrepaired::Differs),
                 _ => found = Some(run),
@@ -239,9 +250,16 @@ async fn store(
     if is_there { Ok(bytes) } else { Err(Unrepaired::Later) }
 }
 
-/// What another replica holds at an address; `None` if it cannot be asked.
-async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> Option<Held> {
-    let peer = member.peer(layout, node)?;
+/// What another replica holds at an address; `None` if it cannot be asked. One that gives no answer joins those that are `silent`, which are
+/// not waited for.
+async fn ask(
+    member: &Rc<Member>,
+    layout: &Layout,
+    node: NodeId,
+    addr: Addr,
+    silent: &mut BTreeSet<NodeId>,
+) -> Option<Held> {
+    let peer = member.peer(layout, node).filter(|_| !silent.contains(&node))?;
     let read = Read {
         limit_bytes: LIMIT_BYTES,
         committed: false,
@@ -251,7 +269,11 @@ async fn ask(member: &Rc<Member>, layout: &Layout, node: NodeId, addr: Addr) -> 
     let (runs, mut data, _) = match answer {
         Ok(answer) => answer,
         Err(CallError::Refused(Refusal::Damaged { .. })) => return Some(Held::Damaged),
-        Err(_) => return None,
+        Err(CallError::Refused(_)) => return None,
+        Err(_) => {
+            silent.insert(node);
+            return None;
+        }
     };
     let run = runs.runs().next().filter(|run| run.addr == addr)?;
     match run.state {

@@ -148,3 +148,29 @@ fn what_is_more_than_one_pass_looks_after_is_repaired_too() {
     world.sim.run_for(Duration::from_secs(1));
     assert_eq!((world.counted("lost_entries_found"), world.counted("lost_entries_left")), (lost, 0));
 }
+
+#[test]
+fn a_replica_that_falls_silent_holds_repair_up_once_and_not_for_each_entry() {
+    let (world, lost) = World::new(3);
+    world.until_repaired(50);
+    world.sim.pause(world.nodes[2].0);
+    world.until_repaired(lost);
+}
+
+#[test]
+fn what_cannot_be_repaired_keeps_nothing_else_from_being_tried() {
+    // Of more than one pass looks after the lowest were tried each time, and no others.
+    let (mut known, count) = (Known::default(), 2 * PASS_MAX as u64 + 5);
+    assert_eq!(known.add(&std::iter::once(10..10 + count).collect()), count);
+    let mut tried = BTreeSet::new();
+    for _ in 0..3 {
+        for addr in known.next_pass() {
+            known.next = addr + 1;
+            tried.insert(addr);
+        }
+    }
+    assert!(tried.into_iter().eq(10..10 + count));
+    known.remove(11);
+    assert_eq!(known.add(&std::iter::once(10..12).collect()), 1);
+    assert_eq!(known.count, count);
+}
