@@ -285,7 +285,7 @@ impl Unit {
     /// A unit as the chain has it after a restart. The epochs that it served before are over for it: what it had begun and
     /// not finished then may or may not be there, so it serves again in a new epoch only.
     pub fn recover(options: UnitOptions, recovered: Recovered) -> Self {
-        let Recovered { state, covered, released } = recovered;
+        let Recovered { mut state, covered, released } = recovered;
         let floor = if options.planted.is(PlantedBug::ServesAfterRestart) {
             state.sealed
         } else {
@@ -293,6 +293,7 @@ impl Unit {
         };
         let mut durable = covered;
         for range in released.ranges() {
+            state.voided.remove(range.clone());
             durable.insert(range);
         }
         Self {

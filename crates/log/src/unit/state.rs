@@ -30,7 +30,7 @@ pub struct UnitState {
     /// The newest epoch in which the unit has changed anything. After a restart this epoch is over for the unit.
     pub served: Epoch,
     /// Addresses whose records count as junk: what the unit stored there was never on the other replicas, and the log has
-    /// junk in its place.
+    /// junk in its place. Trimmed ones are left out; the stored record may name some that were trimmed since.
     pub voided: RangeSet,
 }
 

@@ -333,6 +333,7 @@ impl Unit {
                 self.durable.insert(range);
             }
             for range in pending.trims {
+                self.state.voided.remove(range.clone());
                 self.trimmed.insert(range);
             }
             self.pending_bytes -= pending.bytes;

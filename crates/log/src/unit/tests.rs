@@ -347,6 +347,32 @@ fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
 }
 
 #[test]
+fn what_is_voided_and_trimmed_since_leaves_room_for_more() {
+    // Else a unit that was away often enough could not be made whole any more.
+    let mut bench = Bench::new(UnitOptions::default());
+    let count = crate::limits::VOIDED_MAX_COUNT as u64;
+    for addr in 0..count + 3 {
+        bench.run(&format!("write q1 e1 @{} x", addr * 2));
+        bench.run("persisted 1");
+    }
+    let void = |bench: &mut Bench, epoch: u64, nth: u64| {
+        let voided = bench.run(&format!("restore q2 e{epoch} voided {}..{}", nth * 2, nth * 2 + 1));
+        voided.starts_with("persist") && bench.run("persisted 1") == "q2: restored\n"
+    };
+    assert!((0..count).all(|nth| void(&mut bench, 2, nth)));
+    assert!(!void(&mut bench, 2, count), "so many are remembered");
+    bench.run("trim q3 e2 0..1");
+    assert!(!void(&mut bench, 2, count), "the trim is not durable");
+    bench.run("persisted 1");
+    assert!(void(&mut bench, 2, count));
+    bench.run("trim q3 e2 2..3");
+    bench.run("persisted 1");
+    // What is stored names it still.
+    bench.run("restart");
+    assert!(void(&mut bench, 3, count + 1));
+}
+
+#[test]
 fn a_fill_of_more_holes_than_are_stored_together_is_refused_whole() {
     let mut bench = Bench::new(UnitOptions::default());
     let holes = crate::limits::PARTS_MAX_COUNT as u64 + 1;

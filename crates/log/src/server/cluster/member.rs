@@ -39,9 +39,9 @@ const LOST_WAIT: Duration = Duration::from_millis(10);
 pub(super) const TELL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long what a node does as a client may take.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The wait before a range that could not be copied is tried again.
+/// The wait before a range that could not be copied is tried again, at first; twice as long each time.
 const REBUILD_RETRY: Duration = Duration::from_millis(200);
-/// How often a node looks whether there is something to copy, if no new layout makes it look.
+/// The longest, and how often a node looks whether there is something to copy, if no new layout makes it look.
 const REBUILD_RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// A node as a member of its cluster.
@@ -386,13 +386,17 @@ async fn beat_to(member: Weak<Member>, peer: Rc<Peer>) {
 
 /// Copies what this node should have of closed ranges and lacks, whenever a layout says that there is something.
 async fn catch_up_ranges(member: Weak<Member>) {
+    let (mut tried_in, mut retry) = (Epoch(0), REBUILD_RETRY);
     loop {
         let Some(strong) = member.upgrade() else { return };
         let (env, keeper) = (strong.env.clone(), Rc::clone(&strong.keeper));
         let ticket = keeper.changed().ticket();
-        let mut wait = REBUILD_RETRY_MAX;
+        let mut has_failed = false;
         if let Some(layout) = keeper.latest().filter(|layout| layout.epoch > strong.began_in) {
             let me = strong.options.id;
+            if layout.epoch > tried_in {
+                (tried_in, retry) = (layout.epoch, REBUILD_RETRY);
+            }
             for missing in layout.missing().into_iter().filter(|missing| missing.node == me) {
                 if strong.completed.borrow().contains(&missing) {
                     continue;
@@ -405,12 +409,15 @@ async fn catch_up_ranges(member: Weak<Member>) {
                     Ok(()) => strong.completed.borrow_mut().push(missing),
                     Err(why) => {
                         tracing::info!(node = me.0, epoch = layout.epoch.0, %why, "a range is not copied yet");
-                        wait = REBUILD_RETRY;
+                        has_failed = true;
                     }
                 }
             }
         }
         drop(strong);
+        let wait = if has_failed { retry } else { REBUILD_RETRY_MAX };
+        // What is refused for good would be read from the replica again and again.
+        retry = if has_failed { (2 * retry).min(REBUILD_RETRY_MAX) } else { REBUILD_RETRY };
         race(keeper.changed().after(ticket), env.sleep(wait)).await;
     }
 }
