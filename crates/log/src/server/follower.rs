@@ -10,6 +10,7 @@ use ithaca_env::task::{TaskHandle, race};
 
 use super::reply::push_found;
 use super::unit_shell::UnitShell;
+use crate::limits;
 use crate::unit::Follower;
 use crate::wire::{self, FLAG_END, FLAG_PUSH, Head, Refusal, Runs, Subscribe};
 
@@ -82,6 +83,10 @@ async fn push_all(
     shared: &Shared,
 ) -> Refusal {
     loop {
+        // Many may push what stands in memory, none of which waits for anything else.
+        if writer.below(limits::UNSENT_MAX_BYTES).await.is_err() {
+            return Refusal::Failed;
+        }
         if let Err(refusal) = unit.check_epoch(head.epoch) {
             return refusal;
         }

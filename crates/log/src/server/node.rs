@@ -342,12 +342,23 @@ impl Session {
             if read? == 0 {
                 return Ok(());
             }
-            while let Some(frame) = wire::next_frame(&mut buf)? {
+            loop {
+                self.keep_up().await?;
+                let Some(frame) = wire::next_frame(&mut buf)? else { break };
                 self.handle(frame)?;
             }
+        }
+    }
+
+    /// Waits while too much is under way or unsent: one read of the socket may bring thousands of requests.
+    async fn keep_up(&self) -> Result<(), Ended> {
+        if self.under_way.get() >= UNDER_WAY_MAX {
             self.under_way.below(UNDER_WAY_MAX).await;
+        }
+        if self.writer.queued_bytes() >= limits::UNSENT_MAX_BYTES {
             self.writer.below(limits::UNSENT_MAX_BYTES).await?;
         }
+        Ok(())
     }
 
     fn route(&self, head: Head) -> ReplyRoute {
@@ -596,3 +607,7 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

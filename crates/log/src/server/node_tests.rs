@@ -1,0 +1,86 @@
+//! What connections may cost a node, whatever comes over them.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use ithaca_chain::ChainOptions;
+use ithaca_env::sim::Sim;
+use ithaca_env::task::gather;
+
+use super::*;
+use crate::client::{CallError, Client, ClientOptions, Connection, Identity};
+use crate::pos::{AddrRange, ClientId};
+use crate::server::{LocalCluster, LocalOptions};
+use crate::wire::{Read, ReceivedRuns, Subscribe};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Bytes of an entry, and how many make one read.
+const ENTRY_BYTES: usize = 1 << 20;
+const ENTRIES: u64 = 3;
+/// Such reads whose answers no outbox holds together.
+const READS: usize = ithaca_env::limits::OUTBOX_MAX_BYTES / (ENTRY_BYTES * ENTRIES as usize) + 8;
+
+/// Runs `test` with a node in a simulated world.
+fn with_node(test: impl AsyncFnOnce(Env, LocalCluster) + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let mut options = LocalOptions::new(Path::new("data"), ([10, 0, 0, 1], 7420).into());
+        options.create_bytes = 64 << 20;
+        options.chain = ChainOptions { segment_bytes: 16 << 20, capacity_bytes: 256 << 20, ..options.chain };
+        let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+        test(env, cluster).await;
+    });
+}
+
+async fn open(env: &Env, cluster: &LocalCluster) -> Result<Connection, CallError> {
+    let who = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+    Connection::open(env, cluster.addrs()[0], who, env.now() + PATIENCE).await
+}
+
+/// Appends entries that make one read, which stand in memory; the address of the first.
+async fn append(env: &Env, cluster: &LocalCluster) -> Addr {
+    let options = ClientOptions { endpoints: cluster.addrs().to_vec(), ..ClientOptions::default() };
+    let client = Client::connect(env, options).await.expect("it serves");
+    for number in 0..ENTRIES {
+        let entry = Bytes::from(vec![number as u8; ENTRY_BYTES]);
+        client.append(entry).await.expect("appended");
+    }
+    cluster.layout().locate(LogPos(0)).expect("it has a place").addr
+}
+
+#[test]
+fn a_burst_of_reads_of_what_stands_in_memory_is_answered_as_the_answers_are_taken() {
+    // All that came together was answered in one turn, however much that was.
+    with_node(async |env, cluster| {
+        let addr = append(&env, &cluster).await;
+        let connection = open(&env, &cluster).await.expect("it serves");
+        let ranges = vec![AddrRange::new(addr, Addr(addr.0 + ENTRIES))];
+        let read = Read { limit_bytes: limits::READ_MAX_BYTES as u32, committed: false, ranges };
+        let (epoch, deadline) = (cluster.layout().epoch, env.now() + PATIENCE);
+        let reads = (0..READS).map(|_| connection.call::<_, ReceivedRuns>(&env, epoch, &read, deadline));
+        for answer in gather(reads.collect(), |_| false).await.into_iter().flatten() {
+            let (_, data, _) = answer.expect("answered");
+            assert_eq!(data.len(), ENTRY_BYTES * ENTRIES as usize);
+        }
+    });
+}
+
+#[test]
+fn subscriptions_push_what_stands_in_memory_as_it_is_taken() {
+    // Each of them pushed its whole credit in one turn.
+    with_node(async |env, cluster| {
+        let addr = append(&env, &cluster).await;
+        let connection = open(&env, &cluster).await.expect("it serves");
+        let subscribe = Subscribe { addr, credit_bytes: limits::CREDIT_MAX_BYTES };
+        let epoch = cluster.layout().epoch;
+        let pushed: Vec<_> = (0..READS).map(|_| connection.subscribe(epoch, &subscribe).1).collect();
+        for mut frames in pushed {
+            let mut bytes = 0;
+            while bytes < ENTRY_BYTES * ENTRIES as usize {
+                bytes += frames.recv().await.expect("the connection stands").data.len();
+            }
+        }
+    });
+}
