@@ -42,6 +42,8 @@ use crate::wire::{
 const UNDER_WAY_MAX: usize = 4096;
 /// A connection is closed that does not begin with a hello within this.
 const HELLO_MAX: Duration = Duration::from_secs(10);
+/// How often it is said that there are too many connections.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
 
@@ -227,9 +229,21 @@ impl Node {
     pub(super) fn serve(self: &Rc<Self>, listener: Listener) -> TaskHandle<()> {
         let node = Rc::clone(self);
         self.env.spawn(async move {
-            let connections = Rc::new(Tasks::default());
+            let (connections, mut warned) = (Rc::new(Tasks::default()), None);
             loop {
                 match listener.accept().await {
+                    Ok(refused) if connections.len() >= limits::CONNECTIONS_MAX_COUNT => {
+                        drop(refused);
+                        if warned.is_none_or(|warned| node.env.now().since(warned) >= WARN_EVERY) {
+                            warned = Some(node.env.now());
+                            let limit = limits::CONNECTIONS_MAX_COUNT;
+                            tracing::warn!(
+                                node = node.id.0,
+                                limit,
+                                "connections are closed: there are too many"
+                            );
+                        }
+                    }
                     Ok(conn) => {
                         add(&node.counters.connections, 1);
                         let node = Rc::clone(&node);
@@ -344,7 +358,8 @@ impl Session {
             }
             loop {
                 self.keep_up().await?;
-                let Some(frame) = wire::next_frame(&mut buf)? else { break };
+                let frame = wire::next_frame_within(&mut buf, self.frame_max_bytes())?;
+                let Some(frame) = frame else { break };
                 self.handle(frame)?;
             }
         }
@@ -359,6 +374,11 @@ impl Session {
             self.writer.below(limits::UNSENT_MAX_BYTES).await?;
         }
         Ok(())
+    }
+
+    /// Bytes after the header of the next frame. Who has not greeted has no memory kept for anything but a greeting.
+    fn frame_max_bytes(&self) -> usize {
+        if self.greeted { limits::FRAME_MAX_BYTES } else { Hello::BODY_BYTES }
     }
 
     fn route(&self, head: Head) -> ReplyRoute {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use ithaca_chain::ChainOptions;
 use ithaca_env::sim::Sim;
 use ithaca_env::task::gather;
@@ -11,7 +11,7 @@ use super::*;
 use crate::client::{CallError, Client, ClientOptions, Connection, Identity};
 use crate::pos::{AddrRange, ClientId};
 use crate::server::{LocalCluster, LocalOptions};
-use crate::wire::{Read, ReceivedRuns, Subscribe};
+use crate::wire::{HEADER_BYTES, Read, ReceivedRuns, Subscribe, next_frame};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes of an entry, and how many make one read.
@@ -80,6 +80,60 @@ fn subscriptions_push_what_stands_in_memory_as_it_is_taken() {
             let mut bytes = 0;
             while bytes < ENTRY_BYTES * ENTRIES as usize {
                 bytes += frames.recv().await.expect("the connection stands").data.len();
+            }
+        }
+    });
+}
+
+#[test]
+fn who_has_not_greeted_has_no_longer_frame_taken_than_a_greeting() {
+    // Whoever connects could have memory for a whole write kept for them.
+    with_node(async |env, cluster| {
+        let mut stranger = env.connect(cluster.addrs()[0]).await.expect("it listens");
+        stranger.writer.push(|out| {
+            out.put_u32_le(limits::DATA_MAX_BYTES as u32);
+            out.put_bytes(0, HEADER_BYTES);
+        });
+        let mut told = BytesMut::new();
+        let closed = env.timeout(HELLO_MAX / 2, stranger.reader.read(&mut told)).await;
+        assert!(!matches!(closed, Err(_) | Ok(Ok(1..))), "{closed:?}");
+    });
+}
+
+#[test]
+fn connections_past_the_limit_are_closed_until_others_are_gone() {
+    with_node(async |env, cluster| {
+        let addr = cluster.addrs()[0];
+        let mut held = Vec::new();
+        for _ in 0..limits::CONNECTIONS_MAX_COUNT {
+            held.push(env.connect(addr).await.expect("it listens"));
+        }
+        let refused = open(&env, &cluster).await.err();
+        assert!(matches!(refused, Some(CallError::Lost(_))), "{refused:?}");
+        held.truncate(limits::CONNECTIONS_MAX_COUNT / 2);
+        env.sleep(Duration::from_secs(1)).await;
+        open(&env, &cluster).await.expect("there is room again");
+    });
+}
+
+#[test]
+fn a_greeting_and_what_is_sent_right_behind_it_are_taken() {
+    with_node(async |env, cluster| {
+        let mut conn = env.connect(cluster.addrs()[0]).await.expect("it listens");
+        let (version_min, version_max) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+        let (client, node, cluster_id) = (ClientId(1), NodeId(0), ClusterId::UNKNOWN);
+        let hello = Hello { version_min, version_max, client, node, cluster: cluster_id };
+        let head = |request| Head::new(RequestId(request), cluster.layout().epoch);
+        conn.writer.push(|out| {
+            wire::encode_message(out, head(1), &hello);
+            wire::encode_message(out, head(2), &GetStatus);
+        });
+        let (mut told, mut answered) = (BytesMut::new(), 0);
+        while answered < 2 {
+            assert!(conn.reader.read(&mut told).await.expect("it stands") > 0, "after {answered} answers");
+            while let Some(frame) = next_frame(&mut told).expect("a frame") {
+                answered += 1;
+                assert_eq!(frame.head.request, RequestId(answered));
             }
         }
     });

@@ -75,7 +75,7 @@ pub enum FrameError {
     FrameTooLong {
         /// `frame_len`.
         found: usize,
-        /// [`limits::FRAME_MAX_BYTES`].
+        /// [`limits::FRAME_MAX_BYTES`], or fewer if only less may come.
         limit: usize,
     },
     /// The body is longer than any may be, or than its frame.
@@ -125,14 +125,19 @@ fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
 /// Lengths are checked as soon as the header is there: a peer cannot make the receiver keep more than
 /// [`limits::FRAME_MAX_BYTES`].
 pub fn next_frame(buf: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    next_frame_within(buf, limits::FRAME_MAX_BYTES)
+}
+
+/// The same where at most `limit` bytes may come after the header.
+pub(crate) fn next_frame_within(buf: &mut BytesMut, limit: usize) -> Result<Option<Frame>, FrameError> {
     let Some(header) = buf.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
     let frame_len = u32::from_le_bytes(field(header, 0)) as usize;
     let found = u32::from_le_bytes(field(header, 4));
     let body_len = u32::from_le_bytes(field(header, 12)) as usize;
-    if frame_len > limits::FRAME_MAX_BYTES {
-        return Err(FrameError::FrameTooLong { found: frame_len, limit: limits::FRAME_MAX_BYTES });
+    if frame_len > limit {
+        return Err(FrameError::FrameTooLong { found: frame_len, limit });
     }
     let body_limit = limits::BODY_MAX_BYTES.min(frame_len);
     if body_len > body_limit {

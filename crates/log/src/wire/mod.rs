@@ -42,6 +42,7 @@ pub use change::{ChangeCluster, ClusterChanged};
 pub use check::{Check, ExtentBounds, Tail};
 pub use decide::{Accept, Accepted, Invitation, Learn, Learned, Lease, Leased, Prepare, Promise, Vote};
 pub use drives::{ChangeDrives, DriveChange, DriveRefusal, Drives, DrivesChanged, GetDrives, UnitDrive};
+pub(crate) use frame::next_frame_within;
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
 pub use layout::{GetLayout, LayoutRecord};
