@@ -128,8 +128,9 @@ impl DriveOrders {
             paths.sort();
         }
         let mut orders = self.orders.borrow_mut();
-        if let Some(order) = orders.iter().find(|order| order.change == change) {
-            return Some(Rc::clone(order));
+        let taken: Vec<&DriveChange> = orders.iter().map(|order| &order.change).collect();
+        if let Some(same) = same_order(&taken, &change) {
+            return Some(Rc::clone(&orders[same]));
         }
         if orders.len() >= ORDERS_MAX {
             return None;
@@ -176,6 +177,22 @@ async fn carry_out(drives: Rc<DriveOrders>) {
     }
 }
 
+/// Which of the orders that were taken, in their order, does what `change` asks for. None if a later one is about one of its drives, and may
+/// undo it.
+fn same_order(orders: &[&DriveChange], change: &DriveChange) -> Option<usize> {
+    let is_about = |order: &&DriveChange| paths_of(order).any(|path| paths_of(change).any(|own| own == path));
+    orders.iter().rposition(is_about).filter(|&last| orders[last] == change)
+}
+
+/// Every drive that a change names.
+fn paths_of(change: &DriveChange) -> impl Iterator<Item = &String> {
+    let (of, paths) = match change {
+        DriveChange::Add { paths, .. } | DriveChange::Remove { paths } => (None, paths),
+        DriveChange::Mirror { of, paths, .. } => (Some(of), paths),
+    };
+    of.into_iter().chain(paths)
+}
+
 fn unit_drive(link: &LinkStats, segment_bytes: u64) -> UnitDrive {
     let path = if link.is_there { cut(&link.drive, limits::DRIVE_PATH_MAX_BYTES) } else { "" };
     UnitDrive {
@@ -198,4 +215,46 @@ fn unit_drive(link: &LinkStats, segment_bytes: u64) -> UnitDrive {
 /// As much of a text as so many bytes hold.
 fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(paths: &[&str]) -> Vec<String> {
+        paths.iter().map(|path| (*path).to_owned()).collect()
+    }
+
+    fn remove(path: &str) -> DriveChange {
+        DriveChange::Remove { paths: paths(&[path]) }
+    }
+
+    fn add(path: &str) -> DriveChange {
+        DriveChange::Add { paths: paths(&[path]), create_bytes: 0 }
+    }
+
+    fn mirror(of: &str, path: &str) -> DriveChange {
+        DriveChange::Mirror { of: of.to_owned(), paths: paths(&[path]), create_bytes: 0 }
+    }
+
+    /// The order among `taken` that is waited for, if it is not a new one.
+    fn same(taken: &[DriveChange], change: &DriveChange) -> Option<usize> {
+        same_order(&taken.iter().collect::<Vec<_>>(), change)
+    }
+
+    #[test]
+    fn the_same_order_again_waits_for_the_first_unless_another_one_about_its_drives_comes_between() {
+        // Whoever removed the drive last would be told that it is done, and then it would be added.
+        let taken = [remove("/a"), add("/b"), remove("/c")];
+        assert_eq!(same(&taken, &remove("/a")), Some(0));
+        assert_eq!(same(&taken, &add("/b")), Some(1));
+        assert_eq!(same(&taken, &add("/a")), None);
+        for between in [add("/a"), mirror("/b", "/a"), mirror("/a", "/b")] {
+            let taken = [remove("/a"), between.clone()];
+            assert_eq!(same(&taken, &remove("/a")), None, "{between:?}");
+            assert_eq!(same(&taken, &between), Some(1));
+        }
+        let taken = [remove("/a"), add("/a"), remove("/a"), add("/b")];
+        assert_eq!(same(&taken, &remove("/a")), Some(2));
+    }
 }
