@@ -87,6 +87,9 @@ pub const DATA_MAX_BYTES: usize = READ_MAX_BYTES + ENTRY_MAX_BYTES;
 /// Bytes after the header of a frame.
 pub const FRAME_MAX_BYTES: usize = BODY_MAX_BYTES + DATA_MAX_BYTES;
 
+/// Bytes after the header of the first frame of a connection: a `Hello`, with room for what later versions add to it.
+pub const GREETING_MAX_BYTES: usize = 1024;
+
 /// Connections that a node serves at each address where it listens. One more is closed at once.
 pub const CONNECTIONS_MAX_COUNT: usize = 4096;
 

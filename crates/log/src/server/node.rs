@@ -378,7 +378,7 @@ impl Session {
 
     /// Bytes after the header of the next frame. Who has not greeted has no memory kept for anything but a greeting.
     fn frame_max_bytes(&self) -> usize {
-        if self.greeted { limits::FRAME_MAX_BYTES } else { Hello::BODY_BYTES }
+        if self.greeted { limits::FRAME_MAX_BYTES } else { limits::GREETING_MAX_BYTES }
     }
 
     fn route(&self, head: Head) -> ReplyRoute {

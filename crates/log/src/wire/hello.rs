@@ -27,11 +27,6 @@ pub struct Hello {
     pub cluster: ClusterId,
 }
 
-impl Hello {
-    /// Bytes of its body; it has no data.
-    pub const BODY_BYTES: usize = 40;
-}
-
 impl Message for Hello {
     const KIND: Kind = Kind::Hello;
 
