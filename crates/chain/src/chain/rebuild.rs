@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, Durability};
 use ithaca_env::limits::BLOCK_BYTES;
 
@@ -311,13 +312,27 @@ impl Inner {
             };
             has_differed |= !is_same;
             if !is_same {
-                side.drive.write(at, right, Durability::Durable).await?;
+                self.write_lacking(side, at, right).await?;
             }
             drop(claim);
             self.rest(began).await;
             at += len as u64;
         }
         Ok(has_differed)
+    }
+
+    /// Writes what a side lacks. A live one that fails this is given up, as by any write: what it has there is not known any more.
+    pub(super) async fn write_lacking(
+        &self,
+        side: &Side,
+        offset: u64,
+        right: Bytes,
+    ) -> Result<(), DriveError> {
+        let Err(error) = side.drive.write(offset, right, Durability::Durable).await else { return Ok(()) };
+        if self.registry.is_live(side.id) {
+            self.registry.give_up(vec![side.id], &error).await?;
+        }
+        Err(error)
     }
 }
 

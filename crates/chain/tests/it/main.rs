@@ -10,6 +10,7 @@
 //! * [`interrupted`]: cleaning with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`rebuilds`]: sides that are being rebuilt while something else happens to their link.
+//! * [`repairs`]: what one side lacks is written to it again, also if nobody waits for that any more, and what if that fails.
 //! * [`slow`]: sides that hang or are far slower than another.
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
@@ -42,6 +43,7 @@ mod planted;
 mod ranges;
 mod rebuilds;
 mod refusals;
+mod repairs;
 mod scrub;
 mod slow;
 mod space;
