@@ -22,7 +22,7 @@ mod written;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use ithaca_env::drive::Durability;
 use ithaca_env::sync::{Count, Notify};
@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     failed_sides: RefCell<Vec<DriveId>>,
     /// Writes under way, and rounds of the keeper and the others who work in the background: a closed chain leaves its drives alone.
     pub(crate) busy: Count,
+    /// For tasks that go on when whoever asked for them does not.
+    pub(crate) me: Weak<Self>,
 }
 
 impl Inner {

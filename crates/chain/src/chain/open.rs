@@ -190,7 +190,7 @@ impl Chain {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let read_cache_bytes = core.options.read_cache_bytes;
         let identity = registry.roster().identity().clone();
-        let inner = Inner {
+        let inner = Rc::new_cyclic(|me| Inner {
             env: env.clone(),
             identity,
             links: RefCell::new(links),
@@ -218,8 +218,9 @@ impl Chain {
             is_rebuilding: Cell::new(false),
             failed_sides: RefCell::default(),
             busy: Count::default(),
-        };
-        Self { inner: Rc::new(inner) }
+            me: me.clone(),
+        });
+        Self { inner }
     }
 
     /// Starts the tasks and waits for the fence.

@@ -71,12 +71,19 @@ impl Wrapper for Paced {
 impl Chain {
     /// Reads and checks everything that closed segments hold, once, at no more than `scrub_bytes_per_second` a side; see
     /// [`ChainOptions`](crate::ChainOptions). On return what one side lacked and another had is written again, and what none has is
-    /// in [`Stats::damage`](crate::Stats). Errors: the chain has stopped, or closes. Dropping the future ends the pass.
+    /// in [`Stats::damage`](crate::Stats). Errors: the chain has stopped, or closes. Dropping the future ends the pass
+    /// with the segment that it is at.
     pub async fn scrub(&self) -> Result<(), ChainError> {
         let inner = &self.inner;
         for (segment, lap) in inner.all_closed() {
             inner.check_running()?;
-            inner.scrub_segment(segment, lap).await;
+            // By itself: what is being written when nobody waits any more ends before its place is written otherwise.
+            let (it, busy) = (Rc::clone(inner), inner.busy.one_more());
+            let scrubbed = inner.env.spawn(async move {
+                it.scrub_segment(segment, lap).await;
+                drop(busy);
+            });
+            scrubbed.join().await;
         }
         inner.note_pass();
         Ok(())

@@ -4,9 +4,11 @@
 //!   is left as that side has it, because the other side may be wrong there.
 //! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
+//! * A repair that has begun ends, also if whoever reads does not wait for it.
 //! * A place is written while nobody else is at work there and its segment still is in the use that the reader saw.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
@@ -33,7 +35,24 @@ impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
     /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
-        let _busy = self.busy.one_more();
+        let located = located.clone();
+        self.by_itself(async move |inner| inner.mend_run_here(&located).await).await
+    }
+
+    /// Does a repair in a task of its own, which ends whether whoever reads waits for it or not: what is being written keeps its place
+    /// until then, and a side that fails is given up on all drives.
+    async fn by_itself<T: 'static>(&self, repair: impl AsyncFnOnce(Rc<Self>) -> T + 'static) -> T {
+        let inner = self.me.upgrade().expect("who reads has it");
+        let busy = self.busy.one_more();
+        let repaired = self.env.spawn(async move {
+            let repaired = repair(inner).await;
+            drop(busy);
+            repaired
+        });
+        repaired.join().await.expect("nobody ends it")
+    }
+
+    async fn mend_run_here(&self, located: &Located) -> Result<Bytes, FetchError> {
         let run = &located.run;
         let data = run.data_range();
         let blocks = data.start / BLOCK * BLOCK..data.end.next_multiple_of(BLOCK);
@@ -78,7 +97,17 @@ impl Inner {
         offset: u64,
         right: &Bytes,
     ) -> Result<(), FetchError> {
-        let _busy = self.busy.one_more();
+        let right = right.clone();
+        self.by_itself(async move |inner| inner.mend_blocks_here(segment, lap, offset, &right).await).await
+    }
+
+    async fn mend_blocks_here(
+        &self,
+        segment: u32,
+        lap: u64,
+        offset: u64,
+        right: &Bytes,
+    ) -> Result<(), FetchError> {
         let device = self.device_of(segment).ok_or(FetchError::Recycled)?;
         let _claim = device.claim(offset..offset + right.len() as u64).await;
         if !self.core.borrow().catalog.is_lap(segment, lap) {

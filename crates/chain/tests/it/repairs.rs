@@ -1,33 +1,66 @@
-//! What one side of a link lacks is written to it again, and what if that fails.
+//! What one side of a link lacks is written to it again: where nobody waits for that any more, and where it fails.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{Chain, ChainOptions, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
+use ithaca_env::sim::DriveFault;
+use ithaca_env::sync::Notify;
 
-use crate::mirrors::{A, B, check_keys, closed_pair, place_of, states};
-use crate::world::{open_drives, small_options};
+use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small, states};
+use crate::world::{World, identity, open_drives, small_options};
 
-/// A drive of which a test says which writes fail.
+/// A drive of which a test says which writes it holds back or fails.
 #[derive(Clone)]
 struct Held {
+    env: Env,
     drive: Drive,
+    /// Writes to these bytes are done only when the test lets them.
+    held: Rc<RefCell<Range<u64>>>,
+    /// Writes that are held back.
+    waiting: Rc<Cell<u32>>,
+    free: Rc<Notify>,
     /// So many writes to come fail.
     failing: Rc<Cell<u32>>,
 }
 
+/// Where superblocks lie.
+const ZONE: Range<u64> = 0..64 << 10;
+
 impl Held {
-    fn new(drive: &Drive) -> Self {
-        Self { drive: drive.clone(), failing: Rc::default() }
+    fn new(env: &Env, drive: &Drive) -> Self {
+        Self {
+            env: env.clone(),
+            drive: drive.clone(),
+            held: Rc::default(),
+            waiting: Rc::default(),
+            free: Rc::default(),
+            failing: Rc::default(),
+        }
     }
 
     /// The drive to give to a chain.
     fn as_drive(&self) -> Drive {
         Drive::new(Rc::new(self.clone()))
+    }
+
+    /// Holds back writes to these bytes from now on.
+    fn hold(&self, bytes: Range<u64>) {
+        self.held.replace(bytes);
+    }
+
+    /// Lets all writes be done.
+    fn let_go(&self) {
+        self.held.replace(0..0);
+        self.free.ring();
     }
 }
 
@@ -44,7 +77,24 @@ impl Wrapper for Held {
                 async move { Err(DriveError::Io { path, operation: "write", offset, message }) },
             );
         }
-        self.drive.write(offset, data, durability)
+        let end = offset + data.len() as u64;
+        let is_held = move |held: &RefCell<Range<u64>>| {
+            let held = held.borrow();
+            held.start < end && offset < held.end
+        };
+        if !is_held(&self.held) {
+            return self.drive.write(offset, data, durability);
+        }
+        self.waiting.set(self.waiting.get() + 1);
+        let it = self.clone();
+        // It is done whether somebody waits for it or not.
+        let written = self.env.spawn(async move {
+            it.free.until(|| (!is_held(&it.held)).then_some(())).await;
+            let written = it.drive.write(offset, data, durability).await;
+            it.waiting.set(it.waiting.get() - 1);
+            written
+        });
+        Box::pin(async move { written.join().await.expect("it ends") })
     }
 }
 
@@ -52,13 +102,117 @@ fn uncached() -> ChainOptions {
     ChainOptions { tail_cache_bytes: 0, ..small_options() }
 }
 
+/// Flips a bit of small records, each on one side.
+fn rot(world: &World, places: &[(&str, u64)]) {
+    for &(name, key) in places {
+        let offset = place_of(world, name, key) + 300;
+        fault(&world.sim, name, DriveFault::BitRot { offset, bit: 4 });
+    }
+}
+
+/// Opens the chain over these drives, and closes it.
+fn open_and_close(
+    world: &World,
+    names: &'static [&'static str],
+    work: impl AsyncFnOnce(&Env, &Chain) + 'static,
+) {
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, names).await;
+        let (chain, recovered) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        assert_eq!(recovered.damage, []);
+        work(&env, &chain).await;
+        assert_eq!(chain.stats().damage, []);
+        chain.close().await.expect("no fault");
+    });
+}
+
+/// Whether the side has every small record by itself.
+fn is_whole_alone(world: &World, name: &'static str, upto: u64) {
+    let names: &'static [&'static str] = if name == A { &[A] } else { &[B] };
+    open_and_close(world, names, async move |_, chain| {
+        for key in 0..upto {
+            let record = chain.read(key).await.expect("no damage").expect("it is there");
+            assert_eq!(record.data, vec![key as u8 + 1; 900], "key {key} of {name}");
+        }
+    });
+}
+
 /// Opens what `closed_pair` left over drives that the test holds.
 async fn open_held(env: &Env) -> (Chain, Vec<Held>) {
-    let sides: Vec<Held> = open_drives(env, &[A, B]).await.iter().map(Held::new).collect();
+    let sides: Vec<Held> = open_drives(env, &[A, B]).await.iter().map(|it| Held::new(env, it)).collect();
     let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
     let (chain, _) = Chain::open(env, drives, None, uncached()).await.expect("it opens");
     env.sleep(Duration::from_secs(1)).await;
     (chain, sides)
+}
+
+/// Runs this until a write is held back, and drops it there.
+async fn until_held(env: &Env, held: &Held, work: impl Future<Output = ()>) {
+    let mut work: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(work);
+    for _ in 0..5000 {
+        if held.waiting.get() > 0 {
+            return;
+        }
+        assert!(
+            work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+            "nothing is mended"
+        );
+        env.sleep(Duration::from_micros(100)).await;
+    }
+    panic!("nothing is written");
+}
+
+/// Reads all small records, or scrubs.
+async fn find_harm(chain: &Chain, scrubs: bool) {
+    match scrubs {
+        true => chain.scrub().await.expect("it runs"),
+        false => assert_eq!(read_small(chain).await, Ok(true)),
+    }
+}
+
+#[test]
+fn a_repair_that_nobody_waits_for_any_more_ends_before_its_place_is_used_again() {
+    for scrubs in [false, true] {
+        let world = closed_pair(44);
+        let place = place_of(&world, A, 12) / 4096 * 4096;
+        rot(&world, &[(A, 12)]);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, sides) = open_held(&env).await;
+            sides[0].hold(place..place + 4096);
+            until_held(&env, &sides[0], find_harm(&chain, scrubs)).await;
+            let held = sides[0].clone();
+            let closed = env.spawn(async move { (chain.close().await, held.waiting.get()) });
+            env.sleep(Duration::from_secs(1)).await;
+            sides[0].let_go();
+            let (closed, under_way) = closed.join().await.expect("it ends");
+            assert_eq!((closed, under_way), (Ok(()), 0), "scrubs: {scrubs}");
+        });
+        is_whole_alone(&world, A, 40);
+    }
+}
+
+#[test]
+fn a_side_whose_repair_fails_is_given_up_though_nobody_waits_for_it_any_more() {
+    for scrubs in [false, true] {
+        let world = closed_pair(45);
+        rot(&world, &[(A, 12)]);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, sides) = open_held(&env).await;
+            sides[0].failing.set(1);
+            // What says so is held back on the other side.
+            sides[1].hold(ZONE);
+            until_held(&env, &sides[1], find_harm(&chain, scrubs)).await;
+            sides[1].let_go();
+            env.sleep(Duration::from_secs(1)).await;
+            let found: Vec<SideState> = states(&chain).into_iter().map(|(_, state)| state).collect();
+            assert_eq!(found, [SideState::Stale, SideState::Live], "memory says what the drives say");
+            chain.close().await.expect("a side is left");
+        });
+        is_whole_alone(&world, B, 40);
+    }
 }
 
 #[test]
