@@ -10,6 +10,7 @@ mod metadata;
 mod moving;
 mod open;
 mod owned;
+mod parts;
 mod rebuild;
 mod scrub;
 mod source;

@@ -23,7 +23,9 @@ use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError};
 use crate::owner::{Keys, Opening, Owner};
 use crate::patient::patient;
 use crate::planted::PlantedBug;
-use crate::recover::{Frame, Recovered, Reopened, Right, Unequal, read_frames, read_superblock, recover};
+use crate::recover::{
+    Frame, Recovered, Reopened, Right, Unequal, merge, read_frames, read_image, read_superblock, recover,
+};
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
 use crate::sides::Sides;
@@ -325,6 +327,16 @@ async fn make_equal(
         let bytes = match &it.right {
             Right::Bytes(bytes) => bytes.clone(),
             Right::On(side, len) => side.read(offset, *len).await?,
+            Right::InParts(sides, head, runs) => {
+                let mut images = Vec::new();
+                for side in sides {
+                    images.push(read_image(side, offset, head.layout.total_bytes()).await?);
+                }
+                merge(&mut images, head, runs);
+                let mut whole = PageBuf::default();
+                whole.extend(&images[0]);
+                whole.freeze()
+            }
         };
         link.write(offset, bytes, Durability::Durable).await?;
     }

@@ -2,7 +2,8 @@
 //!
 //! From the beginning of a rebuild the side takes every write of the log along, and writes that began before are waited for. Then it
 //! is gone through segment by segment:
-//! groups are taken from a side that has them as they were written, and only what the side lacks is written. So a rebuild
+//! groups are taken from a side that has them as they were written, or put together if none has, and only what the side lacks is
+//! written. So a rebuild
 //! that was interrupted goes on where it was, at the cost of reading. When all is there and on stable storage, the side is
 //! marked as live, in a generation of its own.
 //!
@@ -220,6 +221,13 @@ impl Inner {
         if self.registry.is_member(side.id) { Ok(()) } else { Err(Interrupted::Removed) }
     }
 
+    /// To be asked when a place is claimed: from then on the link stays until the claim is dropped, or at least its drives are nobody
+    /// else's. The segment may be in another use by then.
+    pub(super) fn check_place(&self, side: &Side, place: Place) -> Result<(), Interrupted> {
+        self.check_member(side)?;
+        if self.lap_of(place.segment) == place.lap { Ok(()) } else { Err(Interrupted::Recycled) }
+    }
+
     /// The use that a segment is in: its lap, if it holds groups.
     fn lap_of(&self, segment: u32) -> Option<u64> {
         let core = self.core.borrow();
@@ -263,8 +271,10 @@ impl Inner {
                 // The others lack it or are harmed there: reads mend those.
                 Some(from) if from + 1 == drives.len() => {}
                 Some(from) => copy(range, Some(drives[from].clone())).await?,
-                None if group.bad.is_empty() => {}
-                None => copy(range, None).await?,
+                None if group.bad.is_empty() && !group.is_uneven => {}
+                // No live side has its head: what they have instead counts.
+                None if group.held_by + 1 == drives.len() => copy(range, None).await?,
+                None => drop(self.put_together(device, side, place, &group).await?),
             }
         }
         let mut closed = None;
@@ -299,11 +309,7 @@ impl Inner {
             let len = (range.end - at).min(BACKGROUND_IO_BYTES as u64) as usize;
             let began = self.env.now();
             let claim = device.claim(at..at + len as u64).await;
-            // From here on the link stays until the claim is dropped, or at least its drives are nobody else's.
-            self.check_member(side)?;
-            if self.lap_of(place.segment) != place.lap {
-                return Err(Interrupted::Recycled);
-            }
+            self.check_place(side, place)?;
             let source = from.clone().unwrap_or_else(|| device.live_drives().remove(0));
             let right = source.read(at, len).await?;
             let is_same = match side.drive.read(at, len).await {

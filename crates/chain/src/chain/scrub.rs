@@ -17,7 +17,6 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::owned::records_of;
 use super::rebuild::{Interrupted, Place};
 use super::{Chain, Inner};
-use crate::catalog::Located;
 use crate::error::{ChainError, Damage, DamageKind};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
@@ -171,8 +170,8 @@ impl Inner {
             let range = u64::from(group.head.identity.offset)..u64::from(group.end_offset());
             match group.copy_from {
                 Some(from) => self.copy_to_others(&device, &sides, from, place, range).await?,
-                None if group.bad.is_empty() => {}
-                None => self.scrub_records(&device, place, lap, group).await?,
+                None if group.bad.is_empty() && !group.is_uneven => {}
+                None => self.scrub_parts(&device, &sides, place, lap, group).await?,
             }
         }
         self.scrub_frame(&device, &sides, place, lap).await
@@ -200,32 +199,40 @@ impl Inner {
         for (_, side) in sides.iter().enumerate().filter(|(index, _)| *index != from) {
             let source = sides[from].drive.clone();
             if self.copy(device, side, place, range.clone(), Some(source)).await? {
-                tracing::warn!(drive = %side.drive.name(), offset = range.start, "a harmed place is written again");
-                self.repaired.set(self.repaired.get() + 1);
+                self.note_repair(side, range.start);
             }
         }
         Ok(())
     }
 
-    /// Records of a group that no side has as a whole: each may still have some of them.
-    async fn scrub_records(
+    fn note_repair(&self, side: &Side, offset: u64) {
+        tracing::warn!(drive = %side.drive.name(), offset, "a harmed place is written again");
+        self.repaired.set(self.repaired.get() + 1);
+    }
+
+    /// A group that no side has as a whole: each may still have some of it.
+    async fn scrub_parts(
         self: &Rc<Self>,
         device: &Sides,
+        sides: &[Side],
         place: Place,
         lap: u64,
         group: &ScannedGroup,
     ) -> Result<(), Interrupted> {
-        if device.is_mirrored() {
-            for run in &group.area.runs {
-                // What cannot be mended is named below.
-                let _ = self.mend_run(&Located { segment: place.segment, lap, run: run.clone() }).await;
+        let mut lost = group.bad.clone();
+        for side in sides.iter().filter(|_| sides.len() > 1) {
+            let put = self.put_together(device, side, place, group).await?;
+            if put.has_differed {
+                let start = self.core.borrow().geometry.segment_start(place.segment);
+                self.note_repair(side, start + u64::from(group.head.identity.offset));
             }
+            lost = put.lost;
         }
         for run in &group.area.runs {
             for record in records_of(&run.view(), place.segment, lap) {
                 let keys = record.key..record.key + 1;
                 let bytes = record.place.offset..record.place.offset + record.place.len;
-                let is_lost = group.bad.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record);
+                let is_lost = lost.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record);
                 // An owner may have written it again.
                 if is_lost && !self.is_whole_elsewhere(record.key, place.segment).await? {
                     let kind = DamageKind::Data { keys };

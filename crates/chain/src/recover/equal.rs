@@ -5,7 +5,7 @@ use ithaca_env::drive::{Drive, DriveError, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::frames::{Frame, read_frames};
-use crate::format::{SegmentHeader, SegmentKind};
+use crate::format::{GroupHead, RunHead, SegmentHeader, SegmentKind};
 use crate::links::Link;
 use crate::metadata::Known;
 use crate::options::{ChainId, Geometry};
@@ -25,6 +25,8 @@ pub(crate) enum Right {
     Bytes(Bytes),
     /// So many bytes as this side has them.
     On(Drive, usize),
+    /// What these sides have together of a group.
+    InParts(Vec<Drive>, GroupHead, Vec<RunHead>),
 }
 
 /// The frames of all segments of a link, as they count; adds what the live sides do not agree on to `unequal`.

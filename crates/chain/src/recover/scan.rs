@@ -8,6 +8,7 @@ use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::lenient::{LenientRead, UNREADABLE, start_lenient};
+use super::merge::RecordPlace;
 use crate::format::{GroupArea, GroupHead, peek_group};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
 use crate::options::{ChainId, ChainOptions, Geometry};
@@ -18,9 +19,13 @@ pub(crate) struct ScannedGroup {
     pub(crate) head: GroupHead,
     pub(crate) area: GroupArea,
     /// Keys and data of records that do not match their checksums.
-    pub(crate) bad: Vec<(Range<u64>, Range<u32>)>,
+    pub(crate) bad: Vec<RecordPlace>,
+    /// The first of those scanned that has its head.
+    pub(crate) held_by: usize,
     /// If some side has not got it as it should be: one that has, by its place among those scanned.
     pub(crate) copy_from: Option<usize>,
+    /// None has, and they have not the same of it: what one lacks another may have.
+    pub(crate) is_uneven: bool,
     /// Why a large piece with records of it cannot be read, if no side has it whole: that may pass.
     pub(crate) unread: Option<DriveError>,
 }
@@ -177,18 +182,16 @@ async fn group_at(
 fn best(found: Vec<(usize, ScannedGroup)>, sides: usize) -> Option<ScannedGroup> {
     let age = |group: &ScannedGroup| (group.head.identity.incarnation, group.head.identity.seq);
     let newest = found.iter().map(|(_, group)| age(group)).max()?;
-    let mut same = found.into_iter().filter(|(_, group)| age(group) == newest);
-    let (first, mut best) = same.next()?;
-    let mut whole_on = best.bad.is_empty().then_some(first);
-    let mut whole = usize::from(best.bad.is_empty());
-    for (side, group) in same {
-        whole += usize::from(group.bad.is_empty());
-        if group.bad.is_empty() {
-            whole_on.get_or_insert(side);
-        }
-        best.bad.retain(|bad| group.bad.contains(bad));
-    }
-    best.copy_from = whole_on.filter(|_| whole < sides);
+    let same: Vec<_> = found.into_iter().filter(|(_, group)| age(group) == newest).collect();
+    let whole = || same.iter().filter(|(_, group)| group.bad.is_empty());
+    let (whole_on, is_on_all) = (whole().next().map(|(side, _)| *side), whole().count() == sides);
+    let is_equal = same.len() == sides && same.windows(2).all(|pair| pair[0].1.bad == pair[1].1.bad);
+    let mut same = same.into_iter();
+    let (held_by, mut best) = same.next()?;
+    same.for_each(|(_, group)| best.bad.retain(|bad| group.bad.contains(bad)));
+    best.held_by = held_by;
+    best.copy_from = whole_on.filter(|_| !is_on_all);
+    best.is_uneven = whole_on.is_none() && !is_equal;
     Some(best)
 }
 
@@ -224,11 +227,11 @@ fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<Scan
             find_bad(run, data, &mut bad);
         }
     }
-    Some(ScannedGroup { head, area, bad, copy_from: None, unread: None })
+    Some(ScannedGroup { head, area, bad, held_by: 0, copy_from: None, is_uneven: false, unread: None })
 }
 
 /// Adds the records of `run` that do not match their checksums.
-fn find_bad(run: &crate::format::RunHead, data: &[u8], bad: &mut Vec<(Range<u64>, Range<u32>)>) {
+fn find_bad(run: &crate::format::RunHead, data: &[u8], bad: &mut Vec<RecordPlace>) {
     if run.table.first_mismatch(data).is_none() {
         return;
     }

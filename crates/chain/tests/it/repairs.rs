@@ -1,4 +1,5 @@
-//! What one side of a link lacks is written to it again: where nobody waits for that any more, and where it fails.
+//! What one side of a link lacks is written to it again: where no side has all of it, where nobody waits for that any more, and
+//! where it fails.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -9,14 +10,16 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Chain, ChainOptions, SideState};
+use ithaca_chain::{Batch, Chain, ChainOptions, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
 use ithaca_env::sim::DriveFault;
 use ithaca_env::sync::Notify;
 
-use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small, states};
-use crate::world::{World, identity, open_drives, small_options};
+use crate::drives::append;
+use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small, rebuilt, states};
+use crate::model::run_of;
+use crate::world::{MACHINE, World, identity, open_drives, small_options};
 
 /// A drive of which a test says which writes it holds back or fails.
 #[derive(Clone)]
@@ -134,6 +137,78 @@ fn is_whole_alone(world: &World, name: &'static str, upto: u64) {
         for key in 0..upto {
             let record = chain.read(key).await.expect("no damage").expect("it is there");
             assert_eq!(record.data, vec![key as u8 + 1; 900], "key {key} of {name}");
+        }
+    });
+}
+
+#[test]
+fn a_last_group_of_which_each_side_has_a_part_is_whole_on_both_after_an_open() {
+    // Power goes during the write of the last group. No record of it is lost on both sides, so it is shown: both must have it.
+    for alone in [A, B] {
+        let world = World::over(40, &[A, B]);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let sides = vec![open_drives(&env, &[A, B]).await];
+            let chain = Chain::create(&env, sides, identity(), uncached()).await.expect("created");
+            let small: Vec<Bytes> = (0..8).map(|key| Bytes::from(vec![key + 1; 900])).collect();
+            let batch = Batch { runs: vec![run_of(0, 1, &small)], ..Batch::default() };
+            chain.wait(chain.append(batch).expect("room")).await.expect("no fault");
+            chain.abandon().await;
+        });
+        rot(&world, &[(A, 2), (B, 5), (A, 7)]);
+        open_and_close(&world, &[A, B], async |_, _| ());
+        is_whole_alone(&world, alone, 8);
+    }
+}
+
+#[test]
+fn a_group_of_which_each_side_has_a_part_is_whole_on_both_after_a_scrub() {
+    for alone in [A, B] {
+        let world = closed_pair(41);
+        rot(&world, &[(A, 8), (B, 9), (B, 11)]);
+        open_and_close(&world, &[A, B], async |_, chain| {
+            chain.scrub().await.expect("it runs");
+            assert!(chain.stats().repaired > 0);
+        });
+        is_whole_alone(&world, alone, 40);
+    }
+}
+
+#[test]
+fn a_side_is_rebuilt_from_what_it_has_and_what_the_live_one_has() {
+    let world = closed_pair(42);
+    // B has missed something, and is harmed where A is not, and whole where A is harmed.
+    open_and_close(&world, &[A], async |_, _| ());
+    rot(&world, &[(A, 8), (B, 9), (B, 11)]);
+    open_and_close(&world, &[A, B], async |env, chain| rebuilt(env, chain).await);
+    is_whole_alone(&world, B, 40);
+}
+
+#[test]
+fn what_the_first_live_side_lacks_is_not_taken_from_it() {
+    // Of the group that the third side is to get the first one has no head, and the second not every record.
+    let (world, names) = (World::over(43, &[A, B, "third"]), [A, B, "third"]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let sides = vec![open_drives(&env, &names).await];
+        let chain = Chain::create(&env, sides, identity(), uncached()).await.expect("created");
+        let small: Vec<Bytes> = (0..8).map(|key| Bytes::from(vec![key + 1; 900])).collect();
+        let batch = Batch { runs: vec![run_of(0, 1, &small)], ..Batch::default() };
+        chain.wait(chain.append(batch).expect("room")).await.expect("no fault");
+        append(&env, &chain, 40..80).await;
+        chain.close().await.expect("no fault");
+    });
+    let head = (place_of(&world, A, 0) - 1) / 4096 * 4096;
+    open_and_close(&world, &[A, B], async |_, _| ());
+    fault(&world.sim, A, DriveFault::BitRot { offset: head + 30, bit: 1 });
+    rot(&world, &[(B, 6), ("third", 6), ("third", 7)]);
+    open_and_close(&world, &[A, B, "third"], async |env, chain| rebuilt(env, chain).await);
+    let block = |name| world.sim.peek_drive(world.sim.drive(MACHINE, name), head, 4096);
+    assert!(block(B).starts_with(b"ITHG") && block("third") == block(B), "it has the head");
+    open_and_close(&world, &["third"], async |_, chain| {
+        for key in 0..8 {
+            let record = chain.read(key).await.expect("no damage").expect("it is there");
+            assert_eq!(record.data, vec![key as u8 + 1; 900], "key {key}");
         }
     });
 }
