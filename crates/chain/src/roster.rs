@@ -310,8 +310,10 @@ impl Roster {
         if membership.earlier.is_none() {
             for place in 0..self.drives.len() {
                 let id = self.drives[place].id();
-                let is_stale = membership.member(id).is_some_and(|member| !member.is_live());
-                if is_stale && let Err(error) = self.tell(place, membership).await {
+                let stale = membership.member(id).filter(|member| !member.is_live());
+                if let Some(member) = stale
+                    && let Err(error) = self.tell_stale(place, member.link, membership).await
+                {
                     tracing::warn!(%error, drive = %id, "a stale side could not be told that it is stale");
                 }
             }
@@ -321,6 +323,23 @@ impl Roster {
 
     async fn tell(&mut self, place: usize, membership: &Membership) -> Result<(), DriveError> {
         self.drives[place].rewrite(|superblock| superblock.membership = membership.clone()).await
+    }
+
+    /// The same for a side that is stale, which may have stopped to answer: what failed on it waits for this to be acknowledged.
+    async fn tell_stale(
+        &mut self,
+        place: usize,
+        link: u32,
+        membership: &Membership,
+    ) -> Result<(), DriveError> {
+        let Some(pulse) = self.pulses.get(&link) else { return self.tell(place, membership).await };
+        let (mut it, membership) = (self.drives[place].clone(), membership.clone());
+        let told = async move {
+            it.rewrite(|superblock| superblock.membership = membership).await?;
+            Ok(it)
+        };
+        self.drives[place] = pulse.bounded(self.drives[place].id(), told).await?;
+        Ok(())
     }
 
     /// Whether a change depends on this drive: it is live, or about to leave or to be a member.

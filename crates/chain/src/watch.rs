@@ -13,6 +13,7 @@
 //! * Only sides that are live are a reason to give another one up.
 //! * A live side whose writes take many times as long as those of another is given up too, because every append waits for
 //!   the slowest side. Medians are compared: one long rest of all of them says nothing.
+//! * A side that was given up is told so, and not waited for longer than that whether another answers or not.
 //! * A drive that is alone on its link is asked as if this were not there.
 
 use std::cell::{Cell, RefCell};
@@ -140,6 +141,34 @@ impl Pulse {
         self.inner.slow.take()
     }
 
+    /// Waits for what is asked of a side that the others do not need, for `patience` at the most whatever they do. What is given up so
+    /// goes on by itself, and until it has ended the side takes nothing.
+    pub(crate) async fn bounded<T: 'static>(
+        &self,
+        id: DriveId,
+        asked: impl Future<Output = Result<T, DriveError>> + 'static,
+    ) -> Result<T, DriveError> {
+        let PulseInner { env, patience, .. } = &*self.inner;
+        let mut asked = Box::pin(asked);
+        if let Ok(answer) = env.timeout(*patience, &mut asked).await {
+            return answer;
+        }
+        self.leave_overdue(id, asked);
+        let (path, message) = (id.to_string(), format!("no answer within {patience:?}"));
+        Err(DriveError::Io { path, operation: "write", offset: 0, message })
+    }
+
+    /// Lets a request go on that nobody waits for any more.
+    fn leave_overdue(&self, id: DriveId, asked: impl Future + 'static) {
+        self.with(id, |side| side.overdue += 1);
+        let pulse = self.clone();
+        self.inner.env.spawn(async move {
+            // Whatever it is, the drive is done with this request.
+            let _ = asked.await;
+            pulse.with(id, |side| side.overdue -= 1);
+        });
+    }
+
     fn with<T>(&self, id: DriveId, change: impl FnOnce(&mut SidePulse) -> T) -> T {
         let mut sides = self.inner.sides.borrow_mut();
         change(sides.iter_mut().find(|side| side.id == id).expect("a side that is watched"))
@@ -254,12 +283,7 @@ impl Waiting {
                 break;
             }
         }
-        self.pulse.with(self.id, |side| side.overdue += 1);
-        env.spawn(async move {
-            // Whatever it is, the drive is done with this request.
-            let _ = asked.await;
-            self.pulse.with(self.id, |side| side.overdue -= 1);
-        });
+        self.pulse.leave_overdue(self.id, asked);
         Err(late)
     }
 }

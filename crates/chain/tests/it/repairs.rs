@@ -311,3 +311,31 @@ fn a_side_that_fails_what_a_scrub_writes_to_it_is_given_up() {
         });
     }
 }
+
+#[test]
+fn a_write_is_acknowledged_though_the_side_that_failed_it_hangs_when_it_is_told() {
+    // Wherever in a segment: while nothing else is written, the other side has nothing to answer.
+    for before in 80..90 {
+        let world = closed_pair(47);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, sides) = open_held(&env).await;
+            append(&env, &chain, 80..before).await;
+            env.sleep(Duration::from_secs(1)).await;
+            sides[1].failing.set(1);
+            // It takes the first two copies of its superblock, and no others.
+            sides[1].hold(32 << 10..64 << 10);
+            for key in before..before + 5 {
+                let appended = env.timeout(Duration::from_secs(20), append(&env, &chain, key..key + 1)).await;
+                assert!(appended.is_ok(), "key {key} waits for the side");
+            }
+            // What failed may have been written in the background.
+            env.sleep(Duration::from_secs(20)).await;
+            let found: Vec<SideState> = states(&chain).into_iter().map(|(_, state)| state).collect();
+            assert_eq!(found, [SideState::Live, SideState::Stale]);
+            sides[1].let_go();
+            chain.close().await.expect("a side is left");
+        });
+        open_and_close(&world, &[A], async move |_, chain| check_keys(chain, 40..before + 5).await);
+    }
+}
