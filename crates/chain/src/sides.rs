@@ -245,18 +245,30 @@ impl Sides {
         self.on_every(Drive::sync)
     }
 
-    /// Makes every live side at least this long, and those that take writes along. Errors: one of them cannot grow; none
-    /// is given up for that.
+    /// Makes every live side at least this long, and those that take writes along. A side that fails is given up as by a write.
+    /// Errors: one of them cannot grow, for which none is given up: see [`is_growth_refused`]; no live side is left that has not failed.
     pub(crate) fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
         let sides = self.inner.sides.borrow();
         let grows = |side: &&Side| self.is_live(side.id) || self.follows(side.id);
-        let grown: Vec<_> = sides.iter().filter(grows).map(|side| side.drive.grow(size_bytes)).collect();
+        let grown: Vec<_> = sides
+            .iter()
+            .filter(grows)
+            .map(|side| (side.id, self.is_live(side.id), side.drive.grow(size_bytes)))
+            .collect();
+        let this = self.clone();
         Box::pin(async move {
-            let mut answer = Ok(());
-            for one in grown {
-                answer = answer.and(one.await);
+            let mut refused = Ok(());
+            let (mut live, mut following) = (Vec::new(), Vec::new());
+            for (id, is_live, grown) in grown {
+                let mut answer = grown.await;
+                if answer.as_ref().is_err_and(is_growth_refused) {
+                    refused = refused.and(std::mem::replace(&mut answer, Ok(())));
+                }
+                if is_live { live.push((id, answer)) } else { following.push((id, answer)) }
             }
-            answer
+            this.let_go(following).await?;
+            this.all_have(live).await?;
+            refused
         })
     }
 
@@ -279,21 +291,27 @@ impl Sides {
         Box::pin(async move {
             // Together, so that one that answers is not taken for a silent one because another is waited for.
             let mut ended: Vec<_> = gather(started, |_| false).await.into_iter().flatten().collect();
-            for (id, result) in ended.split_off(count) {
-                if let Err(error) = result {
-                    this.follow(id, false);
-                    // It may have become live meanwhile.
-                    if let Some(registry) = &this.inner.registry {
-                        registry.give_up(vec![id], &error).await?;
-                    }
-                }
-            }
+            this.let_go(ended.split_off(count)).await?;
             this.all_have(ended).await?;
             match (this.inner.pulse.as_ref().and_then(Pulse::take_slow), &this.inner.registry) {
                 (Some(slow), Some(registry)) => registry.leave_behind(slow).await,
                 _ => Ok(()),
             }
         })
+    }
+
+    /// Lets those that failed take no more writes along.
+    async fn let_go(&self, following: Vec<(DriveId, Result<(), DriveError>)>) -> Result<(), DriveError> {
+        for (id, result) in following {
+            if let Err(error) = result {
+                self.follow(id, false);
+                // It may have become live meanwhile.
+                if let Some(registry) = &self.inner.registry {
+                    registry.give_up(vec![id], &error).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives up the sides that failed, if another one has it.
@@ -319,4 +337,10 @@ impl Sides {
         }
         if has_live() { Ok(()) } else { Err(first) }
     }
+}
+
+/// Whether a drive that did not grow is as it was. If not, what was written to it may be gone: a growth syncs it, and one sync alone
+/// tells of that.
+pub(crate) fn is_growth_refused(error: &DriveError) -> bool {
+    matches!(error, DriveError::NoSpace { .. } | DriveError::CannotGrow { .. })
 }

@@ -131,11 +131,13 @@ impl Inner {
 
     async fn grow(self: &Rc<Self>, link: u32, segments: u32) -> Result<(), DriveError> {
         let size_bytes = self.core.borrow().geometry.bytes_for(segments);
-        // A drive that cannot grow stays as large as it is; that is not a failure of what is on it.
+        // A drive that cannot grow stays as large as it is; that is not a failure of what is on it. One that fails to is: what was
+        // written before may be gone.
         let grown = match self.device(link).grow(size_bytes).await {
             Ok(()) => Ok(segments),
             Err(DriveError::NoSpace { .. }) => Err(GrowthRefused::NoRoom),
-            Err(_) => Err(GrowthRefused::Fixed),
+            Err(DriveError::CannotGrow { .. }) => Err(GrowthRefused::Fixed),
+            Err(failed) => return Err(failed),
         };
         if let Ok(segments) = grown {
             self.record_growth(link, segments).await?;

@@ -21,9 +21,9 @@ use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small,
 use crate::model::run_of;
 use crate::world::{MACHINE, World, identity, open_drives, small_options};
 
-/// A drive of which a test says which writes it holds back or fails.
+/// A drive of which a test says which writes it holds back or fails, and how it grows.
 #[derive(Clone)]
-struct Held {
+pub struct Held {
     env: Env,
     drive: Drive,
     /// Writes to these bytes are done only when the test lets them.
@@ -33,13 +33,15 @@ struct Held {
     free: Rc<Notify>,
     /// So many writes to come fail.
     failing: Rc<Cell<u32>>,
+    /// What a growth ends with.
+    pub grows_with: Rc<RefCell<Option<DriveError>>>,
 }
 
 /// Where superblocks lie.
 const ZONE: Range<u64> = 0..64 << 10;
 
 impl Held {
-    fn new(env: &Env, drive: &Drive) -> Self {
+    pub fn new(env: &Env, drive: &Drive) -> Self {
         Self {
             env: env.clone(),
             drive: drive.clone(),
@@ -47,11 +49,12 @@ impl Held {
             waiting: Rc::default(),
             free: Rc::default(),
             failing: Rc::default(),
+            grows_with: Rc::default(),
         }
     }
 
     /// The drive to give to a chain.
-    fn as_drive(&self) -> Drive {
+    pub fn as_drive(&self) -> Drive {
         Drive::new(Rc::new(self.clone()))
     }
 
@@ -98,6 +101,13 @@ impl Wrapper for Held {
             written
         });
         Box::pin(async move { written.join().await.expect("it ends") })
+    }
+
+    fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
+        match self.grows_with.borrow().clone() {
+            Some(error) => Box::pin(async move { Err(error) }),
+            None => self.drive.grow(size_bytes),
+        }
     }
 }
 

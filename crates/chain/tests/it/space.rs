@@ -1,13 +1,16 @@
 //! Full drives, the reserve, recycling, growing, failing drives, bounded queues.
 
 use bytes::Bytes;
-use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, OpenError, Ticket};
+use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, OpenError, SideState, Ticket};
 use ithaca_env::Env;
-use ithaca_env::drive::OpenDrive;
+use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::sim::{Death, DriveFault, Sim, SimOptions};
 
+use crate::drives::within;
+use crate::mirrors::states;
 use crate::model::{junk, run_of};
-use crate::world::{MACHINE, World, identity, open_drive, small_options};
+use crate::repairs::Held;
+use crate::world::{MACHINE, World, identity, open_drive, open_named, small_options};
 
 fn data(key: u64, bytes: usize) -> Batch {
     Batch { runs: vec![run_of(key, key, &[Bytes::from(vec![key as u8; bytes])])], ..Batch::default() }
@@ -215,4 +218,42 @@ fn the_queue_is_bounded_and_what_is_too_large_or_too_sparse_is_refused() {
         let joins = chain.append(release(1000, 20_000)).expect("a release that joins the others is taken");
         chain.wait(joins).await.expect("no fault");
     });
+}
+
+/// Appends to a chain of so many sides, of which the last ends with `error` when it is to grow. Which are live then, and why the chain
+/// has stopped if it has.
+fn grow_with(seed: u64, sides: usize, error: DriveError, expected: (&'static [bool], Option<ChainError>)) {
+    within(seed, async move |env| {
+        let mut drives = Vec::new();
+        for name in ["a", "b"].iter().take(sides) {
+            drives.push(Held::new(&env, &open_named(&env, name).await));
+        }
+        let link: Vec<Drive> = drives.iter().map(Held::as_drive).collect();
+        let chain = Chain::create(&env, vec![link], identity(), small_options()).await.expect("created");
+        *drives[sides - 1].grows_with.borrow_mut() = Some(error);
+        for key in 0..100 {
+            let Ok(ticket) = chain.append(data(key, 8192)) else { break };
+            if chain.wait(ticket).await.is_err() {
+                break;
+            }
+        }
+        let live: Vec<bool> = states(&chain).iter().map(|(_, state)| *state == SideState::Live).collect();
+        assert_eq!((&live[..], chain.stopped()), expected);
+    });
+}
+
+#[test]
+fn a_growth_that_cannot_be_made_durable_is_a_failure_and_one_that_is_refused_is_none() {
+    // The system tells of what it could not write once: no later sync would.
+    let path = || "b".to_owned();
+    let first = DriveError::Io { path: path(), operation: "grow", offset: 0, message: "no".to_owned() };
+    grow_with(71, 2, first.clone(), (&[true, false], None));
+    grow_with(72, 1, first.clone(), (&[true], Some(ChainError::Failed { first })));
+    for error in [
+        DriveError::NoSpace { path: path(), operation: "grow", offset: 0 },
+        DriveError::CannotGrow { path: path(), message: "no".to_owned() },
+    ] {
+        grow_with(73, 2, error.clone(), (&[true, true], None));
+        grow_with(74, 1, error, (&[true], None));
+    }
 }

@@ -65,6 +65,14 @@ pub enum DriveError {
         /// Where on the drive.
         offset: u64,
     },
+    /// The drive cannot be made larger, and is as it was: a block device, or a file as large as its file system lets it be.
+    #[error("{path}: it cannot be made larger: {message}")]
+    CannotGrow {
+        /// The drive.
+        path: String,
+        /// What the system says.
+        message: String,
+    },
     /// The read goes past the end of the drive.
     #[error("{path}: {len} bytes at {offset} reach past the end, {size} bytes")]
     PastEnd {

@@ -121,6 +121,20 @@ impl OpenFile {
         &self.file
     }
 
+    /// Why the drive is as large as it was.
+    fn refusal(&self, offset: u64, error: Errno) -> DriveError {
+        match error {
+            Errno::IO | Errno::NOSPC | Errno::DQUOT => self.error("grow", offset, error),
+            other => DriveError::CannotGrow { path: self.path.clone(), message: other.to_string() },
+        }
+    }
+
+    /// Why what was written may be gone.
+    fn lost(&self, offset: u64, error: Errno) -> DriveError {
+        let (path, message) = (self.path.clone(), error.to_string());
+        DriveError::Io { path, operation: "grow", offset, message }
+    }
+
     /// What the system said, as an error of this drive.
     pub(super) fn error(&self, operation: &'static str, offset: u64, error: Errno) -> DriveError {
         error_at(&self.path, operation, offset, error)
@@ -268,9 +282,13 @@ impl Device for FileDrive {
         if size_bytes <= before {
             return Box::pin(async { Ok(()) });
         }
-        let grown = self.run("grow", before, move |file| {
-            rustix::fs::fallocate(file, FallocateFlags::empty(), before, size_bytes - before)?;
-            rustix::fs::fsync(file)
+        let open = Arc::clone(&self.open);
+        let grown = self.pool.run(move || {
+            let flags = FallocateFlags::empty();
+            rustix::fs::fallocate(open.file(), flags, before, size_bytes - before)
+                .map_err(|error| open.refusal(before, error))?;
+            // One that fails has lost what was written before: it is no refusal.
+            rustix::fs::fsync(open.file()).map_err(|error| open.lost(before, error))
         });
         Box::pin(async move {
             grown.await?;
