@@ -22,6 +22,7 @@ mod chain;
 mod claims;
 mod core;
 mod error;
+mod foreign;
 mod format;
 mod inspect;
 pub mod limits;

@@ -140,6 +140,9 @@ const _: () = assert!(SEGMENTS_MAX * LINKS_MAX as u64 <= u32::MAX as u64);
 const _: () = assert!(GROUP_MAX_BYTES <= DRIVE_IO_MAX_BYTES);
 const _: () =
     assert!(BACKGROUND_IO_BYTES.is_multiple_of(BLOCK_BYTES) && BACKGROUND_IO_BYTES <= DRIVE_IO_MAX_BYTES);
+// Whoever looks at what lies behind the zone finds it, whatever the drive was.
+const _: () =
+    assert!(CACHE_ZONE_BYTES == SUPERBLOCK_ZONE_BYTES && METADATA_ZONE_BYTES == SUPERBLOCK_ZONE_BYTES);
 const _: () = assert!(SUPERBLOCK_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(SEGMENT_MIN_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(META_MAX_BYTES <= u16::MAX as usize);

@@ -9,6 +9,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveLock, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
+use crate::foreign::is_ours_behind_zone;
 use crate::format::Superblock;
 use crate::limits::{
     DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES, SUPERBLOCK_ZONE_BYTES,
@@ -367,7 +368,7 @@ impl Roster {
 }
 
 /// Whether nobody misses what is where superblocks lie: nothing is there, or what a crash leaves of one of this chain that was being
-/// written or erased, and no member of it: at most one copy that is not zeros, or one that is good.
+/// written or erased, and no member of it: at most one copy that is not zeros, or one that is good. Nobody else begins behind it either.
 pub(crate) async fn is_free(drive: &Drive, roster: &Roster) -> Result<bool, DriveError> {
     let id = roster.identity().id;
     let (mut written, mut is_strangers, mut is_ours) = (0, false, true);
@@ -381,7 +382,7 @@ pub(crate) async fn is_free(drive: &Drive, roster: &Roster) -> Result<bool, Driv
         written += 1;
         is_strangers |= Superblock::decode(&block).is_ok_and(|found| roster.is_stranger(&found));
     }
-    Ok(is_ours && written <= 1 || is_strangers)
+    Ok((is_ours && written <= 1 || is_strangers) && is_ours_behind_zone(drive).await?)
 }
 
 /// Makes the drive one of no chain: its superblock is zeros.

@@ -300,6 +300,7 @@ fn failed(error: StartError) -> Failure {
         StartError::Chain(
             OpenError::DriveMissing { .. }
             | OpenError::NotAMember { .. }
+            | OpenError::NotBlank { .. }
             | OpenError::WrongChain { .. }
             | OpenError::StaleDrive { .. }
             | OpenError::GivenTwice { .. }

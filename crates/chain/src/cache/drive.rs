@@ -17,6 +17,7 @@ use ithaca_env::sync::Notify;
 use thiserror::Error;
 
 use super::{BlockKey, LineWrite, Lines, Offered};
+use crate::foreign::is_ours_behind_zone;
 use crate::format::{CacheHeader, CachedBlock, LineHead, line_start};
 use crate::limits::{
     CACHE_BATCH_LINES, CACHE_BATCHES_MAX, CACHE_LINE_BYTES, CACHE_LINES_MAX, CACHE_READ_ERRORS_MAX,
@@ -35,7 +36,7 @@ pub enum CacheError {
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// Something else is on the drive; it is left alone.
-    #[error("{drive} is neither blank nor a cache: its first 64 KiB hold something else")]
+    #[error("{drive} is neither blank nor a cache: something else begins on it")]
     NotACache {
         /// The drive.
         drive: String,
@@ -215,7 +216,8 @@ impl CacheDrive {
 async fn refuse_others(drive: &Drive) -> Result<(), CacheError> {
     let zone = drive.read(0, CACHE_ZONE_BYTES as usize).await?;
     let is_blank = zone.iter().all(|&byte| byte == 0);
-    if is_blank || CacheHeader::decode(&zone[..BLOCK_BYTES]).is_ok() {
+    let is_own = CacheHeader::decode(&zone[..BLOCK_BYTES]).is_ok();
+    if is_own || is_blank && is_ours_behind_zone(drive).await? {
         return Ok(());
     }
     Err(CacheError::NotACache { drive: drive.name() })

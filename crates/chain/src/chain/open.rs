@@ -14,6 +14,7 @@ use crate::cache::{FooterCache, ReadCache, TailCache};
 use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
 use crate::error::{ChainError, OpenError};
+use crate::foreign::has_only_superblocks;
 use crate::format::{SegmentHeader, SegmentKind};
 use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
@@ -35,7 +36,7 @@ impl Chain {
     /// first group are durable.
     ///
     /// Files smaller than the chain's least size grow. Errors: `AlreadyThere`, `SuperblockLost` if a drive holds the
-    /// remains of a chain, `TooSmall`, `TooManyDrives`, `Options`, `Drive`.
+    /// remains of a chain, or it or `NotBlank` if it holds something else, `TooSmall`, `TooManyDrives`, `Options`, `Drive`.
     pub async fn create(
         env: &Env,
         drives: impl Into<Drives>,
@@ -370,21 +371,28 @@ pub(super) async fn grow_to_least(
     Ok(())
 }
 
-/// Refuses a drive that holds a chain, or what is left of one. A creation that was interrupted leaves at most superblocks
-/// that nobody has decided on, or copies of one, and no segment.
+/// Refuses a drive that holds a chain, or what is left of one, or something else. A creation that was interrupted leaves at most
+/// superblocks that nobody has decided on, or copies of one, and no segment.
 async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenError> {
-    let fault = match read_superblock(drive).await {
+    let (fault, is_blank) = match read_superblock(drive).await {
         Ok((superblock, _)) => {
             let fault = OpenError::AlreadyThere { drive: drive.name(), id: superblock.identity.id };
             if !superblock.membership.earlier.is_some_and(|earlier| earlier.is_empty()) {
                 return Err(fault);
             }
-            fault
+            (fault, false)
         }
-        Err(OpenError::NotAChain { .. }) => return Ok(()),
-        Err(fault @ OpenError::SuperblockLost { .. }) => fault,
+        Err(OpenError::NotAChain { .. }) => (OpenError::NotBlank { drive: drive.name() }, true),
+        Err(fault @ OpenError::SuperblockLost { .. }) => (fault, false),
         Err(other) => return Err(other),
     };
+    if !has_only_superblocks(drive).await? {
+        return Err(fault);
+    }
+    // One that was removed from a chain has segments still.
+    if is_blank {
+        return Ok(());
+    }
     // Which chain it was is not known, so any block that is not zeros counts.
     let no_chain = ChainId([0; 16]);
     let segments = geometry.segments_in(drive.size_bytes());

@@ -73,8 +73,17 @@ pub(crate) fn is_newer(error: &DecodeError) -> Option<u16> {
     }
 }
 
+/// Whether a block begins one of the records of this module, whole or torn, of whatever version.
+pub(crate) fn is_ours(block: &[u8]) -> bool {
+    block.starts_with(MAGICS_BEGIN)
+}
+
+/// Every magic number begins so.
+const MAGICS_BEGIN: &[u8] = b"ITH";
+
 /// Begins a record of `capacity` bytes: magic, room for the checksum, version, flags.
 fn begin_record(capacity: usize, magic: u32, flags: u16) -> BytesMut {
+    assert!(is_ours(&magic.to_le_bytes()), "a magic number like the others");
     let mut out = BytesMut::with_capacity(capacity);
     out.put_u32_le(magic);
     out.put_u32_le(0);

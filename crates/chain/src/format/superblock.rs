@@ -58,9 +58,14 @@ impl Superblock {
         finish_record(out, BLOCK_BYTES)
     }
 
+    /// Whether a block begins as a superblock, all of it or torn.
+    pub(crate) fn is_begun(block: &[u8]) -> bool {
+        block.starts_with(&MAGIC.to_le_bytes())
+    }
+
     /// Whether a block begins as the superblock of this chain, all of it or torn.
     pub(crate) fn begins_one_of(block: &[u8], chain: ChainId) -> bool {
-        block[..4] == MAGIC.to_le_bytes() && block[ID_OFFSET..][..chain.0.len()] == chain.0
+        Self::is_begun(block) && block[ID_OFFSET..][..chain.0.len()] == chain.0
     }
 
     pub(crate) fn decode(block: &[u8]) -> Result<Self, DecodeError> {

@@ -19,6 +19,7 @@ use ithaca_env::sync::Notify;
 use thiserror::Error;
 
 use super::slots::{Entry, Slots};
+use crate::foreign::is_ours_behind_zone;
 use crate::format::{
     ENTRY_HEAD_BYTES, EntryHead, MetadataHeader, Trailer, is_newer, slot_start, slots_for, slots_in,
 };
@@ -39,7 +40,7 @@ pub enum MetadataError {
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// Something else is on the drive; it is left alone.
-    #[error("{drive} is neither blank nor a metadata drive: its first 64 KiB hold something else")]
+    #[error("{drive} is neither blank nor a metadata drive: something else begins on it")]
     NotMetadata {
         /// The drive.
         drive: String,
@@ -180,7 +181,8 @@ async fn read_header(drive: &Drive) -> Result<Option<MetadataHeader>, MetadataEr
     if let Some(header) = found.into_iter().find_map(Result::ok) {
         return Ok(Some(header));
     }
-    if zone.iter().all(|&byte| byte == 0) || (is_own && !is_newer) {
+    let is_blank = zone.iter().all(|&byte| byte == 0);
+    if is_blank && is_ours_behind_zone(drive).await? || is_own && !is_newer {
         return Ok(None);
     }
     Err(MetadataError::NotMetadata { drive: drive.name() })

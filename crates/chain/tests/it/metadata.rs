@@ -46,6 +46,8 @@ async fn fill(env: &Env, end: u64) {
 
 /// Waits until every closed segment has an entry.
 async fn settle(env: &Env, chain: &Chain, metadata: &MetadataDrive) {
+    // The last one but one may still be being closed.
+    env.sleep(Duration::from_secs(1)).await;
     for _ in 0..2000 {
         env.sleep(Duration::from_micros(500)).await;
         if metadata.stats().held_slots == chain.stats().segments_closed {

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainId, DumpOptions, Identity, OpenError, check, dump};
+use ithaca_chain::{
+    Batch, CacheDrive, CacheError, Chain, ChainId, ChangeError, DumpOptions, Identity, MetadataDrive,
+    MetadataError, OpenError, check, dump,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, Durability, OpenDrive, PageBuf};
 
 use crate::model::run_of;
-use crate::world::{World, identity, open_drive, small_options};
+use crate::world::{World, identity, open_drive, open_named, small_options};
 
 fn within(seed: u64, test: impl AsyncFnOnce(Env) + 'static) {
     let world = World::new(seed);
@@ -57,8 +60,8 @@ fn a_blank_drive_is_no_chain_and_an_interrupted_creation_can_be_repeated() {
         let drive = open_drive(&env).await;
         let error = Chain::open(&env, drive.clone(), None, small_options()).await.err();
         assert!(matches!(&error, Some(OpenError::NotAChain { .. })), "{error:?}");
-        let noise = Bytes::from(vec![3; 4096]);
-        drive.write(0, noise, Durability::Durable).await.expect("it can be written");
+        let torn = Bytes::from([&b"ITHS"[..], &[3; 4092]].concat());
+        drive.write(0, torn, Durability::Durable).await.expect("it can be written");
         let error = Chain::open(&env, drive.clone(), None, small_options()).await.err();
         assert!(matches!(&error, Some(OpenError::SuperblockLost { valid: 0, .. })), "{error:?}");
         Chain::create(&env, drive, identity(), small_options()).await.expect("nothing was there");
@@ -104,6 +107,67 @@ fn a_chain_whose_superblocks_are_lost_is_not_created_over() {
         let error = Chain::create(&env, drive, identity(), small_options()).await.err();
         assert!(matches!(&error, Some(OpenError::SuperblockLost { valid: 1, .. })), "{error:?}");
     });
+}
+
+/// A drive of some segments with something at one place.
+async fn drive_with(env: &Env, name: &str, offset: u64, bytes: &[u8]) -> Drive {
+    let open = OpenDrive { path: name.into(), create_bytes: Some(1 << 20), read_only: false };
+    let drive = env.open_drive(open).await.expect("created");
+    rewrite(&drive, offset, |block| block[..bytes.len()].copy_from_slice(bytes)).await;
+    drive
+}
+
+#[test]
+fn a_drive_with_something_else_on_it_is_not_written_over() {
+    // An array's superblock is at 4 KiB, that of Btrfs behind the first 64 KiB, which it leaves zeros; LVM and ext4 begin in
+    // the first block.
+    for (seed, offset) in [0, 4096, 20480, 65536].into_iter().enumerate() {
+        within(20 + seed as u64, async move |env| {
+            let foreign = b"_BHRfS_M and what else it says";
+            let drive = drive_with(&env, "foreign", offset, foreign).await;
+            let before = drive.read(0, 256 << 10).await.expect("it can be read");
+            let error = Chain::create(&env, drive.clone(), identity(), small_options()).await.err();
+            let is_named = match &error {
+                Some(OpenError::NotBlank { drive }) => offset != 0 && drive == "foreign",
+                Some(OpenError::SuperblockLost { valid: 0, .. }) => offset == 0,
+                _ => false,
+            };
+            assert!(is_named, "{offset}: {error:?}");
+            let chain = Chain::create(&env, open_drive(&env).await, identity(), small_options()).await;
+            let chain = chain.expect("created");
+            let added = chain.add_drive(drive.clone()).await.err();
+            assert!(
+                matches!(&added, Some(ChangeError::Open(OpenError::NotBlank { .. }))),
+                "{offset}: {added:?}"
+            );
+            let beside = chain.add_side(chain.drive_ids()[0], drive.clone()).await.err();
+            assert!(
+                matches!(&beside, Some(ChangeError::Open(OpenError::NotBlank { .. }))),
+                "{offset}: {beside:?}"
+            );
+            let cached = CacheDrive::open(&env, drive.clone(), 1 << 20).await.err();
+            assert!(matches!(&cached, Some(CacheError::NotACache { .. })), "{offset}: {cached:?}");
+            let mirrored = MetadataDrive::open(&env, drive.clone()).await.err();
+            assert!(matches!(&mirrored, Some(MetadataError::NotMetadata { .. })), "{offset}: {mirrored:?}");
+            assert!(drive.read(0, 256 << 10).await.expect("it can be read") == before, "nothing is written");
+        });
+    }
+}
+
+#[test]
+fn what_a_chain_a_cache_or_metadata_left_behind_a_blank_beginning_keeps_nobody_away() {
+    for (seed, magic) in [b"ITHH", b"ITHL", b"ITHE"].into_iter().enumerate() {
+        within(30 + seed as u64, async move |env| {
+            let left = async |name| drive_with(&env, name, 65536, magic).await;
+            let chain = Chain::create(&env, left("first").await, identity(), small_options()).await;
+            let chain = chain.expect("blank");
+            chain.add_drive(left("second").await).await.expect("blank");
+            CacheDrive::open(&env, left("third").await, 1 << 20).await.expect("blank");
+            MetadataDrive::open(&env, left("fourth").await).await.expect("blank");
+            // Shorter than the zone: nothing lies behind it.
+            chain.add_drive(open_named(&env, "fifth").await).await.expect("blank");
+        });
+    }
 }
 
 #[test]

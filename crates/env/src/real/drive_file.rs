@@ -32,26 +32,30 @@ pub(super) struct OpenFile {
 pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     let path = open.path.display().to_string();
     let failed = |error: Errno| error_at(&path, "open", 0, error);
+    let in_use = |busy: Errno, error: Errno| {
+        if error == busy { DriveError::InUse { path: path.clone() } } else { failed(error) }
+    };
     let access = if open.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let found = rustix::fs::stat(&open.path);
-    let exists = found.is_ok();
+    let found = rustix::fs::stat(&open.path).ok().map(|found| FileType::from_raw_mode(found.st_mode));
+    let exists = found.is_some();
     // Not opened to see: a pipe would be waited for, until somebody opens its other end.
-    if let Some(found) = found.ok().and_then(|found| other_than_drive(FileType::from_raw_mode(found.st_mode)))
-    {
+    if let Some(found) = found.and_then(other_than_drive) {
         return Err(DriveError::NotADrive { path, found });
     }
+    // Of a device that says that it is nobody else's: not mounted, no member of an array. A lock says nothing to those.
+    let is_exclusive = found == Some(FileType::BlockDevice) && !open.read_only;
+    let access = if is_exclusive { access | OFlags::EXCL } else { access };
     let fd = match open.create_bytes {
         Some(_) if !exists && !open.read_only => {
             let create = access | OFlags::CREATE | OFlags::EXCL;
             open_direct(&open.path, create, Mode::RUSR | Mode::WUSR | Mode::RGRP).map_err(failed)?
         }
-        _ => open_direct(&open.path, access, Mode::empty()).map_err(failed)?,
+        _ => patiently(Errno::BUSY, || open_direct(&open.path, access, Mode::empty()))
+            .map_err(|error| in_use(Errno::BUSY, error))?,
     };
     if !open.read_only {
-        lock(&fd).map_err(|error| match error {
-            Errno::WOULDBLOCK => DriveError::InUse { path: path.clone() },
-            error => failed(error),
-        })?;
+        let lock = || rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive);
+        patiently(Errno::WOULDBLOCK, lock).map_err(|error| in_use(Errno::WOULDBLOCK, error))?;
     }
     let file = File::from(fd);
     if let Some(size) = open.create_bytes.filter(|_| !exists && !open.read_only) {
@@ -83,14 +87,14 @@ fn other_than_drive(found: FileType) -> Option<&'static str> {
     }
 }
 
-/// Locks the file. A process that was killed while its ring had reads in the kernel is gone before its files are: the
-/// kernel lets go of them, and of their locks, a little later. So the lock is asked for again for a while.
-fn lock(fd: &rustix::fd::OwnedFd) -> Result<(), Errno> {
+/// Asks for what somebody else has for a while. A process that was killed while its ring had reads in the kernel is gone before its
+/// files are: the kernel lets go of them, and of their locks, a little later.
+fn patiently<T>(busy: Errno, ask: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
-            locked => return locked,
+        match ask() {
+            Err(error) if error == busy && Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            answered => return answered,
         }
     }
 }
@@ -101,7 +105,9 @@ fn open_direct(path: &Path, flags: OFlags, mode: Mode) -> Result<rustix::fd::Own
     match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
         Err(Errno::INVAL) => {
             tracing::warn!(path = %path.display(), "the file system has no direct I/O; reads and writes are copied");
-            rustix::fs::open(path, flags - OFlags::EXCL, mode)
+            // The file was made all the same.
+            let flags = if flags.contains(OFlags::CREATE) { flags - OFlags::EXCL } else { flags };
+            rustix::fs::open(path, flags, mode)
         }
         opened => opened,
     }

@@ -92,6 +92,67 @@ fn a_file_that_is_shorter_than_a_block_is_no_drive() {
     });
 }
 
+/// A file as a block device, with a file system that may be mounted; taken down when it is dropped.
+struct Loop {
+    device: String,
+    mounted: std::path::PathBuf,
+}
+
+impl Loop {
+    /// `None` where there is no root, loop device or tool.
+    fn new(dir: &Path) -> Option<Self> {
+        let (image, mounted) = (dir.join("image"), dir.join("mounted"));
+        ithaca_env::real::files::write(&image, &vec![0; 16 << 20]).expect("written");
+        ithaca_env::real::files::create_dir(&mounted).expect("writable");
+        tool("mkfs.ext4", &[Path::new("-q"), Path::new("-F"), &image])?;
+        let device = tool("losetup", &[Path::new("--find"), Path::new("--show"), &image])?;
+        Some(Self { device: device.trim().to_owned(), mounted })
+    }
+
+    fn mount(&self) -> Option<String> {
+        tool("mount", &[Path::new(&self.device), &self.mounted])
+    }
+
+    fn umount(&self) -> Option<String> {
+        tool("umount", &[&self.mounted])
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.umount();
+        let _ = tool("losetup", &[Path::new("--detach"), Path::new(&self.device)]);
+    }
+}
+
+/// What a tool says; `None` if it is not there or fails.
+fn tool(name: &str, args: &[&Path]) -> Option<String> {
+    let output = std::process::Command::new(name).args(args).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_block_device_that_is_mounted_is_in_use() {
+    // A lock of ours says nothing to a file system: it and we would write over each other.
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = Loop::new(dir.path()).filter(|disk| disk.mount().is_some()) else {
+        eprintln!("skip: only root mounts, and needs loop devices, mkfs.ext4 and mount");
+        return;
+    };
+    ithaca_env::real::run(async |env| {
+        let open = |read_only| OpenDrive { path: disk.device.clone().into(), create_bytes: None, read_only };
+        let refused = env.open_drive(open(false)).await.err();
+        assert_eq!(refused, Some(DriveError::InUse { path: disk.device.clone() }));
+        env.open_drive(open(true)).await.expect("it may be looked at");
+        disk.umount().expect("nobody uses it");
+        let drive = env.open_drive(open(false)).await.expect("nobody uses it");
+        assert!(matches!(env.open_drive(open(false)).await.err(), Some(DriveError::InUse { .. })));
+        // It is as large as it is, which is no failure of what is on it.
+        let grown = drive.grow(32 << 20).await;
+        assert!(matches!(&grown, Err(DriveError::CannotGrow { .. })), "{grown:?}");
+    });
+}
+
 #[test]
 fn a_discarded_block_is_zeros_or_what_it_was_and_can_be_written_again() {
     everywhere(|env, dir| async move {

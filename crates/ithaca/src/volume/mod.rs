@@ -143,7 +143,9 @@ fn failed(error: VolumeError) -> Failure {
         VolumeError::Chain(error) if is_foreign(&error) => {
             Failure::usage(format!("neither blank nor a volume: {error}"))
         }
-        VolumeError::Chain(error @ OpenError::Options(_)) => Failure::usage(error.to_string()),
+        VolumeError::Chain(error @ (OpenError::Options(_) | OpenError::NotBlank { .. })) => {
+            Failure::usage(error.to_string())
+        }
         VolumeError::Chain(error) => chain_failed(error),
         VolumeError::Drive(error) => drive_failed(error),
         VolumeError::Lost { .. } | VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => {
