@@ -208,9 +208,9 @@ async fn survey(
                 }
                 check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
+                closed_laps.extend((!trailer.is_body).then_some((trailer.lap, trailer.last_seq)));
                 if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
                     recovered.cover(&keys);
-                    closed_laps.extend((!trailer.is_body).then_some((trailer.lap, trailer.last_seq)));
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
                     continue;
                 }

@@ -196,6 +196,64 @@ fn ten_groups(options: &ChainOptions) -> World {
     world
 }
 
+/// Ten records of which no two are neighbours, so that the keys of a segment of them have no room in its trailer.
+fn scattered(batch: u64) -> Batch {
+    let run = |key: u64| run_of(key, key, &[Bytes::from(vec![key as u8; 100])]);
+    Batch { runs: (0..10).map(|index| run(2 * (10 * batch + index))).collect(), ..Batch::default() }
+}
+
+/// Appends `count` batches one by one, and two that are written together. If the second of them begins a segment, the one before is closed;
+/// its last group and its directory are harmed then. Returns whether it was so.
+fn harm_the_end_of_a_closed_segment(count: u64) -> bool {
+    let options = || ChainOptions { group_max_bytes: 1, ..small_options() };
+    let world = World::new(22);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let chain =
+            Chain::create(&env, open_drive(&env).await, identity(), options()).await.expect("created");
+        for batch in 0..count {
+            let ticket = chain.append(scattered(batch)).expect("room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        let tickets = [count, count + 1].map(|batch| chain.append(scattered(batch)).expect("room"));
+        chain.wait(tickets[1]).await.expect("no fault");
+        env.sleep(std::time::Duration::from_millis(20)).await;
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    let drive = world.sim.drive(MACHINE, "chain");
+    let places = |segment: u64, magic: &[u8]| -> Vec<u64> {
+        let start = (64 << 10) + segment * options().segment_bytes;
+        let bytes = world.sim.peek_drive(drive, start, options().segment_bytes as usize);
+        let blocks = bytes.chunks_exact(4096).enumerate().filter(|(_, block)| block.starts_with(magic));
+        blocks.map(|(index, _)| start + 4096 * index as u64).collect()
+    };
+    if places(1, b"ITHG").len() != 1 {
+        return false;
+    }
+    let directory = places(0, b"ITHD")[0];
+    for start in [places(0, b"ITHG").pop().expect("it is full"), directory] {
+        world.sim.fault_drive(drive, DriveFault::BitRot { offset: start + 50, bit: 0 });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, recovered) =
+            Chain::open(&env, open_drive(&env).await, None, options()).await.expect("the rest is well");
+        let is_lost = |it: &ithaca_chain::Damage| matches!(it.kind, DamageKind::Groups { .. });
+        assert!(recovered.damage.iter().any(is_lost), "{recovered:?}");
+        let lost = chain.read(20 * count).await;
+        assert!(matches!(lost, Err(ReadError::Damaged { .. })), "{lost:?}");
+        assert!(chain.read(20 * (count + 1)).await.expect("it is well").is_some(), "it was acknowledged");
+    });
+    true
+}
+
+#[test]
+fn a_trailer_vouches_for_its_groups_and_the_next_one_also_where_the_directory_is_harmed() {
+    // The last groups of a log that was not closed: nothing behind them says that they were durable.
+    assert!((10..30).any(harm_the_end_of_a_closed_segment), "no segment was begun by the last batch");
+}
+
 #[test]
 fn a_segment_whose_header_reads_as_zeros_is_not_taken_for_an_unused_one() {
     let world = ten_groups(&small_options());
