@@ -5,7 +5,7 @@
 //! acknowledged: there the log ends, and groups behind it are cut. Segments that are left without a group are wiped before
 //! the log goes on, so that what was cut is never seen again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use ithaca_env::drive::DriveError;
@@ -62,8 +62,10 @@ pub(crate) type ClosedLaps = BTreeMap<u64, u64>;
 /// Decides. `scans` are in the order of their laps.
 pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOptions) -> Judged {
     let claimed = claimed_seq(&scans, closed);
+    let is_bare = |scan: &&Scan| scan.groups.is_empty() && scan.lap != 0;
     let mut judge = Judge {
         claimed,
+        bare: scans.iter().filter(is_bare).map(|scan| scan.lap).collect(),
         next_seq: closed.values().map(|last_seq| last_seq + 1).max().unwrap_or(1),
         is_cut: false,
         last_seqs: closed.clone(),
@@ -93,6 +95,8 @@ fn claimed_seq(scans: &[Scan], closed: &ClosedLaps) -> u64 {
 
 struct Judge {
     claimed: u64,
+    /// Laps of which a header shows, and no group.
+    bare: BTreeSet<u64>,
     next_seq: u64,
     is_cut: bool,
     /// Last group that counts of each lap.
@@ -139,14 +143,18 @@ impl Judge {
         kept
     }
 
-    /// The group that should come first in this group's segment; `None` if that cannot be known any more.
+    /// The group that should come first in this group's segment, or at least one that is missing before it; `None` if that cannot be known
+    /// any more.
     fn expected_first(&self, group: &ScannedGroup) -> Option<u64> {
         let identity = &group.head.identity;
         if let Some(last_seq) = self.last_seqs.get(&identity.prev_lap) {
             return Some(last_seq + 1);
         }
-        // What came before is recycled. The first group of a segment is a checkpoint: if this one is not, some are lost.
-        (!identity.flags.has(GroupFlags::CHECKPOINT)).then(|| identity.seq - 1)
+        // A segment that was left has a group at least. If none of it shows, all of it was on its way still when this one was formed; or it
+        // is harmed, and a census names it.
+        let was_on_its_way = self.bare.contains(&identity.prev_lap) && identity.seq - 1 > self.claimed;
+        // Else what came before is recycled. The first group of a segment is a checkpoint: if this one is not, some are lost.
+        (was_on_its_way || !identity.flags.has(GroupFlags::CHECKPOINT)).then(|| identity.seq - 1)
     }
 
     /// Groups `seqs` are not there; the bytes of the segment from `start` to the group `next` are not groups.

@@ -127,7 +127,8 @@ pub(crate) async fn recover(
     let is_cut = |kept: &&judge::KeptSegment| {
         kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
     };
-    let cut = judged.segments.iter().filter(is_cut).map(|kept| kept.segment);
+    // The newest first: of those before them it shows that a group is missing, until they are wiped.
+    let cut = judged.segments.iter().rev().filter(is_cut).map(|kept| kept.segment);
     let to_wipe = cut.chain(unwiped).collect();
     add_lacking(links, &judged, &mut unequal);
     let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
