@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_condition_commits_more_than_records_and_leaves_nothing_of_what_aborts() {
         // As long as the figure's own: of hundreds that commit so few abort that their share is chance.
-        let figure = measure(&[8], Duration::from_millis(200));
+        let figure = measure(&[8], Duration::from_millis(800));
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");
     }

@@ -83,6 +83,8 @@ fn an_entry_that_is_on_its_way_is_waited_for_at_its_unit() {
     // Whoever asks again and again instead is late, or busy.
     run(|world| async move {
         let (env, client) = (world.env.clone(), patient(&world).await);
+        // A unit that has just begun sends readers away until it has heard of the others.
+        env.sleep(Duration::from_secs(1)).await;
         let mut follower = client.stream_reader(A, LogPos(0));
         let following = env.spawn(async move { follower.next().await.expect("readable").pos });
         env.sleep(SOON).await;
