@@ -283,7 +283,7 @@ fn measured(name: Name, traces: &[PathBuf]) -> io::Result<Figure> {
             &[1, 2, 4, 8, 16],
             store::Extent { units: 32, machines: 16, span: Duration::from_millis(50) },
         ),
-        Name::CommitRecords => commit_records::measure(&[2, 4, 8, 16], Duration::from_millis(200)),
+        Name::CommitRecords => commit_records::measure(&[2, 4, 8, 16], Duration::from_millis(800)),
         Name::Cleaning => cleaning::measure(cleaning::Extent {
             disk_segments: 10,
             segment_bytes: 128 << 20,
