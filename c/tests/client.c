@@ -5,28 +5,16 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "../ithaca_volume.h"
+#include "check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static const char *path;
 static int without_memory;
-static struct ithaca_volume *volume;
 
-#define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
 #define EXPECT(call, status) expect((call), (status), #call, __LINE__)
-
-static void check(int holds, const char *what, int line)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "line %d: %s: %s\n", line, what, ithaca_last_error(volume));
-	exit(1);
-}
 
 static void expect(int found, int status, const char *what, int line)
 {

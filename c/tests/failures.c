@@ -17,18 +17,7 @@ static int connect_at_once(int fd, const struct sockaddr *address, socklen_t siz
 #define recv receive_that_fails
 #define shutdown shut
 #include "../ithaca_volume.c"
-
-static struct ithaca_volume *volume;
-
-#define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
-
-static void check(int holds, const char *what, int line)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "line %d: %s: %s\n", line, what, ithaca_last_error(volume));
-	exit(1);
-}
+#include "check.h"
 
 /* What the system says of calls to send and to receive, whether a server answers, and what was asked of it. */
 static int send_error, receive_error, answers, is_shut, received;

@@ -4,22 +4,12 @@
  * says which line failed. The library is within, so that its frames can be used.
  */
 #include "../ithaca_volume.c"
+#include "check.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
 static const char *path;
-static struct ithaca_volume *volume;
-
-#define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
-
-static void check(int holds, const char *what, int line)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "line %d: %s: %s\n", line, what, ithaca_last_error(volume));
-	exit(1);
-}
 
 /* A memory file of this size, `there` bytes of which are there. */
 static int file(off_t size, off_t there, int seals)

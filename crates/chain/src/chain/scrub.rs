@@ -76,13 +76,7 @@ impl Chain {
         let inner = &self.inner;
         for (segment, lap) in inner.all_closed() {
             inner.check_running()?;
-            // By itself: what is being written when nobody waits any more ends before its place is written otherwise.
-            let (it, busy) = (Rc::clone(inner), inner.busy.one_more());
-            let scrubbed = inner.env.spawn(async move {
-                it.scrub_segment(segment, lap).await;
-                drop(busy);
-            });
-            scrubbed.join().await;
+            inner.by_itself(async move |inner| inner.scrub_segment(segment, lap).await).await;
         }
         inner.note_pass();
         Ok(())

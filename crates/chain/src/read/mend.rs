@@ -39,10 +39,13 @@ impl Inner {
         self.by_itself(async move |inner| inner.mend_run_here(&located).await).await
     }
 
-    /// Does a repair in a task of its own, which ends whether whoever reads waits for it or not: what is being written keeps its place
+    /// Does a repair in a task of its own, which ends whether whoever asked waits for it or not: what is being written keeps its place
     /// until then, and a side that fails is given up on all drives.
-    async fn by_itself<T: 'static>(&self, repair: impl AsyncFnOnce(Rc<Self>) -> T + 'static) -> T {
-        let inner = self.me.upgrade().expect("who reads has it");
+    pub(crate) async fn by_itself<T: 'static>(
+        &self,
+        repair: impl AsyncFnOnce(Rc<Self>) -> T + 'static,
+    ) -> T {
+        let inner = self.me.upgrade().expect("whoever asks has it");
         let busy = self.busy.one_more();
         let repaired = self.env.spawn(async move {
             let repaired = repair(inner).await;
@@ -98,25 +101,18 @@ impl Inner {
         right: &Bytes,
     ) -> Result<(), FetchError> {
         let right = right.clone();
-        self.by_itself(async move |inner| inner.mend_blocks_here(segment, lap, offset, &right).await).await
-    }
-
-    async fn mend_blocks_here(
-        &self,
-        segment: u32,
-        lap: u64,
-        offset: u64,
-        right: &Bytes,
-    ) -> Result<(), FetchError> {
-        let device = self.device_of(segment).ok_or(FetchError::Recycled)?;
-        let _claim = device.claim(offset..offset + right.len() as u64).await;
-        if !self.core.borrow().catalog.is_lap(segment, lap) {
-            return Ok(());
-        }
-        device.wake();
-        let copies = copies_of(device.live(), offset, right.len()).await;
-        let mut copies = copies.map_err(FetchError::Read)?;
-        self.write_again(&mut copies, offset, right, 0..right.len()).await
+        let mend = async move |inner: Rc<Self>| {
+            let device = inner.device_of(segment).ok_or(FetchError::Recycled)?;
+            let _claim = device.claim(offset..offset + right.len() as u64).await;
+            if !inner.core.borrow().catalog.is_lap(segment, lap) {
+                return Ok(());
+            }
+            device.wake();
+            let copies = copies_of(device.live(), offset, right.len()).await;
+            let mut copies = copies.map_err(FetchError::Read)?;
+            inner.write_again(&mut copies, offset, &right, 0..right.len()).await
+        };
+        self.by_itself(mend).await
     }
 
     /// Makes `range` of each copy what `right` is there, and writes the blocks that this changes.

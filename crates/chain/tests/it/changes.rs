@@ -618,20 +618,13 @@ fn is_prefix_there_wherever_an_open_is_cut_off(
     point: u64,
 ) -> bool {
     world.sim.end_at_io(world.process, world.sim.io_points(world.process) + point, Death::PowerCut);
-    let (env, is_open) = (world.sim.env(world.process), Rc::new(Cell::new(false)));
-    let (process, opened, again) = (world.process, Rc::clone(&is_open), options.clone());
-    env.clone().spawn(async move {
+    let (env, again) = (world.sim.env(world.process), options.clone());
+    let is_open = world.comes_to_its_end(async move {
         let (_, recovered) =
             Chain::open(&env, open_drives(&env, &THREE[..2]).await, None, again).await.expect("it is well");
         assert_eq!(recovered.damage, []);
-        opened.set(true);
     });
-    let seen = Rc::clone(&is_open);
-    let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
-    waited.expect("it ends or it is ended");
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
-    world.sim.restart(world.process);
+    world.cut_power();
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
         let (chain, recovered) =
@@ -649,7 +642,7 @@ fn is_prefix_there_wherever_an_open_is_cut_off(
             "{there:?} of {count} and two, cut at {point}"
         );
     });
-    !is_open.get()
+    !is_open
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Flipped bits and unreadable sectors in every block: what was harmed is named or is harmless, and nothing wrong is ever read.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -469,18 +469,11 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
         }
     });
     world.sim.end_at_io(world.process, world.sim.io_points(world.process) + point, Death::PowerCut);
-    let (env, is_open) = (world.sim.env(world.process), Rc::new(Cell::new(false)));
-    let (process, opened) = (world.process, Rc::clone(&is_open));
-    env.clone().spawn(async move {
+    let env = world.sim.env(world.process);
+    let is_open = world.comes_to_its_end(async move {
         Chain::open(&env, open_drives(&env, names).await, None, many_flights()).await.expect("it opens");
-        opened.set(true);
     });
-    let opened = Rc::clone(&is_open);
-    let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !opened.get());
-    waited.expect("it ends or it is ended");
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
-    world.sim.restart(world.process);
+    world.cut_power();
     let env = world.sim.env(world.process);
     let there = world.sim.block_on(world.process, async move {
         let opened = Chain::open(&env, open_drives(&env, names).await, None, many_flights()).await;
@@ -504,7 +497,7 @@ fn cut_behind_a_lost_group(names: &'static [&'static str], point: u64) -> bool {
         assert_eq!((covered, recovered.damage), (expected, Vec::new()), "cut at {point}");
         chain.close().await.expect("no fault");
     });
-    !is_open.get()
+    !is_open
 }
 
 #[test]

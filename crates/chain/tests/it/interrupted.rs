@@ -177,23 +177,14 @@ fn remove_with_records(point: u64) -> bool {
     });
     let (env, start) = (world.sim.env(world.process), world.sim.io_points(world.process));
     world.sim.end_at_io(world.process, start + point, Death::PowerCut);
-    let done = std::rc::Rc::new(std::cell::Cell::new(false));
-    let over = std::rc::Rc::clone(&done);
-    env.clone().spawn(async move {
+    let is_done = world.comes_to_its_end(async move {
         let opened = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
         let (chain, _) = opened.expect("it is well");
         chain.remove_drive(id).await.expect("the others have room");
         assert!(chain.stats().counters.records_moved > 20);
-        over.set(true);
     });
-    let (process, seen) = (world.process, std::rc::Rc::clone(&done));
-    let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
-    waited.expect("it ends or it is ended");
-    world.sim.end(world.process, Death::PowerCut);
-    world.sim.end_at_io(world.process, u64::MAX, Death::PowerCut);
-    world.sim.restart(world.process);
+    world.cut_power();
     let env = world.sim.env(world.process);
-    let is_done = done.get();
     world.sim.block_on(world.process, async move {
         let all = Chain::open(&env, open_drives(&env, &names).await, None, options()).await;
         let chain = match all {

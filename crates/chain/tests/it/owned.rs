@@ -160,10 +160,9 @@ impl Owned {
             world.sim.restart(world.process);
         }
         let (env, names, options) = (world.sim.env(world.process), world.drives.clone(), options.clone());
-        let (model, done) = (Rc::clone(&self.model), Rc::new(Cell::new(false)));
-        let metadata = world.metadata;
-        let (over, cleaned, dropped) = (Rc::clone(&done), Rc::clone(&self.cleaned), Rc::clone(&self.dropped));
-        env.clone().spawn(async move {
+        let (model, metadata) = (Rc::clone(&self.model), world.metadata);
+        let (cleaned, dropped) = (Rc::clone(&self.cleaned), Rc::clone(&self.dropped));
+        world.comes_to_its_end(async move {
             let map = Rc::new(Map::default());
             let metadata = open_metadata(&env, metadata).await;
             let chain = open(&env, &names, metadata.as_ref(), options, &map, &model).await;
@@ -171,12 +170,7 @@ impl Owned {
             work(&env, &chain, &map, &model, seed, steps).await;
             cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
             dropped.set(dropped.get() + map.dropped.get());
-            over.set(true);
-        });
-        let (process, seen) = (world.process, Rc::clone(&done));
-        let waited = world.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
-        waited.expect("it ends or it is ended");
-        done.get()
+        })
     }
 
     fn audit(&self, options: &ChainOptions) {

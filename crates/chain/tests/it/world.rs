@@ -377,11 +377,10 @@ impl World {
             self.sim.restart(self.process);
         }
         let env = self.sim.env(self.process);
-        let done = Rc::new(Cell::new(false));
-        let (model, options, over) = (Rc::clone(&self.model), options.clone(), Rc::clone(&done));
+        let (model, options) = (Rc::clone(&self.model), options.clone());
         let (names, cleaned) = (self.drives.clone(), Rc::clone(&self.cleaned));
         let metadata = self.metadata;
-        env.clone().spawn(async move {
+        self.comes_to_its_end(async move {
             let metadata = open_metadata(&env, metadata).await;
             let drives = Drives::from(open_drives(&env, &names).await).with_metadata(metadata.as_ref());
             let chain = open_over(&env, drives, options, &model).await;
@@ -389,12 +388,27 @@ impl World {
             assert_eq!(chain.stats().damage, [], "no damage was done");
             workload.work(env, chain.clone(), model).await;
             cleaned.set(cleaned.get() + chain.stats().counters.segments_cleaned);
+        })
+    }
+
+    /// Runs what the process does until that ends or the process does. Returns whether it came to its end.
+    pub fn comes_to_its_end(&self, life: impl Future<Output = ()> + 'static) -> bool {
+        let done = Rc::new(Cell::new(false));
+        let (process, over, seen) = (self.process, Rc::clone(&done), Rc::clone(&done));
+        self.sim.env(process).spawn(async move {
+            life.await;
             over.set(true);
         });
-        let (process, seen) = (self.process, Rc::clone(&done));
         let waited = self.sim.run_while(ithaca_env::Time::MAX, move |sim| sim.is_up(process) && !seen.get());
         waited.expect("it ends or it is ended");
         done.get()
+    }
+
+    /// The power is cut now, and at no I/O point later, and the process begins again.
+    pub fn cut_power(&self) {
+        self.sim.end(self.process, Death::PowerCut);
+        self.sim.end_at_io(self.process, u64::MAX, Death::PowerCut);
+        self.sim.restart(self.process);
     }
 
     /// A last life that only looks. What a second recovery finds is what the first found.

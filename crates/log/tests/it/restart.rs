@@ -290,6 +290,14 @@ impl Alone {
         self.env.timeout(Duration::from_secs(10), reading).await.expect("it comes to an end");
         positions
     }
+
+    /// Appends an entry to [`A`], which gets this position: the reader gives it, and no other.
+    async fn gives_what_comes(&self, reader: &mut StreamReader, number: u64, pos: LogPos) {
+        let placed = self.client.append_to(&[A], entry(number)).await.expect("appended");
+        assert_eq!(placed.pos, pos);
+        reader.sync().await.expect("it serves");
+        assert_eq!(self.drain(reader).await, [pos]);
+    }
 }
 
 #[test]
@@ -308,9 +316,7 @@ fn a_reader_of_a_stream_gives_up_an_end_that_the_next_epoch_takes_back() {
         assert_eq!((tail, end), (LogPos(3), LogPos(7)));
         assert_eq!(world.drain(&mut reader).await, [0, 1, 2].map(LogPos));
         assert_eq!(reader.position(), tail);
-        assert_eq!(client.append_to(&[A], entry(3)).await.expect("appended").pos, tail);
-        reader.sync().await.expect("it serves");
-        assert_eq!(world.drain(&mut reader).await, [tail]);
+        world.gives_what_comes(&mut reader, 3, tail).await;
     });
 }
 
@@ -332,9 +338,7 @@ fn a_reader_of_a_rare_stream_gives_up_an_end_that_the_next_epoch_takes_back() {
         (world, tail) = world.next_epoch().await;
         let (mut reader, last) = syncing.join().await.expect("it ends");
         assert_eq!((tail, last), (LogPos(1501), Some(end)));
-        assert_eq!(client.append_to(&[A], entry(1)).await.expect("appended").pos, tail);
-        reader.sync().await.expect("it serves");
-        assert_eq!(world.drain(&mut reader).await, [tail]);
+        world.gives_what_comes(&mut reader, 1, tail).await;
     });
 }
 
