@@ -41,10 +41,7 @@ impl Inner {
 
     /// Does a repair in a task of its own, which ends whether whoever asked waits for it or not: what is being written keeps its place
     /// until then, and a side that fails is given up on all drives.
-    pub(crate) async fn by_itself<T: 'static>(
-        &self,
-        repair: impl AsyncFnOnce(Rc<Self>) -> T + 'static,
-    ) -> T {
+    pub(crate) async fn by_itself<T: 'static>(&self, repair: impl AsyncFnOnce(Rc<Self>) -> T + 'static) -> T {
         let inner = self.me.upgrade().expect("whoever asks has it");
         let busy = self.busy.one_more();
         let repaired = self.env.spawn(async move {
