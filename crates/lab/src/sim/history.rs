@@ -59,6 +59,8 @@ pub enum Seen {
     Data(Value),
     /// Data, known without its bytes: a fill came too late.
     SomeData,
+    /// An entry of the system's own, which no client appended.
+    System,
     /// Junk.
     Junk,
     /// Trimmed.

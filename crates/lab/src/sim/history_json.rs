@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   {"op":"append","value":"1/7","start":3,"end":9,"result":"acked","position":0}       unknown, unknown-after: position too
-//!   {"op":"read","position":0,"start":11,"end":12,"seen":"data","value":"1/7"}          some-data, junk, trimmed, unwritten
+//!   {"op":"read","position":0,"start":11,"end":12,"seen":"data","value":"1/7"}          some-data, junk, trimmed, unwritten; "system": no client's
 //!   {"op":"tail","tail":1,"start":13,"end":14}
 //!   {"op":"trim","from":0,"to":1,"start":15,"end":null}                                 null: not known to have ended
 //! ```
@@ -32,7 +32,7 @@ impl History {
         let is_kept = |look: &&Look| match look.seen {
             Seen::Data(value) => own.contains(&value) || claimed.contains(&look.pos),
             // Whose it is, is not known.
-            Seen::SomeData => claimed.contains(&look.pos),
+            Seen::SomeData | Seen::System => claimed.contains(&look.pos),
             _ => true,
         };
         let mut looked = BTreeSet::new();
@@ -71,7 +71,8 @@ fn append_line(append: &Appended) -> (Moment, String) {
 fn look_line(look: &Look) -> (Moment, String) {
     let Look { pos, seen, start, end } = look;
     let (seen, value) = match seen {
-        Seen::Data(value) => ("data", Some(value)),
+        Seen::Data(value) => ("data", Some(format!("{}/{}", value.client, value.number))),
+        Seen::System => ("data", Some("system".to_string())),
         Seen::SomeData => ("some-data", None),
         Seen::Junk => ("junk", None),
         Seen::Trimmed => ("trimmed", None),
@@ -80,7 +81,7 @@ fn look_line(look: &Look) -> (Moment, String) {
     let mut line = format!("{{\"op\":\"read\",\"position\":{pos},\"start\":{},\"end\":{}", start.0, end.0);
     let _ = write!(line, ",\"seen\":\"{seen}\"");
     if let Some(value) = value {
-        let _ = write!(line, ",\"value\":\"{}/{}\"", value.client, value.number);
+        let _ = write!(line, ",\"value\":\"{value}\"");
     }
     line.push('}');
     (*start, line)
@@ -112,11 +113,14 @@ mod tests {
         history.saw(5, Seen::Junk, history.now());
         history.trims(5..6);
         history.trims(8..9);
+        history.saw(3, Seen::System, history.now());
+        history.saw(4, Seen::System, history.now());
         let expected = "{\"operations\":[\n\
             {\"op\":\"append\",\"value\":\"1/7\",\"start\":1,\"end\":2,\"result\":\"acked\",\"position\":3},\n\
             {\"op\":\"read\",\"position\":3,\"start\":3,\"end\":4,\"seen\":\"data\",\"value\":\"1/7\"},\n\
             {\"op\":\"read\",\"position\":5,\"start\":7,\"end\":8,\"seen\":\"junk\"},\n\
-            {\"op\":\"trim\",\"from\":5,\"to\":6,\"start\":9,\"end\":null}\n]}\n";
+            {\"op\":\"trim\",\"from\":5,\"to\":6,\"start\":9,\"end\":null},\n\
+            {\"op\":\"read\",\"position\":3,\"start\":11,\"end\":12,\"seen\":\"data\",\"value\":\"system\"}\n]}\n";
         assert_eq!(history.json(), expected);
         // A foreign entry where an own one was acknowledged is not left out.
         history.saw(3, Seen::Data(foreign), history.now());

@@ -172,7 +172,9 @@ impl World {
         let all = self.clients;
         let deadline = self.sim.now() + PATIENCE;
         let is_busy = |world: &World| world.shared.done.get() < all || world.is_changing();
-        let mut ended = self.run_until(deadline, is_busy).map_err(|()| {
+        let ended = self.run_until(deadline, is_busy);
+        let is_hung = ended.is_err() && self.ended.refused_in_a_row.get() == 0;
+        let mut ended = ended.map_err(|()| {
             let (done, refused) = (self.shared.done.get(), self.ended.refused.borrow());
             let changing = if self.is_changing() { ", drives are being changed" } else { "" };
             format!(
@@ -190,7 +192,8 @@ impl World {
         }
         if harmed {
             // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done.
-            return Ok(());
+            oracle::nothing_is_elsewhere(&self.shared.history)?;
+            return if is_hung { ended } else { Ok(()) };
         }
         oracle::judge(&self.shared.history)?;
         match self.drives.as_ref().and_then(|drives| drives.failed.take()) {

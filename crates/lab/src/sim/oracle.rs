@@ -41,6 +41,8 @@ fn at(history: &History, pos: u64, what: &str) -> Violation {
 struct Place {
     value: Option<Value>,
     junk: bool,
+    /// It is an entry of the system's own.
+    system: bool,
     /// Since when it certainly is data, junk or trimmed.
     resolved_by: Option<Moment>,
     /// Since when it certainly is trimmed.
@@ -63,6 +65,26 @@ pub fn judge(history: &History) -> Result<(), String> {
         return Err(format!("position {pos} is damaged although no drive was harmed"));
     }
     check(history)
+}
+
+/// What holds even where the only copy was harmed: what was acknowledged at one position is read at no other afterwards.
+pub fn nothing_is_elsewhere(history: &History) -> Result<(), Violation> {
+    let appends = history.appends.borrow();
+    let acked = appends.iter().filter_map(|append| match append.fate {
+        Fate::Acked(pos) => Some((append.value, (pos, append.end))),
+        _ => None,
+    });
+    let acked: BTreeMap<Value, (u64, Moment)> = acked.collect();
+    for look in history.looks.borrow().iter() {
+        if let Seen::Data(value) = look.seen
+            && let Some(&(pos, end)) = acked.get(&value)
+            && end < look.start
+            && pos != look.pos
+        {
+            return Err(at(history, look.pos, &format!("holds {value:?}, which was acknowledged at {pos}")));
+        }
+    }
+    Ok(())
 }
 
 /// Checks everything but wrong bytes. The first violation found.
@@ -108,6 +130,7 @@ fn gather_looks(history: &History, places: &mut BTreeMap<u64, Place>) -> Result<
                 place.value = Some(value);
             }
             Seen::Junk => place.junk = true,
+            Seen::System => place.system = true,
             Seen::Trimmed => earliest(&mut place.trimmed_by, look.end),
             Seen::SomeData | Seen::Unwritten => {}
         }
@@ -118,6 +141,9 @@ fn gather_looks(history: &History, places: &mut BTreeMap<u64, Place>) -> Result<
     for (pos, place) in places.iter() {
         if place.junk && place.value.is_some() {
             return Err(at(history, *pos, "is junk and holds data"));
+        }
+        if place.system && (place.junk || place.value.is_some()) {
+            return Err(at(history, *pos, "is an entry of the system and something else"));
         }
     }
     Ok(())
@@ -284,6 +310,24 @@ mod tests {
         history.appended(value(1), history.now(), Fate::Acked(0));
         history.saw(3, Seen::Data(value(1)), history.now());
         assert!(violation(&history).contains("stands at 0 too"));
+    }
+
+    #[test]
+    fn what_is_read_elsewhere_after_it_was_acknowledged_is_found_whatever_was_harmed() {
+        let history = History::default();
+        history.saw(3, Seen::Data(value(1)), history.now());
+        history.appended(value(1), history.now(), Fate::Acked(0));
+        assert_eq!(nothing_is_elsewhere(&history), Ok(()));
+        history.saw(3, Seen::Data(value(1)), history.now());
+        assert!(nothing_is_elsewhere(&history).expect_err("a violation").contains("acknowledged at 0"));
+    }
+
+    #[test]
+    fn a_position_that_is_acknowledged_and_holds_an_entry_of_the_system_is_found() {
+        let history = History::default();
+        history.appended(value(1), history.now(), Fate::Acked(0));
+        history.saw(0, Seen::System, history.now());
+        assert!(violation(&history).contains("of the system"));
     }
 
     #[test]

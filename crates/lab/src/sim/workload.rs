@@ -323,8 +323,7 @@ pub(super) fn note_entry(history: &History, entry: &Entry, start: Moment) {
     let seen = match entry.kind {
         EntryKind::Junk => Seen::Junk,
         EntryKind::Trimmed => Seen::Trimmed,
-        // The system's own.
-        EntryKind::Data if entry.streams.iter().any(|place| place.stream.is_system()) => Seen::SomeData,
+        EntryKind::Data if entry.streams.iter().any(|place| place.stream.is_system()) => Seen::System,
         EntryKind::Data => match Value::decode(&entry.data) {
             Some(value) => {
                 history.streams.saw(entry.pos.0, value, &entry.streams);
