@@ -30,6 +30,8 @@ use super::{Ground, parse_size};
 const DAMAGED: Option<i32> = Some(4);
 /// Clients that load the log.
 const CLIENTS: u32 = 4;
+/// One of so many positions may be refused, at the most. What refuses all loses nothing, and serves nobody.
+const REFUSED_SHARE: u64 = 4;
 /// Rounds that start from the same log.
 const ROUNDS_PER_LOG: u64 = 20;
 
@@ -72,7 +74,7 @@ pub fn run(arguments: &CorruptArguments) -> io::Result<(u64, u64)> {
         "blocks of stored files are harmed while `ithaca dev` is down; then fsck, a start, and a read of every position",
         "round,harm,fsck_exit,started,positions,refused_as_damaged,lost,differing",
     );
-    let (mut failed, mut refused_starts, mut damaged) = (0, 0, 0);
+    let (mut failed, mut refused_starts, mut read, mut damaged) = (0, 0, 0, 0);
     let mut made = None;
     for nth in 1..=arguments.rounds {
         if nth % ROUNDS_PER_LOG == 1 || made.is_none() {
@@ -93,7 +95,12 @@ pub fn run(arguments: &CorruptArguments) -> io::Result<(u64, u64)> {
         results.row(&format!("{nth},{harms},{fsck},{started},{positions},{refused},{lost},{differing}"));
         failed += u64::from(lost + differing > 0);
         refused_starts += u64::from(round.audit.is_none());
+        read += positions;
         damaged += refused;
+    }
+    if damaged * REFUSED_SHARE > read {
+        eprintln!("{damaged} of {read} positions were refused: more than a few harmed blocks can take along");
+        failed = (failed + 1).min(arguments.rounds);
     }
     let summary = format!(
         "{{\"rounds\":{},\"failed\":{failed},\"starts_refused\":{refused_starts},\"positions_refused\":{damaged}}}",
@@ -131,7 +138,7 @@ fn make_log(site: &mut Site, random: &mut Random, positions: u64) -> io::Result<
         let client = connect(&env, &[site.addr()]).await.map_err(io::Error::other)?;
         audit(&client, &ledger, OnDamage::Lost).await.map_err(io::Error::other)?;
         if random.percent(50) {
-            server.stop()?;
+            server.stop(&env).await?;
         } else {
             server.kill()?;
         }

@@ -179,7 +179,7 @@ async fn one(
     let was_sequencer = layout.sequencer == id;
     let dead = Instant::now();
     match arguments.stop {
-        true => nodes.stop(killed)?,
+        true => nodes.stop(env, killed).await?,
         false => nodes.kill(killed)?,
     }
     let resumed = loop {

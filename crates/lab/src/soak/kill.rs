@@ -37,6 +37,8 @@ const KILL_STARTING_PERCENT: u64 = 25;
 const NOTICES_PERCENT: u64 = 50;
 /// What `ithaca dev` exits with when a drive has failed.
 const DRIVE_FAILED: Option<i32> = Some(3);
+/// Appends that are acknowledged for each kill, at the least: fewer would have tried nothing.
+const ACKED_MIN: u64 = 10;
 /// A start that is killed runs so long at the most.
 const STARTING_MAX_MS: u64 = 60;
 
@@ -140,7 +142,16 @@ pub fn run(arguments: &KillArguments) -> io::Result<(u64, u64)> {
         told.iter().for_each(|line| eprintln!("kill {kill}: {line}"));
         failed += u64::from(soak.ledger.borrow().violations() != before);
     }
-    server.stop()?;
+    let before = soak.ledger.borrow().violations();
+    real::run(async |env| server.stop(&env).await)?;
+    soak.note_panics()?;
+    if soak.ledger.borrow().acked() < ACKED_MIN * arguments.kills {
+        let what =
+            format!("only {} appends were acknowledged: nothing was tried", soak.ledger.borrow().acked());
+        soak.ledger.borrow_mut().violated(Violation::Differing, what);
+    }
+    soak.ledger.borrow_mut().take_told().iter().for_each(|line| eprintln!("at the end: {line}"));
+    failed = (failed + u64::from(soak.ledger.borrow().violations() != before)).min(arguments.kills);
     let (lost, differing) = soak.ledger.borrow().violations();
     let summary = format!(
         "{{\"kills\":{},\"acked\":{},\"acked_lost\":{lost},\"differing\":{differing},\"restart_ms_p50\":{:.0},\"restart_ms_max\":{:.0}}}",
@@ -185,10 +196,16 @@ impl Soak<'_> {
             round.audit = audited.map_err(during("the audit"))?;
             io::Result::Ok(server)
         })?;
+        self.note_panics()?;
+        Ok((server, round))
+    }
+
+    /// No life of the program may end in a panic.
+    fn note_panics(&self) -> io::Result<()> {
         for panic in self.site.panics()? {
             self.ledger.borrow_mut().violated(Violation::Differing, panic);
         }
-        Ok((server, round))
+        Ok(())
     }
 
     /// The cluster again, if the clients live through its restart.

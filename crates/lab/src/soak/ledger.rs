@@ -193,8 +193,9 @@ impl Ledger {
     pub fn acknowledged(&mut self, name: Name, pos: u64) {
         self.counts.acked += 1;
         if pos < self.prefix_asked {
-            self.fates.remove(&name);
-            return;
+            // What was audited lies below the tail of that time, which every append under way has ended before.
+            let what = format!("{name:?} was acknowledged at {pos}, below what was trimmed");
+            return self.violated(Violation::Lost, what);
         }
         let content = name.content();
         let known = self.positions.entry(pos).or_default();
@@ -417,6 +418,15 @@ mod tests {
         let mut cut = acked();
         cut.tail_is(7);
         assert_eq!(cut.violations(), (1, 0));
+    }
+
+    #[test]
+    fn what_is_acknowledged_below_a_trimmed_prefix_is_lost() {
+        let mut trimmed = ledger(&[]);
+        trimmed.prefix_asked(10);
+        trimmed.sending(name(0));
+        trimmed.acknowledged(name(0), 5);
+        assert_eq!(trimmed.violations(), (1, 0));
     }
 
     #[test]

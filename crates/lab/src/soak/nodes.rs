@@ -6,10 +6,12 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use ithaca_env::Env;
 use rustix::process::Signal;
 
-use super::process::{panics_in, send};
+use super::process::{ended, panics_in, send, stopped};
 
 /// Ports that nodes listen at.
 const PORTS: std::ops::Range<u16> = 21_000..32_000;
@@ -145,8 +147,31 @@ impl Nodes {
         Err(io::Error::other(format!("cluster {}: {}", arguments.join(" "), said.trim())))
     }
 
+    /// Starts node `id` without its data, and has the cluster take it for the one that it was: tried until that is done, or not done for
+    /// `patience`.
+    pub async fn replace(&mut self, env: &Env, id: usize, patience: Duration) -> io::Result<()> {
+        std::fs::remove_dir_all(&self.nodes[id - 1].home.data)?;
+        self.start(id)?;
+        let begun = Instant::now();
+        let place = format!("{id}={}", self.addrs()[id - 1]);
+        loop {
+            let mut replacing = self.cluster_command(&["replace", &place]);
+            let mut replacing = replacing.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+            let status = ended(env, &mut replacing, patience).await?;
+            if status.success() {
+                return Ok(());
+            }
+            if begun.elapsed() > patience {
+                let said = replacing.stderr.take().map(io::read_to_string).transpose()?;
+                let said = said.unwrap_or_default();
+                return Err(io::Error::other(format!("cluster replace {place}: {}", said.trim())));
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// The command `ithaca cluster ...`, not started.
-    pub fn cluster_command(&self, arguments: &[&str]) -> Command {
+    fn cluster_command(&self, arguments: &[&str]) -> Command {
         let endpoints: Vec<String> = self.addrs().iter().map(ToString::to_string).collect();
         let mut command = Command::new(&self.binary);
         command.arg("cluster").args(arguments).args(["--endpoint", &endpoints.join(","), "--json"]);
@@ -156,31 +181,24 @@ impl Nodes {
 
     /// Ends node `id` as a crash would.
     pub fn kill(&mut self, id: usize) -> io::Result<()> {
-        self.end(id, Signal::KILL)
-    }
-
-    /// Asks node `id` to stop, and waits until it has.
-    pub fn stop(&mut self, id: usize) -> io::Result<()> {
-        self.end(id, Signal::TERM)
-    }
-
-    fn end(&mut self, id: usize, signal: Signal) -> io::Result<()> {
-        self.signal(id, signal)?;
+        self.signal(id, Signal::KILL)?;
         match self.nodes[id - 1].child.take() {
             Some(mut child) => child.wait().map(drop),
             None => Ok(()),
         }
     }
 
+    /// Asks node `id` to stop, and waits until it has. An error if it does not, or not cleanly.
+    pub async fn stop(&mut self, env: &Env, id: usize) -> io::Result<()> {
+        self.signal(id, Signal::TERM)?;
+        let Some(mut child) = self.nodes[id - 1].child.take() else { return Ok(()) };
+        stopped(env, &mut child).await
+    }
+
     /// Sends a signal to node `id`.
     pub fn signal(&self, id: usize, signal: Signal) -> io::Result<()> {
         let child = self.nodes[id - 1].child.as_ref();
         send(child.ok_or_else(|| io::Error::other(format!("node {id} does not run")))?, signal)
-    }
-
-    /// Removes the directory of node `id`, which must not run.
-    pub fn wipe(&self, id: usize) -> io::Result<()> {
-        std::fs::remove_dir_all(&self.nodes[id - 1].home.data)
     }
 
     /// Lines that speak of a panic, of all nodes and all their lives.

@@ -14,12 +14,37 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The longest that a start may take before the soak calls it a failure. Far above what is demanded of it, which is
 /// judged by the figure.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// The longest that an end may take that was asked for, or has a reason.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Sends a signal to a process that was started here and not waited for yet.
 pub fn send(child: &Child, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
     Ok(kill_process(pid, signal)?)
+}
+
+/// Waits until a process that was asked to stop has ended, while others go on. An error if it does not end, or not cleanly.
+pub async fn stopped(env: &Env, child: &mut Child) -> io::Result<()> {
+    let status = ended(env, child, END_LIMIT).await?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("asked to stop, it ended with {status}"))),
+    }
+}
+
+/// Waits until a process has ended, while others go on. An error if it has not after `limit`.
+pub async fn ended(env: &Env, child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!("a process did not end within {limit:?}")));
+        }
+        env.sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Runs a command to its end. Errors name it and say what it said.
@@ -180,26 +205,15 @@ impl Server {
         self.child.wait().map(drop)
     }
 
-    /// Asks it to stop, and waits until it has.
-    pub fn stop(mut self) -> io::Result<ExitStatus> {
+    /// Asks it to stop, and waits until it has. An error if it does not, or not cleanly.
+    pub async fn stop(mut self, env: &Env) -> io::Result<()> {
         send(&self.child, Signal::TERM)?;
-        self.child.wait()
+        stopped(env, &mut self.child).await
     }
 
     /// Waits until it ends by itself. Returns its exit code; an error if it does not end.
     pub async fn ended_by_itself(mut self, env: &Env) -> io::Result<Option<i32>> {
-        let deadline = Instant::now() + READY_LIMIT;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status.code());
-            }
-            if Instant::now() > deadline {
-                return Err(io::Error::other(format!(
-                    "the server did not end by itself within {READY_LIMIT:?}"
-                )));
-            }
-            env.sleep(Duration::from_millis(1)).await;
-        }
+        Ok(ended(env, &mut self.child, END_LIMIT).await?.code())
     }
 
     /// Whether it has ended by itself.

@@ -77,12 +77,13 @@ pub fn run(arguments: &RecoveryArguments) -> io::Result<(u64, u64)> {
         std::fs::remove_file(&metadata)?;
     }
     let records = &kinds[0];
+    let mut filled = Filled::default();
     let open = Measured::of(arguments.opens, |open| {
         let path = folder.join("open");
         if open == 0 {
-            fill_open(&path, arguments.open)?;
+            filled = fill_open(&path, arguments.open)?;
         }
-        reopen_open(&path)
+        reopen_open(&path, filled)
     })?;
     open.show("open", 0, arguments.open, &mut results);
     let (cpu, seconds) = (records.median(|it| it.1), open.median(|it| it.0));
@@ -186,8 +187,15 @@ fn reopen_runs(path: &Path, metadata: Option<&Path>, records: u64) -> io::Result
     })
 }
 
+/// What was durable in a chain before its process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Filled {
+    highest_key: Option<u64>,
+    data_bytes: u64,
+}
+
 /// Records of 4 KiB until so many bytes lie in one segment, which stays open.
-fn fill_open(path: &Path, bytes: u64) -> io::Result<()> {
+fn fill_open(path: &Path, bytes: u64) -> io::Result<Filled> {
     real::run(async |env| {
         let drive = open_drive(&env, path).await?;
         let created = Chain::create(&env, drive, identity(), options(1 << 30)).await;
@@ -204,18 +212,22 @@ fn fill_open(path: &Path, bytes: u64) -> io::Result<()> {
             let ticket = append(&env, &chain, Batch { runs: vec![run], ..Batch::default() }).await?;
             chain.wait(ticket).await.map_err(io::Error::other)?;
         }
-        Ok(())
+        Ok(Filled { highest_key: Some(first_key - 1), data_bytes: chain.stats().data_bytes })
     })
 }
 
-fn reopen_open(path: &Path) -> io::Result<(f64, f64)> {
+fn reopen_open(path: &Path, filled: Filled) -> io::Result<(f64, f64)> {
     real::run(async |env| {
         let drive = open_drive(&env, path).await?;
         let (wall, cpu) = (wall_nanos(), process_cpu_nanos());
         let opened = Chain::open(&env, drive, Some(&identity()), options(1 << 30)).await;
         let took = ((wall_nanos() - wall) as f64 / 1e9, (process_cpu_nanos() - cpu) as f64 / 1e9);
-        let (chain, _) = opened.map_err(io::Error::other)?;
+        let (chain, recovered) = opened.map_err(io::Error::other)?;
         let stats = chain.stats();
+        let found = Filled { highest_key: recovered.highest_key, data_bytes: stats.data_bytes };
+        if found != filled {
+            return Err(io::Error::other(format!("{found:?} was recovered of {filled:?}")));
+        }
         println!("  {} MB in {} open segments", stats.data_bytes >> 20, stats.segments_open);
         Ok(took)
     })
@@ -237,7 +249,9 @@ mod tests {
             std::fs::remove_file(&metadata).expect("it is there");
         }
         let path = folder.path().join("open");
-        fill_open(&path, 8 << 20).expect("it is filled");
-        reopen_open(&path).expect("it opens");
+        let filled = fill_open(&path, 8 << 20).expect("it is filled");
+        reopen_open(&path, filled).expect("it opens whole");
+        let more = Filled { data_bytes: filled.data_bytes + 1, ..filled };
+        assert!(reopen_open(&path, more).is_err());
     }
 }

@@ -67,6 +67,10 @@ pub fn run(arguments: &RestartArguments) -> io::Result<(u64, u64)> {
             let ready;
             (server, ready) = site.start(&env).await?;
             let probe = clients(&env, site.addr(), 1).await.map_err(io::Error::other)?;
+            let found = probe[0].check().await.map_err(io::Error::other)?.tail;
+            if found < tail {
+                return Err(io::Error::other(format!("the log ends at {found}, and ended at {tail} before")));
+            }
             probe[0].append(Bytes::from_static(b"probe")).await.map_err(io::Error::other)?;
             let (ready, first) = (ready.as_secs_f64() * 1000.0, spawned.elapsed().as_secs_f64() * 1000.0);
             println!(

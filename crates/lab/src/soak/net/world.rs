@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
-use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -133,7 +132,7 @@ impl<'a> World<'a> {
             Kind::HungDisk | Kind::SlowDisk => self.disks[node - 1].thawed(env).await,
             Kind::FullDisk => self.empty(env, client, node).await,
             Kind::PowerCut => self.power_back(env, node).await,
-            Kind::Wiped => self.replace(env, node).await,
+            Kind::Wiped => self.nodes.replace(env, node, PATIENCE).await,
             _ => self.links.heal(fault),
         }
     }
@@ -149,35 +148,6 @@ impl<'a> World<'a> {
         self.disks[node - 1].restore(env).await?;
         self.excused = false;
         self.nodes.start(node)
-    }
-
-    /// Starts a node without its data and has the cluster take it for the one that it was.
-    async fn replace(&mut self, env: &Env, node: usize) -> io::Result<()> {
-        self.nodes.wipe(node)?;
-        self.nodes.start(node)?;
-        let begun = Instant::now();
-        let place = format!("{node}={}", self.nodes.addrs()[node - 1]);
-        loop {
-            let mut replacing = self.nodes.cluster_command(&["replace", &place]);
-            let mut replacing = replacing.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-            let status = loop {
-                match replacing.try_wait()? {
-                    Some(status) => break status,
-                    None => env.sleep(Duration::from_millis(10)).await,
-                }
-            };
-            if status.success() {
-                return Ok(());
-            }
-            if begun.elapsed() > PATIENCE {
-                let said = replacing.stderr.take().map(io::read_to_string).transpose()?;
-                return Err(io::Error::other(format!(
-                    "cluster replace {place}: {}",
-                    said.unwrap_or_default()
-                )));
-            }
-            env.sleep(Duration::from_millis(100)).await;
-        }
     }
 
     /// Appends until the drive of `node` is full: an append is refused for it, or the cluster has been told and goes on without. More
