@@ -38,7 +38,6 @@ const CHECKS: &[Check] = &[
     ("no test is ignored", tests_clean::ignored),
     ("no test sleeps", tests_clean::sleeps),
     ("no test takes a fixed port", tests_clean::fixed_ports),
-    ("every test of a planted fault is run", tests_clean::planted_modules),
     ("nothing is left unfinished", unfinished::markers),
     ("links in documents lead somewhere", documents::links),
     ("every decision is listed", documents::decisions),

@@ -42,21 +42,6 @@ pub fn fixed_ports(tree: &Tree) -> Vec<Finding> {
     })
 }
 
-/// In `tests`, what needs the feature `planted-bugs` is in a module `planted`: by that name `./test` runs it.
-pub fn planted_modules(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for source in tree.sources.iter().filter(|source| source.path.contains("/tests/")) {
-        for (number, (line, next)) in source.text.lines().zip(source.text.lines().skip(1)).enumerate() {
-            let is_gated = line.trim() == "#[cfg(feature = \"planted-bugs\")]";
-            if is_gated && !next.trim().starts_with("mod planted") {
-                let what = "./test does not run it: put it into a module `planted`".to_string();
-                findings.push(Finding { path: source.path.clone(), line: number + 1, what });
-            }
-        }
-    }
-    findings
-}
-
 fn test_lines(tree: &Tree, check: impl Fn(&Source, &str, &str) -> Option<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.sources {
@@ -87,15 +72,6 @@ mod tests {
     fn an_ignored_test_is_found() {
         assert_eq!(check(ignored, "#[ignore = \"slow\"]"), 1);
         assert_eq!(check(ignored, "// #[ignore]"), 0);
-    }
-
-    #[test]
-    fn a_test_of_a_planted_fault_outside_its_module_is_found() {
-        let found = |next: &str| {
-            let text = format!("//! A.\n#[cfg(feature = \"planted-bugs\")]\n{next}\n");
-            planted_modules(&Tree::of(&[("crates/log/tests/it/a.rs", &text)])).len()
-        };
-        assert_eq!((found("#[test]"), found("mod planted;"), found("mod planted {")), (1, 0, 0));
     }
 
     #[test]
