@@ -45,7 +45,7 @@ impl Report {
         }
     }
 
-    /// Prints the medians, the ratios and the targets. Returns whether every target that was measured is met.
+    /// Prints the medians, the ratios and the targets. Returns whether Ithaca was measured and meets every target that was.
     pub fn print(&self) -> bool {
         let Bench { name, size, clients, inflight, .. } = self.bench;
         println!(
@@ -72,7 +72,8 @@ impl Report {
         outcomes
             .iter()
             .for_each(|(text, met)| println!("  {} {text}", if *met { "met   " } else { "MISSED" }));
-        outcomes.iter().all(|(_, met)| *met)
+        // Without a slice of its own no target was judged, and none is met.
+        self.figures(MakeSide::Ithaca.name()).next().is_some() && outcomes.iter().all(|(_, met)| *met)
     }
 
     /// Writes `path`: how it was made, every slice, medians and ratios.
@@ -201,5 +202,13 @@ mod tests {
         assert!(report.judge(Target::Rate(&[MakeSide::Bare], 0.55)).is_some_and(|(_, met)| met));
         assert!(report.judge(Target::Rate(&[MakeSide::Bare], 0.65)).is_some_and(|(_, met)| !met));
         assert!(report.judge(Target::Rate(&[MakeSide::Redis], 3.0)).is_none());
+    }
+
+    #[test]
+    fn a_bench_in_which_ithaca_was_not_measured_meets_nothing() {
+        let mut report = Report::new(&BENCHES[0]);
+        report.add(row(0, "bare", 1000.0));
+        report.leave_out("ithaca", &io::Error::other("it does not start"));
+        assert!(!report.print());
     }
 }

@@ -8,6 +8,7 @@ mod workload;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ithaca_env::Env;
@@ -77,7 +78,8 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     }
     let mut rates: Vec<(String, f64)> = Vec::new();
     ithaca_env::real::run(async |env| load(&env, &options).await)?;
-    let mut records = RECORDS;
+    // Of each side: what one inserts the others do not have.
+    let mut records = [RECORDS; 3];
     for round in 0..arguments.rounds {
         for workload in &WORKLOADS {
             let flush_us = flush_probe_us(probe)?;
@@ -88,19 +90,24 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
                 rates.push((format!("{} {side}", workload.name), slice.ops_per_s()));
             };
             let span = Duration::from_secs_f64(arguments.seconds);
-            for kind in [Kind::Map, Kind::Store] {
-                let seed = 1 + round as u64;
-                let operations = Rc::new(RefCell::new(Operations::new(seed, records)));
+            let seed = 1 + round as u64;
+            let [of_map, of_store, of_redis] = &mut records;
+            for (kind, records) in [(Kind::Map, of_map), (Kind::Store, of_store)] {
+                let operations = Rc::new(RefCell::new(Operations::new(seed, *records)));
                 let slice = ithaca_env::real::run(async |env| {
                     measure(&env, &options, kind, workload, &operations, (dev.pid(), span)).await
                 })?;
                 row(kind.name(), &slice);
-                records = operations.borrow().records();
+                *records = operations.borrow().records();
             }
             if let (Ok(server), false) = (&mut peer, workload.has_scans()) {
-                let operations = Operations::new(1 + round as u64, records);
-                let slice = redis::slice(server, workload, PROGRAMS * WORKERS, operations, span)?;
+                let operations = Mutex::new(Operations::new(seed, *of_redis));
+                redis::slice(server, workload, PROGRAMS * WORKERS, &operations, WARM_UP)?;
+                let slice = redis::slice(server, workload, PROGRAMS * WORKERS, &operations, span)?;
                 row("redis", &slice);
+                let operations =
+                    operations.into_inner().map_err(|_| io::Error::other("a worker panicked"))?;
+                *of_redis = operations.records();
             }
         }
     }

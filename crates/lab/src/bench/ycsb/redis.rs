@@ -87,14 +87,13 @@ pub fn slice(
     server: &mut Server,
     workload: &Workload,
     workers: usize,
-    operations: Operations,
+    operations: &Mutex<Operations>,
     span: Duration,
 ) -> io::Result<Slice> {
     if workload.has_scans() {
         return Err(io::Error::other(NO_SCANS));
     }
     let addr = server.addr();
-    let operations = Mutex::new(operations);
     let (client_before, server_before) = (crate::measure::process_cpu_nanos(), server.cpu_nanos()?);
     let begun = Instant::now();
     let work = || -> io::Result<Histogram> {
