@@ -182,7 +182,8 @@ impl Sides {
         }
     }
 
-    fn is_live(&self, id: DriveId) -> bool {
+    /// Whether this side has everything that was acknowledged.
+    pub(crate) fn is_live(&self, id: DriveId) -> bool {
         self.inner.registry.as_ref().is_none_or(|registry| registry.is_live(id))
     }
 
@@ -238,6 +239,21 @@ impl Sides {
             let _claim = this.inner.claims.write(range).await;
             start(&this).await
         })
+    }
+
+    /// Writes to one side what it lacks, durably. A live one that fails this is given up, as by any write: what it has there is not known
+    /// any more. Errors: it has failed; if it is live still, its link has no other side.
+    pub(crate) async fn write_lacking(
+        &self,
+        side: &Side,
+        offset: u64,
+        right: Bytes,
+    ) -> Result<(), DriveError> {
+        let Err(error) = side.drive.write(offset, right, Durability::Durable).await else { return Ok(()) };
+        if let Some(registry) = self.inner.registry.as_ref().filter(|_| self.is_live(side.id)) {
+            registry.give_up(vec![side.id], &error).await?;
+        }
+        Err(error)
     }
 
     /// Puts every write that has completed on stable storage of every live side.

@@ -15,7 +15,7 @@ use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
 use crate::error::{ChainError, OpenError};
 use crate::foreign::has_only_superblocks;
-use crate::format::{SegmentHeader, SegmentKind};
+use crate::format::{GroupHead, RunHead, SegmentHeader, SegmentKind};
 use crate::limits::{LINKS_MAX, SIDES_MAX};
 use crate::links::{Drives, Links};
 use crate::membership::DriveId;
@@ -25,11 +25,11 @@ use crate::owner::{Keys, Opening, Owner};
 use crate::patient::patient;
 use crate::planted::PlantedBug;
 use crate::recover::{
-    Frame, Recovered, Reopened, Right, Unequal, merge, read_frames, read_image, read_superblock, recover,
+    Frame, Recovered, Reopened, Right, Unequal, put_together, read_frames, read_superblock, recover,
 };
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
-use crate::sides::Sides;
+use crate::sides::{Side, Sides};
 
 impl Chain {
     /// Makes a chain of drives that hold none, in the order in which they are given. On return the superblocks and the
@@ -325,21 +325,34 @@ async fn make_equal(
             continue;
         }
         let offset = geometry.segment_start(it.segment) + u64::from(it.offset);
-        let bytes = match &it.right {
-            Right::Bytes(bytes) => bytes.clone(),
-            Right::On(side, len) => side.read(offset, *len).await?,
-            Right::InParts(sides, head, runs) => {
-                let mut images = Vec::new();
-                for side in sides {
-                    images.push(read_image(side, offset, head.layout.total_bytes()).await?);
-                }
-                merge(&mut images, head, runs);
-                let mut whole = PageBuf::default();
-                whole.extend(&images[0]);
-                whole.freeze()
+        match &it.right {
+            Right::Bytes(bytes) => link.write(offset, bytes.clone(), Durability::Durable).await?,
+            Right::Group(sides, head, runs) => make_group_equal(link, sides, offset, head, runs).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives these sides of a link what any of them has of a group. What cannot be read for now is left to a scrub.
+async fn make_group_equal(
+    link: &Sides,
+    sides: &[Side],
+    offset: u64,
+    head: &GroupHead,
+    runs: &[RunHead],
+) -> Result<(), DriveError> {
+    let drives: Vec<Drive> = sides.iter().map(|side| side.drive.clone()).collect();
+    let together = put_together(&drives, offset, head, runs).await?;
+    for (side, parts) in sides.iter().zip(together.lacking) {
+        for (at, right) in parts {
+            // A side that fails is given up.
+            if link.is_live(side.id)
+                && let Err(error) = link.write_lacking(side, at, right).await
+                && link.is_live(side.id)
+            {
+                return Err(error);
             }
-        };
-        link.write(offset, bytes, Durability::Durable).await?;
+        }
     }
     Ok(())
 }

@@ -1,27 +1,27 @@
-//! Groups of which no side of a link has all, put together on one of them from what each has.
+//! Groups that the sides of a link have not alike, put together on some of them from what each has.
 
-use ithaca_env::drive::PageBuf;
+use ithaca_env::drive::Drive;
 
 use super::Inner;
 use super::rebuild::{Interrupted, Place};
-use crate::recover::{RecordPlace, ScannedGroup, merge, read_image};
+use crate::recover::{RecordPlace, ScannedGroup, put_together};
 use crate::sides::{Side, Sides};
 
 /// What came of it.
 pub(super) struct PutTogether {
-    /// The side lacked something that another has.
-    pub(super) has_differed: bool,
+    /// The sides that lacked something that another has.
+    pub(super) lacked: Vec<Side>,
     /// The records that none has.
     pub(super) lost: Vec<RecordPlace>,
 }
 
 impl Inner {
-    /// Gives a side what the live ones have of a group that it has not, while nobody else writes there. What none has as it was
-    /// written stays as the side has it.
+    /// Gives these sides what any of them or a live one has of a group and they have not, while nobody else writes there. Errors: what was
+    /// found when the group was looked for cannot be read any more on any side: that may pass, and nothing is written.
     pub(super) async fn put_together(
         &self,
         device: &Sides,
-        side: &Side,
+        sides: &[Side],
         place: Place,
         group: &ScannedGroup,
     ) -> Result<PutTogether, Interrupted> {
@@ -32,21 +32,24 @@ impl Inner {
         let (offset, len) = (start + u64::from(group.head.identity.offset), group.head.layout.total_bytes());
         let began = self.env.now();
         let claim = device.claim(offset..offset + len as u64).await;
-        self.check_place(side, place)?;
-        let mut images = vec![read_image(&side.drive, offset, len).await?];
-        for other in device.live().iter().filter(|other| other.id != side.id) {
-            images.push(read_image(&other.drive, offset, len).await?);
+        sides.iter().try_for_each(|side| self.check_place(side, place))?;
+        let others = device.live().into_iter().filter(|it| sides.iter().all(|side| side.id != it.id));
+        let drives: Vec<Drive> = sides.iter().cloned().chain(others).map(|side| side.drive).collect();
+        let together = put_together(&drives, offset, &group.head, &group.area.runs).await?;
+        let is_found = |record: &RecordPlace| !group.bad.contains(record);
+        let is_gone = !together.has_head || together.lost.iter().any(is_found);
+        if let Some(error) = together.unread.filter(|_| is_gone) {
+            return Err(error.into());
         }
-        let before = images[0].clone();
-        let lost = merge(&mut images, &group.head, &group.area.runs);
-        let has_differed = images[0] != before;
-        if has_differed {
-            let mut right = PageBuf::with_capacity(len);
-            right.extend(&images[0]);
-            self.write_lacking(side, offset, right.freeze()).await?;
+        let mut lacked = Vec::new();
+        for (side, parts) in sides.iter().zip(together.lacking) {
+            lacked.extend((!parts.is_empty()).then(|| side.clone()));
+            for (at, right) in parts {
+                device.write_lacking(side, at, right).await?;
+            }
         }
         drop(claim);
         self.rest(began).await;
-        Ok(PutTogether { has_differed, lost })
+        Ok(PutTogether { lacked, lost: together.lost })
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! From the beginning of a rebuild the side takes every write of the log along, and writes that began before are waited for. Then it
 //! is gone through segment by segment:
-//! groups are taken from a side that has them as they were written, or put together if none has, and only what the side lacks is
-//! written. So a rebuild
+//! groups are put together from what the sides have of them, and only what the side lacks is written. So a rebuild
 //! that was interrupted goes on where it was, at the cost of reading. When all is there and on stable storage, the side is
 //! marked as live, in a generation of its own.
 //!
@@ -15,20 +14,19 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, Durability};
+use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Chain, Inner};
 use crate::catalog::SegmentState;
 use crate::error::{ChangeError, OpenError};
-use crate::format::Trailer;
+use crate::format::{GroupFlags, Trailer};
 use crate::limits::{BACKGROUND_IO_BYTES, REFUSED_REST, SIDES_MAX};
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, SideState};
 use crate::planted::PlantedBug;
 use crate::read::is_refusal;
-use crate::recover::{ScanTarget, read_lenient, scan_segment};
+use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 
 /// A copy that did not come to its end.
@@ -238,6 +236,19 @@ impl Inner {
         }
     }
 
+    /// Whether a group that no live side has was cut: of the open that did so the first group took its place, or nothing has yet.
+    fn is_cut(&self, group: &ScannedGroup, next: Option<&ScannedGroup>) -> bool {
+        let identity = &group.head.identity;
+        if let Some(next) = next.map(|next| &next.head.identity) {
+            return next.incarnation > identity.incarnation && !next.flags.has(GroupFlags::OPENED);
+        }
+        match self.core.borrow().catalog.space.get(identity.segment) {
+            Some(SegmentState::Open(open)) => identity.offset >= open.end_offset,
+            // What lies behind the groups of a closed one is copied anyway.
+            _ => false,
+        }
+    }
+
     async fn rebuild_segment(&self, device: &Sides, side: &Side, segment: u32) -> Result<(), Interrupted> {
         let geometry = self.core.borrow().geometry;
         let block = BLOCK_BYTES as u64;
@@ -265,16 +276,15 @@ impl Inner {
             lap: Some(known_lap),
             options: &options,
         };
-        for group in scan_segment(&target).await?.groups {
-            let range = u64::from(group.head.identity.offset)..u64::from(group.end_offset());
-            match group.copy_from {
-                // The others lack it or are harmed there: reads mend those.
-                Some(from) if from + 1 == drives.len() => {}
-                Some(from) => copy(range, Some(drives[from].clone())).await?,
-                None if group.bad.is_empty() && !group.is_uneven => {}
-                // No live side has its head: what they have instead counts.
-                None if group.held_by + 1 == drives.len() => copy(range, None).await?,
-                None => drop(self.put_together(device, side, place, &group).await?),
+        let groups = scan_segment(&target).await?.groups;
+        for (index, group) in groups.iter().enumerate().filter(|(_, group)| group.is_uneven) {
+            let next = groups.get(index + 1);
+            if group.held_by + 1 == drives.len() && self.is_cut(group, next) {
+                // The live sides may have groups there that do not begin where it does.
+                let end = next.map_or(group.end_offset(), |next| next.head.identity.offset);
+                copy(group.head.identity.offset.into()..end.into(), None).await?;
+            } else {
+                self.put_together(device, std::slice::from_ref(side), place, group).await?;
             }
         }
         let mut closed = None;
@@ -318,27 +328,13 @@ impl Inner {
             };
             has_differed |= !is_same;
             if !is_same {
-                self.write_lacking(side, at, right).await?;
+                device.write_lacking(side, at, right).await?;
             }
             drop(claim);
             self.rest(began).await;
             at += len as u64;
         }
         Ok(has_differed)
-    }
-
-    /// Writes what a side lacks. A live one that fails this is given up, as by any write: what it has there is not known any more.
-    pub(super) async fn write_lacking(
-        &self,
-        side: &Side,
-        offset: u64,
-        right: Bytes,
-    ) -> Result<(), DriveError> {
-        let Err(error) = side.drive.write(offset, right, Durability::Durable).await else { return Ok(()) };
-        if self.registry.is_live(side.id) {
-            self.registry.give_up(vec![side.id], &error).await?;
-        }
-        Err(error)
     }
 }
 

@@ -160,13 +160,8 @@ impl Inner {
         let target =
             ScanTarget { sides: &paced, geometry, chain, segment, lap: Some(lap), options: &options };
         let scan = scan_segment(&target).await?;
-        for group in &scan.groups {
-            let range = u64::from(group.head.identity.offset)..u64::from(group.end_offset());
-            match group.copy_from {
-                Some(from) => self.copy_to_others(&device, &sides, from, place, range).await?,
-                None if group.bad.is_empty() && !group.is_uneven => {}
-                None => self.scrub_parts(&device, &sides, place, lap, group).await?,
-            }
+        for group in scan.groups.iter().filter(|group| group.is_uneven || !group.bad.is_empty()) {
+            self.scrub_group(&device, &sides, place, lap, group).await?;
         }
         self.scrub_frame(&device, &sides, place, lap).await
     }
@@ -204,8 +199,8 @@ impl Inner {
         self.repaired.set(self.repaired.get() + 1);
     }
 
-    /// A group that no side has as a whole: each may still have some of it.
-    async fn scrub_parts(
+    /// A group that not all sides have as a whole: each may have some of it.
+    async fn scrub_group(
         self: &Rc<Self>,
         device: &Sides,
         sides: &[Side],
@@ -214,13 +209,13 @@ impl Inner {
         group: &ScannedGroup,
     ) -> Result<(), Interrupted> {
         let mut lost = group.bad.clone();
-        for side in sides.iter().filter(|_| sides.len() > 1) {
-            let put = self.put_together(device, side, place, group).await?;
-            if put.has_differed {
-                let start = self.core.borrow().geometry.segment_start(place.segment);
+        if sides.len() > 1 {
+            let put = self.put_together(device, sides, place, group).await?;
+            let start = self.core.borrow().geometry.segment_start(place.segment);
+            for side in &put.lacked {
                 self.note_repair(side, start + u64::from(group.head.identity.offset));
             }
-            lost = put.lost;
+            lost.retain(|record| put.lost.contains(record));
         }
         for run in &group.area.runs {
             for record in records_of(&run.view(), place.segment, lap) {

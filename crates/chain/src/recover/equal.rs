@@ -1,7 +1,7 @@
 //! What the sides of a link say that a crash left different, or harm has come to: which of them counts.
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, PageBuf};
+use ithaca_env::drive::{DriveError, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::frames::{Frame, read_frames};
@@ -9,6 +9,7 @@ use crate::format::{GroupHead, RunHead, SegmentHeader, SegmentKind};
 use crate::links::Link;
 use crate::metadata::Known;
 use crate::options::{ChainId, Geometry};
+use crate::sides::Side;
 
 /// A part of a segment that is not the same on all live sides.
 pub(crate) struct Unequal {
@@ -23,10 +24,8 @@ pub(crate) struct Unequal {
 pub(crate) enum Right {
     /// These blocks.
     Bytes(Bytes),
-    /// So many bytes as this side has them.
-    On(Drive, usize),
-    /// What these sides have together of a group.
-    InParts(Vec<Drive>, GroupHead, Vec<RunHead>),
+    /// What these sides have together of a group, as far as each lacks it.
+    Group(Vec<Side>, GroupHead, Vec<RunHead>),
 }
 
 /// The frames of all segments of a link, as they count; adds what the live sides do not agree on to `unequal`.

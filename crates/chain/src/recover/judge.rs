@@ -22,10 +22,8 @@ use crate::planted::PlantedBug;
 pub(crate) struct KeptGroup {
     pub(crate) head: GroupHead,
     pub(crate) area: GroupArea,
-    /// See [`ScannedGroup::copy_from`].
-    pub(crate) copy_from: Option<usize>,
-    /// No side has all of it, and together they have.
-    pub(crate) is_in_parts: bool,
+    /// See [`ScannedGroup::is_uneven`].
+    pub(crate) is_uneven: bool,
 }
 
 impl KeptGroup {
@@ -136,9 +134,8 @@ impl Judge {
             expected = Some(identity.seq + 1);
             self.next_seq = self.next_seq.max(identity.seq + 1);
             self.last_seqs.insert(scan.lap, identity.seq);
-            let is_in_parts = group.is_uneven && group.bad.is_empty();
-            let ScannedGroup { head, area, copy_from, .. } = group;
-            kept.groups.push(KeptGroup { head, area, copy_from, is_in_parts });
+            let ScannedGroup { head, area, is_uneven, .. } = group;
+            kept.groups.push(KeptGroup { head, area, is_uneven });
         }
         kept
     }

@@ -19,6 +19,14 @@ pub(crate) struct LenientRead {
     read: DriveFuture<Bytes>,
 }
 
+/// What a drive could not read of what it was asked for.
+pub(super) struct Unread {
+    /// Blocks, counted from where it begins; at least one.
+    pub(super) blocks: Vec<usize>,
+    /// Why.
+    pub(super) error: DriveError,
+}
+
 /// Starts to read `[offset, offset + len)`.
 pub(crate) fn start_lenient(drive: &Drive, offset: u64, len: usize) -> LenientRead {
     LenientRead { drive: drive.clone(), offset, len, read: drive.read(offset, len) }
@@ -34,25 +42,36 @@ impl LenientRead {
     /// is filled with bytes that no decoder takes. Errors: others than failed reads, and a drive on which nothing of it
     /// can be read where more than two blocks were asked for.
     pub(crate) async fn finish(self) -> Result<Bytes, DriveError> {
-        let first = match self.read.await {
+        let blocks = self.len / BLOCK_BYTES;
+        let (bytes, unread) = self.finish_in_blocks().await?;
+        match unread {
+            // A drive that is gone is not a damaged one; one or two bad blocks are damage.
+            Some(unread) if blocks > 2 && unread.blocks.len() == blocks => Err(unread.error),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// The same, also if nothing of it can be read; and what could not be. Errors: others than failed reads.
+    pub(super) async fn finish_in_blocks(self) -> Result<(Bytes, Option<Unread>), DriveError> {
+        let error = match self.read.await {
             Err(error @ DriveError::Io { .. }) => error,
-            answered => return answered,
+            answered => return Ok((answered?, None)),
         };
         let mut buffer = PageBuf::with_capacity(self.len);
-        let mut good = 0;
+        let mut blocks = Vec::new();
         for block in 0..self.len / BLOCK_BYTES {
             let offset = self.offset + (block * BLOCK_BYTES) as u64;
             match read_block(&self.drive, offset).await {
-                Ok(bytes) => {
-                    buffer.extend(&bytes);
-                    good += 1;
+                Ok(bytes) => buffer.extend(&bytes),
+                Err(DriveError::Io { .. }) => {
+                    buffer.extend(&[UNREADABLE; BLOCK_BYTES]);
+                    blocks.push(block);
                 }
-                Err(DriveError::Io { .. }) => buffer.extend(&[UNREADABLE; BLOCK_BYTES]),
                 Err(other) => return Err(other),
             }
         }
-        // A drive that is gone is not a damaged one; one or two bad blocks are damage.
-        if good == 0 && self.len > 2 * BLOCK_BYTES { Err(first) } else { Ok(buffer.freeze()) }
+        let unread = (!blocks.is_empty()).then_some(Unread { blocks, error });
+        Ok((buffer.freeze(), unread))
     }
 }
 

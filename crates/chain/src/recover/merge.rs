@@ -1,54 +1,124 @@
-//! Groups of which no side has all: what one has of them makes up for what another lacks.
+//! Groups that the sides of a link have not alike: what one has of them makes up for what another lacks.
+//!
+//! * What a side is given matches its checksum: the head of the group, and records. Where no side has a record as it was written each keeps
+//!   what it has.
+//! * So a block that a side cannot read is written only if nothing of that is in it: it may be readable again later.
 
 use std::ops::Range;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError};
+use ithaca_env::drive::{Drive, DriveError, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::lenient::read_lenient;
+use super::lenient::{Unread, start_lenient};
 use crate::format::{GroupHead, RunHead, peek_group};
 
 /// Keys and data of a record.
 pub(crate) type RecordPlace = (Range<u64>, Range<u32>);
 
-/// What a drive has of a group; zeros if nothing of it can be read. Errors: others than failed reads.
-pub(crate) async fn read_image(drive: &Drive, offset: u64, len: usize) -> Result<Vec<u8>, DriveError> {
-    match read_lenient(drive, offset, len).await {
-        Ok(bytes) => Ok(bytes.to_vec()),
-        Err(DriveError::Io { .. }) => Ok(vec![0; len]),
-        Err(other) => Err(other),
-    }
+/// What comes of a group when what its sides have of it is put together.
+pub(crate) struct Together {
+    /// What each side lacks: bytes of the drive, and where they begin.
+    pub(crate) lacking: Vec<Vec<(u64, Bytes)>>,
+    /// The records that none has.
+    pub(crate) lost: Vec<RecordPlace>,
+    /// Whether any has the head. If not, the group is not there as it was found, and nothing of it is to be written.
+    pub(crate) has_head: bool,
+    /// Why some of it could not be read.
+    pub(crate) unread: Option<DriveError>,
 }
 
-/// Gives each image of a group what another has of it: its head, and the records that match their checksums. Where none has it right
-/// they stay as they are. Returns the records that none has.
-pub(crate) fn merge(images: &mut [Vec<u8>], head: &GroupHead, runs: &[RunHead]) -> Vec<RecordPlace> {
-    give(images, 0..head.layout.head_bytes, |begin| {
+/// What a side has of a group.
+struct Image {
+    bytes: Bytes,
+    unread: Option<Unread>,
+}
+
+/// Puts together what these sides have at `offset` of the group that `head` and `runs` tell of. Writes nothing. Errors: others than failed
+/// reads.
+pub(crate) async fn put_together(
+    sides: &[Drive],
+    offset: u64,
+    head: &GroupHead,
+    runs: &[RunHead],
+) -> Result<Together, DriveError> {
+    let mut images = Vec::new();
+    for side in sides {
+        let read = start_lenient(side, offset, head.layout.total_bytes());
+        let (bytes, unread) = read.finish_in_blocks().await?;
+        images.push(Image { bytes, unread });
+    }
+    Ok(merge(&images, offset, head, runs))
+}
+
+fn merge(images: &[Image], offset: u64, head: &GroupHead, runs: &[RunHead]) -> Together {
+    // Zeros between head, packed and aligned data.
+    let mut right = vec![vec![0; head.layout.total_bytes()]; images.len()];
+    let has_head = give(images, &mut right, 0..head.layout.head_bytes, |begin| {
         let is_same = peek_group(&begin[..BLOCK_BYTES.min(begin.len())]).is_ok_and(|found| found == *head);
         is_same && head.decode_area(&Bytes::copy_from_slice(begin)).is_ok()
     });
-    let mut lost = Vec::new();
+    let (mut lost, mut lost_bytes) = (Vec::new(), Vec::new());
     for run in runs {
-        let mut offset = run.data_offset;
+        let mut start = run.data_offset;
         for (index, entry) in run.table.entries().enumerate() {
-            let bytes = offset..offset + entry.len;
-            offset = bytes.end;
-            let place = (bytes.start - head.identity.offset) as usize;
+            let bytes = start..start + entry.len;
+            start = bytes.end;
+            let at = (bytes.start - head.identity.offset) as usize;
+            let place = at..at + entry.len as usize;
             let is_right = |record: &[u8]| crc32c::crc32c(record) == entry.checksum;
-            if !give(images, place..place + entry.len as usize, is_right) {
+            if !give(images, &mut right, place.clone(), is_right) {
                 let key = run.first_key + index as u64;
                 lost.push((key..key + 1, bytes));
+                lost_bytes.push(place);
             }
         }
     }
-    lost
+    let lacking = images.iter().zip(&right).map(|(image, right)| match has_head {
+        true => image.lacking(right, &lost_bytes, offset),
+        false => Vec::new(),
+    });
+    let unread = images.iter().find_map(|image| image.unread.as_ref());
+    Together { lacking: lacking.collect(), lost, has_head, unread: unread.map(|it| it.error.clone()) }
 }
 
-/// Gives all images what one has right at this place. Returns whether one has.
-fn give(images: &mut [Vec<u8>], place: Range<usize>, is_right: impl Fn(&[u8]) -> bool) -> bool {
-    let Some(good) = images.iter().position(|image| is_right(&image[place.clone()])) else { return false };
-    let right = images[good][place.clone()].to_vec();
-    images.iter_mut().for_each(|image| image[place.clone()].copy_from_slice(&right));
-    true
+/// Puts what is right at this place there for all sides, if one has it; else what each has. Returns whether one has.
+fn give(
+    images: &[Image],
+    right: &mut [Vec<u8>],
+    place: Range<usize>,
+    is_right: impl Fn(&[u8]) -> bool,
+) -> bool {
+    let good = images.iter().find(|image| is_right(&image.bytes[place.clone()]));
+    for (own, right) in images.iter().zip(right) {
+        right[place.clone()].copy_from_slice(&good.unwrap_or(own).bytes[place.clone()]);
+    }
+    good.is_some()
+}
+
+impl Image {
+    /// The blocks of `right` that this side has not, side by side ones together. `lost` is what nobody has right.
+    fn lacking(&self, right: &[u8], lost: &[Range<usize>], offset: u64) -> Vec<(u64, Bytes)> {
+        let is_lacking = |block: &Range<usize>| {
+            let is_unread = |it: &Unread| it.blocks.contains(&(block.start / BLOCK_BYTES));
+            match self.unread.as_ref().is_some_and(is_unread) {
+                true => !lost.iter().any(|lost| lost.start < block.end && block.start < lost.end),
+                false => self.bytes[block.clone()] != right[block.clone()],
+            }
+        };
+        let blocks = (0..right.len()).step_by(BLOCK_BYTES).map(|start| start..start + BLOCK_BYTES);
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for block in blocks.filter(is_lacking) {
+            match parts.last_mut().filter(|last| last.end == block.start) {
+                Some(last) => last.end = block.end,
+                None => parts.push(block),
+            }
+        }
+        let part = |part: Range<usize>| {
+            let mut bytes = PageBuf::with_capacity(part.len());
+            bytes.extend(&right[part.clone()]);
+            (offset + part.start as u64, bytes.freeze())
+        };
+        parts.into_iter().map(part).collect()
+    }
 }

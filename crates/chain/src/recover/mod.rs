@@ -26,7 +26,7 @@ pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedLaps, Judged, judge};
 pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
-pub(crate) use merge::{RecordPlace, merge, read_image};
+pub(crate) use merge::{RecordPlace, put_together};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
@@ -277,15 +277,10 @@ fn look_through_if_empty(frames: &mut [(u32, Frame)]) {
 /// Adds the groups that count and that some side lacks, in all or in part.
 fn add_lacking(links: &Links, judged: &Judged, unequal: &mut Vec<Unequal>) {
     for kept in &judged.segments {
-        let sides = links.device_of(kept.segment).expect("it was scanned").live_drives();
-        for group in &kept.groups {
-            if let Some(from) = group.copy_from {
-                let right = Right::On(sides[from].clone(), group.head.layout.total_bytes());
-                unequal.push(Unequal { segment: kept.segment, offset: group.head.identity.offset, right });
-            } else if group.is_in_parts {
-                let right = Right::InParts(sides.clone(), group.head, group.area.runs.clone());
-                unequal.push(Unequal { segment: kept.segment, offset: group.head.identity.offset, right });
-            }
+        let sides = links.device_of(kept.segment).expect("it was scanned").live();
+        for group in kept.groups.iter().filter(|group| group.is_uneven) {
+            let right = Right::Group(sides.clone(), group.head, group.area.runs.clone());
+            unequal.push(Unequal { segment: kept.segment, offset: group.head.identity.offset, right });
         }
     }
 }

@@ -22,9 +22,7 @@ pub(crate) struct ScannedGroup {
     pub(crate) bad: Vec<RecordPlace>,
     /// The first of those scanned that has its head.
     pub(crate) held_by: usize,
-    /// If some side has not got it as it should be: one that has, by its place among those scanned.
-    pub(crate) copy_from: Option<usize>,
-    /// None has, and they have not the same of it: what one lacks another may have.
+    /// The sides have not the same of it: what one lacks another may have.
     pub(crate) is_uneven: bool,
     /// Why a large piece with records of it cannot be read, if no side has it whole: that may pass.
     pub(crate) unread: Option<DriveError>,
@@ -143,7 +141,8 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
     while at < end {
         let mut found = Vec::new();
         for (side, window) in windows.iter_mut().enumerate() {
-            found.extend(group_at(target, &scan, window, at, end).await?.map(|group| (side, group)));
+            let group = group_at(target, &scan, window, at, end).await?;
+            found.extend(group.map(|group| ScannedGroup { held_by: side, ..group }));
         }
         let mut group = best(found, windows.len());
         let asked = at..group.as_ref().map_or(at + BLOCK_BYTES as u64, |group| group.end_offset().into());
@@ -179,19 +178,15 @@ async fn group_at(
 }
 
 /// Of what the sides have at one place, the group that was written last. A record of it is bad if no side has it.
-fn best(found: Vec<(usize, ScannedGroup)>, sides: usize) -> Option<ScannedGroup> {
+fn best(found: Vec<ScannedGroup>, sides: usize) -> Option<ScannedGroup> {
     let age = |group: &ScannedGroup| (group.head.identity.incarnation, group.head.identity.seq);
-    let newest = found.iter().map(|(_, group)| age(group)).max()?;
-    let same: Vec<_> = found.into_iter().filter(|(_, group)| age(group) == newest).collect();
-    let whole = || same.iter().filter(|(_, group)| group.bad.is_empty());
-    let (whole_on, is_on_all) = (whole().next().map(|(side, _)| *side), whole().count() == sides);
-    let is_equal = same.len() == sides && same.windows(2).all(|pair| pair[0].1.bad == pair[1].1.bad);
+    let newest = found.iter().map(age).max()?;
+    let same: Vec<_> = found.into_iter().filter(|group| age(group) == newest).collect();
+    let is_uneven = same.len() < sides || same.windows(2).any(|pair| pair[0].bad != pair[1].bad);
     let mut same = same.into_iter();
-    let (held_by, mut best) = same.next()?;
-    same.for_each(|(_, group)| best.bad.retain(|bad| group.bad.contains(bad)));
-    best.held_by = held_by;
-    best.copy_from = whole_on.filter(|_| !is_on_all);
-    best.is_uneven = whole_on.is_none() && !is_equal;
+    let mut best = same.next()?;
+    same.for_each(|group| best.bad.retain(|bad| group.bad.contains(bad)));
+    best.is_uneven = is_uneven;
     Some(best)
 }
 
@@ -227,7 +222,7 @@ fn verify(head: GroupHead, image: &Bytes, options: &ChainOptions) -> Option<Scan
             find_bad(run, data, &mut bad);
         }
     }
-    Some(ScannedGroup { head, area, bad, held_by: 0, copy_from: None, is_uneven: false, unread: None })
+    Some(ScannedGroup { head, area, bad, held_by: 0, is_uneven: false, unread: None })
 }
 
 /// Adds the records of `run` that do not match their checksums.

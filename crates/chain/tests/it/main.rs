@@ -11,6 +11,7 @@
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
 //! * [`rebuilds`]: sides that are being rebuilt while something else happens to their link.
 //! * [`repairs`]: what one side lacks is written to it again, also if nobody waits for that any more, and what if that fails.
+//! * [`parts`]: groups that the sides have not alike, while some of it cannot be read.
 //! * [`slow`]: sides that hang or are far slower than another.
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
@@ -38,6 +39,7 @@ mod metadata;
 mod mirrors;
 mod model;
 mod owned;
+mod parts;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod ranges;

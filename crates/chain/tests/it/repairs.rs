@@ -21,7 +21,7 @@ use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small,
 use crate::model::run_of;
 use crate::world::{MACHINE, World, identity, open_drives, small_options};
 
-/// A drive of which a test says which writes it holds back or fails, and how it grows.
+/// A drive of which a test says which writes it holds back or fails, which reads it fails, and how it grows.
 #[derive(Clone)]
 pub struct Held {
     env: Env,
@@ -32,7 +32,9 @@ pub struct Held {
     waiting: Rc<Cell<u32>>,
     free: Rc<Notify>,
     /// So many writes to come fail.
-    failing: Rc<Cell<u32>>,
+    pub failing: Rc<Cell<u32>>,
+    /// Reads of these bytes fail, but for so many of them that come first.
+    pub unreadable: Rc<RefCell<(Range<u64>, u32)>>,
     /// What a growth ends with.
     pub grows_with: Rc<RefCell<Option<DriveError>>>,
 }
@@ -49,6 +51,7 @@ impl Held {
             waiting: Rc::default(),
             free: Rc::default(),
             failing: Rc::default(),
+            unreadable: Rc::default(),
             grows_with: Rc::default(),
         }
     }
@@ -73,6 +76,20 @@ impl Held {
 impl Wrapper for Held {
     fn drive(&self) -> &Drive {
         &self.drive
+    }
+
+    fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
+        let (bytes, left) = &mut *self.unreadable.borrow_mut();
+        if offset < bytes.end && bytes.start < offset + len as u64 {
+            if *left == 0 {
+                let (path, message) = (self.drive.name(), "not now".to_owned());
+                return Box::pin(
+                    async move { Err(DriveError::Io { path, operation: "read", offset, message }) },
+                );
+            }
+            *left -= 1;
+        }
+        self.drive.read(offset, len)
     }
 
     fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
@@ -111,12 +128,12 @@ impl Wrapper for Held {
     }
 }
 
-fn uncached() -> ChainOptions {
+pub fn uncached() -> ChainOptions {
     ChainOptions { tail_cache_bytes: 0, ..small_options() }
 }
 
 /// Flips a bit of small records, each on one side.
-fn rot(world: &World, places: &[(&str, u64)]) {
+pub fn rot(world: &World, places: &[(&str, u64)]) {
     for &(name, key) in places {
         let offset = place_of(world, name, key) + 300;
         fault(&world.sim, name, DriveFault::BitRot { offset, bit: 4 });
@@ -124,7 +141,7 @@ fn rot(world: &World, places: &[(&str, u64)]) {
 }
 
 /// Opens the chain over these drives, and closes it.
-fn open_and_close(
+pub fn open_and_close(
     world: &World,
     names: &'static [&'static str],
     work: impl AsyncFnOnce(&Env, &Chain) + 'static,
@@ -141,7 +158,7 @@ fn open_and_close(
 }
 
 /// Whether the side has every small record by itself.
-fn is_whole_alone(world: &World, name: &'static str, upto: u64) {
+pub fn is_whole_alone(world: &World, name: &'static str, upto: u64) {
     let names: &'static [&'static str] = if name == A { &[A] } else { &[B] };
     open_and_close(world, names, async move |_, chain| {
         for key in 0..upto {
@@ -151,20 +168,26 @@ fn is_whole_alone(world: &World, name: &'static str, upto: u64) {
     });
 }
 
+/// A link of two sides whose last group has eight small records; it was not closed.
+pub fn one_last_group(seed: u64) -> World {
+    let world = World::over(seed, &[A, B]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let sides = vec![open_drives(&env, &[A, B]).await];
+        let chain = Chain::create(&env, sides, identity(), uncached()).await.expect("created");
+        let small: Vec<Bytes> = (0..8).map(|key| Bytes::from(vec![key + 1; 900])).collect();
+        let batch = Batch { runs: vec![run_of(0, 1, &small)], ..Batch::default() };
+        chain.wait(chain.append(batch).expect("room")).await.expect("no fault");
+        chain.abandon().await;
+    });
+    world
+}
+
 #[test]
 fn a_last_group_of_which_each_side_has_a_part_is_whole_on_both_after_an_open() {
     // Power goes during the write of the last group. No record of it is lost on both sides, so it is shown: both must have it.
     for alone in [A, B] {
-        let world = World::over(40, &[A, B]);
-        let env = world.sim.env(world.process);
-        world.sim.block_on(world.process, async move {
-            let sides = vec![open_drives(&env, &[A, B]).await];
-            let chain = Chain::create(&env, sides, identity(), uncached()).await.expect("created");
-            let small: Vec<Bytes> = (0..8).map(|key| Bytes::from(vec![key + 1; 900])).collect();
-            let batch = Batch { runs: vec![run_of(0, 1, &small)], ..Batch::default() };
-            chain.wait(chain.append(batch).expect("room")).await.expect("no fault");
-            chain.abandon().await;
-        });
+        let world = one_last_group(40);
         rot(&world, &[(A, 2), (B, 5), (A, 7)]);
         open_and_close(&world, &[A, B], async |_, _| ());
         is_whole_alone(&world, alone, 8);
@@ -194,21 +217,28 @@ fn a_side_is_rebuilt_from_what_it_has_and_what_the_live_one_has() {
     is_whole_alone(&world, B, 40);
 }
 
-#[test]
-fn what_the_first_live_side_lacks_is_not_taken_from_it() {
-    // Of the group that the third side is to get the first one has no head, and the second not every record.
-    let (world, names) = (World::over(43, &[A, B, "third"]), [A, B, "third"]);
+/// A link of these sides with eight small records in one group, and `behind` them others of 8 KiB; it was closed. And where the head of
+/// that group is.
+pub fn one_group(seed: u64, names: &'static [&'static str], behind: Range<u64>) -> (World, u64) {
+    let world = World::over(seed, names);
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
-        let sides = vec![open_drives(&env, &names).await];
+        let sides = vec![open_drives(&env, names).await];
         let chain = Chain::create(&env, sides, identity(), uncached()).await.expect("created");
         let small: Vec<Bytes> = (0..8).map(|key| Bytes::from(vec![key + 1; 900])).collect();
         let batch = Batch { runs: vec![run_of(0, 1, &small)], ..Batch::default() };
         chain.wait(chain.append(batch).expect("room")).await.expect("no fault");
-        append(&env, &chain, 40..80).await;
+        append(&env, &chain, behind).await;
         chain.close().await.expect("no fault");
     });
-    let head = (place_of(&world, A, 0) - 1) / 4096 * 4096;
+    let head = (place_of(&world, names[0], 0) - 1) / 4096 * 4096;
+    (world, head)
+}
+
+#[test]
+fn what_the_first_live_side_lacks_is_not_taken_from_it() {
+    // Of the group that the third side is to get the first one has no head, and the second not every record.
+    let (world, head) = one_group(43, &[A, B, "third"], 40..80);
     open_and_close(&world, &[A, B], async |_, _| ());
     fault(&world.sim, A, DriveFault::BitRot { offset: head + 30, bit: 1 });
     rot(&world, &[(B, 6), ("third", 6), ("third", 7)]);
@@ -224,7 +254,7 @@ fn what_the_first_live_side_lacks_is_not_taken_from_it() {
 }
 
 /// Opens what `closed_pair` left over drives that the test holds.
-async fn open_held(env: &Env) -> (Chain, Vec<Held>) {
+pub async fn open_held(env: &Env) -> (Chain, Vec<Held>) {
     let sides: Vec<Held> = open_drives(env, &[A, B]).await.iter().map(|it| Held::new(env, it)).collect();
     let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
     let (chain, _) = Chain::open(env, drives, None, uncached()).await.expect("it opens");
