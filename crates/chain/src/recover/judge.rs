@@ -14,7 +14,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::hole;
 use super::scan::{Scan, ScannedGroup};
 use crate::error::{Damage, DamageKind};
-use crate::format::{GroupArea, GroupFlags, GroupHead, GroupIdentity, Hole};
+use crate::format::{GroupArea, GroupFlags, GroupHead, Hole};
 use crate::options::ChainOptions;
 use crate::planted::PlantedBug;
 
@@ -54,8 +54,16 @@ pub(crate) struct Judged {
     pub(crate) unread: Option<DriveError>,
 }
 
-/// Closed segments by lap: the last group of each.
-pub(crate) type ClosedLaps = BTreeMap<u64, u64>;
+/// Closed segments by lap.
+pub(crate) type ClosedLaps = BTreeMap<u64, ClosedEnd>;
+
+/// What a trailer says of the end of a segment's groups.
+#[derive(Clone, Copy)]
+pub(crate) struct ClosedEnd {
+    pub(crate) last_seq: u64,
+    /// Byte in the segment.
+    pub(crate) offset: u32,
+}
 
 /// Decides. `scans` are in the order of their laps.
 pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOptions) -> Judged {
@@ -64,15 +72,23 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
     let mut judge = Judge {
         claimed,
         bare: scans.iter().filter(is_bare).map(|scan| scan.lap).collect(),
-        next_seq: closed.values().map(|last_seq| last_seq + 1).max().unwrap_or(1),
+        next_seq: closed.values().map(|end| end.last_seq + 1).max().unwrap_or(1),
         is_cut: false,
-        last_seqs: closed.clone(),
+        last_seqs: closed.iter().map(|(lap, end)| (*lap, end.last_seq)).collect(),
         damage: Vec::new(),
         cut_groups: 0,
         cuts_damage: options.planted.is(PlantedBug::CutDamagedMiddle),
         unread: None,
     };
-    let segments = scans.into_iter().map(|scan| judge.segment(scan)).collect();
+    let mut segments: Vec<_> = scans.into_iter().map(|scan| judge.segment(scan, closed)).collect();
+    let key_ends = segments.iter().flat_map(|kept| &kept.groups).map(|group| group.head.identity.key_end);
+    let key_end = key_ends.max().unwrap_or(0);
+    // What comes behind the end of a closed segment may be in another one that is closed and not read.
+    let is_short = |kept: &&mut KeptSegment| {
+        let last = kept.groups.last().zip(kept.holes.last());
+        last.is_some_and(|(group, hole)| hole.seqs.start > group.head.identity.seq)
+    };
+    segments.iter_mut().filter(is_short).for_each(|kept| kept.lost_below = key_end);
     Judged {
         segments,
         damage: judge.damage,
@@ -87,7 +103,7 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
 fn claimed_seq(scans: &[Scan], closed: &ClosedLaps) -> u64 {
     let by_groups = scans.iter().flat_map(|scan| &scan.groups).map(|group| group.head.identity.durable_seq);
     // A segment is closed only when the first group of its successor is durable.
-    let by_trailers = closed.values().map(|last_seq| last_seq + 1);
+    let by_trailers = closed.values().map(|end| end.last_seq + 1);
     by_groups.chain(by_trailers).max().unwrap_or(0)
 }
 
@@ -106,7 +122,7 @@ struct Judge {
 }
 
 impl Judge {
-    fn segment(&mut self, scan: Scan) -> KeptSegment {
+    fn segment(&mut self, scan: Scan, closed: &ClosedLaps) -> KeptSegment {
         let mut kept = KeptSegment {
             segment: scan.segment,
             lap: scan.lap,
@@ -123,7 +139,7 @@ impl Judge {
             }
             let missing = expected.unwrap_or(identity.seq)..identity.seq;
             if !missing.is_empty() {
-                self.missing(missing, end, &identity, &mut kept);
+                self.missing(missing, end..identity.offset, identity.key_end, &mut kept);
             }
             self.check_data(&group, &kept);
             if self.is_cut {
@@ -136,6 +152,12 @@ impl Judge {
             self.last_seqs.insert(scan.lap, identity.seq);
             let ScannedGroup { head, area, is_uneven, .. } = group;
             kept.groups.push(KeptGroup { head, area, is_uneven });
+        }
+        if let (Some(expected), Some(closed)) = (expected, closed.get(&scan.lap))
+            && expected <= closed.last_seq
+        {
+            self.missing(expected..closed.last_seq + 1, end..closed.offset, 0, &mut kept);
+            self.last_seqs.insert(scan.lap, closed.last_seq);
         }
         kept
     }
@@ -154,9 +176,9 @@ impl Judge {
         (was_on_its_way || !identity.flags.has(GroupFlags::CHECKPOINT)).then(|| identity.seq - 1)
     }
 
-    /// Groups `seqs` are not there; the bytes of the segment from `start` to the group `next` are not groups.
-    fn missing(&mut self, seqs: Range<u64>, start: u32, next: &GroupIdentity, kept: &mut KeptSegment) {
-        let end = next.offset;
+    /// Groups `seqs` are not there; these bytes of the segment are not groups. Every key that they can have held is below `key_end`.
+    fn missing(&mut self, seqs: Range<u64>, bytes: Range<u32>, key_end: u64, kept: &mut KeptSegment) {
+        let Range { start, end } = bytes;
         let vouched = if self.cuts_damage {
             seqs.start..seqs.start
         } else {
@@ -164,7 +186,7 @@ impl Judge {
         };
         if !vouched.is_empty() && !self.is_cut {
             kept.holes.push(hole(start, end, vouched.clone()));
-            kept.lost_below = kept.lost_below.max(next.key_end);
+            kept.lost_below = kept.lost_below.max(key_end);
             self.damage.push(Damage {
                 segment: kept.segment,
                 offset: start,

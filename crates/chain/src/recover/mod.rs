@@ -24,7 +24,7 @@ use census::{Lost, add_lost, missed};
 use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
-pub(crate) use judge::{ClosedLaps, Judged, judge};
+pub(crate) use judge::{ClosedEnd, ClosedLaps, Judged, judge};
 pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
 pub(crate) use merge::{RecordPlace, put_together};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
@@ -209,7 +209,8 @@ async fn survey(
                 }
                 check_sizes(sides, geometry, trailer.segments)?;
                 incarnation = incarnation.max(trailer.incarnation);
-                closed_laps.extend((!trailer.is_body).then_some((trailer.lap, trailer.last_seq)));
+                let end = ClosedEnd { last_seq: trailer.last_seq, offset: trailer.end_offset };
+                closed_laps.extend((!trailer.is_body).then_some((trailer.lap, end)));
                 if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
                     recovered.cover(&keys);
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
