@@ -32,6 +32,7 @@ pub(crate) async fn is_ours_behind_zone(drive: &Drive) -> Result<bool, DriveErro
     Ok(is_blank(&block) || is_ours(&block))
 }
 
-fn is_blank(block: &[u8]) -> bool {
-    block.iter().all(|&byte| byte == 0)
+/// Whether all of it is zeros.
+pub(crate) fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }

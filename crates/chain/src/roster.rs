@@ -9,7 +9,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveLock, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use crate::error::OpenError;
-use crate::foreign::is_ours_behind_zone;
+use crate::foreign::{is_blank, is_ours_behind_zone};
 use crate::format::Superblock;
 use crate::limits::{
     DRIVES_MAX, SUPERBLOCK_COPIES, SUPERBLOCK_QUORUM, SUPERBLOCK_STRIDE_BYTES, SUPERBLOCK_ZONE_BYTES,
@@ -374,7 +374,7 @@ pub(crate) async fn is_free(drive: &Drive, roster: &Roster) -> Result<bool, Driv
     let (mut written, mut is_strangers, mut is_ours) = (0, false, true);
     for offset in (0..drive.size_bytes().min(SUPERBLOCK_ZONE_BYTES)).step_by(BLOCK_BYTES) {
         let block = read_lenient(drive, offset, BLOCK_BYTES).await?;
-        if block.iter().all(|&byte| byte == 0) {
+        if is_blank(&block) {
             continue;
         }
         let is_copy = offset.is_multiple_of(SUPERBLOCK_STRIDE_BYTES as u64);
@@ -382,7 +382,7 @@ pub(crate) async fn is_free(drive: &Drive, roster: &Roster) -> Result<bool, Driv
         written += 1;
         is_strangers |= Superblock::decode(&block).is_ok_and(|found| roster.is_stranger(&found));
     }
-    Ok((is_ours && written <= 1 || is_strangers) && is_ours_behind_zone(drive).await?)
+    Ok(is_ours && (written <= 1 || is_strangers) && is_ours_behind_zone(drive).await?)
 }
 
 /// Makes the drive one of no chain: its superblock is zeros.

@@ -13,6 +13,7 @@ use super::open::{grow_to_least, wipe_segment};
 use super::{Chain, Inner};
 use crate::core::{Batch, Effect, Leaving, PassedBy};
 use crate::error::{ChainError, ChangeError, OpenError};
+use crate::foreign::{has_only_superblocks, is_blank};
 use crate::limits::LINKS_MAX;
 use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership, SideState};
@@ -269,7 +270,12 @@ impl Inner {
             },
             Err(error) => return Err(error),
             // Left over from a change that was not finished, or from before the drive was removed.
-            Ok((superblock, _)) if roster.is_stranger(&superblock) => superblock.sequence,
+            Ok((superblock, _)) if roster.is_stranger(&superblock) => {
+                match has_only_superblocks(&read_drive).await? {
+                    true => superblock.sequence,
+                    false => return Err(OpenError::NotBlank { drive: drive.name() }),
+                }
+            }
             Ok((superblock, _)) => {
                 let id = superblock.identity.id;
                 return Err(OpenError::AlreadyThere { drive: drive.name(), id });
@@ -291,12 +297,11 @@ impl Inner {
             let start = geometry.segment_start(segment);
             let first_group = start + BLOCK_BYTES as u64;
             let trailer = start + geometry.segment_bytes - BLOCK_BYTES as u64;
-            let mut is_blank = true;
+            let mut is_unused = true;
             for offset in [start, first_group, trailer] {
-                let block = read_lenient(&read_drive, offset, BLOCK_BYTES).await?;
-                is_blank &= block.iter().all(|&byte| byte == 0);
+                is_unused &= is_blank(&read_lenient(&read_drive, offset, BLOCK_BYTES).await?);
             }
-            if !is_blank {
+            if !is_unused {
                 wipe_segment(&Sides::single(drive), self.identity.id, geometry, segment, lap).await?;
             }
         }

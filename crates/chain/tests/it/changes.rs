@@ -7,10 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainError, ChainOptions, ChangeError, OpenError, Placement};
 use ithaca_env::Env;
-use ithaca_env::drive::{Durability, PageBuf};
+use ithaca_env::drive::{Drive, Durability, PageBuf};
 use ithaca_env::sim::{Death, DriveFault, Random};
 
-use crate::drives::{THREE, append, create_sized, fill, is_refused, make_chain, put, tiny_drives, within};
+use crate::drives::{
+    THREE, append, copy, create_sized, fill, is_refused, make_chain, put, tiny_drives, within,
+};
 use crate::model::run_of;
 use crate::world::{
     MACHINE, Workload, World, check_everything, identity, open_drives, open_named, open_or_create,
@@ -330,6 +332,43 @@ fn a_drive_that_somebody_else_has_written_to_is_not_written_over() {
         // What a crash leaves of the first write to a drive that was being added to this one.
         let ours = [&foreign[..12], &identity().id.0[..], &[7; 100]].concat();
         assert_eq!(added_with(&env, &chain, "torn", 1 << 20, 16 << 10, &ours).await, None);
+    });
+}
+
+#[test]
+fn a_drive_that_was_removed_and_that_somebody_else_has_now_is_not_written_over() {
+    within(17, async |env| {
+        let drives = open_drives(&env, &[THREE[0], THREE[1]]).await;
+        let chain = Chain::create(&env, drives.clone(), identity(), tiny_drives()).await.expect("created");
+        append(&env, &chain, 0..3).await;
+        // Away when it is removed, so that its superblock is not erased.
+        let bytes = drives[1].size_bytes();
+        let away = async |name| copy(&env, &drives[1], name, bytes).await;
+        let (array, table, torn) = (away("array").await, away("table").await, away("torn").await);
+        let untouched = away("untouched").await;
+        let write = async |drive: &Drive, offset, byte, len| {
+            let mut block = PageBuf::zeroed(len);
+            block.as_mut_slice().fill(byte);
+            drive.write(offset, block.freeze(), Durability::Durable).await.expect("written");
+        };
+        // Between two copies; over the first two of them; one copy is left, beside something else.
+        write(&array, 4096, 7, 4096).await;
+        write(&table, 0, 7, 20 << 10).await;
+        write(&torn, 4096, 7, 4096).await;
+        for copy in 1..4 {
+            write(&torn, copy * (16 << 10), 0, 4096).await;
+        }
+        chain.remove_drive(chain.drive_ids()[1]).await.expect("nothing is on it");
+        for drive in [array, table, torn] {
+            let before = drive.read(0, bytes as usize).await.expect("readable");
+            let added = chain.add_drive(drive.clone()).await.err();
+            let is_refused = matches!(&added, Some(ChangeError::Open(OpenError::NotBlank { .. })));
+            assert!(is_refused, "{}: {added:?}", drive.name());
+            assert_eq!(drive.size_bytes(), bytes);
+            let after = drive.read(0, bytes as usize).await.expect("readable");
+            assert!(after == before, "{} was written to", drive.name());
+        }
+        chain.add_drive(untouched).await.expect("nobody misses what is on it");
     });
 }
 
