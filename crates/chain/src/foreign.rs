@@ -32,6 +32,14 @@ pub(crate) async fn is_ours_behind_zone(drive: &Drive) -> Result<bool, DriveErro
     Ok(is_blank(&block) || is_ours(&block))
 }
 
+/// The first bytes of a drive. What it is too short for is zeros, as it will be when it has grown.
+pub(crate) async fn read_begin(drive: &Drive, bytes: u64) -> Result<Vec<u8>, DriveError> {
+    let there = drive.size_bytes().min(bytes) as usize;
+    let mut begin = drive.read(0, there).await?.to_vec();
+    begin.resize(bytes as usize, 0);
+    Ok(begin)
+}
+
 /// Whether all of it is zeros.
 pub(crate) fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)

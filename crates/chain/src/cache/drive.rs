@@ -17,7 +17,7 @@ use ithaca_env::sync::Notify;
 use thiserror::Error;
 
 use super::{BlockKey, LineWrite, Lines, Offered};
-use crate::foreign::is_ours_behind_zone;
+use crate::foreign::{is_blank, is_ours_behind_zone, read_begin};
 use crate::format::{CacheHeader, CachedBlock, LineHead, line_start};
 use crate::limits::{
     CACHE_BATCH_LINES, CACHE_BATCHES_MAX, CACHE_LINE_BYTES, CACHE_LINES_MAX, CACHE_READ_ERRORS_MAX,
@@ -110,9 +110,7 @@ impl CacheDrive {
         let line = CACHE_LINE_BYTES as u64;
         let asked = size_bytes.saturating_sub(CACHE_ZONE_BYTES) / line;
         let asked_bytes = CACHE_ZONE_BYTES + asked.clamp(LINES_MIN, CACHE_LINES_MAX) * line;
-        if drive.size_bytes() >= CACHE_ZONE_BYTES {
-            refuse_others(&drive).await?;
-        }
+        refuse_others(&drive).await?;
         if drive.size_bytes() < asked_bytes {
             // A device that cannot grow is used as it is.
             match drive.grow(asked_bytes).await {
@@ -214,10 +212,9 @@ impl CacheDrive {
 
 /// Refuses a drive on which anything but a cache begins.
 async fn refuse_others(drive: &Drive) -> Result<(), CacheError> {
-    let zone = drive.read(0, CACHE_ZONE_BYTES as usize).await?;
-    let is_blank = zone.iter().all(|&byte| byte == 0);
+    let zone = read_begin(drive, CACHE_ZONE_BYTES).await?;
     let is_own = CacheHeader::decode(&zone[..BLOCK_BYTES]).is_ok();
-    if is_own || is_blank && is_ours_behind_zone(drive).await? {
+    if is_own || is_blank(&zone) && is_ours_behind_zone(drive).await? {
         return Ok(());
     }
     Err(CacheError::NotACache { drive: drive.name() })

@@ -66,8 +66,8 @@ impl Chain {
             let segments = if link == 0 { least_segments(&options) } else { 1 };
             for drive in sides {
                 let lock = drive.try_lock()?;
-                grow_to_least(&drive, geometry, &options, segments).await?;
                 refuse_remains(&patient(env, &drive), geometry).await?;
+                grow_to_least(&drive, geometry, &options, segments).await?;
                 drives.push((drive, lock, DriveId(env.random_u64()), link as u32));
             }
         }
@@ -395,7 +395,9 @@ async fn refuse_remains(drive: &Drive, geometry: Geometry) -> Result<(), OpenErr
             }
             (fault, false)
         }
-        Err(OpenError::NotAChain { .. }) => (OpenError::NotBlank { drive: drive.name() }, true),
+        Err(OpenError::NotAChain { .. } | OpenError::TooSmall { .. }) => {
+            (OpenError::NotBlank { drive: drive.name() }, true)
+        }
         Err(fault @ OpenError::SuperblockLost { .. }) => (fault, false),
         Err(other) => return Err(other),
     };

@@ -19,7 +19,7 @@ use ithaca_env::sync::Notify;
 use thiserror::Error;
 
 use super::slots::{Entry, Slots};
-use crate::foreign::is_ours_behind_zone;
+use crate::foreign::{is_blank, is_ours_behind_zone, read_begin};
 use crate::format::{
     ENTRY_HEAD_BYTES, EntryHead, MetadataHeader, Trailer, is_newer, slot_start, slots_for, slots_in,
 };
@@ -97,8 +97,7 @@ impl MetadataDrive {
     /// Errors: see [`MetadataError`]. Dropping the future may leave the first block written.
     pub async fn open(env: &Env, drive: Drive) -> Result<Self, MetadataError> {
         let least = METADATA_ZONE_BYTES + METADATA_SLOT_BYTES as u64;
-        let header =
-            if drive.size_bytes() >= METADATA_ZONE_BYTES { read_header(&drive).await? } else { None };
+        let header = read_header(&drive).await?;
         if drive.size_bytes() < least
             && let Err(error) = drive.grow(METADATA_ZONE_BYTES + METADATA_GROW_BYTES).await
         {
@@ -173,7 +172,7 @@ const HEADER_COPIES: [u64; 2] = [0, METADATA_ZONE_BYTES / 2];
 /// The header of a metadata drive; none if the drive is blank, or both copies are harmed: then it begins anew. Refuses a drive on
 /// which anything else begins.
 async fn read_header(drive: &Drive) -> Result<Option<MetadataHeader>, MetadataError> {
-    let zone = drive.read(0, METADATA_ZONE_BYTES as usize).await?;
+    let zone = read_begin(drive, METADATA_ZONE_BYTES).await?;
     let copies = HEADER_COPIES.map(|at| &zone[at as usize..at as usize + BLOCK_BYTES]);
     let found = copies.map(MetadataHeader::decode);
     let is_newer = found.iter().any(|it| it.as_ref().is_err_and(|error| is_newer(error).is_some()));
@@ -181,8 +180,7 @@ async fn read_header(drive: &Drive) -> Result<Option<MetadataHeader>, MetadataEr
     if let Some(header) = found.into_iter().find_map(Result::ok) {
         return Ok(Some(header));
     }
-    let is_blank = zone.iter().all(|&byte| byte == 0);
-    if is_blank && is_ours_behind_zone(drive).await? || is_own && !is_newer {
+    if is_blank(&zone) && is_ours_behind_zone(drive).await? || is_own && !is_newer {
         return Ok(None);
     }
     Err(MetadataError::NotMetadata { drive: drive.name() })

@@ -155,6 +155,31 @@ fn a_drive_with_something_else_on_it_is_not_written_over() {
 }
 
 #[test]
+fn a_short_file_of_somebody_else_is_not_written_to_and_does_not_grow() {
+    within(27, async |env| {
+        for blank in [0, 4096] {
+            let open = OpenDrive {
+                path: format!("text {blank}").into(),
+                create_bytes: Some(8192),
+                read_only: false,
+            };
+            let drive = env.open_drive(open).await.expect("created");
+            let text = b"root:x:0:0:root:/root:/bin/bash".repeat(100);
+            rewrite(&drive, blank, |block| block[..text.len()].copy_from_slice(&text)).await;
+            let before = drive.read(0, 8192).await.expect("it can be read");
+            let cached = CacheDrive::open(&env, drive.clone(), 1 << 20).await.err();
+            assert!(matches!(&cached, Some(CacheError::NotACache { .. })), "{cached:?}");
+            let mirrored = MetadataDrive::open(&env, drive.clone()).await.err();
+            assert!(matches!(&mirrored, Some(MetadataError::NotMetadata { .. })), "{mirrored:?}");
+            let created = Chain::create(&env, drive.clone(), identity(), small_options()).await.err();
+            assert!(matches!(&created, Some(OpenError::NotBlank { .. })), "{created:?}");
+            assert_eq!(drive.size_bytes(), 8192);
+            assert!(drive.read(0, 8192).await.expect("it can be read") == before, "nothing is written");
+        }
+    });
+}
+
+#[test]
 fn what_a_chain_a_cache_or_metadata_left_behind_a_blank_beginning_keeps_nobody_away() {
     for (seed, magic) in [b"ITHH", b"ITHL", b"ITHE"].into_iter().enumerate() {
         within(30 + seed as u64, async move |env| {
