@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveLock, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::task;
 
 use crate::error::OpenError;
 use crate::foreign::{is_blank, is_ours_behind_zone};
@@ -245,14 +246,14 @@ impl Roster {
         link: u32,
         segments: u32,
     ) -> Result<Vec<DriveId>, DriveError> {
+        let is_grown = |it: &MemberDrive| {
+            self.membership.member(it.id()).is_some_and(|member| member.link == link && member.is_live())
+        };
+        let places = self.places(is_grown);
         let mut failed = Vec::new();
-        for place in 0..self.drives.len() {
-            let member = self.membership.member(self.drives[place].id());
-            if member.is_some_and(|member| member.link == link && member.is_live()) {
-                let rewritten = self.drives[place].rewrite(|superblock| superblock.segments = segments).await;
-                self.note(place, rewritten, &mut failed)?;
-            }
-        }
+        let grown =
+            async |it: &mut MemberDrive| it.rewrite(|superblock| superblock.segments = segments).await;
+        self.on_each(places, grown, &mut failed).await?;
         Ok(failed)
     }
 
@@ -260,12 +261,8 @@ impl Roster {
     /// come to a copy. On return all that are live say it on stable storage, but for those given back: they failed.
     pub(crate) async fn settle(&mut self) -> Result<Vec<DriveId>, DriveError> {
         let mut failed = self.lost.clone();
-        for place in 0..self.drives.len() {
-            if self.is_told(place, &failed) {
-                let mended = self.drives[place].mend().await;
-                self.note(place, mended, &mut failed)?;
-            }
-        }
+        let places = self.places(|it| self.is_told(it, &failed));
+        self.on_each(places, MemberDrive::mend, &mut failed).await?;
         let target = self.membership.decided();
         let is_there = |it: &&MemberDrive| it.superblock.membership.generation == target.generation;
         let there: Vec<&MemberDrive> = self.drives.iter().filter(is_there).collect();
@@ -290,24 +287,20 @@ impl Roster {
         Ok(failed)
     }
 
-    /// Makes every drive's superblock say `membership`, one after the other, but those in `failed`, to which sides are
-    /// added that cannot be written to. Stale ones are told what is decided if they can be.
+    /// Makes every drive's superblock say `membership`, but those in `failed`, to which sides are added that cannot be written to. Stale
+    /// ones are told what is decided if they can be.
     pub(crate) async fn write_all(
         &mut self,
         membership: &Membership,
         failed: &mut Vec<DriveId>,
     ) -> Result<(), DriveError> {
         self.membership = membership.clone();
-        for place in 0..self.drives.len() {
-            let it = &mut self.drives[place];
-            if it.superblock.membership == *membership && it.copies != 0 {
-                continue;
-            }
-            if self.is_told(place, failed) {
-                let rewritten = self.tell(place, membership).await;
-                self.note(place, rewritten, failed)?;
-            }
-        }
+        let says_so = |it: &MemberDrive| it.superblock.membership == *membership && it.copies != 0;
+        let places = self.places(|it| !says_so(it) && self.is_told(it, failed));
+        let told = async |it: &mut MemberDrive| {
+            it.rewrite(|superblock| superblock.membership = membership.clone()).await
+        };
+        self.on_each(places, told, failed).await?;
         if membership.earlier.is_none() {
             for place in 0..self.drives.len() {
                 let id = self.drives[place].id();
@@ -322,31 +315,57 @@ impl Roster {
         Ok(())
     }
 
-    async fn tell(&mut self, place: usize, membership: &Membership) -> Result<(), DriveError> {
-        self.drives[place].rewrite(|superblock| superblock.membership = membership.clone()).await
+    /// Where the drives are in `drives` that are so.
+    fn places(&self, is_so: impl Fn(&MemberDrive) -> bool) -> Vec<usize> {
+        (0..self.drives.len()).filter(|&place| is_so(&self.drives[place])).collect()
     }
 
-    /// The same for a side that is stale, which may have stopped to answer: what failed on it waits for this to be acknowledged.
+    /// Does this to drives, to all at the same time: of a link on which nothing else is asked a side that does not answer is given up
+    /// only because another does. Those that failed are noted.
+    async fn on_each(
+        &mut self,
+        places: Vec<usize>,
+        work: impl AsyncFn(&mut MemberDrive) -> Result<(), DriveError>,
+        failed: &mut Vec<DriveId>,
+    ) -> Result<(), DriveError> {
+        let begin = |&place: &usize| {
+            let (mut it, work) = (self.drives[place].clone(), &work);
+            async move {
+                let ended = work(&mut it).await;
+                (place, it, ended)
+            }
+        };
+        let ended = task::gather(places.iter().map(begin).collect(), |_| false).await;
+        let mut answers = Vec::new();
+        for (place, it, answer) in ended.into_iter().flatten() {
+            self.drives[place] = it;
+            answers.push((place, answer));
+        }
+        answers.into_iter().try_for_each(|(place, answer)| self.note(place, answer, failed))
+    }
+
+    /// Tells a side that is stale, which may have stopped to answer: what failed on it waits for this to be acknowledged.
     async fn tell_stale(
         &mut self,
         place: usize,
         link: u32,
         membership: &Membership,
     ) -> Result<(), DriveError> {
-        let Some(pulse) = self.pulses.get(&link) else { return self.tell(place, membership).await };
         let (mut it, membership) = (self.drives[place].clone(), membership.clone());
         let told = async move {
             it.rewrite(|superblock| superblock.membership = membership).await?;
             Ok(it)
         };
-        self.drives[place] = pulse.bounded(self.drives[place].id(), told).await?;
+        self.drives[place] = match self.pulses.get(&link) {
+            Some(pulse) => pulse.bounded(self.drives[place].id(), told).await?,
+            None => told.await?,
+        };
         Ok(())
     }
 
     /// Whether a change depends on this drive: it is live, or about to leave or to be a member.
-    fn is_told(&self, place: usize, failed: &[DriveId]) -> bool {
-        let id = self.drives[place].id();
-        !failed.contains(&id) && self.membership.member(id).is_none_or(Member::is_live)
+    fn is_told(&self, it: &MemberDrive, failed: &[DriveId]) -> bool {
+        !failed.contains(&it.id()) && self.membership.member(it.id()).is_none_or(Member::is_live)
     }
 
     /// A side that failed is noted if its link has another one; else the failure is the chain's.

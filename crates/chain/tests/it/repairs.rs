@@ -379,3 +379,28 @@ fn a_write_is_acknowledged_though_the_side_that_failed_it_hangs_when_it_is_told(
         open_and_close(&world, &[A], async move |_, chain| check_keys(chain, 40..before + 5).await);
     }
 }
+
+#[test]
+fn a_write_is_acknowledged_though_a_side_of_another_link_hangs_when_it_is_told() {
+    // The log is on the first link, and nothing is asked of the second one but to take note that a side failed.
+    let names = [A, B, "chain-c", "chain-d"];
+    let world = World::over(48, &names);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &names).await;
+        let sides: Vec<Held> = drives.iter().map(|it| Held::new(&env, it)).collect();
+        let links = sides.chunks(2).map(|link| link.iter().map(Held::as_drive).collect::<Vec<Drive>>());
+        let links: Vec<_> = links.collect();
+        let chain = Chain::create(&env, links, identity(), uncached()).await.expect("created");
+        append(&env, &chain, 40..42).await;
+        sides[1].failing.set(1);
+        sides[2].hold(ZONE);
+        let appended = env.timeout(Duration::from_secs(20), append(&env, &chain, 42..43)).await;
+        assert!(appended.is_ok(), "it waits for the side of the other link");
+        let found: Vec<SideState> = states(&chain).into_iter().map(|(_, state)| state).collect();
+        let (live, stale) = (SideState::Live, SideState::Stale);
+        assert_eq!(found, [live, stale, stale, live]);
+        sides[2].let_go();
+        chain.close().await.expect("a side of each is left");
+    });
+}
