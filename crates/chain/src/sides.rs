@@ -206,6 +206,12 @@ impl Sides {
         self.in_turn()[0].read(offset, len)
     }
 
+    /// Whether a side takes nothing for now, because it has not answered earlier requests: it has what it had, whatever that is. Whoever
+    /// would write to it what it seems to lack leaves that be, as it would be given up for a write that does not begin.
+    pub(crate) fn is_silent(&self, id: DriveId) -> bool {
+        self.inner.pulse.as_ref().is_some_and(|pulse| pulse.is_silent(id))
+    }
+
     /// Whether there is another side to ask.
     pub(crate) fn is_mirrored(&self) -> bool {
         self.inner.sides.borrow().len() > 1

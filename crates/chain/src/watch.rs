@@ -125,6 +125,11 @@ impl Pulse {
         self.inner.sides.borrow().iter().find(|side| side.id == id).map_or(0, |side| side.waiting)
     }
 
+    /// Whether a side takes nothing until it has answered what was given up.
+    pub(crate) fn is_silent(&self, id: DriveId) -> bool {
+        self.inner.sides.borrow().iter().any(|side| side.id == id && side.overdue > 0)
+    }
+
     /// What a side has to do.
     pub(crate) fn queue(&self, id: DriveId) -> Queue {
         let sides = self.inner.sides.borrow();

@@ -17,7 +17,8 @@ pub(super) struct PutTogether {
 
 impl Inner {
     /// Gives these sides what any of them or a live one has of a group and they have not, while nobody else writes there. Errors: what was
-    /// found when the group was looked for cannot be read any more on any side: that may pass, and nothing is written.
+    /// found when the group was looked for cannot be read any more on any side, or one of these does not answer: that may pass, and nothing
+    /// is written.
     pub(super) async fn put_together(
         &self,
         device: &Sides,
@@ -38,7 +39,8 @@ impl Inner {
         let together = put_together(&drives, offset, &group.head, &group.area.runs).await?;
         let is_found = |record: &RecordPlace| !group.bad.contains(record);
         let is_gone = !together.has_head || together.lost.iter().any(is_found);
-        if let Some(error) = together.unread.filter(|_| is_gone) {
+        let is_silent = sides.iter().any(|side| device.is_silent(side.id));
+        if let Some(error) = together.unread.filter(|_| is_gone || is_silent) {
             return Err(error.into());
         }
         let mut lacked = Vec::new();

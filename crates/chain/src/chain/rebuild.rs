@@ -323,7 +323,7 @@ impl Inner {
             let source = from.clone().unwrap_or_else(|| device.live_drives().remove(0));
             let right = source.read(at, len).await?;
             let is_same = match side.drive.read(at, len).await {
-                Err(error) if is_refusal(&error) => return Err(error.into()),
+                Err(error) if is_refusal(&error) || device.is_silent(side.id) => return Err(error.into()),
                 found => found.is_ok_and(|found| found == right),
             };
             has_differed |= !is_same;

@@ -282,6 +282,8 @@ impl Inner {
         match found.iter().position(Option::is_some) {
             Some(_) if found.iter().all(Option::is_some) => Ok(()),
             Some(from) => self.copy_to_others(device, sides, from, place, range).await,
+            // It may have it.
+            None if sides.iter().any(|side| device.is_silent(side.id)) => Ok(()),
             None => {
                 let bytes = range.start as u32..range.end as u32;
                 self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });

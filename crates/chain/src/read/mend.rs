@@ -2,6 +2,7 @@
 //!
 //! * Only bytes that match their checksum are served, and only those are written over a side's own: what else lies in the same block
 //!   is left as that side has it, because the other side may be wrong there.
+//! * A side that does not answer is not written to.
 //! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
 //! * A repair that has begun ends, also if whoever reads does not wait for it.
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, Durability, PageBuf};
+use ithaca_env::drive::{Drive, DriveError, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::FetchError;
@@ -19,7 +20,7 @@ use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
 use crate::planted::PlantedBug;
-use crate::sides::Side;
+use crate::sides::{Side, Sides};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -85,7 +86,7 @@ impl Inner {
             at = record.end;
         }
         let right = from..at;
-        self.write_again(&mut copies, start + blocks.start, &whole, right.clone()).await?;
+        self.write_again(&device, &mut copies, start + blocks.start, &whole, right.clone()).await?;
         Ok(Bytes::from(whole).slice(right))
     }
 
@@ -107,7 +108,7 @@ impl Inner {
             device.wake();
             let copies = copies_of(device.live(), offset, right.len()).await;
             let mut copies = copies.map_err(FetchError::Read)?;
-            inner.write_again(&mut copies, offset, &right, 0..right.len()).await
+            inner.write_again(&device, &mut copies, offset, &right, 0..right.len()).await
         };
         self.by_itself(mend).await
     }
@@ -115,6 +116,7 @@ impl Inner {
     /// Makes `range` of each copy what `right` is there, and writes the blocks that this changes.
     async fn write_again(
         &self,
+        device: &Sides,
         copies: &mut [Copy],
         offset: u64,
         right: &[u8],
@@ -124,7 +126,8 @@ impl Inner {
             if !self.registry.is_locked() {
                 return Ok(());
             }
-            if copy.bytes[range.clone()] == right[range.clone()] && copy.unread.is_empty() {
+            let has_it = copy.bytes[range.clone()] == right[range.clone()] && copy.unread.is_empty();
+            if has_it || device.is_silent(copy.side.id) {
                 continue;
             }
             copy.bytes[range.clone()].copy_from_slice(&right[range.clone()]);
@@ -133,9 +136,10 @@ impl Inner {
             let side = &copy.side;
             tracing::warn!(drive = %side.drive.name(), offset, bytes = copy.bytes.len(), "a harmed place is written again");
             self.repaired.set(self.repaired.get() + 1);
-            if let Err(error) = side.drive.write(offset, block.freeze(), Durability::Durable).await {
-                let given_up = self.registry.give_up(vec![side.id], &error).await;
-                given_up.map_err(|error| FetchError::Read(error.into()))?;
+            if let Err(error) = device.write_lacking(side, offset, block.freeze()).await
+                && device.is_live(side.id)
+            {
+                return Err(FetchError::Read(error.into()));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use ithaca_env::drive::Drive;
 use ithaca_env::sim::DriveFault;
 
 use crate::drives::{append, tiny_drives};
-use crate::mirrors::{A, B, check_keys, fault, states};
+use crate::mirrors::{A, B, check_keys, closed_pair, fault, states};
 use crate::world::{World, identity, open_drives, open_named};
 
 const SPAN: Duration = Duration::from_secs(60);
@@ -161,4 +161,34 @@ fn sides_that_nothing_needs_sleep_and_are_woken_by_load_by_harm_and_by_writes() 
     fault(&world.sim, A, DriveFault::FailReads { count: 1 });
     is_read.set(true);
     world.sim.run_while(Time::MAX, move |_| !done.get()).expect("it ends");
+}
+
+#[test]
+fn a_side_that_hangs_while_it_is_scrubbed_is_not_given_up_for_that() {
+    // Nothing is written meanwhile, and the other side answers what is read.
+    let world = closed_pair(23);
+    let env = world.sim.env(world.process);
+    let chain = world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let (chain, _) = Chain::open(&env, drives, None, large()).await.expect("it opens");
+        env.sleep(Duration::from_secs(1)).await;
+        chain
+    });
+    for hangs in [A, B] {
+        fault(&world.sim, hangs, DriveFault::Stuck { span: Duration::from_secs(12) });
+        let (env, chain) = (world.sim.env(world.process), chain.clone());
+        world.sim.block_on(world.process, async move {
+            let scrubbed = chain.clone();
+            let scrubbing = env.spawn(async move { scrubbed.scrub().await });
+            for _ in 0..200 {
+                env.sleep(Duration::from_millis(100)).await;
+                check_keys(&chain, 40..41).await;
+            }
+            scrubbing.join().await.expect("it ends").expect("it runs");
+            let found: Vec<SideState> = states(&chain).into_iter().map(|(_, state)| state).collect();
+            assert_eq!(found, [SideState::Live, SideState::Live], "{hangs} hung");
+            let stats = chain.stats();
+            assert_eq!((stats.repaired, stats.damage), (0, Vec::new()));
+        });
+    }
 }
