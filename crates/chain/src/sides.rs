@@ -19,6 +19,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability};
 use ithaca_env::task::gather;
 
 use crate::claims::{Claim, Claims};
+use crate::core::GrowthRefused;
 use crate::load::Queue;
 use crate::membership::DriveId;
 use crate::registry::Registry;
@@ -268,7 +269,7 @@ impl Sides {
     }
 
     /// Makes every live side at least this long, and those that take writes along. A side that fails is given up as by a write.
-    /// Errors: one of them cannot grow, for which none is given up: see [`is_growth_refused`]; no live side is left that has not failed.
+    /// Errors: one of them cannot grow, for which none is given up: see [`growth_refused`]; no live side is left that has not failed.
     pub(crate) fn grow(&self, size_bytes: u64) -> DriveFuture<()> {
         let sides = self.inner.sides.borrow();
         let grows = |side: &&Side| self.is_live(side.id) || self.follows(side.id);
@@ -283,7 +284,7 @@ impl Sides {
             let (mut live, mut following) = (Vec::new(), Vec::new());
             for (id, is_live, grown) in grown {
                 let mut answer = grown.await;
-                if answer.as_ref().is_err_and(is_growth_refused) {
+                if answer.as_ref().is_err_and(|error| growth_refused(error).is_some()) {
                     refused = refused.and(std::mem::replace(&mut answer, Ok(())));
                 }
                 if is_live { live.push((id, answer)) } else { following.push((id, answer)) }
@@ -361,8 +362,12 @@ impl Sides {
     }
 }
 
-/// Whether a drive that did not grow is as it was. If not, what was written to it may be gone: a growth syncs it, and one sync alone
+/// Why a drive did not grow, if it is as it was. If not, what was written to it may be gone: a growth syncs it, and one sync alone
 /// tells of that.
-pub(crate) fn is_growth_refused(error: &DriveError) -> bool {
-    matches!(error, DriveError::NoSpace { .. } | DriveError::CannotGrow { .. })
+pub(crate) fn growth_refused(error: &DriveError) -> Option<GrowthRefused> {
+    match error {
+        DriveError::NoSpace { .. } => Some(GrowthRefused::NoRoom),
+        DriveError::CannotGrow { .. } => Some(GrowthRefused::Fixed),
+        _ => None,
+    }
 }

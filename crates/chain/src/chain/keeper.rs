@@ -11,11 +11,11 @@ use ithaca_env::drive::{DriveError, Durability, PageBuf};
 
 use super::Inner;
 use super::open::mark_free;
-use crate::core::GrowthRefused;
 use crate::error::ChainError;
 use crate::limits::BACKGROUND_IO_BYTES;
 use crate::links::link_of;
 use crate::planted::PlantedBug;
+use crate::sides::growth_refused;
 
 /// While groups are flying, the keeper rests so many times as long as its last write took.
 const REST_FACTOR: u32 = 4;
@@ -135,9 +135,7 @@ impl Inner {
         // written before may be gone.
         let grown = match self.device(link).grow(size_bytes).await {
             Ok(()) => Ok(segments),
-            Err(DriveError::NoSpace { .. }) => Err(GrowthRefused::NoRoom),
-            Err(DriveError::CannotGrow { .. }) => Err(GrowthRefused::Fixed),
-            Err(failed) => return Err(failed),
+            Err(error) => Err(growth_refused(&error).ok_or(error)?),
         };
         if let Ok(segments) = grown {
             self.record_growth(link, segments).await?;
