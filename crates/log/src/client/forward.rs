@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_env::Time;
 
 use super::append::{Batch, Placed, Queued, RETRY_WAIT};
 use super::connection::{Answered, CallError};
@@ -275,23 +276,30 @@ impl Sending {
             let is_over = self.is_unsure || !inner.options.retry_appends;
             return if is_over { Err(cause) } else { Ok(Next::Send) };
         }
-        let mut again = Vec::new();
+        let (mut again, mut found) = (Vec::new(), Vec::new());
         for queued in std::mem::take(&mut self.batch.entries) {
-            let result = match search.position(queued.request) {
-                Some(pos) => inner.placed_at(pos, &queued).await,
-                None if search.has_trimmed() => Err(ClientError::OutcomeUnknownAfter {
+            let error = match search.position(queued.request) {
+                Some(pos) => {
+                    found.push((pos, queued));
+                    continue;
+                }
+                None if search.has_trimmed() => ClientError::OutcomeUnknownAfter {
                     after: positions.start,
                     cause: Box::new(cause.clone()),
-                }),
+                },
                 None if inner.may_retry(&queued) => {
                     again.push(queued);
                     continue;
                 }
-                None => Err(cause.clone()),
+                None => cause.clone(),
             };
-            inner.appender.finish(queued, result);
+            inner.appender.finish(queued, Err(error));
         }
         inner.appender.put_back(again);
+        // Later batches need not wait for what is read of these.
+        self.batch.is_placed();
+        inner.appender.changed().ring();
+        inner.tell_found(found, deadline).await;
         Ok(Next::Done)
     }
 
@@ -311,18 +319,39 @@ impl Sending {
 }
 
 impl Inner {
-    /// Where an entry that stands at `pos` has its places in its streams: the entry says so.
-    async fn placed_at(self: &Rc<Self>, pos: LogPos, queued: &Queued) -> Result<Placed, ClientError> {
-        if queued.aim.is_none() {
-            return Ok(Placed { pos, places: StreamPlaces::new() });
-        }
-        match self.read_many(&[pos]).await.map(|mut read| read.pop()) {
-            Ok(Some(entry)) if entry.kind == EntryKind::Data => Ok(Placed { pos, places: entry.streams }),
-            // It was trimmed meanwhile, or cannot be read now.
-            Ok(_) => {
-                Err(ClientError::OutcomeUnknown { pos, cause: Box::new(ClientError::Unwritten { pos }) })
+    /// Tells of entries where they were found. Those of streams have their places in them, which they say themselves, if they can be read by
+    /// `deadline`.
+    async fn tell_found(self: &Rc<Self>, found: Vec<(LogPos, Queued)>, deadline: Time) {
+        let mut in_streams = BTreeMap::new();
+        for (pos, queued) in found {
+            match queued.aim {
+                None => self.appender.finish(queued, Ok(Placed { pos, places: StreamPlaces::new() })),
+                Some(_) => _ = in_streams.insert(pos, queued),
             }
-            Err(error) => Err(ClientError::OutcomeUnknown { pos, cause: Box::new(error) }),
+        }
+        while !in_streams.is_empty() {
+            let positions: Vec<LogPos> = in_streams.keys().copied().collect();
+            let read = self.read_many_by(&positions, deadline).await;
+            let mut tell = |pos, places: Result<StreamPlaces, ClientError>| {
+                let Some(queued) = in_streams.remove(&pos) else { return };
+                let unknown = |error| ClientError::OutcomeUnknown { pos, cause: Box::new(error) };
+                let placed = places.map(|places| Placed { pos, places }).map_err(unknown);
+                self.appender.finish(queued, placed);
+            };
+            match read {
+                Ok(entries) => entries.into_iter().for_each(|entry| match entry.kind {
+                    EntryKind::Data => tell(entry.pos, Ok(entry.streams)),
+                    // It was trimmed meanwhile.
+                    EntryKind::Junk | EntryKind::Trimmed => {
+                        tell(entry.pos, Err(ClientError::Unwritten { pos: entry.pos }));
+                    }
+                }),
+                // It says nothing of the others.
+                Err(error @ ClientError::Damaged { pos }) if positions.contains(&pos) => {
+                    tell(pos, Err(error))
+                }
+                Err(error) => positions.into_iter().for_each(|pos| tell(pos, Err(error.clone()))),
+            }
         }
     }
 }

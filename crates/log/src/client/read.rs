@@ -160,7 +160,14 @@ impl RunEntries<'_> {
 
 impl Inner {
     pub(super) async fn read_many(self: &Rc<Self>, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
-        let deadline = self.deadline();
+        self.read_many_by(positions, self.deadline()).await
+    }
+
+    pub(super) async fn read_many_by(
+        self: &Rc<Self>,
+        positions: &[LogPos],
+        deadline: Time,
+    ) -> Result<Vec<Entry>, ClientError> {
         let mut entries = Vec::new();
         let mut end = positions.len();
         while entries.len() < positions.len() {

@@ -19,7 +19,8 @@ use ithaca_log::layout::Layout;
 use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, LogPos, NodeId, RequestNo};
 use ithaca_log::server::{ClusterNode, NodeOptions};
 use ithaca_log::wire::{
-    HEADER_BYTES, Head, Kind, Message, Read, RunState, Runs, Write, Written, encode_head, next_frame,
+    Frame, HEADER_BYTES, Head, Kind, Message, Read, Refusal, RunState, Runs, Write, Written, encode_head,
+    encode_message, next_frame,
 };
 
 use crate::worlds::{entry, options};
@@ -39,6 +40,10 @@ pub struct Gate {
     loses: Cell<Option<Kind>>,
     /// Nor is that one of this kind, counted from now on, with which its connection ends.
     breaks: Cell<Option<(Kind, u64)>>,
+    /// The connection of the next request of this kind ends with what the node sends next.
+    mutes: Cell<Option<Kind>>,
+    /// Requests of this kind are refused so, and not handed on.
+    refuses: Cell<Option<(Kind, Refusal)>>,
 }
 
 impl Gate {
@@ -56,6 +61,16 @@ impl Gate {
     /// Loses the `nth` request of this kind that comes from now on, and ends its connection.
     pub fn break_at(&self, kind: Kind, nth: u64) {
         self.breaks.set(Some((kind, self.asked(kind) + nth)));
+    }
+
+    /// Loses the answer to the next request of this kind, and ends its connection.
+    pub fn lose_answer(&self, kind: Kind) {
+        self.mutes.set(Some(kind));
+    }
+
+    /// Refuses every request of this kind in the node's place.
+    pub fn refuse(&self, kind: Kind, refusal: Refusal) {
+        self.refuses.set(Some((kind, refusal)));
     }
 
     /// How many requests of this kind came.
@@ -82,8 +97,22 @@ impl Gate {
         (gate, addr)
     }
 
-    /// Hands requests on, each in one piece.
-    async fn pass_requests(self: Rc<Self>, mut from: Reader, to: Writer) {
+    /// What it answers itself.
+    fn answer(&self, frame: &Frame, back: &Writer) -> bool {
+        let refused = self.refuses.get().filter(|(kind, _)| *kind as u16 == frame.kind);
+        if let Some((_, refusal)) = refused {
+            back.push(|out| encode_message(out, Head::new(frame.head.request, frame.head.epoch), &refusal));
+        }
+        refused.is_some()
+    }
+
+    /// Hands requests on, each in one piece. `back` leads to who asks, unless that is `muted`.
+    async fn pass_requests(
+        self: Rc<Self>,
+        mut from: Reader,
+        to: Writer,
+        (back, muted): (Writer, Rc<Cell<bool>>),
+    ) {
         let mut bytes = BytesMut::new();
         while from.read(&mut bytes).await.is_ok_and(|count| count > 0) {
             loop {
@@ -95,7 +124,11 @@ impl Gate {
                 if self.breaks.get().is_some_and(is_last) {
                     return to.close();
                 }
-                if is_taken {
+                if self.mutes.get().is_some_and(|kind| kind as u16 == frame.kind) {
+                    self.mutes.set(None);
+                    muted.set(true);
+                }
+                if is_taken && !self.answer(&frame, &back) {
                     self.hand_on(request, &to).await;
                 }
             }
@@ -108,9 +141,9 @@ impl Gate {
         to.push_shared(bytes);
     }
 
-    async fn pass(self: Rc<Self>, mut from: Reader, to: Writer) {
+    async fn pass(self: Rc<Self>, mut from: Reader, to: Writer, muted: Rc<Cell<bool>>) {
         let mut bytes = BytesMut::new();
-        while from.read(&mut bytes).await.is_ok_and(|count| count > 0) {
+        while from.read(&mut bytes).await.is_ok_and(|count| count > 0) && !muted.get() {
             self.hand_on(bytes.split().freeze(), &to).await;
         }
         to.close();
@@ -120,8 +153,9 @@ impl Gate {
 async fn accept(env: Env, gate: Rc<Gate>, listener: Listener, target: SocketAddr) {
     while let Ok(near) = listener.accept().await {
         let Ok(Conn { reader, writer }) = env.connect(target).await else { continue };
-        env.spawn(Rc::clone(&gate).pass_requests(near.reader, writer));
-        env.spawn(Rc::clone(&gate).pass(reader, near.writer));
+        let (muted, back) = (Rc::new(Cell::new(false)), near.writer.clone());
+        env.spawn(Rc::clone(&gate).pass_requests(near.reader, writer, (back, Rc::clone(&muted))));
+        env.spawn(Rc::clone(&gate).pass(reader, near.writer, muted));
     }
 }
 
@@ -164,6 +198,11 @@ impl World {
         let forming = Forming { nodes: addrs, replicas: 2, min_replicas: 2, timeout: PATIENCE };
         let layout = form(env, &forming).await.expect("a cluster");
         Self { env: env.clone(), _nodes: nodes, gates, layout }
+    }
+
+    /// The gate before a node.
+    pub fn gate(&self, node: NodeId) -> &Gate {
+        &self.gates[node.0 as usize - 1]
     }
 
     pub fn addr(&self, node: NodeId) -> SocketAddr {

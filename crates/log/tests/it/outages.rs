@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_log::client::{Client, ClientOptions, EntryKind};
-use ithaca_log::pos::{LogPos, NodeId};
-use ithaca_log::wire::Kind;
+use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind};
+use ithaca_log::pos::{LogPos, NodeId, StreamId};
+use ithaca_log::wire::{Kind, Refusal};
 
 use crate::gates::World;
 use crate::stream_waits::run;
 
 /// As long as a call takes at the most.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+const A: StreamId = StreamId(1000);
 
 fn entry(number: u64) -> Bytes {
     Bytes::from(format!("entry {number}"))
@@ -79,5 +81,49 @@ fn an_append_has_its_own_time_whatever_waited_before_it() {
         for append in old {
             append.await.expect_err("its time was over");
         }
+    });
+}
+
+/// Appends 300 entries to a stream as one batch whose answer is lost: the next copy is told to look for them.
+async fn append_without_answer(world: &World, client: &Client) -> Vec<AppendTo> {
+    let sequencer = world.gate(world.layout.sequencer);
+    sequencer.lose_answer(Kind::Append);
+    let appends: Vec<_> = (0..300).map(|number| client.append_to(&[A], entry(number))).collect();
+    world.env.sleep(Duration::from_millis(1)).await;
+    appends
+}
+
+#[test]
+fn entries_of_a_stream_whose_answer_was_lost_are_found_with_a_few_reads() {
+    run(|world| async move {
+        let client = world.client(TIMEOUT).await;
+        let reads = world.asked(Kind::Read);
+        for (number, append) in (0..).zip(append_without_answer(&world, &client).await) {
+            let placed = append.await.expect("it stands");
+            let place = placed.places.first().expect("of the stream");
+            assert_eq!((placed.pos, place.position.0), (LogPos(number), number));
+        }
+        assert_eq!(world.asked(Kind::Append), 2, "the second copy was refused");
+        let reads = world.asked(Kind::Read) - reads;
+        assert!(reads <= 2 * world.layout.ranges[0].stripes.len() as u64, "{reads} reads");
+    });
+}
+
+#[test]
+fn entries_that_were_found_and_cannot_be_read_are_waited_for_as_long_as_an_append_has() {
+    // One after the other each took a whole call's time.
+    run(|world| async move {
+        let client = world.client(TIMEOUT).await;
+        let began = world.env.now();
+        world.gates.iter().for_each(|gate| {
+            gate.refuse(Kind::Read, Refusal::Overloaded { pending: 1, limit: 1 });
+        });
+        for (number, append) in (0..).zip(append_without_answer(&world, &client).await) {
+            let unknown = append.await;
+            let is_said =
+                matches!(unknown, Err(ClientError::OutcomeUnknown { pos: LogPos(at), .. }) if at == number);
+            assert!(is_said, "entry {number}: {unknown:?}");
+        }
+        assert!(world.env.now().since(began) <= TIMEOUT, "{:?}", world.env.now().since(began));
     });
 }
