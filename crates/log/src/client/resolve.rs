@@ -1,11 +1,13 @@
 //! What became of entries when no answer says so: by filling the positions where they may be.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
 use ithaca_env::Time;
+use ithaca_env::task::gather;
 
 use super::append::Queued;
 use super::connection::CallError;
@@ -15,7 +17,7 @@ use super::write::{Earlier, is_own};
 use super::{Inner, View};
 use crate::layout::{Location, Stripe};
 use crate::limits;
-use crate::pos::{Addr, ClientId, Epoch, LogPos, NodeId, RequestNo};
+use crate::pos::{Addr, AddrRange, ClientId, Epoch, LogPos, NodeId, RequestNo};
 use crate::wire::{Advice, Outcome, Refusal, Taken};
 
 impl Inner {
@@ -54,11 +56,11 @@ impl Inner {
         let positions: Vec<LogPos> = doubtful.iter().map(|&(pos, ..)| pos).collect();
         let found = match doubtful.first() {
             Some((_, first, _)) => self.fill_all(&positions, Some(epoch), first.deadline).await,
-            None => Ok(Vec::new()),
+            None => Vec::new(),
         };
-        for (nth, (pos, queued, stays)) in doubtful.into_iter().enumerate() {
+        for ((pos, queued, stays), found) in doubtful.into_iter().zip(found) {
             let unknown = || ClientError::OutcomeUnknown { pos, cause: Box::new(why(pos)) };
-            let result = match found.as_ref().map(|found| found[nth]) {
+            let result = match found {
                 Ok(Some((outcome, addr))) if is_own(&outcome, addr, self.id, queued.request) => Ok(pos),
                 Err(_) if is_nowhere => {
                     given_up.push(pos);
@@ -107,51 +109,31 @@ impl Inner {
         pos: LogPos,
         deadline: Time,
     ) -> Result<Option<(Outcome, Addr)>, ClientError> {
-        Ok(self.fill_all(&[pos], None, deadline).await?.pop().flatten())
+        self.fill_all(&[pos], None, deadline).await.pop().expect("one was asked about")
     }
 
-    /// The same for positions, ascending: those that follow each other on a stripe are filled together.
+    /// The same for each of these positions, ascending: those that follow each other on a stripe are filled together. What cannot be
+    /// decided, or not yet, holds nothing else up.
     async fn fill_all(
         self: &Rc<Self>,
         positions: &[LogPos],
         written_in: Option<Epoch>,
         deadline: Time,
-    ) -> Result<Vec<Option<(Outcome, Addr)>>, ClientError> {
-        self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view: &View| {
-            let mut found = vec![None; positions.len()];
-            let mut shares: Vec<Share<'_>> = Vec::new();
-            for (nth, &pos) in positions.iter().enumerate() {
-                if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
-                    continue;
-                }
-                if pos < view.layout.start() {
-                    let trimmed = Outcome { addr: Addr(0), count: 1, taken: Taken::Trimmed };
-                    found[nth] = Some((trimmed, trimmed.addr));
-                    continue;
-                }
-                let Location { replicas, addr } =
-                    view.layout.locate(pos).ok_or(ClientError::Unwritten { pos })?;
-                let is_next = |share: &&mut Share<'_>| share.replicas == replicas && share.end() == addr.0;
-                match shares.iter_mut().find(is_next) {
-                    Some(share) => share.nths.push(nth),
-                    None => shares.push(Share { replicas, first: addr, nths: vec![nth] }),
-                }
-            }
+    ) -> Vec<Filled> {
+        let found: Vec<Slot> = positions.iter().map(|&pos| (pos, OnceCell::new())).collect();
+        let filled = self.retrying(Phase::Fill, deadline, async |inner: &Rc<Inner>, view: &View| {
+            let open = found.iter().filter(|(_, filled)| filled.get().is_none());
+            let stripes = shares(view, open, written_in);
             let deciding = Deciding { inner, view, phase: Phase::Fill, deadline };
-            for share in shares {
-                let addrs = (share.first.0..share.end()).into();
-                for outcome in deciding.decide(share.replicas, addrs).await? {
-                    for addr in outcome.range().numbers() {
-                        let at = addr.checked_sub(share.first.0).and_then(|at| share.nths.get(at as usize));
-                        if let Some(&nth) = at {
-                            found[nth] = Some((outcome, Addr(addr)));
-                        }
-                    }
-                }
-            }
-            Ok(found)
-        })
-        .await
+            let filling = stripes.iter().map(|(replicas, shares)| deciding.fill_shares(replicas, shares));
+            let filled = gather(filling.collect(), |_| false).await;
+            filled.into_iter().flatten().find(Result::is_err).unwrap_or(Ok(()))
+        });
+        let why = filled.await.err();
+        let of = |(_, slot): Slot| {
+            slot.into_inner().unwrap_or_else(|| Err(why.clone().expect("what is left open has failed")))
+        };
+        found.into_iter().map(of).collect()
     }
 
     /// Which of the appends numbered `requests` of this client stand at `positions`: those of an epoch that is over, or
@@ -178,19 +160,85 @@ impl Inner {
     }
 }
 
+/// What filling a position came to.
+type Filled = Result<Option<(Outcome, Addr)>, ClientError>;
+
+/// A position, and what filling it came to.
+type Slot = (LogPos, OnceCell<Filled>);
+
 /// Positions that follow each other on a stripe.
 struct Share<'a> {
-    replicas: &'a [NodeId],
     /// The address of the first.
     first: Addr,
-    /// Each by its place among those that are asked about.
-    nths: Vec<usize>,
+    slots: Vec<&'a OnceCell<Filled>>,
 }
 
 impl Share<'_> {
-    fn end(&self) -> u64 {
-        self.first.0 + self.nths.len() as u64
+    fn addrs(&self) -> AddrRange {
+        AddrRange::new(self.first, Addr(self.first.0 + self.slots.len() as u64))
     }
+
+    /// All of it is decided: what is not listed is junk.
+    fn fill(&self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            for addr in outcome.range().numbers() {
+                let at = addr.checked_sub(self.first.0).and_then(|at| self.slots.get(at as usize));
+                if let Some(slot) = at {
+                    let _ = slot.set(Ok(Some((*outcome, Addr(addr)))));
+                }
+            }
+        }
+        self.slots.iter().for_each(|slot| _ = slot.set(Ok(None)));
+    }
+
+    fn fail(&self, error: &ClientError) {
+        self.slots.iter().for_each(|slot| _ = slot.set(Err(error.clone())));
+    }
+}
+
+impl Deciding<'_> {
+    /// Decides what one stripe is asked about; an error if the rest of it may be decided by another attempt.
+    async fn fill_shares(&self, replicas: &[NodeId], shares: &[Share<'_>]) -> Result<(), ClientError> {
+        for share in shares {
+            match self.decide(replicas, share.addrs()).await {
+                Ok(outcomes) => share.fill(&outcomes),
+                Err(error) if self.inner.may_pass(&error, self.deadline) => return Err(error),
+                Err(error) => share.fail(&error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be asked about positions, ascending, by the replicas of its stripe. What the layout says itself is set.
+fn shares<'a>(
+    view: &'a View,
+    positions: impl Iterator<Item = &'a Slot>,
+    written_in: Option<Epoch>,
+) -> BTreeMap<&'a [NodeId], Vec<Share<'a>>> {
+    let mut stripes: BTreeMap<&[NodeId], Vec<Share<'_>>> = BTreeMap::new();
+    for (pos, slot) in positions {
+        let pos = *pos;
+        if written_in.is_some_and(|epoch| view.is_past_tail(epoch, pos)) {
+            let _ = slot.set(Ok(None));
+            continue;
+        }
+        if pos < view.layout.start() {
+            let trimmed = Outcome { addr: Addr(0), count: 1, taken: Taken::Trimmed };
+            let _ = slot.set(Ok(Some((trimmed, trimmed.addr))));
+            continue;
+        }
+        let Some(Location { replicas, addr }) = view.layout.locate(pos) else {
+            let _ = slot.set(Err(ClientError::Unwritten { pos }));
+            continue;
+        };
+        let shares = stripes.entry(replicas).or_default();
+        match shares.last_mut() {
+            Some(share) if share.addrs().end == addr => share.slots.push(slot),
+            _ => shares.push(Share { first: addr, slots: vec![slot] }),
+        }
+    }
+    stripes
 }
 
 /// What a search found.

@@ -282,7 +282,8 @@ impl Inner {
         self.may_pass(error, deadline) && self.env.now() < deadline
     }
 
-    fn may_pass(&self, error: &ClientError, deadline: Time) -> bool {
+    /// Whether the same call may succeed later, if it is soon.
+    pub(super) fn may_pass(&self, error: &ClientError, deadline: Time) -> bool {
         match error {
             ClientError::Node { error: CallError::Refused(refusal), .. } => {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)

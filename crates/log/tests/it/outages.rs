@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind};
 use ithaca_log::pos::{LogPos, NodeId, StreamId};
+use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 use ithaca_log::wire::{Kind, Refusal};
 
 use crate::gates::World;
@@ -125,5 +126,36 @@ fn entries_that_were_found_and_cannot_be_read_are_waited_for_as_long_as_an_appen
             assert!(is_said, "entry {number}: {unknown:?}");
         }
         assert!(world.env.now().since(began) <= TIMEOUT, "{:?}", world.env.now().since(began));
+    });
+}
+
+#[test]
+fn what_one_stripe_cannot_decide_leaves_the_others_entries_known() {
+    run(|world| async move {
+        let client = world.client(TIMEOUT).await;
+        let failing = NodeId(if world.layout.sequencer == NodeId(2) { 3 } else { 2 });
+        let gate = world.gate(failing);
+        gate.break_at(Kind::Write, 1);
+        gate.refuse(Kind::Fill, Refusal::Failed);
+        // One of the batch is refused, so that it cannot be written again as it is.
+        let part = ConflictKeys::from_slice(&[ConflictKey { stream: A, key: KeyHash(1) }]);
+        let condition = || Condition { snapshot: LogPos(0), reads: part.clone(), writes: part.clone() };
+        let mut appends = vec![client.append_if(&[A], condition(), entry(0))];
+        let refused = client.append_if(&[A], condition(), entry(0));
+        appends.extend((1..60).map(|number| client.append_to(&[A], entry(number))));
+        let mut unknown = 0;
+        for (pos, append) in (0..).map(LogPos).zip(appends) {
+            let place = world.layout.locate(pos).expect("it was granted");
+            match append.await {
+                Ok(placed) => assert_eq!(placed.pos, pos),
+                Err(ClientError::OutcomeUnknown { pos: at, .. }) if place.replicas.contains(&failing) => {
+                    assert_eq!(at, pos);
+                    unknown += 1;
+                }
+                Err(error) => panic!("{pos} on {:?}: {error}", place.replicas),
+            }
+        }
+        assert!(matches!(refused.await, Err(ClientError::Conflict { .. })));
+        assert!(unknown > 0, "{failing} decides nothing");
     });
 }
