@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_env::Time;
+use ithaca_env::net::NetError;
 
 use super::Inner;
 use super::connection::{CallError, Connection, Identity};
@@ -22,6 +23,8 @@ use crate::wire::{GetLayout, LayoutRecord, Refusal};
 
 /// How long a node may take to tell its layout before it is asked again.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The wait before one is asked again that has not told it.
+const RETRY_WAIT: Duration = Duration::from_millis(5);
 /// Where no node that is known belongs to a cluster they may be about to: after so long the call ends with what they say.
 const FORMING_PATIENCE: Duration = Duration::from_millis(500);
 /// A call that stands for so long makes the client ask for a newer layout, and again each time that it has passed.
@@ -38,12 +41,30 @@ pub(super) struct Learning {
     nodes: Vec<(NodeId, SocketAddr)>,
     /// The epoch of that layout.
     epoch: Epoch,
-    /// Who is being asked.
+    /// Who is being asked, or has failed to answer just now.
     asked: Vec<SocketAddr>,
     /// What went wrong last.
     failed: Option<ClientError>,
     /// Who has said last that it belongs to no cluster.
     unformed: BTreeSet<SocketAddr>,
+    /// Where nobody has listened the last time.
+    absent: BTreeSet<SocketAddr>,
+}
+
+impl Learning {
+    /// The node at `addr` was asked for its layout, which has failed so, or not at all.
+    fn note(&mut self, addr: SocketAddr, error: Option<&ClientError>) {
+        self.unformed.remove(&addr);
+        self.absent.remove(&addr);
+        match error {
+            Some(ClientError::NoCluster { .. }) => _ = self.unformed.insert(addr),
+            Some(ClientError::Node { error: CallError::Lost(NetError::Refused { .. }), .. }) => {
+                self.absent.insert(addr);
+            }
+            _ => {}
+        }
+        self.failed = error.cloned();
+    }
 }
 
 impl Inner {
@@ -57,26 +78,27 @@ impl Inner {
             if let Some(view) = self.view() {
                 return Ok(view);
             }
-            self.learn();
-            let answered = self.env.timeout_at(deadline, self.settled.after(ticket)).await;
-            let (last, is_idle) = {
-                let learning = self.learning.borrow();
-                (learning.failed.clone(), learning.asked.is_empty())
-            };
-            if is_idle && self.env.now() >= forming_until && self.is_nowhere() {
-                return Err(ClientError::NoCluster { addr: self.options.endpoints[0] });
+            if self.env.now() >= forming_until
+                && let Some(addr) = self.unformed()
+            {
+                return Err(ClientError::NoCluster { addr });
             }
-            if answered.is_err() || (is_idle && self.view().is_none()) {
+            self.learn();
+            if self.env.timeout_at(deadline, self.settled.after(ticket)).await.is_err() {
+                let last = self.learning.borrow().failed.clone();
                 self.pause(Phase::Layout, deadline, last).await?;
             }
         }
     }
 
-    /// Whether every node that the client has heard of says that it belongs to no cluster.
-    fn is_nowhere(&self) -> bool {
+    /// A node that belongs to no cluster, if that is what every node says that the client has heard of. Where nobody listens nothing is
+    /// said: an endpoint may have several addresses.
+    fn unformed(&self) -> Option<SocketAddr> {
         let learning = self.learning.borrow();
-        learning.nodes.is_empty()
-            && self.options.endpoints.iter().all(|addr| learning.unformed.contains(addr))
+        let is_out = |addr| learning.unformed.contains(addr) || learning.absent.contains(addr);
+        let endpoints = &self.options.endpoints;
+        let unformed = endpoints.iter().find(|addr| learning.unformed.contains(addr)).copied();
+        unformed.filter(|_| learning.nodes.is_empty() && endpoints.iter().all(is_out))
     }
 
     /// The epoch of the newest layout that was seen.
@@ -84,8 +106,8 @@ impl Inner {
         self.learning.borrow().epoch
     }
 
-    /// Asks every node that the client has heard of for its layout, but those that are being asked already. Each answer
-    /// rings `settled`.
+    /// Asks every node that the client has heard of for its layout, but those that are being asked already, or have failed just now. Each
+    /// answer rings `settled`, and each failure when the node may be asked again.
     pub(super) fn learn(self: &Rc<Self>) {
         let known: Vec<SocketAddr> = {
             let learning = self.learning.borrow();
@@ -100,14 +122,14 @@ impl Inner {
             self.spawn_scoped(|weak| async move {
                 let Some(inner) = weak.upgrade() else { return };
                 let learned = inner.learn_from(addr, inner.env.now() + PATIENCE).await;
-                let mut learning = inner.learning.borrow_mut();
-                learning.asked.retain(|&asked| asked != addr);
-                match &learned {
-                    Err(ClientError::NoCluster { .. }) => learning.unformed.insert(addr),
-                    _ => learning.unformed.remove(&addr),
-                };
-                learning.failed = learned.err();
-                drop(learning);
+                inner.learning.borrow_mut().note(addr, learned.as_ref().err());
+                let env = inner.env.clone();
+                drop(inner);
+                if learned.is_err() {
+                    env.sleep(RETRY_WAIT).await;
+                }
+                let Some(inner) = weak.upgrade() else { return };
+                inner.learning.borrow_mut().asked.retain(|&asked| asked != addr);
                 inner.settled.ring();
             });
         }

@@ -1,6 +1,8 @@
 //! What is refused, and how it is said.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -159,5 +161,47 @@ fn a_connection_that_nobody_greets_by_is_closed_and_one_that_was_greeted_by_is_k
         }
         env.sleep(hour).await;
         assert!(greeted.is_open());
+    });
+}
+
+#[test]
+fn an_endpoint_that_fails_at_once_is_asked_no_more_often_beside_one_that_is_silent() {
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let listen = || env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let (ending, silent, came) = (listen(), listen(), Rc::new(Cell::new(0)));
+        let endpoints = vec![ending.local_addr(), silent.local_addr()];
+        let counting = Rc::clone(&came);
+        env.spawn(async move {
+            while ending.accept().await.is_ok() {
+                counting.set(counting.get() + 1);
+            }
+        });
+        let timeout = Duration::from_secs(2);
+        let options = ClientOptions { endpoints, timeout, ..ClientOptions::default() };
+        let Err(error) = Client::connect(&env, options).await else { panic!("nobody serves") };
+        assert_eq!(error.class(), ErrorClass::Unavailable);
+        // One every five milliseconds.
+        assert!((100..=405).contains(&came.get()), "{} connections", came.get());
+    });
+}
+
+#[test]
+fn a_server_of_no_cluster_is_named_though_another_address_of_it_has_no_listener() {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
+        let closed = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port").local_addr();
+        for endpoints in [vec![closed, node.addr()], vec![node.addr(), closed]] {
+            let (timeout, began) = (Duration::from_secs(20), env.now());
+            let options = ClientOptions { endpoints, timeout, ..ClientOptions::default() };
+            let told = Client::connect(&env, options).await.err();
+            assert_eq!(told, Some(ClientError::NoCluster { addr: node.addr() }));
+            assert!(env.now().since(began) < timeout / 10, "{:?}", env.now().since(began));
+        }
     });
 }
