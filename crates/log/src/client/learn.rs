@@ -16,7 +16,7 @@ use ithaca_env::net::NetError;
 use super::Inner;
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
-use super::view::View;
+use super::view::{View, connect_error};
 use crate::layout::Layout;
 use crate::pos::{ClusterId, Epoch, NodeId, RequestId};
 use crate::wire::{GetLayout, LayoutRecord, Refusal};
@@ -150,13 +150,7 @@ impl Inner {
                 let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
                 let who = Identity { client: self.id, node: NodeId(0), cluster };
                 let opened = Connection::open(&self.env, addr, who, deadline).await;
-                opened.map_err(|error| match error {
-                    // It has lost the cluster that it belonged to.
-                    CallError::Refused(Refusal::WrongCluster { cluster: ClusterId::UNKNOWN }) => {
-                        ClientError::NoCluster { addr }
-                    }
-                    error => failed(Phase::Connect, error),
-                })?
+                opened.map_err(|error| connect_error(addr, Epoch(0), error))?
             }
         };
         let asked = GetLayout { epoch: None };

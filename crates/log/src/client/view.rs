@@ -15,7 +15,7 @@ use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::{ClientOptions, Inner};
 use crate::layout::{Layout, Node, NodeState};
-use crate::pos::{Addr, Epoch, LogPos, NodeId};
+use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
 use crate::wire::{Advice, Message, Refusal, Roles};
 
 /// The wait before a call that failed is tried again with a newer view.
@@ -173,9 +173,9 @@ impl Inner {
         let attempt = Attempt { inner: self, node };
         let addr = view.addr(node);
         let who = Identity { client: self.id, node, cluster: view.layout.cluster };
-        let result = self.open(addr, who, view.layout.epoch, deadline).await.map_err(|error| {
-            ClientError::Node { addr, epoch: view.layout.epoch, phase: Phase::Connect, error }
-        });
+        let epoch = view.layout.epoch;
+        let opened = self.open(addr, who, epoch, deadline).await;
+        let result = opened.map_err(|error| connect_error(addr, epoch, error));
         let kept = result.map(|connection| self.keep_connection(node, connection));
         drop(attempt);
         kept
@@ -312,6 +312,17 @@ impl Inner {
         }
         self.env.sleep(wait).await;
         Ok(())
+    }
+}
+
+/// Why a node could not be connected to.
+pub(super) fn connect_error(addr: SocketAddr, epoch: Epoch, error: CallError) -> ClientError {
+    match error {
+        // It has lost the cluster that it belonged to.
+        CallError::Refused(Refusal::WrongCluster { cluster: ClusterId::UNKNOWN }) => {
+            ClientError::NoCluster { addr }
+        }
+        error => ClientError::Node { addr, epoch, phase: Phase::Connect, error },
     }
 }
 

@@ -15,7 +15,7 @@ use ithaca_log::client::{
 use ithaca_log::limits::ENTRY_MAX_BYTES;
 use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId};
 use ithaca_log::server::register::RegisterError;
-use ithaca_log::server::{ClusterNode, LocalCluster, StartError};
+use ithaca_log::server::{ClusterNode, LocalCluster, NodeOptions, StartError};
 use ithaca_log::wire::{Grant, Refusal, Token};
 
 use crate::nodes::node_options;
@@ -203,5 +203,25 @@ fn a_server_of_no_cluster_is_named_though_another_address_of_it_has_no_listener(
             assert_eq!(told, Some(ClientError::NoCluster { addr: node.addr() }));
             assert!(env.now().since(began) < timeout / 10, "{:?}", env.now().since(began));
         }
+    });
+}
+
+#[test]
+fn an_idle_client_is_told_by_a_server_that_has_lost_everything_that_it_belongs_to_no_cluster() {
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
+        let (addr, timeout) = (node.addr(), Duration::from_secs(20));
+        let forming = Forming { nodes: vec![(NodeId(1), addr)], replicas: 1, min_replicas: 1, timeout };
+        form(&env, &forming).await.expect("a cluster");
+        let options = ClientOptions { endpoints: vec![addr], ..ClientOptions::default() };
+        let client = Client::connect(&env, options).await.expect("it serves");
+        client.append(entry(0)).await.expect("appended");
+        node.stop().await;
+        let empty = NodeOptions { listen: addr, ..node_options(Path::new("empty"), 1, 8) };
+        let _empty = ClusterNode::start(&env, empty).await.expect("it starts");
+        assert_eq!(client.check().await.err(), Some(ClientError::NoCluster { addr }));
     });
 }
