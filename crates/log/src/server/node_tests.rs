@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytes::{BufMut, Bytes};
 use ithaca_chain::ChainOptions;
+use ithaca_env::codec::DecodeError;
 use ithaca_env::sim::Sim;
 use ithaca_env::task::gather;
 
@@ -11,7 +12,7 @@ use super::*;
 use crate::client::{CallError, Client, ClientOptions, Connection, Identity};
 use crate::pos::{AddrRange, ClientId};
 use crate::server::{LocalCluster, LocalOptions};
-use crate::wire::{HEADER_BYTES, Read, ReceivedRuns, Subscribe, next_frame};
+use crate::wire::{HEADER_BYTES, Read, ReceivedRuns, Reply, Subscribe, next_frame};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes of an entry, and how many make one read.
@@ -134,6 +135,49 @@ fn a_greeting_and_what_is_sent_right_behind_it_are_taken() {
             while let Some(frame) = next_frame(&mut told).expect("a frame") {
                 answered += 1;
                 assert_eq!(frame.head.request, RequestId(answered));
+            }
+        }
+    });
+}
+
+/// A greeting as a later version may send it.
+struct LongHello(Hello);
+
+impl Message for LongHello {
+    const KIND: Kind = Kind::Hello;
+
+    fn encode_body(&self, out: &mut BytesMut) {
+        self.0.encode_body(out);
+        out.put_u64_le(7);
+    }
+
+    fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
+        Hello::decode_body(body, data_len).map(Self)
+    }
+}
+
+#[test]
+fn what_a_later_version_adds_to_a_greeting_is_not_looked_at() {
+    // Its client was closed without a word, and could not tell why.
+    with_node(async |env, cluster| {
+        for version in [PROTOCOL_VERSION, PROTOCOL_VERSION + 1] {
+            let (client, node, cluster_id) = (ClientId(1), NodeId(0), ClusterId::UNKNOWN);
+            let hello =
+                Hello { version_min: version, version_max: version, client, node, cluster: cluster_id };
+            let mut conn = env.connect(cluster.addrs()[0]).await.expect("it listens");
+            conn.writer.push(|out| {
+                wire::encode_message(out, Head::new(RequestId(1), Epoch(0)), &LongHello(hello));
+            });
+            let mut told = BytesMut::new();
+            assert!(conn.reader.read(&mut told).await.expect("it is answered") > 0, "version {version}");
+            let frame = next_frame(&mut told).expect("a frame").expect("a whole one");
+            match Reply::decode(&frame).expect("of this version") {
+                Reply::HelloOk(ok) => assert_eq!(ok.version, version),
+                Reply::Refusal(refusal) => {
+                    let (version_min, version_max) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+                    assert_eq!(refusal, Refusal::UnsupportedVersion { version_min, version_max });
+                }
+                other => panic!("{other:?}"),
             }
         }
     });

@@ -11,7 +11,8 @@ pub const PROTOCOL_VERSION: u16 = 1;
 
 /// Opens a connection. Nothing else is answered before it.
 ///
-/// Body, 40 bytes: `version_min u16`, `version_max u16`, `reserved u32`, `client u64`, `node u64`, `cluster u128`.
+/// Body, 40 bytes: `version_min u16`, `version_max u16`, `reserved u32`, `client u64`, `node u64`, `cluster u128`. What a later version
+/// adds behind them is not looked at: its client is to be told which versions there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The oldest version that the client speaks.
@@ -47,7 +48,6 @@ impl Message for Hello {
         let client = ClientId(decoder.u64("client")?);
         let node = NodeId(decoder.u64("node")?);
         let cluster = cluster(&mut decoder)?;
-        decoder.finish()?;
         no_data(data_len)?;
         Ok(Self { version_min, version_max, client, node, cluster })
     }

@@ -506,7 +506,13 @@ fn a_body_that_is_cut_or_damaged_under_a_right_checksum_is_refused_or_decoded_ne
         frame.body = Bytes::from(body);
         let request = Request::decode(&frame);
         let reply = Reply::decode(&frame);
-        let cut = frame.body.len() != sample.bytes.len() - HEADER_BYTES - frame.data.len();
+        let whole = sample.bytes.len() - HEADER_BYTES - frame.data.len();
+        if sample.name == "hello" && frame.body.len() > whole {
+            // Of a later version, it may be: its client is to be told which ones there are.
+            assert_eq!(request, Ok(Request::Hello(hello())));
+            continue;
+        }
+        let cut = frame.body.len() != whole;
         assert!(!cut || same || (request.is_err() && reply.is_err()), "{}: {:?}", sample.name, frame.body);
     }
 }
