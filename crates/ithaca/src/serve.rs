@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use ithaca_chain::{ChainOptions, ChangeError, Cleaning, OpenError, OptionsError, Placement};
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
-use ithaca_env::real::{self, files, shutdown_signal};
+use ithaca_env::real::{self, files, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::client::ClientOptions;
 use ithaca_log::pos::NodeId;
@@ -91,6 +91,9 @@ fn run(
     mut out: Output,
     announce: impl FnOnce(&mut Output, &Addresses) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    if let Err(error) = process::raise_descriptors() {
+        tracing::warn!(%error, "the limit of descriptors stays as it is");
+    }
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());

@@ -90,8 +90,14 @@ pub const FRAME_MAX_BYTES: usize = BODY_MAX_BYTES + DATA_MAX_BYTES;
 /// Bytes after the header of the first frame of a connection: a `Hello`, with room for what later versions add to it.
 pub const GREETING_MAX_BYTES: usize = 1024;
 
-/// Connections that a node serves at each address where it listens. One more is closed at once.
+/// Connections of clients that a node serves at each address where it listens. One more is refused when it greets.
 pub const CONNECTIONS_MAX_COUNT: usize = 4096;
+
+/// The same of other nodes: what clients take must not shut them out.
+pub const PEERS_MAX_COUNT: usize = 4096;
+
+/// The same of those who have not greeted yet. One more is closed at once.
+pub const STRANGERS_MAX_COUNT: usize = 1024;
 
 /// Bytes of credit that a subscription may hold.
 pub const CREDIT_MAX_BYTES: u64 = 1 << 30;

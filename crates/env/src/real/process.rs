@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// User and system time of this process so far, all threads, in microseconds.
@@ -25,6 +26,13 @@ pub fn user() -> u32 {
 /// The group that this process acts as.
 pub fn group() -> u32 {
     rustix::process::getegid().as_raw()
+}
+
+/// Lets this process have as many descriptors at a time as the system lets it: the 1,024 that are usual are fewer than the connections of a
+/// server and its drives.
+pub fn raise_descriptors() -> std::io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// When a thread of this machine was started, in ticks since the system was; `None` if there is none of this number, or only what is
@@ -77,6 +85,13 @@ mod tests {
     fn no_number_is_given_twice() {
         let numbers: std::collections::BTreeSet<u64> = (0..1000).map(|_| random_u64()).collect();
         assert_eq!(numbers.len(), 1000);
+    }
+
+    #[test]
+    fn as_many_descriptors_are_to_be_had_as_the_system_lets_it() {
+        raise_descriptors().expect("within what is allowed");
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
     }
 
     #[test]

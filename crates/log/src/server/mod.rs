@@ -26,6 +26,7 @@ mod leases;
 mod local;
 mod node;
 mod peers;
+mod places;
 pub mod register;
 mod relay;
 mod remembered;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use ithaca_env::net::{Conn, Listener, Reader, Writer};
-use ithaca_env::sync::{Count, Semaphore};
+use ithaca_env::sync::{Count, Counted, Semaphore};
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
@@ -20,6 +20,7 @@ use super::follower::{self, Following};
 use super::forward::{Forwarder, NO_FORWARDER};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
+use super::places::Places;
 use super::relay::Relay;
 use super::reply::ReplyRoute;
 use super::streams::StreamKeeper;
@@ -42,8 +43,6 @@ use crate::wire::{
 const UNDER_WAY_MAX: usize = 4096;
 /// A connection is closed that does not begin with a hello within this.
 const HELLO_MAX: Duration = Duration::from_secs(10);
-/// How often it is said that there are too many connections.
-const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
 
@@ -229,26 +228,16 @@ impl Node {
     pub(super) fn serve(self: &Rc<Self>, listener: Listener) -> TaskHandle<()> {
         let node = Rc::clone(self);
         self.env.spawn(async move {
-            let (connections, mut warned) = (Rc::new(Tasks::default()), None);
+            let (connections, places) = (Rc::new(Tasks::default()), Rc::new(Places::default()));
             loop {
                 match listener.accept().await {
-                    Ok(refused) if connections.len() >= limits::CONNECTIONS_MAX_COUNT => {
-                        drop(refused);
-                        if warned.is_none_or(|warned| node.env.now().since(warned) >= WARN_EVERY) {
-                            warned = Some(node.env.now());
-                            let limit = limits::CONNECTIONS_MAX_COUNT;
-                            tracing::warn!(
-                                node = node.id.0,
-                                limit,
-                                "connections are closed: there are too many"
-                            );
-                        }
-                    }
                     Ok(conn) => {
+                        let Some(place) = places.enter(&node) else { continue };
                         add(&node.counters.connections, 1);
-                        let node = Rc::clone(&node);
+                        let (node, places) = (Rc::clone(&node), Rc::clone(&places));
                         let env = node.env.clone();
-                        connections.spawn(&env, async move { serve_connection(&node, conn).await });
+                        connections
+                            .spawn(&env, async move { serve_connection(&node, conn, (places, place)).await });
                     }
                     Err(error) => {
                         // Out of descriptors, most likely: those in use will be closed, those who wait are not lost.
@@ -298,7 +287,7 @@ impl Node {
     }
 }
 
-async fn serve_connection(node: &Rc<Node>, conn: Conn) {
+async fn serve_connection(node: &Rc<Node>, conn: Conn, (places, place): (Rc<Places>, Counted)) {
     let Conn { reader, writer } = conn;
     let peer = reader.peer_addr();
     let mut session = Session {
@@ -310,6 +299,8 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn) {
         waits: Rc::default(),
         questions: Rc::default(),
         greeted: false,
+        place,
+        places,
     };
     if let Err(why) = session.run(reader).await {
         tracing::debug!(node = node.id.0, %peer, %why, "connection ended");
@@ -330,6 +321,9 @@ struct Session {
     /// Questions about objects that are being answered.
     questions: Rc<Tasks>,
     greeted: bool,
+    /// What it counts as, for as long as it is served.
+    place: Counted,
+    places: Rc<Places>,
 }
 
 /// Why a connection ended before its peer closed it.
@@ -421,23 +415,33 @@ impl Session {
         Ok(())
     }
 
-    fn greet(&mut self, head: Head, hello: &Hello) -> Result<(), Ended> {
+    /// Whether who greets so is served.
+    fn admit(&self, hello: &Hello) -> Result<Counted, Refusal> {
         let node = &self.node;
+        if !(hello.version_min..=hello.version_max).contains(&PROTOCOL_VERSION) {
+            let (version_min, version_max) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+            return Err(Refusal::UnsupportedVersion { version_min, version_max });
+        }
+        if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster.get() {
+            return Err(Refusal::WrongCluster { cluster: node.cluster.get() });
+        }
+        if hello.node != NodeId(0) && hello.node != node.id {
+            return Err(Refusal::WrongNode { node: node.id });
+        }
+        self.places.greet(node, hello.client)
+    }
+
+    fn greet(&mut self, head: Head, hello: &Hello) -> Result<(), Ended> {
         let route = self.route(head);
-        let refusal = if !(hello.version_min..=hello.version_max).contains(&PROTOCOL_VERSION) {
-            Some(Refusal::UnsupportedVersion { version_min: PROTOCOL_VERSION, version_max: PROTOCOL_VERSION })
-        } else if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster.get() {
-            Some(Refusal::WrongCluster { cluster: node.cluster.get() })
-        } else if hello.node != NodeId(0) && hello.node != node.id {
-            Some(Refusal::WrongNode { node: node.id })
-        } else {
-            None
-        };
-        if let Some(refusal) = refusal {
-            route.refuse(refusal);
-            return Err(Ended::Greeting);
+        match self.admit(hello) {
+            Ok(place) => self.place = place,
+            Err(refusal) => {
+                route.refuse(refusal);
+                return Err(Ended::Greeting);
+            }
         }
         self.greeted = true;
+        let node = &self.node;
         let whole = (limits::WRITE_MAX_BYTES, limits::RUN_MAX_COUNT);
         let (write_max_bytes, run_max_count) = node.unit.get().map_or(whole, |unit| unit.write_limits());
         let ok = HelloOk {

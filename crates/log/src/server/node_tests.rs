@@ -36,7 +36,11 @@ fn with_node(test: impl AsyncFnOnce(Env, LocalCluster) + 'static) {
 }
 
 async fn open(env: &Env, cluster: &LocalCluster) -> Result<Connection, CallError> {
-    let who = Identity { client: ClientId(1), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+    open_as(env, cluster, ClientId(1)).await
+}
+
+async fn open_as(env: &Env, cluster: &LocalCluster, client: ClientId) -> Result<Connection, CallError> {
+    let who = Identity { client, node: NodeId(0), cluster: ClusterId::UNKNOWN };
     Connection::open(env, cluster.addrs()[0], who, env.now() + PATIENCE).await
 }
 
@@ -102,16 +106,39 @@ fn who_has_not_greeted_has_no_longer_frame_taken_than_a_greeting() {
 }
 
 #[test]
-fn connections_past_the_limit_are_closed_until_others_are_gone() {
+fn clients_past_the_limit_are_refused_until_others_are_gone_and_nodes_are_served() {
+    // A node that cannot reach the others would be taken for lost, or could not come back.
+    with_node(async |env, cluster| {
+        let mut held = Vec::new();
+        for _ in 0..limits::CONNECTIONS_MAX_COUNT {
+            held.push(open(&env, &cluster).await.expect("there is room"));
+        }
+        let refused = open(&env, &cluster).await.err();
+        let (pending, limit) = (limits::CONNECTIONS_MAX_COUNT as u64, limits::CONNECTIONS_MAX_COUNT as u64);
+        assert_eq!(refused, Some(CallError::Refused(Refusal::Overloaded { pending, limit })));
+        let mut nodes = Vec::new();
+        for _ in 0..limits::PEERS_MAX_COUNT {
+            nodes.push(open_as(&env, &cluster, ClientId(0)).await.expect("nodes have places of their own"));
+        }
+        let refused = open_as(&env, &cluster, ClientId(0)).await.err();
+        assert!(matches!(refused, Some(CallError::Refused(Refusal::Overloaded { .. }))), "{refused:?}");
+        held.truncate(limits::CONNECTIONS_MAX_COUNT / 2);
+        env.sleep(Duration::from_secs(1)).await;
+        open(&env, &cluster).await.expect("there is room again");
+    });
+}
+
+#[test]
+fn who_does_not_greet_keeps_no_more_than_a_few_places_until_they_are_gone() {
     with_node(async |env, cluster| {
         let addr = cluster.addrs()[0];
         let mut held = Vec::new();
-        for _ in 0..limits::CONNECTIONS_MAX_COUNT {
+        for _ in 0..limits::STRANGERS_MAX_COUNT {
             held.push(env.connect(addr).await.expect("it listens"));
         }
         let refused = open(&env, &cluster).await.err();
         assert!(matches!(refused, Some(CallError::Lost(_))), "{refused:?}");
-        held.truncate(limits::CONNECTIONS_MAX_COUNT / 2);
+        held.truncate(limits::STRANGERS_MAX_COUNT / 2);
         env.sleep(Duration::from_secs(1)).await;
         open(&env, &cluster).await.expect("there is room again");
     });
