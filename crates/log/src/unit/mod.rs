@@ -293,7 +293,7 @@ impl Unit {
         };
         let mut durable = covered;
         for range in released.ranges() {
-            state.voided.remove(range.clone());
+            state.forget_trimmed(range.clone());
             durable.insert(range);
         }
         Self {

@@ -72,6 +72,9 @@ impl Unit {
             }
         }
         if self.state.voided.range_count() > limits::VOIDED_MAX_COUNT {
+            self.state.forget_whole(&self.trimmed);
+        }
+        if self.state.voided.range_count() > limits::VOIDED_MAX_COUNT {
             self.state = undo;
             let (addr, limit) = (voided[0].start, limits::VOIDED_MAX_COUNT as u64);
             return Err(Refusal::TooSparse { addr, limit });

@@ -1,5 +1,7 @@
 //! What a log unit stores about itself, beside its entries: which epochs are over, and what its seal has told.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes};
 use ithaca_chain::RangeSet;
 use ithaca_env::codec::{DecodeError, Decoder};
@@ -30,7 +32,7 @@ pub struct UnitState {
     /// The newest epoch in which the unit has changed anything. After a restart this epoch is over for the unit.
     pub served: Epoch,
     /// Addresses whose records count as junk: what the unit stored there was never on the other replicas, and the log has
-    /// junk in its place. Trimmed ones are left out; the stored record may name some that were trimmed since.
+    /// junk in its place. Some may be trimmed, and count as that.
     pub voided: RangeSet,
 }
 
@@ -84,6 +86,22 @@ impl UnitState {
         let voided = decode_voided(&mut decoder)?;
         decoder.finish()?;
         Ok(Self { sealed, sealed_extents, served, voided })
+    }
+
+    /// Leaves out what is trimmed now, unless that parts more ranges than may be stored: it counts as trimmed all the same.
+    pub(super) fn forget_trimmed(&mut self, range: Range<u64>) {
+        let voided: Vec<Range<u64>> = self.voided.overlaps(range.clone()).collect();
+        self.voided.remove(range);
+        if self.voided.range_count() > limits::VOIDED_MAX_COUNT {
+            voided.into_iter().for_each(|range| _ = self.voided.insert(range));
+        }
+    }
+
+    /// Leaves out the ranges of which nothing is left that is not trimmed.
+    pub(super) fn forget_whole(&mut self, trimmed: &RangeSet) {
+        let is_gone = |range: &Range<u64>| trimmed.gaps(range.clone()).next().is_none();
+        let gone: Vec<Range<u64>> = self.voided.ranges().filter(is_gone).collect();
+        gone.into_iter().for_each(|range| _ = self.voided.remove(range));
     }
 
     /// What the seal has told of `extent`, if it was asked.

@@ -333,7 +333,7 @@ impl Unit {
                 self.durable.insert(range);
             }
             for range in pending.trims {
-                self.state.voided.remove(range.clone());
+                self.state.forget_trimmed(range.clone());
                 self.trimmed.insert(range);
             }
             self.pending_bytes -= pending.bytes;

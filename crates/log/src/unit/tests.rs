@@ -373,6 +373,38 @@ fn what_is_voided_and_trimmed_since_leaves_room_for_more() {
 }
 
 #[test]
+fn what_is_trimmed_within_a_voided_range_leaves_a_state_that_can_be_read() {
+    // Each such trim parts the range: what is stored of them has a limit, and a state past it opens no unit.
+    for restarts in [false, true] {
+        let mut bench = Bench::new(UnitOptions::default());
+        let (end, trims) = (2200, 1030);
+        bench.run(&format!("write q1 e1 @0 {}", vec!["x"; end].join(",")));
+        bench.run("persisted 1");
+        bench.run(&format!("restore q2 e2 voided 0..{end}"));
+        let odd: Vec<String> = (0..trims).map(|nth| format!("{}..{}", 2 * nth + 1, 2 * nth + 2)).collect();
+        bench.run(&format!("trim q3 e2 {}", odd.join(",")));
+        assert_eq!(bench.run("persisted 2"), "q2: restored\nq3: trimmed\n");
+        if restarts {
+            bench.run("restart");
+        }
+        // Decodes what it stores.
+        assert!(bench.run("seal q4 e2").starts_with("persist"));
+        assert!(bench.run("persisted 1").starts_with("q4: sealed e2"));
+        let held = |addr: u64| bench.unit.classify((addr..addr + 1).into())[0].1;
+        assert!(
+            (0..2 * trims).all(|addr| held(addr) == [Holding::Voided, Holding::Trimmed][addr as usize % 2])
+        );
+        assert!((2 * trims..end as u64).all(|addr| held(addr) == Holding::Voided));
+        // Of what is trimmed by and by nothing is in the way of others.
+        bench.run(&format!("trim q5 e3 0..{end}"));
+        bench.run(&format!("write q6 e3 @3000 {}", vec!["x"; end].join(",")));
+        bench.run("persisted 2");
+        let more: Vec<String> = (1500..2524).map(|nth| format!("{}..{}", 2 * nth, 2 * nth + 1)).collect();
+        assert!(bench.run(&format!("restore q7 e3 voided {}", more.join(","))).starts_with("persist"));
+    }
+}
+
+#[test]
 fn a_fill_of_more_holes_than_are_stored_together_is_refused_whole() {
     let mut bench = Bench::new(UnitOptions::default());
     let holes = crate::limits::PARTS_MAX_COUNT as u64 + 1;
