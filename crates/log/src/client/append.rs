@@ -212,11 +212,15 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
 
 /// Ends those in the queue whose time is over: they stand nowhere.
 fn end_late(inner: &Inner) {
-    let now = inner.env.now();
-    loop {
-        let late = inner.appender.queue.borrow_mut().pop_front_if(|queued| queued.deadline <= now);
-        let Some(queued) = late else { return };
-        inner.appender.finish(queued, Err(inner.too_late(Phase::Append)));
+    let (now, appender) = (inner.env.now(), &inner.appender);
+    let next = || appender.queue.borrow_mut().pop_front_if(|queued| queued.deadline <= now);
+    let mut ended = false;
+    while let Some(queued) = next() {
+        appender.finish(queued, Err(inner.too_late(Phase::Append)));
+        ended = true;
+    }
+    if ended {
+        appender.changed.ring();
     }
 }
 

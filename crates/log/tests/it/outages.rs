@@ -1,8 +1,11 @@
 //! What becomes of appends while their nodes cannot be reached: in simulated time, with every request counted.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_env::Time;
+use ithaca_env::sim::Sim;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind};
 use ithaca_log::pos::{LogPos, NodeId, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
@@ -157,5 +160,36 @@ fn what_one_stripe_cannot_decide_leaves_the_others_entries_known() {
         }
         assert!(matches!(refused.await, Err(ClientError::Conflict { .. })));
         assert!(unknown > 0, "{failing} decides nothing");
+    });
+}
+
+#[test]
+fn who_waits_for_room_goes_on_after_a_program_stood_still_longer_than_its_appends_had() {
+    // All that was under way ends at the same moment, and what was queued behind it a moment later.
+    let (stops, goes_on) = (Time(100_000_000_000), Time(200_000_000_000));
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    sim.at(stops, move |sim| sim.pause(process));
+    sim.at(goes_on, move |sim| sim.resume(process));
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let world = World::begin(&env, Path::new("data"), [10, 0, 0, 1]).await;
+        let client = world.client(TIMEOUT).await;
+        world.gates.iter().for_each(|gate| gate.set(true));
+        env.sleep(stops.since(env.now()) - TIMEOUT / 2).await;
+        // So many batches that what comes next is in none.
+        let mut appends = Vec::new();
+        for number in 0..64 {
+            appends.push(client.append(entry(number)));
+            env.yield_now().await;
+            env.yield_now().await;
+        }
+        let large = Bytes::from(vec![7; client.entry_max_bytes()]);
+        appends.extend((0..(32 << 20) / large.len()).map(|_| client.append(large.clone())));
+        env.timeout(20 * TIMEOUT, client.room()).await.expect("nothing is under way any more");
+        assert!(env.now().since(stops) > 2 * TIMEOUT, "at {:?} it had not stood still", env.now());
+        for append in appends {
+            append.await.expect_err("its time was over");
+        }
     });
 }
