@@ -402,7 +402,6 @@ fn disjoint(ranges: &[AddrRange]) -> RangeSet {
     ranges.iter().map(|range| range.numbers()).collect()
 }
 
-/// Junk runs over `range`.
 /// Junk at every address of `range`, filled in `epoch`.
 pub(crate) fn junk(range: Range<u64>, epoch: Epoch) -> impl Iterator<Item = Run> {
     range.clone().step_by(limits::RUN_MAX_COUNT).map(move |first_key| {

@@ -214,7 +214,8 @@ impl<O: Object> Slot<O> {
         if let Some((upto, _)) = newest.as_ref().filter(|(_, stored)| begun.count <= stored.count) {
             return Ok(*upto);
         }
-        // Nor is it the one that is told to go on: then nobody else would be.
+        // Nor is it the one that is told to go on: then nobody else would be, before another is due. What comes with fields that it does not
+        // know while it is being told still does that, once.
         if self.view.borrow().drops() {
             return Err(dropped("checkpoint").into());
         }
