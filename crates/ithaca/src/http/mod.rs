@@ -1,13 +1,15 @@
 //! Health and metrics over HTTP: `/metrics`, `/livez`, `/readyz`, `/version`, and `/`, a page that lists them.
 //!
 //! It reads and never changes anything. Connections are few and short: each carries one request and ends by a deadline,
-//! and past [`CONNECTIONS_MAX`] a new one is closed unanswered, so that it cannot take memory from the log.
+//! and past [`CONNECTIONS_MAX`] the oldest is closed for a new one, so that they cannot take memory from the log, nor those that ask
+//! nothing keep others from an answer.
 
 mod io;
 mod metrics;
 mod page;
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -20,12 +22,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use ithaca_env::Env;
 use ithaca_env::net::{Conn, Listener};
+use ithaca_env::task::TaskHandle;
 use ithaca_log::wire::NodeStatus;
 
 use io::HyperIo;
 
 /// Connections at a time.
-const CONNECTIONS_MAX: u32 = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// Time for a connection: a request and its answer.
 const CONNECTION_SPAN: Duration = Duration::from_secs(10);
 /// The wait after an accept that failed, for want of descriptors perhaps.
@@ -43,7 +46,7 @@ pub trait Source {
 
 /// A server of pages. It serves until it is dropped.
 pub struct Server {
-    task: ithaca_env::task::TaskHandle<()>,
+    task: TaskHandle<()>,
 }
 
 impl Server {
@@ -60,23 +63,28 @@ impl Drop for Server {
 }
 
 async fn accept_all(env: Env, listener: Listener, source: Rc<dyn Source>) {
-    let open = Rc::new(Cell::new(0u32));
-    loop {
-        match listener.accept().await {
-            Ok(conn) if open.get() < CONNECTIONS_MAX => {
-                open.set(open.get() + 1);
-                let (env_of_task, source, open) = (env.clone(), Rc::clone(&source), Rc::clone(&open));
-                env.spawn(async move {
-                    // A peer that is slow or speaks something else is cut off: nothing to say to it, nobody to tell.
-                    let _ = env_of_task.timeout(CONNECTION_SPAN, serve(conn, source)).await;
-                    open.set(open.get() - 1);
-                });
-            }
-            Ok(refused) => drop(refused),
+    let open = Rc::new(RefCell::new(BTreeMap::<u64, TaskHandle<()>>::new()));
+    for number in 0.. {
+        let conn = match listener.accept().await {
+            Ok(conn) => conn,
             Err(error) => {
                 tracing::warn!(%error, "http: accept");
                 env.sleep(ACCEPT_WAIT).await;
+                continue;
             }
+        };
+        let (env_of_task, source, open_of_task) = (env.clone(), Rc::clone(&source), Rc::clone(&open));
+        let task = env.spawn(async move {
+            // A peer that is slow or speaks something else is cut off: nothing to say to it, nobody to tell.
+            let _ = env_of_task.timeout(CONNECTION_SPAN, serve(conn, source)).await;
+            open_of_task.borrow_mut().remove(&number);
+        });
+        let mut open = open.borrow_mut();
+        open.insert(number, task);
+        if open.len() > CONNECTIONS_MAX
+            && let Some((_, oldest)) = open.pop_first()
+        {
+            oldest.abort();
         }
     }
 }
@@ -155,12 +163,17 @@ mod tests {
             let listener = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
             let addr = listener.local_addr();
             let _server = Server::start(&env, listener, Rc::new(Fake { ready }));
-            let mut conn = env.connect(addr).await.expect("it listens");
-            conn.writer.push(|out| out.put_slice(request.as_bytes()));
-            let mut got = BytesMut::new();
-            while conn.reader.read(&mut got).await.is_ok_and(|len| len > 0) {}
-            String::from_utf8(got.to_vec()).expect("text")
+            all_of(&env, addr, request).await
         })
+    }
+
+    /// All that a server answers to `request`.
+    async fn all_of(env: &Env, addr: SocketAddr, request: &str) -> String {
+        let mut conn = env.connect(addr).await.expect("it listens");
+        conn.writer.push(|out| out.put_slice(request.as_bytes()));
+        let mut got = BytesMut::new();
+        while conn.reader.read(&mut got).await.is_ok_and(|len| len > 0) {}
+        String::from_utf8(got.to_vec()).expect("text")
     }
 
     #[test]
@@ -184,6 +197,30 @@ mod tests {
     fn a_node_that_is_not_ready_is_alive_all_the_same() {
         assert!(ask(false, "GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n").starts_with("HTTP/1.1 503 "));
         assert!(ask(false, "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    }
+
+    #[test]
+    fn connections_that_ask_nothing_keep_nobody_from_an_answer() {
+        real::run(|env| async move {
+            let listener = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+            let addr = listener.local_addr();
+            let _server = Server::start(&env, listener, Rc::new(Fake { ready: true }));
+            let mut idle = Vec::new();
+            for _ in 0..=CONNECTIONS_MAX {
+                idle.push(env.connect(addr).await.expect("it listens"));
+            }
+            assert!(
+                all_of(&env, addr, "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+                    .await
+                    .starts_with("HTTP/1.1 200 ")
+            );
+            // The two oldest are closed, the others are not.
+            for closed in &mut idle[..2] {
+                assert!(!closed.reader.read(&mut BytesMut::new()).await.is_ok_and(|len| len > 0));
+            }
+            idle[2].writer.push(|out| out.put_slice(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"));
+            assert!(idle[2].reader.read(&mut BytesMut::new()).await.is_ok_and(|len| len > 0));
+        });
     }
 
     #[test]
