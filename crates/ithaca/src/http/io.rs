@@ -1,13 +1,13 @@
 //! Gives a connection of ours to hyper, which asks for its own reading and writing traits.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use ithaca_env::net::{Conn, NetError};
 
-/// Unsent bytes past which hyper waits. A page is smaller.
+/// Unsent bytes from which on hyper waits before it hands over more. What it hands over at once, a whole page, may be larger.
 const UNSENT_MAX_BYTES: usize = 1 << 20;
 
 /// A connection as hyper wants it.
@@ -45,29 +45,29 @@ impl Read for HyperIo {
     }
 }
 
+impl HyperIo {
+    /// Waits until fewer than `bytes` are unsent. Made anew each time, since whoever was polled once is woken when something goes out.
+    fn poll_below(&self, cx: &mut Context<'_>, bytes: usize) -> Poll<std::io::Result<()>> {
+        pin!(self.conn.writer.below(bytes)).poll(cx).map_err(|error| io_error(&error))
+    }
+}
+
 impl Write for HyperIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<std::io::Result<usize>> {
-        if self.conn.writer.queued_bytes() > UNSENT_MAX_BYTES {
-            // Polled to be woken when there is room; what is queued goes out as the peer reads.
-            let mut room = Box::pin(self.conn.writer.below(UNSENT_MAX_BYTES));
-            match room.as_mut().poll(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(io_error(&error))),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
+        // What is queued goes out as the peer reads.
+        ready!(self.poll_below(cx, UNSENT_MAX_BYTES))?;
         self.conn.writer.push(|out| out.extend_from_slice(data));
         Poll::Ready(Ok(data.len()))
     }
 
-    /// What was pushed goes out at the end of the turn without being asked.
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// What was pushed goes out at the end of the turn, or as the peer reads.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_below(cx, 1)
     }
 
-    /// The connection closes when it is dropped, after what was pushed.
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// The connection closes when it is dropped; of what is unsent by then the rest is lost that the system does not take at once.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_below(cx, 1)
     }
 }
 

@@ -141,11 +141,12 @@ mod tests {
 
     struct Fake {
         ready: bool,
+        nodes: usize,
     }
 
     impl Source for Fake {
         fn nodes(&self) -> Vec<NodeStatus> {
-            vec![NodeStatus { cpu_us: 1_500_000, ..NodeStatus::default() }]
+            vec![NodeStatus { cpu_us: 1_500_000, ..NodeStatus::default() }; self.nodes]
         }
 
         fn is_ready(&self) -> bool {
@@ -162,7 +163,7 @@ mod tests {
         real::run(|env| async move {
             let listener = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
             let addr = listener.local_addr();
-            let _server = Server::start(&env, listener, Rc::new(Fake { ready }));
+            let _server = Server::start(&env, listener, Rc::new(Fake { ready, nodes: 1 }));
             all_of(&env, addr, request).await
         })
     }
@@ -181,7 +182,7 @@ mod tests {
         let index = ask(true, "GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         for path in ["/metrics", "/livez", "/readyz", "/version"] {
             assert!(index.contains(&format!("href=\"{path}\"")), "{index}");
-            let response = answer(&Method::GET, path, &Fake { ready: true });
+            let response = answer(&Method::GET, path, &Fake { ready: true, nodes: 1 });
             assert_eq!(response.status(), StatusCode::OK, "{path}");
         }
     }
@@ -191,6 +192,28 @@ mod tests {
         let got = ask(true, "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
         assert!(got.starts_with("HTTP/1.1 200 OK\r\n"), "{got}");
         assert!(got.contains("\nithaca_node_cpu_seconds_total{node=\"0\"} 1.500000\n"), "{got}");
+    }
+
+    #[test]
+    fn a_page_is_whole_however_large_it_is_and_however_late_its_reader_begins() {
+        // More than the system takes at once. The connection is not closed before the rest has gone out.
+        let got = real::run(|env| async move {
+            let listener = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+            let addr = listener.local_addr();
+            let _server = Server::start(&env, listener, Rc::new(Fake { ready: true, nodes: 50_000 }));
+            let mut conn = env.connect(addr).await.expect("it listens");
+            conn.writer.push(|out| out.put_slice(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n"));
+            // What another connection is told comes after all that could be sent on this one.
+            all_of(&env, addr, "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await;
+            let mut got = BytesMut::new();
+            while conn.reader.read(&mut got).await.is_ok_and(|len| len > 0) {}
+            String::from_utf8(got.to_vec()).expect("text")
+        });
+        let (head, body) = got.split_once("\r\n\r\n").expect("a head");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = length.expect("a length").parse::<usize>().expect("a number");
+        assert!(length > 8 << 20, "{length}");
+        assert_eq!(body.len(), length);
     }
 
     #[test]
@@ -204,7 +227,7 @@ mod tests {
         real::run(|env| async move {
             let listener = env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
             let addr = listener.local_addr();
-            let _server = Server::start(&env, listener, Rc::new(Fake { ready: true }));
+            let _server = Server::start(&env, listener, Rc::new(Fake { ready: true, nodes: 1 }));
             let mut idle = Vec::new();
             for _ in 0..=CONNECTIONS_MAX {
                 idle.push(env.connect(addr).await.expect("it listens"));
