@@ -3,6 +3,7 @@
 //! One line on stdout says that it serves, and where; nothing follows it. SIGINT or SIGTERM end it cleanly. A drive that
 //! fails ends it too, with exit code 3: what was acknowledged is on its drives, and the next start finds it there.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -98,8 +99,12 @@ fn run(
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
         // Before the cluster starts: a port in use must not cost an epoch.
-        let pages = env.listen_soon(arguments.http).await;
-        let pages = pages.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
+        let listener = env.listen_soon(arguments.http).await;
+        let listener = listener.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
+        let http = listener.local_addr();
+        let source = Rc::new(Pages { served: RefCell::default(), listen: arguments.listen });
+        // They answer while the start lasts, which may be long.
+        let pages = http::Server::start(&env, listener, Rc::clone(&source) as Rc<dyn http::Source>);
         let named: Vec<PathBuf> =
             absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
         refuse_twice(named.iter())?;
@@ -107,9 +112,8 @@ fn run(
         refuse_unfit(&env, arguments).await?;
         let served = Rc::new(Served::start(&env, arguments).await?);
         served.host_views(&env);
-        let at = Addresses { nodes: served.addrs(), http: pages.local_addr() };
-        let source = Pages { served: Rc::downgrade(&served), log_addr: at.log() };
-        let pages = http::Server::start(&env, pages, Rc::new(source));
+        source.served.replace(Rc::downgrade(&served));
+        let at = Addresses { nodes: served.addrs(), http };
         announce(&mut out, &at)?;
         out.flush()?;
         match race(signalled.join(), served.ended()).await {
@@ -180,6 +184,14 @@ impl Served {
         match self {
             Self::Cluster(cluster) => cluster.host_views(&host),
             Self::Node(node) => node.host_views(&host),
+        }
+    }
+
+    /// Whether clients are served.
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Cluster(_) => true,
+            Self::Node(node) => node.is_ready(),
         }
     }
 
@@ -327,22 +339,30 @@ fn failed(error: StartError) -> Failure {
     }
 }
 
-/// What is served as its pages show it. Held weakly: a page that is being sent must not keep it from stopping.
+/// What is served as its pages show it.
 struct Pages {
-    served: Weak<Served>,
-    log_addr: SocketAddr,
+    /// Nothing while it starts. Held weakly: a page that is being sent must not keep it from stopping.
+    served: RefCell<Weak<Served>>,
+    /// Where it will listen.
+    listen: SocketAddr,
+}
+
+impl Pages {
+    fn served(&self) -> Option<Rc<Served>> {
+        self.served.borrow().upgrade()
+    }
 }
 
 impl http::Source for Pages {
     fn nodes(&self) -> Vec<NodeStatus> {
-        self.served.upgrade().map(|served| served.status()).unwrap_or_default()
+        self.served().map(|served| served.status()).unwrap_or_default()
     }
 
     fn is_ready(&self) -> bool {
-        self.served.strong_count() > 0
+        self.served().is_some_and(|served| served.is_ready())
     }
 
     fn log_addr(&self) -> SocketAddr {
-        self.log_addr
+        self.served().map_or(self.listen, |served| served.addrs()[0])
     }
 }

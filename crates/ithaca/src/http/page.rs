@@ -7,7 +7,7 @@ use super::Source;
 const PAGES: &[(&str, &str)] = &[
     ("/metrics", "metrics in Prometheus' text format"),
     ("/livez", "200 while the process runs"),
-    ("/readyz", "200 while clients are served"),
+    ("/readyz", "200 while clients are served, 503 else"),
     ("/version", "the version, as JSON"),
 ];
 

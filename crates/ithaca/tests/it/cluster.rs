@@ -1,26 +1,28 @@
 //! `ithaca server --node` and `ithaca cluster`: clusters of several processes, and who belongs to them.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Ran, ithaca, nobody, run, signal, string_field, temp_dir};
+use crate::harness::{Ran, get, ithaca, nobody, run, signal, string_field, temp_dir};
 
 /// A server that runs until it is dropped.
 struct Server {
     child: Child,
     id: u64,
     addr: String,
+    http: String,
 }
 
 impl Server {
     /// Starts the node `id` with its data in `dir`, on a free port, and waits until it serves.
     fn start(dir: &Path, id: u64) -> Self {
-        let mut child = server_command(dir, id).spawn().expect("the program starts");
+        let mut child = server_command(dir, id, "127.0.0.1:0").spawn().expect("the program starts");
         let mut ready = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut ready).expect("its output is open");
-        Self { child, id, addr: string_field(&ready, "log") }
+        Self { child, id, addr: string_field(&ready, "log"), http: string_field(&ready, "http") }
     }
 
     /// `ID=HOST:PORT`.
@@ -45,11 +47,12 @@ impl Drop for Server {
     }
 }
 
-fn server_command(dir: &Path, id: u64) -> Command {
+/// A server whose pages are at `http`.
+fn server_command(dir: &Path, id: u64, http: &str) -> Command {
     let data = dir.join(id.to_string());
     let id = id.to_string();
     let mut command = ithaca(&["server", "--json", "--drive-size", "64M", "--node", &id]);
-    command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "off"]);
+    command.args(["--listen", "127.0.0.1:0", "--http", http, "--log-level", "off"]);
     command.arg("--data").arg(data);
     command.stderr(Stdio::piped());
     command
@@ -93,7 +96,7 @@ fn a_node_is_added_and_another_one_is_removed_with_all_entries_kept() {
     let (code, told) = servers[0].end();
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("node 1 was removed from cluster") && told.lines().count() == 1, "{told}");
-    let told = run(server_command(dir.path(), 1), b"").expect(1).stderr;
+    let told = run(server_command(dir.path(), 1, "127.0.0.1:0"), b"").expect(1).stderr;
     assert!(told.contains("node 1 was removed from cluster"), "{told}");
     cluster(&servers, "log append --lines", b"i\n").expect(0);
     assert_eq!(cluster(&servers, "log read --from 0 --to 9", b"").expect(0).text(), "abcdefghi");
@@ -138,6 +141,39 @@ fn a_server_that_belongs_to_no_cluster_yet_says_so_long_before_the_time_is_over(
         );
         assert!(!told.contains("timed out"), "{told}");
     }
+}
+
+#[test]
+fn a_server_is_ready_when_it_is_in_use_in_a_cluster_and_alive_before() {
+    // Clients that a balancer sent to it were told that it belongs to no cluster yet.
+    let dir = temp_dir();
+    let servers = [Server::start(dir.path(), 1), Server::start(dir.path(), 2)];
+    for server in &servers {
+        assert!(get(&server.http, "/readyz").starts_with("HTTP/1.1 503 "));
+        assert!(get(&server.http, "/livez").starts_with("HTTP/1.1 200 "));
+    }
+    let init = format!("cluster init {} {}", servers[0].name(), servers[1].name());
+    cluster(&servers, &init, b"").expect(0);
+    for server in &servers {
+        while !get(&server.http, "/readyz").starts_with("HTTP/1.1 200 ") {}
+    }
+}
+
+#[test]
+fn a_server_that_is_starting_is_alive_and_not_ready() {
+    // Its pages were bound and nobody answered, so that whoever looks after it took it for hung.
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "");
+    cluster(&servers, "cluster remove 3", b"").expect(0);
+    assert_eq!(servers[2].end().0, Some(1));
+    // Its next start tells the others that it was removed, and goes on with that while they are away.
+    drop(servers);
+    let http = nobody();
+    let child = server_command(dir.path(), 3, &http).spawn().expect("the program starts");
+    let _server = Server { child, id: 3, addr: String::new(), http: http.clone() };
+    while TcpStream::connect(&http).is_err() {}
+    assert!(get(&http, "/livez").starts_with("HTTP/1.1 200 "));
+    assert!(get(&http, "/readyz").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A cluster in a child process, commands against it, and what they printed.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use base64::Engine;
@@ -124,6 +125,15 @@ pub fn dev_command(dir: &std::path::Path, more: &[&str]) -> Command {
     }
     command.args(["--http", "127.0.0.1:0"]).args(more);
     command
+}
+
+/// What a page at `http` answers.
+pub fn get(http: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(http).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
 }
 
 /// Sends a signal by name.

@@ -1,26 +1,15 @@
 //! Metrics and health over HTTP, and `ithaca cluster status`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
-use crate::harness::{Dev, number_field, temp_dir};
-
-fn get(dev: &Dev, path: &str) -> String {
-    let mut stream = TcpStream::connect(&dev.http).expect("it listens");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", dev.http).expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("text");
-    answer
-}
+use crate::harness::{Dev, get, number_field, temp_dir};
 
 #[test]
 fn every_page_answers() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
     for path in ["/", "/metrics", "/livez", "/readyz", "/version"] {
-        assert!(get(&dev, path).starts_with("HTTP/1.1 200 OK\r\n"), "{path}");
+        assert!(get(&dev.http, path).starts_with("HTTP/1.1 200 OK\r\n"), "{path}");
     }
-    assert!(get(&dev, "/nothing").starts_with("HTTP/1.1 404 "));
+    assert!(get(&dev.http, "/nothing").starts_with("HTTP/1.1 404 "));
 }
 
 #[test]
@@ -28,7 +17,7 @@ fn the_tail_that_metrics_show_moves_with_appends() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
     dev.feed("log append --lines", b"1\n2\n3\n").expect(0);
-    let metrics = get(&dev, "/metrics");
+    let metrics = get(&dev.http, "/metrics");
     assert!(metrics.contains("\nithaca_sequencer_tail_position{node=\"1\"} 3\n"), "{metrics}");
     let named = |line: &str| line.starts_with("# ") || line.starts_with("ithaca_");
     let body = metrics.split("\r\n\r\n").nth(1).expect("a body");
