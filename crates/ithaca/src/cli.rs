@@ -4,6 +4,7 @@
 //! those come from the one table of settings.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -644,31 +645,46 @@ pub fn check_endpoint(text: &str) -> Result<(), EndpointError> {
     }
 }
 
-/// The addresses of a node that is named, at least one, in the order in which they are tried.
+/// A node by address or name. A name is looked up where the node is asked for something: it may be another one's by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint(pub Vec<SocketAddr>);
+pub struct Endpoint(String);
 
-/// A node by address or name. A name has all its addresses: `localhost` may be `::1` first, where nobody listens.
-pub fn parse_endpoint(text: &str) -> Result<Endpoint, EndpointError> {
-    check_endpoint(text)?;
-    let endpoint = text.trim();
-    if let Ok(addr) = endpoint.parse() {
-        return Ok(Endpoint(vec![addr]));
+impl Endpoint {
+    /// The address, if it is one by itself and no name.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.parse().ok()
     }
-    let unresolved = |why| EndpointError::Unresolved { endpoint: endpoint.to_owned(), why };
-    match endpoint.to_socket_addrs() {
-        Ok(found) if found.len() == 0 => Err(unresolved("it has none".to_owned())),
-        Ok(found) => Ok(Endpoint(found.collect())),
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            Err(EndpointError::Malformed { why: error.to_string() })
+
+    /// Its addresses, at least one, in the order in which they are tried. A name has all its addresses: `localhost` may be `::1` first, where
+    /// nobody listens. Blocks while a name is looked up.
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>, EndpointError> {
+        match self.0.to_socket_addrs() {
+            Ok(found) if found.len() == 0 => Err(self.unresolved("it has none".to_owned())),
+            Ok(found) => Ok(found.collect()),
+            Err(error) => Err(self.unresolved(error.to_string())),
         }
-        Err(error) => Err(unresolved(error.to_string())),
     }
+
+    /// That no address is known.
+    pub fn unresolved(&self, why: String) -> EndpointError {
+        EndpointError::Unresolved { endpoint: self.0.clone(), why }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+fn parse_endpoint(text: &str) -> Result<Endpoint, EndpointError> {
+    check_endpoint(text)?;
+    Ok(Endpoint(text.trim().to_owned()))
 }
 
 /// One address, by itself or as the first of a name.
 pub fn parse_address(text: &str) -> Result<SocketAddr, EndpointError> {
-    parse_endpoint(text).map(|Endpoint(addresses)| addresses[0])
+    parse_endpoint(text)?.addresses().map(|addresses| addresses[0])
 }
 
 fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), EndpointError> {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use ithaca_env::{Env, real};
-use ithaca_log::client::{ClientError, NodeAnswer, Observer, Sight, standing};
+use ithaca_log::client::{NodeAnswer, Observer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::wire::{Durability, NodeStatus, Roles};
@@ -49,8 +49,8 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// What the nodes say of themselves, whoever of them is there.
-async fn seen(env: &Env, global: &Global) -> Result<Sight, ClientError> {
-    Ok(Observer::connect(env, options(global)).await?.look().await)
+async fn seen(env: &Env, global: &Global) -> Result<Sight, Failure> {
+    Ok(Observer::connect(env, options(env, global).await?).await?.look().await)
 }
 
 impl Status {

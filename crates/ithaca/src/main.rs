@@ -192,14 +192,4 @@ mod tests {
             assert!(told.contains(part) && !told.contains('\n'), "{line}: {told}");
         }
     }
-
-    #[test]
-    fn a_name_without_an_address_is_not_reached() {
-        // RFC 6761: no such name is ever given to anybody.
-        let line = "ithaca log check --endpoint localhost:0,nobody.invalid:0";
-        let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
-        let Err(Failure::Told { exit, line: told }) = told(&error) else { panic!("{line}") };
-        assert_eq!(exit, failure::Exit::Unreachable);
-        assert!(told.starts_with("nobody.invalid:0: no address is known for this name: "), "{told}");
-    }
 }

@@ -128,7 +128,7 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
     let name = arguments.workload.name();
     let plan = Plan::new(arguments);
     let figures = with_client(global, &format!("bench {name}"), async |env, control| {
-        let mut clients = Vec::new();
+        let (mut clients, usual) = (Vec::new(), options(&env, global).await?);
         for &window in &plan.windows {
             let in_flight =
                 (window * plan.size).saturating_mul(2).max(ClientOptions::default().max_in_flight_bytes);
@@ -137,7 +137,7 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
                 forward_appends: arguments.carrier == Carrier::Sequencer,
                 relay_writes: arguments.carrier != Carrier::Client,
                 retry_appends: true,
-                ..options(global)
+                ..usual.clone()
             };
             clients.push(Client::connect(&env, options).await?);
         }

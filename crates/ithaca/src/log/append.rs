@@ -15,7 +15,7 @@ use ithaca_object::record::Record;
 
 use super::lines::Lines;
 use crate::cli::Global;
-use crate::client::{options, with_client, with_options};
+use crate::client::{with_client, with_options};
 use crate::failure::{Exit, Failure};
 use crate::json::Object;
 use crate::output::Output;
@@ -108,8 +108,8 @@ pub fn run(
     let input = Input::open(target.verb, input)?;
     if !lines {
         // One entry has no order to keep: if its position certainly went to something else, another does as well.
-        let options = ClientOptions { retry_appends: true, ..options(global) };
-        return with_options(global, options, target.verb, async |_, client| {
+        let again = |options: &mut ClientOptions| options.retry_appends = true;
+        return with_options(global, again, target.verb, async |_, client| {
             let entry = input.whole().await?;
             let streams = target.streams(&client).await?;
             let placed = client.append_to(&streams, entry).await?;

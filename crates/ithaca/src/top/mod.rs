@@ -73,7 +73,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     async fn start(env: &'a Env, global: &Global, interval: Duration) -> Result<Self, Failure> {
-        let observer = Observer::connect(env, options(global)).await?;
+        let observer = Observer::connect(env, options(env, global).await?).await?;
         Ok(Self { env, observer, history: History::default(), interval, next_look: env.now() })
     }
 

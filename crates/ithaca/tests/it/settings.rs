@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Ran, ithaca, run, temp_dir};
+use crate::harness::{Dev, Ran, ithaca, run, temp_dir};
 
 fn show(dir: &std::path::Path, change: impl FnOnce(&mut Command)) -> Ran {
     let mut command = ithaca(&["config", "show", "--origin"]);
@@ -71,6 +71,27 @@ fn a_value_of_the_file_that_cannot_be_is_named_with_its_file_and_line() {
         command.current_dir(dir.path());
         let ran = run(command, b"").expect(2);
         assert!(ran.stderr.contains(&format!("ithaca.toml:2: {told}")), "{line}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_name_that_is_lost_ends_only_what_asks_for_it_and_nothing_else() {
+    // It was looked up with every command, also where another flag took its place.
+    // RFC 6761: no such name is ever given to anybody.
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let with_lost = |arguments: &[&str]| {
+        let mut command = ithaca(arguments);
+        command.env("ITHACA_ENDPOINT", "nobody.invalid:1").env("ITHACA_TIMEOUT", "30s");
+        run(command, b"")
+    };
+    with_lost(&["version"]).expect(0);
+    with_lost(&["log", "check", "--endpoint", &dev.log]).expect(0);
+    with_lost(&["log", "check", "--endpoint", &format!("nobody.invalid:1,{}", dev.log)]).expect(0);
+    for line in ["log check", "top --once", "cluster status", "bench append"] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let told = with_lost(&arguments).expect(3).stderr;
+        assert!(told.contains("nobody.invalid:1: no address is known for this name: "), "{told}");
     }
 }
 
