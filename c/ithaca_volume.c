@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define VERSION 1
@@ -62,6 +63,10 @@ struct ithaca_volume {
 	int fd;
 	/* The connection is of no use any more. */
 	int lost;
+	/* How long to wait until the server is heard of, at the longest; 0 for as long as it takes. */
+	uint32_t milliseconds;
+	/* The socket waits for less than that, since a signal has ended a wait. */
+	int is_short;
 	uint64_t next_id;
 	uint32_t next_tx;
 	/* What the server has too, MEMORY_BYTES of it; NULL if there is none. */
@@ -199,6 +204,42 @@ static int set_timeout(int fd, uint32_t milliseconds)
 	return result == 0 ? setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest) : result;
 }
 
+static uint64_t now_ms(void)
+{
+	struct timespec now = { 0 };
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* A signal has ended a wait that began at `since`: the next one is for what is left of the time. Gives whether there is any; if not, errno is EAGAIN
+ * as it is at the end of a wait. */
+static int wait_on(int fd, uint32_t milliseconds, uint64_t since)
+{
+	if (milliseconds == 0)
+		return 1;
+	uint64_t waited = now_ms() - since;
+	errno = EAGAIN;
+	return waited < milliseconds && set_timeout(fd, milliseconds - (uint32_t)waited) == 0;
+}
+
+/* All of the time may pass from now on, which is returned. */
+static uint64_t begin_wait(struct ithaca_volume *volume)
+{
+	if (volume->is_short)
+		set_timeout(volume->fd, volume->milliseconds);
+	volume->is_short = 0;
+	return volume->milliseconds ? now_ms() : 0;
+}
+
+/* Whether a wait that began at `since` and failed goes on. */
+static int goes_on(struct ithaca_volume *volume, uint64_t since)
+{
+	if (errno != EINTR)
+		return 0;
+	volume->is_short = 1;
+	return wait_on(volume->fd, volume->milliseconds, since);
+}
+
 /* Puts the descriptor that goes with a message behind it. */
 static void attach(struct msghdr *message, void *space, size_t size, int fd)
 {
@@ -214,6 +255,7 @@ static void attach(struct msghdr *message, void *space, size_t size, int fd)
 
 static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t count)
 {
+	uint64_t since = begin_wait(volume);
 	while (count > 0) {
 		struct msghdr message = { .msg_iov = pieces, .msg_iovlen = count };
 		union {
@@ -223,11 +265,12 @@ static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t c
 		if (volume->passing >= 0)
 			attach(&message, &space, sizeof space, volume->passing);
 		ssize_t sent = sendmsg(volume->fd, &message, MSG_NOSIGNAL);
-		if (sent < 0 && errno == EINTR)
+		if (sent < 0 && goes_on(volume, since))
 			continue;
 		if (sent < 0)
 			return lose(volume, "send", why(errno));
 		volume->passing = -1;
+		since = begin_wait(volume);
 		while (count > 0 && (size_t)sent >= pieces->iov_len) {
 			sent -= (ssize_t)pieces->iov_len;
 			pieces++;
@@ -244,12 +287,14 @@ static int send_all(struct ithaca_volume *volume, struct iovec *pieces, size_t c
 static int receive_all(struct ithaca_volume *volume, void *data, size_t size)
 {
 	uint8_t *at = data;
+	uint64_t since = begin_wait(volume);
 	while (size > 0) {
 		ssize_t received = recv(volume->fd, at, size, MSG_WAITALL);
-		if (received < 0 && errno == EINTR)
+		if (received < 0 && goes_on(volume, since))
 			continue;
 		if (received <= 0)
 			return lose(volume, "receive", why(received < 0 ? errno : EPIPE));
+		since = begin_wait(volume);
 		at += received;
 		size -= (size_t)received;
 	}
@@ -449,6 +494,22 @@ static int unreachable(const char *path, const char *words)
 	return ITHACA_UNREACHABLE;
 }
 
+/* Connects a socket, in as long as opening may take. */
+static int connect_in_time(int fd, const struct sockaddr_un *address)
+{
+	uint64_t since = now_ms();
+	if (set_timeout(fd, OPEN_MILLISECONDS) != 0)
+		return -1;
+	while (connect(fd, (const struct sockaddr *)address, sizeof *address) != 0) {
+		/* Where the system goes on by itself after a signal. */
+		if (errno == EISCONN)
+			break;
+		if (errno != EINTR || !wait_on(fd, OPEN_MILLISECONDS, since))
+			return -1;
+	}
+	return 0;
+}
+
 /* Connects. What follows is waited for as long as opening may take. */
 static int reach(const char *path, struct ithaca_volume **volume)
 {
@@ -461,7 +522,7 @@ static int reach(const char *path, struct ithaca_volume **volume)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return unreachable(path, strerror(errno));
-	if (set_timeout(fd, OPEN_MILLISECONDS) != 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+	if (connect_in_time(fd, &address) != 0) {
 		int error = errno;
 		close(fd);
 		return unreachable(path, why(error));
@@ -473,6 +534,8 @@ static int reach(const char *path, struct ithaca_volume **volume)
 		return ITHACA_NO_MEMORY;
 	}
 	made->fd = fd;
+	made->milliseconds = OPEN_MILLISECONDS;
+	made->is_short = 1;
 	made->next_id = 1;
 	made->next_tx = 1;
 	made->passing = -1;
@@ -507,9 +570,11 @@ int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume)
 
 int ithaca_set_timeout(struct ithaca_volume *volume, uint32_t milliseconds)
 {
-	if (set_timeout(volume->fd, milliseconds) == 0)
-		return ITHACA_OK;
-	return fail(volume, ITHACA_REQUEST, strerror(errno));
+	if (set_timeout(volume->fd, milliseconds) != 0)
+		return fail(volume, ITHACA_REQUEST, strerror(errno));
+	volume->milliseconds = milliseconds;
+	volume->is_short = 0;
+	return ITHACA_OK;
 }
 
 void ithaca_close(struct ithaca_volume *volume)

@@ -131,7 +131,7 @@ int ithaca_open_without_memory(const char *path, struct ithaca_volume **volume);
 
 /* From now on a call of this connection, and of its transactions, that hears nothing from the server for so many milliseconds gives ITHACA_LOST: the
  * connection is of no use then, since the answer may come later, and what was asked for may be done or not. 0, as it is at first: calls wait for as
- * long as it takes. A commit waits for the drive and for room, a flush for all that was acknowledged: both may take seconds. */
+ * long as it takes. Signals, whose handlers return, change nothing of that. A commit waits for the drive and for room, a flush for all that was acknowledged: both may take seconds. */
 int ithaca_set_timeout(struct ithaca_volume *volume, uint32_t milliseconds);
 
 /* Ends the connection and frees it: transactions of it that were not released are aborted by the server. Those that still have a

@@ -7,11 +7,14 @@
 #define _GNU_SOURCE
 #endif
 #include <sys/socket.h>
+#include <time.h>
 
 static ssize_t send_that_fails(int fd, const struct msghdr *message, int flags);
 static ssize_t receive_that_fails(int fd, void *data, size_t size, int flags);
 static int shut(int fd, int how);
 static int connect_at_once(int fd, const struct sockaddr *address, socklen_t size);
+static int clock_of_its_own(clockid_t id, struct timespec *now);
+#define clock_gettime clock_of_its_own
 #define connect connect_at_once
 #define sendmsg send_that_fails
 #define recv receive_that_fails
@@ -23,6 +26,28 @@ static int connect_at_once(int fd, const struct sockaddr *address, socklen_t siz
 static int send_error, receive_error, answers, is_shut, received;
 /* How long it was to wait at the last call to receive, and to connect. */
 static long receive_ms, connect_ms;
+/* What the clock says, how many calls a signal ends from now on, each after this time, and how many it has ended. */
+static long clock_ms, signals, ended;
+#define SIGNAL_MS 100
+
+static int clock_of_its_own(clockid_t id, struct timespec *now)
+{
+	CHECK(id == CLOCK_MONOTONIC);
+	*now = (struct timespec){ .tv_sec = clock_ms / 1000, .tv_nsec = clock_ms % 1000 * 1000000 };
+	return 0;
+}
+
+/* Whether a signal ends this call. */
+static int is_ended(void)
+{
+	if (signals == 0)
+		return 0;
+	signals--;
+	ended++;
+	clock_ms += SIGNAL_MS;
+	errno = EINTR;
+	return 1;
+}
 
 /* How long a socket waits, at the longest; both ways. */
 static long milliseconds(int fd)
@@ -39,12 +64,14 @@ static int connect_at_once(int fd, const struct sockaddr *address, socklen_t siz
 {
 	(void)address, (void)size;
 	connect_ms = milliseconds(fd);
-	return 0;
+	return is_ended() ? -1 : 0;
 }
 
 static ssize_t send_that_fails(int fd, const struct msghdr *message, int flags)
 {
 	(void)fd, (void)flags;
+	if (is_ended())
+		return -1;
 	if (send_error) {
 		errno = send_error;
 		return -1;
@@ -73,6 +100,8 @@ static ssize_t receive_that_fails(int fd, void *data, size_t size, int flags)
 	receive_ms = milliseconds(fd);
 	/* The server waits for a request that does not come, and this would wait for its answer. */
 	CHECK(!send_error || is_shut);
+	if (is_ended())
+		return -1;
 	if (answers)
 		return answer(data);
 	if (!receive_error)
@@ -95,7 +124,9 @@ static void connect_to_nobody(void)
 	CHECK(volume);
 	volume->fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	volume->passing = -1;
+	volume->next_id = 1;
 	send_error = receive_error = answers = is_shut = received = 0;
+	signals = ended = 0;
 }
 
 static void a_request_that_cannot_be_sent_ends_the_connection(void)
@@ -144,6 +175,54 @@ static void a_connection_is_made_in_ten_seconds_and_waits_for_as_long_as_it_take
 	ithaca_close(volume);
 }
 
+static void signals_keep_no_call_from_its_end(void)
+{
+	/* A timer of a profiler or a runtime ends each wait before its time is over: a call waited for all of it anew. */
+	connect_to_nobody();
+	CHECK(ithaca_set_timeout(volume, 1500) == ITHACA_OK);
+	signals = 1000;
+	CHECK(ithaca_flush(volume) == ITHACA_LOST);
+	CHECK(strstr(ithaca_last_error(volume), "send: the server has not answered in time"));
+	ithaca_close(volume);
+	connect_to_nobody();
+	CHECK(ithaca_set_timeout(volume, 1500) == ITHACA_OK);
+	signals = 1000;
+	uint8_t head[HEAD_BYTES];
+	CHECK(receive_all(volume, head, sizeof head) == ITHACA_LOST);
+	CHECK(ended == 15 && receive_ms == SIGNAL_MS);
+	CHECK(strstr(ithaca_last_error(volume), "receive: the server has not answered in time"));
+	ithaca_close(volume);
+	connect_to_nobody();
+	ithaca_close(volume);
+	signals = 1000;
+	CHECK(ithaca_open("somewhere", &volume) == ITHACA_UNREACHABLE && !volume);
+	CHECK(ended == 100 && connect_ms == SIGNAL_MS);
+	CHECK(strstr(ithaca_last_error(NULL), "somewhere: the server has not answered in time"));
+}
+
+static void a_signal_ends_nothing_that_goes_on(void)
+{
+	connect_to_nobody();
+	ithaca_close(volume);
+	answers = 1;
+	signals = 99;
+	CHECK(ithaca_open_without_memory("somewhere", &volume) == ITHACA_OK && ended == 99);
+	CHECK(ithaca_set_timeout(volume, 1500) == ITHACA_OK);
+	/* Each step has all of its time, whatever the one before it took. */
+	for (int nth = 0; nth < 3; nth++) {
+		volume->next_id = 1;
+		signals = 14;
+		CHECK(ithaca_please_cache(volume, 0) == ITHACA_OK && signals == 0);
+		volume->next_id = 1;
+		CHECK(ithaca_please_cache(volume, 0) == ITHACA_OK && receive_ms == 1500);
+	}
+	CHECK(ithaca_set_timeout(volume, 0) == ITHACA_OK);
+	volume->next_id = 1;
+	signals = 1000;
+	CHECK(ithaca_please_cache(volume, 0) == ITHACA_OK && receive_ms == 0);
+	ithaca_close(volume);
+}
+
 static void an_end_that_is_lost_is_an_end(void)
 {
 	connect_to_nobody();
@@ -162,6 +241,8 @@ int main(void)
 	a_request_that_cannot_be_sent_ends_the_connection();
 	a_server_that_does_not_answer_is_waited_for_as_long_as_was_said();
 	a_connection_is_made_in_ten_seconds_and_waits_for_as_long_as_it_takes_then();
+	signals_keep_no_call_from_its_end();
+	a_signal_ends_nothing_that_goes_on();
 	an_end_that_is_lost_is_an_end();
 	puts("ok");
 	return 0;
