@@ -325,7 +325,7 @@ pub enum ClusterCommand {
     Replace {
         /// The node's id and where it listens
         #[arg(value_name = "ID=HOST:PORT", value_parser = parse_node)]
-        node: (NodeId, SocketAddr),
+        node: (NodeId, Endpoint),
     },
     /// Make a server with an empty data directory a member of the cluster, and wait until it is in use
     #[command(
@@ -335,7 +335,7 @@ pub enum ClusterCommand {
     Add {
         /// The node's id and where it listens
         #[arg(value_name = "ID=HOST:PORT", value_parser = parse_node)]
-        node: (NodeId, SocketAddr),
+        node: (NodeId, Endpoint),
     },
     /// Have a node leave the cluster for good, and wait until others have its copies
     #[command(
@@ -371,7 +371,7 @@ pub enum ClusterCommand {
 pub struct InitArgs {
     /// Each node's id and where it listens
     #[arg(required = true, value_name = "ID=HOST:PORT", value_parser = parse_node)]
-    pub nodes: Vec<(NodeId, SocketAddr)>,
+    pub nodes: Vec<(NodeId, Endpoint)>,
     /// Copies of each entry [default: 2, or 1 for a single node]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u16>,
@@ -687,10 +687,10 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, EndpointError> {
     parse_endpoint(text)?.addresses().map(|addresses| addresses[0])
 }
 
-fn parse_node(text: &str) -> Result<(NodeId, SocketAddr), EndpointError> {
-    let (id, addr) = text.split_once('=').ok_or(EndpointError::NoNode)?;
+fn parse_node(text: &str) -> Result<(NodeId, Endpoint), EndpointError> {
+    let (id, at) = text.split_once('=').ok_or(EndpointError::NoNode)?;
     let id: std::num::NonZeroU64 = id.parse().map_err(|_| EndpointError::NoNode)?;
-    Ok((NodeId(id.get()), parse_address(addr)?))
+    Ok((NodeId(id.get()), parse_endpoint(at)?))
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {

@@ -69,6 +69,23 @@ async fn look_up(
     found.unwrap_or_else(|_| Err(endpoint.unresolved(format!("timed out after {timeout:?}"))))
 }
 
+/// The address by which a node is told to others: of several that its name has the first where somebody listens.
+pub async fn address_of(env: &Env, endpoint: &Endpoint, timeout: Duration) -> Result<SocketAddr, Failure> {
+    let found = look_up(env, endpoint, timeout).await;
+    let found = found.map_err(|error| Failure::unreachable(error.to_string()))?;
+    Ok(if found.len() > 1 { first_that_listens(env, &found, timeout).await } else { found[0] })
+}
+
+/// The first of them where somebody listens, or the first.
+async fn first_that_listens(env: &Env, found: &[SocketAddr], timeout: Duration) -> SocketAddr {
+    for &addr in found {
+        if let Ok(Ok(_)) = env.timeout(timeout / found.len() as u32, env.connect(addr)).await {
+            return addr;
+        }
+    }
+    found[0]
+}
+
 /// Connects and runs `work`; its failure is told with `verb` and the endpoints before it.
 pub fn with_client<T>(
     global: &Global,
@@ -125,5 +142,19 @@ mod tests {
         let found = found("nobody.invalid:0,127.0.0.1:0,localhost:0").expect("two have one");
         assert_eq!(found[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         assert!(found.len() > 1 && found.iter().all(|addr| addr.ip().is_loopback()), "{found:?}");
+    }
+
+    #[test]
+    fn a_node_is_told_of_by_the_address_of_its_name_where_it_listens() {
+        // Where `localhost` is `::1` first, servers at 127.0.0.1 could not be made one cluster by it.
+        real::run(async |env| {
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            let listener = env.listen(any).expect("a free port");
+            let nobody = env.listen(any).expect("a free port").local_addr();
+            let second = Duration::from_secs(1);
+            let found = [nobody, listener.local_addr()];
+            assert_eq!(first_that_listens(&env, &found, second).await, listener.local_addr());
+            assert_eq!(first_that_listens(&env, &[nobody, nobody], second).await, nobody);
+        });
     }
 }

@@ -61,8 +61,8 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Server(arguments) => serve::server(arguments, out),
         Command::Cluster(ClusterCommand::Status) => cluster::status(&cli.global, &mut out),
         Command::Cluster(ClusterCommand::Init(arguments)) => members::init(&cli.global, arguments, &mut out),
-        Command::Cluster(ClusterCommand::Replace { node }) => members::replace(&cli.global, *node, &mut out),
-        Command::Cluster(ClusterCommand::Add { node }) => members::add(&cli.global, *node, &mut out),
+        Command::Cluster(ClusterCommand::Replace { node }) => members::replace(&cli.global, node, &mut out),
+        Command::Cluster(ClusterCommand::Add { node }) => members::add(&cli.global, node, &mut out),
         Command::Cluster(ClusterCommand::Remove { node }) => {
             members::remove(&cli.global, NodeId(*node), &mut out)
         }

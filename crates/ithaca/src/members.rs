@@ -1,14 +1,12 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
-use std::net::SocketAddr;
-
 use ithaca_env::real;
 use ithaca_log::client::{FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::NodeId;
 
-use crate::cli::{Global, InitArgs};
-use crate::client::with_client;
+use crate::cli::{Endpoint, Global, InitArgs};
+use crate::client::{address_of, with_client};
 use crate::cluster::range_json;
 use crate::failure::Failure;
 use crate::json::{Object, array};
@@ -42,14 +40,16 @@ impl From<MembersError> for Failure {
 pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(), Failure> {
     let count = arguments.nodes.len() as u16;
     let replicas = arguments.replicas.unwrap_or(2.min(count));
-    let forming = Forming {
-        nodes: arguments.nodes.clone(),
-        replicas,
-        min_replicas: arguments.min_replicas.unwrap_or(replicas),
-        timeout: global.timeout,
-    };
-    let formed = real::run(async |env| form(&env, &forming).await);
-    let layout = formed.map_err(|error| Failure::from(error).context("cluster init"))?;
+    let formed: Result<_, Failure> = real::run(async |env| {
+        let mut nodes = Vec::new();
+        for (node, at) in &arguments.nodes {
+            nodes.push((*node, address_of(&env, at, global.timeout).await?));
+        }
+        let min_replicas = arguments.min_replicas.unwrap_or(replicas);
+        let forming = Forming { nodes, replicas, min_replicas, timeout: global.timeout };
+        Ok((form(&env, &forming).await?, forming))
+    });
+    let (layout, forming) = formed.map_err(|failure| failure.context("cluster init"))?;
     let nodes = layout.nodes.iter().map(|node| node.id.0.to_string());
     out.either(
         || {
@@ -72,9 +72,12 @@ pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(
 }
 
 /// Makes a server a member of the cluster.
-pub fn add(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
-    let verb = format!("cluster add {node}={addr}", node = node.0);
-    let layout = with_client(global, &verb, async |_, client| Ok(client.add_node(node, addr).await?))?;
+pub fn add(global: &Global, (node, at): &(NodeId, Endpoint), out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("cluster add {}={at}", node.0);
+    let (addr, layout) = with_client(global, &verb, async |env, client| {
+        let addr = address_of(&env, at, global.timeout).await?;
+        Ok((addr, client.add_node(*node, addr).await?))
+    })?;
     out.either(
         || format!("node {} at {addr} is in use, in epoch {}", node.0, layout.epoch.0),
         || Object::new().number("node", node.0).number("epoch", layout.epoch.0).string("state", "up"),
@@ -111,9 +114,10 @@ pub fn set(global: &Global, count: u16, out: &mut Output) -> Result<(), Failure>
 }
 
 /// Has a server with an empty data directory take the place of a node that has lost its own.
-pub fn replace(global: &Global, (node, addr): (NodeId, SocketAddr), out: &mut Output) -> Result<(), Failure> {
-    let layout = with_client(global, "cluster replace", async |_, client| {
-        Ok(client.replace_node(node, addr).await?)
+pub fn replace(global: &Global, (node, at): &(NodeId, Endpoint), out: &mut Output) -> Result<(), Failure> {
+    let (addr, layout) = with_client(global, "cluster replace", async |env, client| {
+        let addr = address_of(&env, at, global.timeout).await?;
+        Ok((addr, client.replace_node(*node, addr).await?))
     })?;
     out.either(
         || format!("node {} at {addr} knows the cluster; it is used as soon as the others hear it", node.0),
