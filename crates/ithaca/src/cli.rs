@@ -137,8 +137,9 @@ pub struct Global {
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: LogLevel,
     /// Settings file [default: ./ithaca.toml where it is there]
-    #[arg(long, global = true, value_name = "FILE", env = "ITHACA_CONFIG")]
-    pub config: Option<PathBuf>,
+    // Read before the rest is understood. A variable that is there and empty names none, which a path could not be.
+    #[arg(long, global = true, value_name = "FILE", env = "ITHACA_CONFIG", value_parser = clap::value_parser!(OsString))]
+    pub config: Option<OsString>,
 }
 
 impl Global {

@@ -96,6 +96,14 @@ fn a_name_that_is_lost_ends_only_what_asks_for_it_and_nothing_else() {
 }
 
 #[test]
+fn a_variable_that_names_no_settings_file_is_as_if_it_were_not_there() {
+    let mut command = ithaca(&["version"]);
+    command.env("ITHACA_CONFIG", "");
+    run(command, b"").expect(0);
+    run(ithaca(&["version", "--config", ""]), b"").expect(2);
+}
+
+#[test]
 fn wrong_usage_is_told_in_one_line() {
     for line in
         ["", "log", "log nonsense", "log read", "log fill x", "bench", "bench nonsense", "dev --units 0"]
