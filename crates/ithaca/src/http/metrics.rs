@@ -1,5 +1,6 @@
 //! Metrics in Prometheus' text format: `ithaca_<area>_<what>_<unit>`, with `_total` where the value only grows.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ithaca_log::wire::{Durability, NodeStatus};
@@ -58,6 +59,16 @@ const METRICS: &[Metric] = &[
 const COUNTED: &[(&str, &str, &str)] = &[
     ("connections", "ithaca_node_connections_total", "Connections that were accepted."),
     ("tokens", "ithaca_sequencer_tokens_total", "Positions that were handed out."),
+    (
+        "token_conflicts",
+        "ithaca_sequencer_token_conflicts_total",
+        "Conditional appends that were refused because what they depend on was written.",
+    ),
+    (
+        "tokens_too_old",
+        "ithaca_sequencer_tokens_too_old_total",
+        "Conditional appends that were refused because it is not remembered what was written so far back.",
+    ),
     ("appends", "ithaca_forwarder_appends_total", "Batches of appends that came whole."),
     ("writes", "ithaca_unit_writes_total", "Runs that were to be written, each of one or more entries."),
     ("entries_written", "ithaca_unit_entries_written_total", "Entries that were to be written."),
@@ -76,6 +87,11 @@ const COUNTED: &[(&str, &str, &str)] = &[
         "cold_reads_waiting",
         "ithaca_unit_cold_reads_waiting",
         "Reads that need the drive and wait for memory.",
+    ),
+    (
+        "stream_index_bytes",
+        "ithaca_unit_stream_index_bytes",
+        "Memory that says where entries of streams are.",
     ),
     ("groups", "ithaca_chain_groups_total", "Atomic writes to the drive."),
     ("group_bytes", "ithaca_chain_group_bytes_total", "Bytes of those, headers and padding included."),
@@ -125,45 +141,86 @@ const COUNTED: &[(&str, &str, &str)] = &[
         "ithaca_sequencer_is_full",
         "1 while appends are refused because too few units have room.",
     ),
+    (
+        "view_questions_under_way",
+        "ithaca_node_view_questions",
+        "Questions about objects that are being answered.",
+    ),
     ("streams_watched", "ithaca_sequencer_watched_streams", "Streams that followers wait for."),
     ("segments_cleaned", "ithaca_chain_cleaned_segments_total", "Segments that were cleaned."),
     ("moved_bytes", "ithaca_chain_moved_bytes_total", "Bytes of entries that cleaning wrote again."),
     ("segments_scrubbed", "ithaca_chain_scrubbed_segments_total", "Segments that were read to find harm."),
     ("repaired_places", "ithaca_chain_repaired_places_total", "Harmed places that were written again."),
     ("damaged_places", "ithaca_chain_damaged_places", "Places on the drive that are known to be damaged."),
+    (
+        "drives",
+        "ithaca_chain_drives",
+        "Drives of the chain that metrics tell of, each side of a mirrored one by itself.",
+    ),
+];
+
+/// The same of each drive, for which nodes count `drive_N_<what>`: N is its number in the chain, and a label.
+const COUNTED_OF_DRIVES: &[(&str, &str, &str)] = &[
+    ("segments", "ithaca_chain_drive_segments", "Segments of the drive."),
+    ("free", "ithaca_chain_drive_free_segments", "Free segments of the drive."),
+    ("live", "ithaca_chain_drive_live_segments", "Segments of the drive that hold records."),
+    ("tail", "ithaca_chain_drive_is_tail", "1 for a drive that the log is written to."),
+    ("link", "ithaca_chain_drive_link", "Number of the drive's link, which sides of a mirrored drive share."),
+    ("stale", "ithaca_chain_drive_is_stale", "1 while the drive lacks some of what was acknowledged."),
+    ("asleep", "ithaca_chain_drive_is_asleep", "1 while the drive is left alone."),
+    ("leaving", "ithaca_chain_drive_is_leaving", "1 while the drive is being removed."),
 ];
 
 /// The page: every metric of every node, then what the nodes count.
 pub fn render(nodes: &[NodeStatus]) -> String {
     let mut text = String::new();
     for metric in METRICS {
-        let values = nodes.iter().filter_map(|node| Some((node.node.0, (metric.value)(node)?)));
+        let values = nodes.iter().filter_map(|node| Some((labels(node, None), (metric.value)(node)?)));
         family(&mut text, metric.name, metric.kind, metric.help, values);
     }
-    let mut names: Vec<&str> =
-        nodes.iter().flat_map(|node| &node.counters).map(|(name, _)| &**name).collect();
-    names.sort_unstable();
-    names.dedup();
-    for name in names {
-        let values = nodes.iter().flat_map(|node| {
-            let own = node.counters.iter().filter(|(counted, _)| counted == name);
-            own.map(|(_, value)| (node.node.0, value.to_string()))
-        });
-        let (metric, help) = metric_of(name);
+    let mut counted = BTreeMap::new();
+    for node in nodes {
+        for (name, value) in &node.counters {
+            let Counted { metric, help, drive } = Counted::of(name);
+            let (_, values) = counted.entry(metric).or_insert((help, Vec::new()));
+            values.push((labels(node, drive), value.to_string()));
+        }
+    }
+    for (metric, (help, values)) in counted {
         let kind = if metric.ends_with("_total") { "counter" } else { "gauge" };
-        family(&mut text, &metric, kind, help, values);
+        family(&mut text, &metric, kind, help, values.into_iter());
     }
     text
 }
 
-/// The metric of what a node counts. One that this program does not know (the node may be newer) keeps its name, what the
-/// format does not allow in it becoming `_`.
-fn metric_of(counted: &str) -> (String, &'static str) {
-    if let Some((_, metric, help)) = COUNTED.iter().find(|(name, ..)| *name == counted) {
-        return ((*metric).to_owned(), help);
+/// What the metric of something is that a node counts.
+struct Counted<'a> {
+    metric: String,
+    help: &'static str,
+    /// The number of the drive that it is about, if it is about one.
+    drive: Option<&'a str>,
+}
+
+impl<'a> Counted<'a> {
+    /// One that this program does not know (the node may be newer) keeps its name, what the format does not allow in it becoming `_`.
+    fn of(counted: &'a str) -> Self {
+        let of_drive = counted.strip_prefix("drive_").and_then(|rest| rest.split_once('_'));
+        let (table, name, drive) = match of_drive {
+            Some((drive, name)) => (COUNTED_OF_DRIVES, name, Some(drive)),
+            None => (COUNTED, counted, None),
+        };
+        if let Some((_, metric, help)) = table.iter().find(|(known, ..)| *known == name) {
+            return Self { metric: (*metric).to_owned(), help, drive };
+        }
+        let clean = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
+        let metric = format!("ithaca_node_{}", counted.chars().map(clean).collect::<String>());
+        Self { metric, help: "Counted by the node.", drive: None }
     }
-    let clean = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
-    (format!("ithaca_node_{}", counted.chars().map(clean).collect::<String>()), "Counted by the node.")
+}
+
+fn labels(node: &NodeStatus, drive: Option<&str>) -> String {
+    let node = node.node.0;
+    drive.map_or_else(|| format!("node=\"{node}\""), |drive| format!("node=\"{node}\",drive=\"{drive}\""))
 }
 
 fn family(
@@ -171,7 +228,7 @@ fn family(
     name: &str,
     kind: &str,
     help: &str,
-    values: impl Iterator<Item = (u64, String)>,
+    values: impl Iterator<Item = (String, String)>,
 ) {
     let mut values = values.peekable();
     if values.peek().is_none() {
@@ -179,14 +236,15 @@ fn family(
     }
     // Writing to a String cannot fail.
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    for (node, value) in values {
-        let _ = writeln!(text, "{name}{{node=\"{node}\"}} {value}");
+    for (labels, value) in values {
+        let _ = writeln!(text, "{name}{{{labels}}} {value}");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use ithaca_log::pos::{LogPos, NodeId};
+    use ithaca_log::server::{LocalCluster, LocalOptions};
 
     use super::*;
 
@@ -216,8 +274,50 @@ mod tests {
     }
 
     #[test]
+    fn what_a_cluster_counts_has_a_kind_and_a_meaning() {
+        // A counter that is called a gauge gives wrong rates, and one that is only "counted" says nothing.
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = ithaca_env::real::run(async |env| {
+            let mut options = LocalOptions::new(dir.path(), ([127, 0, 0, 1], 0).into());
+            options.create_bytes = 64 << 20;
+            render(&LocalCluster::start(&env, options).await.expect("it starts").status())
+        });
+        assert!(!text.contains("Counted by the node."), "{text}");
+        for line in [
+            "# TYPE ithaca_sequencer_token_conflicts_total counter",
+            "# TYPE ithaca_chain_drive_segments gauge",
+            "ithaca_chain_drive_is_tail{node=\"1\",drive=\"1\"} 1",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn drives_of_a_node_are_told_apart_by_a_label() {
+        let counted = [("drives", 2), ("drive_1_free", 7), ("drive_2_free", 9), ("drive_2_warmth", 1)];
+        let counters = counted.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let text = render(&[NodeStatus { node: NodeId(3), counters, ..NodeStatus::default() }]);
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("drive")).collect();
+        assert_eq!(
+            lines,
+            [
+                "# HELP ithaca_chain_drive_free_segments Free segments of the drive.",
+                "# TYPE ithaca_chain_drive_free_segments gauge",
+                "ithaca_chain_drive_free_segments{node=\"3\",drive=\"1\"} 7",
+                "ithaca_chain_drive_free_segments{node=\"3\",drive=\"2\"} 9",
+                "# HELP ithaca_chain_drives Drives of the chain that metrics tell of, each side of a mirrored one by itself.",
+                "# TYPE ithaca_chain_drives gauge",
+                "ithaca_chain_drives{node=\"3\"} 2",
+                "# HELP ithaca_node_drive_2_warmth Counted by the node.",
+                "# TYPE ithaca_node_drive_2_warmth gauge",
+                "ithaca_node_drive_2_warmth{node=\"3\"} 1",
+            ]
+        );
+    }
+
+    #[test]
     fn a_counter_that_is_not_known_still_makes_a_valid_name() {
-        assert_eq!(metric_of("flush-p50.us").0, "ithaca_node_flush_p50_us");
-        assert_eq!(metric_of("tokens").0, "ithaca_sequencer_tokens_total");
+        assert_eq!(Counted::of("flush-p50.us").metric, "ithaca_node_flush_p50_us");
+        assert_eq!(Counted::of("tokens").metric, "ithaca_sequencer_tokens_total");
     }
 }
