@@ -30,12 +30,12 @@ pub enum VolumeCommand {
                       nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
                       Exports: the name or none is the volume; NAME/REGION a region of it; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
                       a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
-                      The socket is for transactions, and for `info`, `snapshot` and `scrub`.")]
+                      The socket is for transactions, and for `info`, `snapshot`, `region` and `scrub`.")]
     Serve(ServeVolumeArgs),
     /// Show a volume as a file, until a signal comes or it is unmounted
     #[command(after_help = "Example:\n  touch disk.img && ithaca volume mount ./disk disk.img\n\n\
                       PATH is a file, which then has the volume's bytes, or a folder, which then has one file of the export's name. \
-                      Needs fusermount3 (package fuse3). The socket is for `info`, `snapshot` and `scrub`, and for transactions, \
+                      Needs fusermount3 (package fuse3). The socket is for `info`, `snapshot`, `region` and `scrub`, and for transactions, \
                       which programs can also begin by control calls on the file.")]
     Mount(MountArgs),
     /// Verify everything that a volume holds; never changes it
