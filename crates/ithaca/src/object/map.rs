@@ -2,12 +2,10 @@
 
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
-use ithaca_object::checkpoint::Policy;
 use ithaca_object::collections::{Map, Placed, Put, Remove};
-use ithaca_object::{Runtime, RuntimeOptions};
 
 use super::arguments::MapCommand;
-use super::{of_type, watch};
+use super::{of_type, runtime, watch};
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -45,9 +43,7 @@ fn with_map<T>(
     work: impl AsyncFnOnce(Strings) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     with_client(global, verb, async |env, client: Client| {
-        // A command does not last long enough to make a checkpoint that nobody asked for.
-        let options = RuntimeOptions { checkpoints: Policy::NEVER, ..RuntimeOptions::default() };
-        let runtime = Runtime::new(&env, client, options);
+        let runtime = runtime(&env, client);
         let map =
             if is_remote { Strings::open_remote(&runtime, name)? } else { Strings::open(&runtime, name)? };
         let handle = map.handle().clone();
@@ -70,7 +66,7 @@ fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) ->
     let pos = with_client(global, &verb, async |env, client: Client| {
         // It is listed among the streams from now on.
         client.stream(name).await?;
-        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        let runtime = runtime(&env, client);
         let map = Strings::open(&runtime, name)?;
         map.handle().check_type().await?;
         Ok(map.handle().send(put).await?)

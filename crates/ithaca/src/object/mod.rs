@@ -6,10 +6,12 @@ mod script;
 pub mod tx;
 mod watch;
 
-use ithaca_log::client::ErrorClass;
+use ithaca_env::Env;
+use ithaca_log::client::{Client, ErrorClass};
 use ithaca_log::pos::LogPos;
+use ithaca_object::checkpoint::Policy;
 use ithaca_object::object::Object;
-use ithaca_object::{Handle, ObjectError};
+use ithaca_object::{Handle, ObjectError, Runtime, RuntimeOptions};
 
 use crate::failure::{Exit, Failure};
 
@@ -49,6 +51,12 @@ fn line_of(error: &ObjectError) -> String {
         ),
         error => error.to_string(),
     }
+}
+
+/// The objects of a command. It does not last long enough to make a checkpoint that nobody asked for.
+fn runtime(env: &Env, client: Client) -> Runtime {
+    let options = RuntimeOptions { checkpoints: Policy::NEVER, ..RuntimeOptions::default() };
+    Runtime::new(env, client, options)
 }
 
 /// What work on an object came to. Where it cannot be read, its newest entry is looked at: that of another type of object is wrong usage,

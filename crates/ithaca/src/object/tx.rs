@@ -10,10 +10,11 @@ use ithaca_env::real::files;
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Counter, Queue};
-use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, RuntimeOptions, Tx, TxOptions};
+use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, Tx, TxOptions};
 
 use super::arguments::{Held, TxArgs};
 use super::map::Strings;
+use super::runtime;
 use super::script::{Operation, Script, Type, parse};
 use crate::cli::Global;
 use crate::client::with_client;
@@ -33,7 +34,7 @@ pub fn run(global: &Global, arguments: &TxArgs, out: &mut Output) -> Result<(), 
     let script = read(&arguments.script).and_then(|text| parse(&text));
     let script = script.map_err(|failure| failure.context(&verb))?;
     let (told, committed) = with_client(global, &verb, async |env, client: Client| {
-        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        let runtime = runtime(&env, client);
         transact(&env, &runtime, &script, arguments).await
     })?;
     for (human, json) in told {
