@@ -202,6 +202,11 @@ impl Client {
         self.inner.id
     }
 
+    /// The time after which every call has ended.
+    pub fn timeout(&self) -> Duration {
+        self.inner.options.timeout
+    }
+
     /// Appends `entry`, at most [`limits::ENTRY_MAX_BYTES`](crate::limits::ENTRY_MAX_BYTES). It starts now, whether or
     /// not the result is awaited; entries take positions in the order of the calls. On success the entry is on stable
     /// storage on every replica.

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_log::client::{Aim, AppendTo, ClientError, EntryKind, Placed};
+use ithaca_env::Time;
+use ithaca_log::client::{Aim, AppendTo, ClientError, EntryKind, Phase, Placed};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey};
 
@@ -85,6 +86,8 @@ pub(super) struct Plan {
     pub(super) record: Rc<Record>,
     pub(super) entry: Bytes,
     pub(super) aim: Rc<Aim>,
+    /// When the time of the call is over, tries again included.
+    pub(super) deadline: Time,
 }
 
 /// Where a record stands, now or when that is found out.
@@ -120,6 +123,11 @@ enum Tried {
 }
 
 impl Inner {
+    /// When the time of a call that begins now is over.
+    pub(super) fn deadline(&self) -> Time {
+        self.env.now() + self.client.timeout()
+    }
+
     /// Gives out an id.
     pub(super) fn open_request(&self) -> (TxId, u64) {
         self.requests.borrow_mut().open(|| self.env.random_u64())
@@ -136,7 +144,7 @@ impl Inner {
         let (id, settled) = self.open_request();
         let checks = aim.streams().iter().filter_map(|stream| self.slot(*stream)?.check_to_tell()).collect();
         let (record, entry) = Record { id, settled, checks, calls }.into_encoded();
-        Ok(Plan { record: Rc::new(record), entry, aim })
+        Ok(Plan { record: Rc::new(record), entry, aim, deadline: self.deadline() })
     }
 
     /// Begins to append the record. What comes of it is for [`Inner::appended`].
@@ -170,17 +178,17 @@ impl Inner {
         mut placed: Result<Placed, ClientError>,
         mut tx: Option<&mut Transaction>,
     ) -> Result<LogPos, ObjectError> {
-        let (record, entry, mut aim) = (&plan.record, &plan.entry, Rc::clone(&plan.aim));
-        let id = record.id;
+        let (entry, mut aim) = (&plan.entry, Rc::clone(&plan.aim));
+        let id = plan.record.id;
         let mut unknown: Option<(LogPos, Box<ClientError>)> = None;
         let (mut attempts, mut moves) = (0, 0);
         let result = loop {
-            let tried = self.tried(placed, record).await;
+            let tried = self.tried(placed, plan).await;
             // What is refused now may stand since an earlier attempt; and where it stands now that may be for the second time.
             if let (Tried::Conflict(..) | Tried::TooOld(_) | Tried::Stands(_), Some((after, cause))) =
                 (&tried, &unknown)
             {
-                match self.find(aim.streams()[0], id, *after).await {
+                match self.by(plan.deadline, self.find(aim.streams()[0], id, *after)).await {
                     Ok(Outcome::Committed { pos, is_first: true }) => break Ok(pos),
                     Ok(Outcome::NotFound { .. }) => unknown = None,
                     Ok(Outcome::Forgotten { .. } | Outcome::Committed { .. }) | Err(_) => {
@@ -214,14 +222,22 @@ impl Inner {
                 Tried::Again => {}
             }
             attempts += 1;
-            if attempts >= self.options.attempts {
+            if attempts >= self.options.attempts || self.env.now() >= plan.deadline {
                 match unknown {
                     Some((_, cause)) => return Err(ObjectError::Unknown { id, cause }),
                     None => break Err(ClientError::Overtaken { pos: aim.snapshot() }.into()),
                 }
             }
             self.env.sleep(RETRY_WAIT).await;
-            placed = self.client.append_aimed(&aim, entry.clone()).await;
+            let again = self.client.append_aimed(&aim, entry.clone());
+            placed = match self.env.timeout_at(plan.deadline, again).await {
+                Ok(placed) => placed,
+                Err(_) => {
+                    // It is under way.
+                    let (after, cause) = (aim.snapshot(), Box::new(self.slow()));
+                    Err(ClientError::OutcomeUnknownAfter { after, cause })
+                }
+            };
         };
         self.requests.borrow_mut().settle(id);
         result
@@ -237,21 +253,40 @@ impl Inner {
         }
     }
 
+    /// What `asked` gives, unless the time of a call is over before.
+    async fn by<T>(
+        &self,
+        deadline: Time,
+        asked: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        match self.env.timeout_at(deadline, asked).await {
+            Ok(given) => given,
+            Err(_) => Err(self.slow()),
+        }
+    }
+
+    /// The time of a call is over.
+    fn slow(&self) -> ClientError {
+        ClientError::Slow { phase: Phase::Append, waited: self.client.timeout() }
+    }
+
     /// What an answer of the log means; an entry at a known position is looked at.
-    async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, record: &Rc<Record>) -> Tried {
+    async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, plan: &Plan) -> Tried {
         match placed {
             Ok(placed) => {
-                self.stands(&placed, record);
+                self.stands(&placed, &plan.record);
                 Tried::Stands(placed.pos)
             }
             Err(ClientError::Conflict { key, pos }) => Tried::Conflict(key, pos),
             Err(ClientError::TooOld { low_water }) => Tried::TooOld(low_water),
             Err(ClientError::Overtaken { .. }) => Tried::Again,
-            Err(ClientError::OutcomeUnknown { pos, cause }) => match self.stands_at(pos, record.id).await {
-                Ok(true) => Tried::Stands(pos),
-                Ok(false) => Tried::Again,
-                Err(_) => Tried::Unknown(pos, cause),
-            },
+            Err(ClientError::OutcomeUnknown { pos, cause }) => {
+                match self.by(plan.deadline, self.stands_at(pos, plan.record.id)).await {
+                    Ok(true) => Tried::Stands(pos),
+                    Ok(false) => Tried::Again,
+                    Err(_) => Tried::Unknown(pos, cause),
+                }
+            }
             Err(ClientError::OutcomeUnknownAfter { after, cause }) => Tried::Unknown(after, cause),
             Err(error) => Tried::Failed(error),
         }

@@ -239,7 +239,8 @@ impl<O: Object> Handle<O> {
             let (check, call) = (self.slot.check_to_tell(), empty_call::<O, M>(stream));
             Record::of_call(id, settled, check, call, arguments)
         })?;
-        Ok(Plan { record: Rc::new(record), entry, aim: Rc::new(aim) })
+        let deadline = runtime.deadline();
+        Ok(Plan { record: Rc::new(record), entry, aim: Rc::new(aim), deadline })
     }
 
     pub(super) fn read_only(&self, snapshot: LogPos) -> ObjectError {

@@ -61,7 +61,7 @@ use tails::Tails;
 pub struct RuntimeOptions {
     /// Bytes of a stream that are read at once.
     pub read_bytes: usize,
-    /// How often a commit of unknown outcome is tried again.
+    /// How often a commit is tried that was not done, or of which that is not known, within the time of one call of the log's client.
     pub attempts: u32,
     /// When checkpoints are made of the objects that are read.
     pub checkpoints: Policy,

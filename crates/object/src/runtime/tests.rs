@@ -4,6 +4,7 @@ mod splits;
 mod versions;
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -46,16 +47,21 @@ fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static
     let process = sim.process("node", [127, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let mut options = LocalOptions::new(Path::new("data"), ([127, 0, 0, 1], 0).into());
-        options.create_bytes = 64 << 20;
-        options.chain.segment_bytes = 4 << 20;
-        options.chain.capacity_bytes = 256 << 20;
-        options.chain.grow_bytes = 64 << 20;
+        let mut options = options(([127, 0, 0, 1], 0).into());
         let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
         options.listen = cluster.addrs()[0];
         let program = program(&env, &options).await;
         test(World { env, options, cluster, program }).await;
     });
+}
+
+fn options(listen: SocketAddr) -> LocalOptions {
+    let mut options = LocalOptions::new(Path::new("data"), listen);
+    options.create_bytes = 64 << 20;
+    options.chain.segment_bytes = 4 << 20;
+    options.chain.capacity_bytes = 256 << 20;
+    options.chain.grow_bytes = 64 << 20;
+    options
 }
 
 async fn program(env: &Env, cluster: &LocalOptions) -> Runtime {
@@ -337,6 +343,38 @@ fn old_states_of_a_log_that_does_not_answer_fail_together() {
         let all = env.timeout(Duration::from_secs(60), all).await.expect("they end");
         assert!(all.iter().all(|read| matches!(read, Some(Err(ObjectError::Log(_))))), "{all:?}");
     });
+}
+
+#[test]
+fn a_call_on_a_log_that_stands_still_ends_in_the_time_of_one_call() {
+    // Each try again had all of that time for itself.
+    let sim = Sim::new(1);
+    let node = sim.process("node", [10, 0, 0, 1].into());
+    let user = sim.process("user", [10, 0, 0, 2].into());
+    let options = options(([10, 0, 0, 1], 7420).into());
+    let listen = options.listen;
+    sim.start(node, move |env| {
+        let options = options.clone();
+        async move {
+            let cluster = LocalCluster::start(&env, options).await.expect("it starts");
+            cluster.failed().await;
+        }
+    });
+    let env = sim.env(user);
+    let map = sim.block_on(user, async move {
+        let client = ClientOptions { endpoints: vec![listen], ..ClientOptions::default() };
+        let client = Client::connect(&env, client).await.expect("it serves");
+        let program = Runtime::new(&env, client, RuntimeOptions::default());
+        let map = Map::<u64, u64>::open(&program, "m").expect("opened");
+        map.handle().send(Put { key: 1, value: 1 }).await.expect("put");
+        map
+    });
+    sim.pause(node);
+    let before = sim.now();
+    let sent = sim.block_on(user, async move { map.handle().send(Put { key: 1, value: 2 }).await });
+    assert!(matches!(sent, Err(ObjectError::Unknown { .. })), "{sent:?}");
+    let (took, given) = (sim.now().since(before), ClientOptions::default().timeout);
+    assert!(took < given * 3 / 2, "{took:?}");
 }
 
 /// Flips a bit of an entry on the node's drive.
