@@ -7,7 +7,7 @@ use ithaca_env::{Env, real};
 use ithaca_log::client::{NodeAnswer, Observer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
-use ithaca_log::wire::{Durability, NodeStatus, Roles};
+use ithaca_log::wire::{Durability, NodeStatus};
 
 use crate::cli::Global;
 use crate::client::{options, with_client};
@@ -78,7 +78,7 @@ impl Status {
             match answer {
                 Ok(node) => object
                     .string("state", state(&self.layout, *id, node))
-                    .raw("roles", &array(roles(node.roles).into_iter().map(quoted)))
+                    .raw("roles", &array(node.roles.names().map(quoted)))
                     .string("durability", durability(node.durability))
                     .number("cpu_us", node.cpu_us)
                     .number("rss_bytes", node.rss_bytes)
@@ -129,7 +129,7 @@ impl Status {
                     id.0,
                     state(&self.layout, *id, node),
                     node.uptime_ms / 1000,
-                    roles(node.roles).join(" + "),
+                    node.roles,
                     durability(node.durability),
                     node.rss_bytes >> 20,
                     lost_line(node),
@@ -255,18 +255,6 @@ pub fn range_json(range: &RangeMap) -> String {
 fn names(nodes: &[NodeId]) -> String {
     let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
     names.join(" > ")
-}
-
-/// The names of what a node does.
-pub fn roles(roles: Roles) -> Vec<&'static str> {
-    let known = [
-        (Roles::LAYOUT, "layout"),
-        (Roles::SEQUENCER, "sequencer"),
-        (Roles::UNIT, "unit"),
-        (Roles::FORWARDER, "forwarder"),
-        (Roles::VIEWS, "views"),
-    ];
-    known.into_iter().filter(|(role, _)| roles.has(*role)).map(|(_, name)| name).collect()
 }
 
 fn durability(durability: Durability) -> &'static str {

@@ -15,7 +15,10 @@ use crate::output::Output;
 impl From<FormError> for Failure {
     fn from(error: FormError) -> Self {
         match error {
-            FormError::Layout(_) | FormError::Formed { .. } => Self::usage(error.to_string()),
+            FormError::Layout(_)
+            | FormError::NotOffered { .. }
+            | FormError::TooFewUnits { .. }
+            | FormError::Formed { .. } => Self::usage(error.to_string()),
             FormError::BadLayout { .. } | FormError::Node { .. } => Self::unreachable(error.to_string()),
         }
     }
@@ -138,12 +141,11 @@ pub fn layout(global: &Global, history: bool, out: &mut Output) -> Result<(), Fa
 }
 
 fn json(layout: &Layout) -> Object {
-    let in_use: Vec<NodeId> = layout.holders().collect();
     let nodes = layout.nodes.iter().map(|node| {
         Object::new()
             .number("id", node.id.0)
             .string("addr", &node.address)
-            .boolean("in_use", in_use.contains(&node.id))
+            .boolean("in_use", node.state.is_used())
             .boolean("full", node.state == NodeState::Full)
             .finish()
     });
@@ -161,7 +163,6 @@ fn json(layout: &Layout) -> Object {
 }
 
 fn human(layout: &Layout) -> String {
-    let in_use: Vec<NodeId> = layout.holders().collect();
     let mut lines = vec![format!(
         "cluster {}, epoch {}: node {} hands out positions, {} copies of each entry, at least {}",
         layout.cluster, layout.epoch.0, layout.sequencer.0, layout.replicas, layout.min_replicas
@@ -169,7 +170,7 @@ fn human(layout: &Layout) -> String {
     lines.extend(layout.nodes.iter().map(|node| {
         let out = match node.state {
             NodeState::Full => ", full",
-            _ if in_use.contains(&node.id) => "",
+            NodeState::InUse => "",
             _ => ", out",
         };
         format!("node {} at {}{out}", node.id.0, node.address)

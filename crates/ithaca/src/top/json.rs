@@ -5,7 +5,7 @@ use ithaca_log::wire::NodeStatus;
 
 use super::frame::{ChainFrame, Frame, NodeFrame};
 use super::rates::Rates;
-use crate::cluster::{drive_json, drives, roles, state};
+use crate::cluster::{drive_json, drives, state};
 use crate::json::{Object, array, quoted};
 
 /// The object of a frame. A rate that was not measured, and a tail that the sequencer does not tell, are `null`.
@@ -33,7 +33,7 @@ fn answered(object: Object, status: &NodeStatus, rates: &Rates) -> Object {
     let rate =
         |object: Object, key: &str, value: Option<f64>| object.decimal(key, value.unwrap_or(f64::NAN), 1);
     let object = object
-        .raw("roles", &array(roles(status.roles).into_iter().map(quoted)))
+        .raw("roles", &array(status.roles.names().map(quoted)))
         .number("uptime_ms", status.uptime_ms)
         .number("rss_bytes", status.rss_bytes);
     let object = [

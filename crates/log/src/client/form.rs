@@ -10,7 +10,9 @@ use thiserror::Error;
 use super::connection::{CallError, Connection, Identity};
 use crate::layout::{ChangeError, Layout, Node, acceptors_wanted};
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId};
-use crate::wire::{GetLayout, Invitation, LayoutRecord, Learn, Learned, Message, Refusal, Roles};
+use crate::wire::{
+    GetLayout, GetStatus, Invitation, LayoutRecord, Learn, Learned, Message, NodeStatus, Refusal, Roles,
+};
 use ithaca_env::record::RecordError;
 
 /// The wait before a node that did not answer is asked again.
@@ -37,6 +39,20 @@ pub enum FormError {
     /// What was asked for makes no layout.
     #[error("no such cluster: {0}")]
     Layout(#[from] ChangeError),
+    /// No node offers a role that the cluster cannot do without. Nothing was changed.
+    #[error("no node offers the role {role}")]
+    NotOffered {
+        /// Which.
+        role: Roles,
+    },
+    /// Fewer nodes offer to store entries than copies are wanted. Nothing was changed.
+    #[error("{found} of the nodes offer the role unit, {replicas} copies of each entry are wanted")]
+    TooFewUnits {
+        /// How many do.
+        found: usize,
+        /// Copies of each entry.
+        replicas: u16,
+    },
     /// A node belongs to a cluster already. Nothing was changed.
     #[error("node {} at {addr} belongs to cluster {cluster} already", node.0)]
     Formed {
@@ -70,30 +86,62 @@ pub enum FormError {
     },
 }
 
-/// Makes one cluster of nodes that belong to none, and returns its first layout, which every one of them then has on stable
-/// storage. A node that does not answer is asked again until the time is over. Not to be done twice at once.
+/// Makes one cluster of nodes that belong to none, each with the roles that it offers, and returns its first layout, which every one of
+/// them then has on stable storage. A node that does not answer is asked again until the time is over. Not to be done twice at once.
 pub async fn form(env: &Env, forming: &Forming) -> Result<Layout, FormError> {
     let deadline = env.now() + forming.timeout;
     let cluster = ClusterId(env.random_u128());
-    let layout = Layout::first(cluster, members(&forming.nodes), forming.replicas, forming.min_replicas)?;
+    let first =
+        |nodes: &[Offering]| Layout::first(cluster, members(nodes), forming.replicas, forming.min_replicas);
+    // What cannot be whatever they offer takes no questions.
+    first(&forming.nodes.iter().map(|&at| (at, Roles::OFFERED)).collect::<Vec<_>>())?;
     // Nobody is told anything before all have said that they are free.
     let asked = forming.nodes.iter().map(|&at| is_free(env, at, deadline));
-    gather(asked.collect(), Result::is_err).await.into_iter().flatten().collect::<Result<(), _>>()?;
+    let offers = gather(asked.collect(), Result::is_err).await.into_iter().flatten();
+    let offers = offers.collect::<Result<Vec<Roles>, _>>()?;
+    let offering: Vec<Offering> = forming.nodes.iter().copied().zip(offers).collect();
+    check_offers(&offering, forming.replicas)?;
+    let layout = first(&offering)?;
     let told = forming.nodes.iter().map(|&at| found(env, at, &layout, deadline));
     gather(told.collect(), Result::is_err).await.into_iter().flatten().collect::<Result<(), _>>()?;
     Ok(layout)
 }
 
-/// Every node stores entries and may be the sequencer; those with the lowest ids decide layouts, five if there are as many, or
-/// three, or one.
-fn members(nodes: &[(NodeId, SocketAddr)]) -> Vec<Node> {
-    let mut nodes = nodes.to_vec();
-    nodes.sort_by_key(|(id, _)| *id);
-    let acceptors = acceptors_wanted(nodes.len());
-    let all = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::FORWARDER);
-    let roles = |at| if at < acceptors { all.with(Roles::LAYOUT) } else { all };
-    let member = |(at, (id, addr)): (usize, (NodeId, SocketAddr))| Node::new(id, roles(at), addr.to_string());
-    nodes.into_iter().enumerate().map(member).collect()
+/// A node, where it listens, and what it offers.
+type Offering = ((NodeId, SocketAddr), Roles);
+
+/// Every node has the roles that it offers; of those that offer to decide layouts those with the lowest ids do, five if there are as many,
+/// or three, or one.
+fn members(nodes: &[Offering]) -> Vec<Node> {
+    let decides = |offers: &Roles| offers.has(Roles::LAYOUT);
+    let mut deciding: Vec<NodeId> =
+        nodes.iter().filter(|(_, offers)| decides(offers)).map(|((id, _), _)| *id).collect();
+    deciding.sort();
+    deciding.truncate(acceptors_wanted(deciding.len()));
+    let member = |&((id, addr), offers): &Offering| {
+        let roles = offers.of_member();
+        let roles = if deciding.contains(&id) { roles.with(Roles::LAYOUT) } else { roles };
+        Node::new(id, roles, addr.to_string())
+    };
+    let mut members: Vec<Node> = nodes.iter().map(member).collect();
+    members.sort_by_key(|node| node.id);
+    members
+}
+
+/// Refuses what lacks a role that a cluster needs.
+fn check_offers(nodes: &[Offering], replicas: u16) -> Result<(), FormError> {
+    let count = |role| nodes.iter().filter(|(_, offers)| offers.has(role)).count();
+    for role in [Roles::LAYOUT, Roles::SEQUENCER, Roles::UNIT] {
+        if count(role) == 0 {
+            return Err(FormError::NotOffered { role });
+        }
+    }
+    let found = count(Roles::UNIT);
+    // With fewer nodes than copies a cluster may be formed that is to grow.
+    if found < usize::from(replicas).min(nodes.len()) {
+        return Err(FormError::TooFewUnits { found, replicas });
+    }
+    Ok(())
 }
 
 /// Tells a node that belongs to this cluster, or to none, of the cluster's layout, until it has it on stable storage. It beats to the others
@@ -140,12 +188,22 @@ async fn learn(
     ask::<_, Learned>(env, at, &learn, deadline).await.map(drop)
 }
 
-async fn is_free(env: &Env, at: (NodeId, SocketAddr), deadline: Time) -> Result<(), FormError> {
+/// What a node offers that belongs to no cluster.
+async fn is_free(env: &Env, at: (NodeId, SocketAddr), deadline: Time) -> Result<Roles, FormError> {
     let (node, addr) = at;
     match known_to(env, at, deadline).await? {
         Some(layout) => Err(FormError::Formed { node, addr, cluster: layout.cluster }),
-        None => Ok(()),
+        None => offers_of(env, at, deadline).await,
     }
+}
+
+/// What a node offers its cluster. A node that does not answer is asked again until the time is over.
+pub(super) async fn offers_of(
+    env: &Env,
+    at: (NodeId, SocketAddr),
+    deadline: Time,
+) -> Result<Roles, FormError> {
+    ask::<_, NodeStatus>(env, at, &GetStatus, deadline).await.map(|status| status.offers)
 }
 
 /// The newest layout that a node knows of the cluster that it belongs to, if it does to any. A node that does not answer is asked again

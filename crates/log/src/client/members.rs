@@ -18,11 +18,11 @@ use thiserror::Error;
 
 use super::Client;
 use super::error::{ClientError, Phase};
-use super::form::{FormError, known_to, remind, tell};
+use super::form::{FormError, known_to, offers_of, remind, tell};
 use crate::layout::{ChangeError, Layout, NodeState};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, NodeId};
-use crate::wire::{ChangeCluster, ClusterChanged, GetLayout, LayoutRecord};
+use crate::wire::{ChangeCluster, ClusterChanged, GetLayout, LayoutRecord, Roles};
 
 /// How often it is looked whether a change is complete.
 const LOOK: Duration = Duration::from_millis(50);
@@ -93,18 +93,19 @@ pub enum MembersError {
 }
 
 impl Client {
-    /// Makes a server with an empty data directory, which listens at `addr`, a member of the cluster, and waits until it is in
-    /// use: it takes part in what is appended from then on. Returns that layout. A node that is in use already is left alone.
+    /// Makes a server with an empty data directory, which listens at `addr`, a member of the cluster with the roles that it offers, and waits
+    /// until it is in use: it takes part in what is appended from then on. Returns that layout. A node that is in use already is left alone.
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn add_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
         let (inner, deadline) = (&self.inner, self.inner.deadline());
-        let asked = ChangeCluster::Add { node, address: addr.to_string() };
+        let add = |offers: Roles| ChangeCluster::Add { node, address: addr.to_string(), offers };
         let layout = self.layout().await?;
-        if let Some(change) = layout.change_for(&asked) {
+        // Whatever it offers.
+        if let Some(change) = layout.change_for(&add(Roles::OFFERED)) {
             layout.change(layout.tail(), &change)?;
         }
-        let is_used = |layout: &Layout| layout.holders().any(|unit| unit == node);
+        let is_used = |layout: &Layout| layout.in_use().any(|used| used == node);
         if is_used(&layout) {
             return Ok(layout);
         }
@@ -120,6 +121,7 @@ impl Client {
                 return Err(MembersError::Removed { node, addr, cluster });
             }
         }
+        let asked = add(offers_of(&inner.env, (node, addr), deadline).await?);
         let layout = self.change_cluster(&asked, layout.epoch, deadline).await?;
         match known {
             Some(_) => remind(&inner.env, (node, addr), &layout, deadline).await?,
@@ -172,7 +174,7 @@ impl Client {
         if known != address {
             return Err(ChangeError::OtherAddress { node, known, address }.into());
         }
-        let is_missed = |layout: &Layout| layout.holders().all(|unit| unit != node);
+        let is_missed = |layout: &Layout| layout.in_use().all(|used| used != node);
         let missed = self.wait_until(deadline, is_missed).await?;
         missed.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
         // What it promised and accepted as one of those who decide is gone too. So it is told of a layout in which it decides nothing, and

@@ -243,7 +243,8 @@ impl Inner {
             return ClientError::Node { addr: view.addr(node), epoch: view.layout.epoch, phase, error };
         };
         let nodes = view.layout.nodes.iter();
-        let out = nodes.filter(|node| node.state != NodeState::InUse).map(|node| node.id).collect();
+        let is_missing = |node: &&Node| node.state != NodeState::InUse && node.roles.has(Roles::UNIT);
+        let out = nodes.filter(is_missing).map(|node| node.id).collect();
         let error = ClientError::TooFewReplicas { kept, needed, out };
         self.shortage.replace(Some(error.clone()));
         error

@@ -34,25 +34,35 @@ impl Layout {
         self.nodes.iter().filter(serves).map(|node| node.id)
     }
 
+    /// The nodes in use, whatever they do, in the order of their ids.
+    pub fn in_use(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(|node| node.state.is_used()).map(|node| node.id)
+    }
+
     /// The units in use, those that have no room among them, in the order of their ids.
     pub fn holders(&self) -> impl Iterator<Item = NodeId> {
         let serves = |node: &&Node| node.state.is_used() && node.roles.has(Roles::UNIT);
         self.nodes.iter().filter(serves).map(|node| node.id)
     }
 
-    /// The units whose loss changes the layout: those in use, and those that are leaving and named beside others.
+    /// The nodes whose loss changes the layout: those in use, and those that are leaving and named beside others.
     pub fn missed_if_lost(&self) -> impl Iterator<Item = NodeId> {
         let beside = |node: NodeId| {
             let stripes = self.ranges.iter().flat_map(|range| &range.stripes);
             let mut named = stripes.filter(move |stripe| stripe.replicas.contains(&node));
             named.any(|stripe| stripe.replicas.iter().any(|&other| self.is_used(other)))
         };
-        self.serving().filter(move |&node| self.is_used(node) || beside(node))
+        let is_missed = move |node: &&Node| match node.state {
+            NodeState::InUse | NodeState::Full => true,
+            NodeState::Leaving => beside(node.id),
+            NodeState::Out => false,
+        };
+        self.nodes.iter().filter(is_missed).map(|node| node.id)
     }
 
     /// Whether every member is in use and no copy is missing.
     pub fn is_whole(&self) -> bool {
-        self.holders().count() == self.nodes.len() && self.lacking().is_empty()
+        self.in_use().count() == self.nodes.len() && self.lacking().is_empty()
     }
 
     /// How many stripes `node` is a replica of.
@@ -65,12 +75,12 @@ impl Layout {
     /// [`Layout::change`].
     pub fn change_for(&self, asked: &ChangeCluster) -> Option<Change> {
         match asked {
-            ChangeCluster::Add { node, address } => {
+            ChangeCluster::Add { node, address, offers } => {
                 let known = self.node(*node);
                 let is_so =
                     known.is_some_and(|known| known.address == *address && known.state != NodeState::Leaving);
-                let roles = Roles::UNIT.with(Roles::SEQUENCER).with(Roles::FORWARDER);
-                let added = Node { state: NodeState::Out, ..Node::new(*node, roles, address.clone()) };
+                let added = Node::new(*node, offers.of_member(), address.clone());
+                let added = Node { state: NodeState::Out, ..added };
                 (!is_so).then(|| Change { added: vec![added], ..Change::default() })
             }
             ChangeCluster::Remove { node } => {
@@ -145,15 +155,17 @@ impl Layout {
     }
 
     fn mark_leaving(&mut self, node: NodeId) -> Result<(), ChangeError> {
-        let Some(state) = self.state(node).filter(|state| *state != NodeState::Leaving) else {
+        let Some(listed) = self.node(node).filter(|listed| listed.state != NodeState::Leaving) else {
             return Ok(());
         };
+        let (state, is_unit) = (listed.state, listed.roles.has(Roles::UNIT));
         let stays = |other: &&Node| match state {
             NodeState::InUse | NodeState::Full => other.state == NodeState::InUse,
             _ => other.state != NodeState::Leaving,
         };
-        let left = self.nodes.iter().filter(|other| other.id != node).filter(stays).count();
-        if left < usize::from(self.replicas) {
+        let units = self.nodes.iter().filter(|other| other.id != node && other.roles.has(Roles::UNIT));
+        let left = units.filter(stays).count();
+        if is_unit && left < usize::from(self.replicas) {
             return Err(ChangeError::TooFewNodes { node, left, replicas: self.replicas });
         }
         if state == NodeState::Out {
@@ -186,18 +198,19 @@ impl Layout {
         }
     }
 
-    /// Has as many nodes decide layouts as the members allow: those that do stay, as far as they are not leaving, and nodes
-    /// in use are added to them, in the order of their ids.
+    /// Has as many nodes decide layouts as those members allow that do not abstain: those that do stay, as far as they are not
+    /// leaving, and nodes in use are added to them, in the order of their ids.
     fn choose_acceptors(&mut self) {
+        let decides_ever = |node: &&Node| !node.roles.has(Roles::ABSTAINS);
         let stays = |node: &&Node| node.state != NodeState::Leaving;
-        let wanted = acceptors_wanted(self.nodes.iter().filter(stays).count());
+        let wanted = acceptors_wanted(self.nodes.iter().filter(decides_ever).filter(stays).count());
         let rank = |node: &Node| match (node.roles.has(Roles::LAYOUT), node.state) {
             (true, NodeState::Out) => Some(1),
             (decides, state) if state.is_used() => Some(if decides { 0 } else { 2 }),
             _ => None,
         };
         let mut may: Vec<(u8, NodeId)> =
-            self.nodes.iter().filter_map(|node| Some((rank(node)?, node.id))).collect();
+            self.nodes.iter().filter(decides_ever).filter_map(|node| Some((rank(node)?, node.id))).collect();
         may.sort();
         // An even number would only add one that may fail.
         may.truncate((may.len().min(wanted)).saturating_sub(1) / 2 * 2 + 1);

@@ -2,7 +2,7 @@
 
 use super::change_tests::{change, completed, first, joined, lost, node, ranges};
 use super::*;
-use crate::wire::ChangeCluster;
+use crate::wire::{ChangeCluster, Roles};
 
 fn added(id: u64) -> Change {
     Change { added: vec![node(id)], ..Change::default() }
@@ -131,6 +131,53 @@ fn who_is_replaced_decides_nothing_until_it_is_back() {
     assert_eq!(alone.change(LogPos(40), &replaced(3)), Err(only));
 }
 
+/// Node `id` as a cluster lists it that offers this.
+fn offering(id: u64, offers: Roles) -> Node {
+    Node { roles: offers.of_member(), ..node(id) }
+}
+
+#[test]
+fn who_abstains_is_not_chosen_when_those_go_who_decide() {
+    // That is known from the layout alone: it may be out, or not be heard.
+    let abstains = offering(4, Roles::OFFERED.without(Roles::LAYOUT));
+    assert_eq!(abstains.roles.needed_offers(), Roles::OFFERED.without(Roles::LAYOUT));
+    let add = Change { added: vec![abstains.clone()], ..Change::default() };
+    let a = change(&change(&first(3, 2), 10, &added(5)), 10, &add);
+    assert_eq!(acceptors(&a), [1, 2, 3], "four may decide");
+    let b = change(&a, 20, &Change { joined: vec![abstains], ..Change::default() });
+    assert_eq!(acceptors(&b), [1, 2, 3]);
+    let mut c = change(&b, 30, &removed(3));
+    while c.node(NodeId(3)).is_some() {
+        c = change(&c, 30, &completed(&c));
+    }
+    assert_eq!(acceptors(&c), [1], "5 is not there yet, and 4 is never asked");
+    let d = change(&c, 40, &joined(&[5]));
+    assert_eq!(acceptors(&d), [1, 2, 5]);
+    let gone = Change { removed: vec![NodeId(1), NodeId(2), NodeId(5)], ..Change::default() };
+    let none = Layout { replicas: 1, min_replicas: 1, ..d }.change(LogPos(40), &gone);
+    assert_eq!(none, Err(ChangeError::Layout(LayoutError::Acceptors { found: 0 })));
+}
+
+#[test]
+fn a_node_that_stores_nothing_is_missed_and_is_no_unit() {
+    let witness = offering(3, Roles::LAYOUT);
+    let sequencer = offering(4, Roles::SEQUENCER);
+    let nodes = vec![node(1), node(2), witness.clone(), sequencer];
+    let a = Layout::first(ClusterId(7), nodes, 2, 2).expect("a layout");
+    assert_eq!((ranges(&a), a.holders().count()), (vec!["0: [1,2]@0 [2,1]@1".to_owned()], 2));
+    assert!(a.is_whole(), "it is in use as much as can be");
+    assert_eq!(a.missed_if_lost().map(|node| node.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    let b = change(&a, 40, &lost(&[3]));
+    assert_eq!((state(&b, 3), ranges(&b)), (Some(NodeState::Out), ranges(&a)), "nothing moves for it");
+    assert!(!b.is_whole());
+    let c = change(&b, 50, &Change { joined: vec![witness], ..Change::default() });
+    assert!(c.is_whole() && acceptors(&c) == [1, 2, 3], "{c:?}");
+    let few = ChangeError::TooFewNodes { node: NodeId(2), left: 1, replicas: 2 };
+    assert_eq!(c.change(LogPos(50), &removed(2)), Err(few), "others in use are no units");
+    let d = change(&c, 60, &removed(3));
+    assert_eq!((state(&d, 3), acceptors(&d), ranges(&d)), (None, vec![1], ranges(&a)), "it holds nothing");
+}
+
 #[test]
 fn what_cannot_be_added_or_removed_says_why() {
     let a = first(3, 2);
@@ -156,7 +203,10 @@ fn what_cannot_be_added_or_removed_says_why() {
 #[test]
 fn what_is_so_already_needs_no_change() {
     let a = first(3, 2);
-    let add = |id: u64| ChangeCluster::Add { node: NodeId(id), address: format!("127.0.0.1:{}", 7000 + id) };
+    let add = |id: u64| {
+        let address = format!("127.0.0.1:{}", 7000 + id);
+        ChangeCluster::Add { node: NodeId(id), address, offers: Roles::OFFERED }
+    };
     assert_eq!(a.change_for(&add(3)), None);
     assert_eq!(a.change_for(&ChangeCluster::Remove { node: NodeId(4) }), None);
     let wanted = a.change_for(&add(4)).expect("it is no member");

@@ -144,6 +144,9 @@ fn a_layout_that_uses_an_address_twice_or_names_a_stranger_is_refused() {
     }
     out.nodes[1].roles = out.nodes[1].roles.with(Roles::LAYOUT);
     assert_eq!(out.validate(), Err(LayoutError::Acceptors { found: 2 }), "two decide no better than one");
+    let mut both = layout(&[(0, 10, &[(&[0], 0)])]);
+    both.nodes[0].roles = both.nodes[0].roles.with(Roles::ABSTAINS);
+    assert_eq!(both.validate(), Err(LayoutError::Abstains { node: NodeId(1) }));
     let alone = Layout { min_replicas: 2, ..layout(&[(0, 10, &[(&[0], 0)])]) };
     assert_eq!((alone.validate(), alone.shortage()), (Ok(()), Some((1, 2))), "nothing is appended there");
 }

@@ -39,6 +39,12 @@ pub enum LayoutError {
         /// The role that it should have.
         role: Roles,
     },
+    /// A node keeps layouts and is said never to.
+    #[error("node {node} keeps layouts, and is one that never does")]
+    Abstains {
+        /// Which.
+        node: NodeId,
+    },
     /// The acceptors of the next epoch would be none, too many, or an even number.
     #[error("{found} nodes keep layouts, allowed are 1, 3 and 5")]
     Acceptors {
@@ -150,6 +156,9 @@ impl Layout {
             count("bytes of address", node.address.len(), 0, limits::ADDRESS_MAX_BYTES)?;
             if node.state == NodeState::Leaving && node.roles.has(Roles::LAYOUT) {
                 return Err(LayoutError::OutInActive { node: node.id });
+            }
+            if node.roles.has(Roles::LAYOUT.with(Roles::ABSTAINS)) {
+                return Err(LayoutError::Abstains { node: node.id });
             }
         }
         let found = self.acceptors().len();

@@ -60,6 +60,7 @@ async fn serve(env: Env, id: u64) {
         relay: OnceCell::new(),
         leases: super::leases::Leases::not_needed(&env),
         member: OnceCell::new(),
+        offers: Roles::OFFERED,
         sequencer: RefCell::default(),
         forwarder: RefCell::default(),
         streams: Default::default(),

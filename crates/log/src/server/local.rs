@@ -34,7 +34,7 @@ use crate::client::{self, CallError, ClientError, Connection, Phase};
 use crate::layout::{Acceptor, Change, ChangeError as LayoutChangeError, Layout, TailError};
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{ClientId, ClusterId, Incarnation, NodeId};
+use crate::pos::{ClientId, ClusterId, Epoch, Incarnation, NodeId};
 use crate::unit::UnitOptions;
 use crate::wire::{NodeStatus, Roles, Seal, Sealed};
 use ithaca_env::record::RecordError;
@@ -149,6 +149,18 @@ pub enum StartError {
         node: NodeId,
         /// The cluster that it was of.
         cluster: ClusterId,
+    },
+    /// The cluster's layout gives this node something to do that its settings leave out.
+    #[error(
+        "node {} is given the role {missing} by the layout of epoch {epoch}, and its settings leave that out: \
+         remove the node from the cluster, and add it again with an empty data directory", node.0)]
+    RoleLeftOut {
+        /// The node.
+        node: NodeId,
+        /// What it does not offer.
+        missing: Roles,
+        /// The epoch of the newest layout that it knows.
+        epoch: Epoch,
     },
     /// The register is new or harmed beyond reading, but a unit's drive is in use: what was decided is lost.
     #[error("{register}: holds no layout, but {drive} holds data: the register of its cluster is lost")]
@@ -347,6 +359,7 @@ impl LocalCluster {
                 streams: Default::default(),
                 layouts: keeper.take(),
                 member: OnceCell::new(),
+                offers: Roles::OFFERED,
                 counts_process: unit == 0,
                 started: env.now(),
                 counters: Default::default(),

@@ -90,6 +90,8 @@ pub(super) struct Node {
     pub(super) relay: OnceCell<Rc<Relay>>,
     /// What makes it one of a cluster of processes.
     pub(super) member: OnceCell<Weak<cluster::Inner>>,
+    /// What its cluster may give it to do.
+    pub(super) offers: Roles,
     /// Whether this node's status counts the process's time and memory; one of those that share a process does.
     pub(super) counts_process: bool,
     pub(super) started: Time,
@@ -138,16 +140,28 @@ impl Node {
         }
     }
 
+    /// The part that the newest layout gives the node, or, where it is in none, the one that it would have.
+    fn part(&self) -> Roles {
+        let latest = self.layouts.as_ref().and_then(|layouts| layouts.latest());
+        let listed = latest.as_ref().and_then(|layout| layout.node(self.id));
+        listed.map_or(self.offers.of_member(), |listed| listed.roles)
+    }
+
+    /// Its unit, if that stores entries: a node without that role has one all the same, and only has it sealed.
+    pub(super) fn storing(&self) -> Option<&Rc<UnitShell>> {
+        self.unit.get().filter(|_| self.part().has(Roles::UNIT))
+    }
+
     /// What the node does.
     pub(super) fn roles(&self) -> Roles {
         let mut roles = Roles::default();
-        if self.layouts.is_some() {
+        if self.layouts.is_some() && !self.part().has(Roles::ABSTAINS) {
             roles = roles.with(Roles::LAYOUT);
         }
         if self.sequencer.borrow().is_some() {
             roles = roles.with(Roles::SEQUENCER);
         }
-        if self.unit.get().is_some() {
+        if self.storing().is_some() {
             roles = roles.with(Roles::UNIT);
         }
         if self.forwarder.borrow().is_some() {
@@ -268,7 +282,7 @@ impl Node {
         counters.push(("appends_refused_full".to_owned(), u64::from(is_full)));
         counters.push(("view_questions_under_way".to_owned(), self.views.under_way() as u64));
         counters.push(("streams_watched".to_owned(), self.streams.watchers().len() as u64));
-        if let Some(unit) = self.unit.get() {
+        if let Some(unit) = self.storing() {
             counters.extend(unit.counters());
         }
         let sequencer = self.sequencer.borrow();
@@ -276,12 +290,13 @@ impl Node {
             node: self.id,
             incarnation: self.incarnation,
             roles: self.roles(),
+            offers: self.offers,
             durability: Durability::Fsync,
             cpu_us: if self.counts_process { self.env.cpu_us() } else { 0 },
             rss_bytes: if self.counts_process { self.env.resident_bytes() } else { 0 },
             uptime_ms: self.env.now().since(self.started).as_millis() as u64,
             tail: sequencer.as_ref().and_then(|sequencer| sequencer.tail(sequencer.epoch()).ok()),
-            watermark: self.unit.get().map(|unit| unit.watermark(Addr(0))),
+            watermark: self.storing().map(|unit| unit.watermark(Addr(0))),
             counters,
         }
     }

@@ -1,5 +1,7 @@
 //! What a node says about itself.
 
+use std::fmt;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 
@@ -26,11 +28,23 @@ impl Roles {
     pub const FORWARDER: Self = Self(8);
     /// Keeps views of objects. No layout says so: any node may.
     pub const VIEWS: Self = Self(16);
-    /// Every role that this version knows.
+    /// Is never made one of those that keep layouts: it does not offer to. Said by layouts only, and nothing that a node does.
+    pub const ABSTAINS: Self = Self(32);
+    /// What a node may offer or not: [`LAYOUT`](Self::LAYOUT), [`SEQUENCER`](Self::SEQUENCER) and [`UNIT`](Self::UNIT).
+    pub const OFFERED: Self = Self(7);
+    /// Every role that a node may say it has.
     const KNOWN: u32 = 31;
+    /// What operators call them.
+    const NAMED: [(Self, &'static str); 5] = [
+        (Self::LAYOUT, "layout"),
+        (Self::SEQUENCER, "sequencer"),
+        (Self::UNIT, "unit"),
+        (Self::FORWARDER, "forwarder"),
+        (Self::VIEWS, "views"),
+    ];
 
     /// Both sets together.
-    pub fn with(self, other: Self) -> Self {
+    pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -42,6 +56,32 @@ impl Roles {
     /// Whether all of `other` is in this set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// The roles in a layout of a node that offers these. Whether it keeps layouts is decided among those that do not abstain.
+    pub fn of_member(self) -> Self {
+        let mut roles = Self(self.0 & Self::UNIT.0);
+        if self.has(Self::SEQUENCER) {
+            roles = roles.with(Self::SEQUENCER).with(Self::FORWARDER);
+        }
+        if self.has(Self::LAYOUT) { roles } else { roles.with(Self::ABSTAINS) }
+    }
+
+    /// What a node must offer that has these roles in a layout: also what it may be given there at any time.
+    pub fn needed_offers(self) -> Self {
+        let kept = Self(self.0 & (Self::SEQUENCER.0 | Self::UNIT.0));
+        if self.has(Self::ABSTAINS) { kept } else { kept.with(Self::LAYOUT) }
+    }
+
+    /// What operators call them, in a fixed order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMED.into_iter().filter(move |(role, _)| self.has(*role)).map(|(_, name)| name)
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().collect::<Vec<_>>().join(" + "))
     }
 }
 
@@ -58,7 +98,7 @@ pub enum Durability {
 
 /// A node's account of itself. Its epoch is the head's.
 ///
-/// Body: `node u64`, `incarnation u64`, `roles u32`, `durability u8`, three reserved bytes, `cpu_us u64`, `rss u64`,
+/// Body: `node u64`, `incarnation u64`, `roles u32`, `offers u32`, `durability u8`, seven reserved bytes, `cpu_us u64`, `rss u64`,
 /// `uptime_ms u64`, `tail u64`, `watermark u64` (2^64 - 1 without the role), `count u32`, then for each counter `name`
 /// (`length u32`, UTF-8) and `value u64`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +109,8 @@ pub struct NodeStatus {
     pub incarnation: Incarnation,
     /// What it does.
     pub roles: Roles,
+    /// What it may be given to do, of [`Roles::OFFERED`].
+    pub offers: Roles,
     /// What its acknowledgements mean.
     pub durability: Durability,
     /// Processor time of its process, user and system, in microseconds since it started.
@@ -105,8 +147,9 @@ impl Message for NodeStatus {
         out.put_u64_le(self.node.0);
         out.put_u64_le(self.incarnation.0);
         out.put_u32_le(self.roles.0);
+        out.put_u32_le(self.offers.0);
         out.put_u8(self.durability as u8);
-        out.put_bytes(0, 3);
+        out.put_bytes(0, 7);
         out.put_u64_le(self.cpu_us);
         out.put_u64_le(self.rss_bytes);
         out.put_u64_le(self.uptime_ms);
@@ -126,14 +169,16 @@ impl Message for NodeStatus {
         let incarnation = Incarnation(decoder.u64("incarnation")?);
         let roles = Roles(decoder.u32("roles")?);
         zero("roles", u64::from(roles.0 & !Roles::KNOWN))?;
+        let offers = decode_offers(&mut decoder)?;
         let durability = decode_durability(decoder.u8("durability")?)?;
-        for _ in 0..3 {
+        for _ in 0..7 {
             zero("status reserved", decoder.u8("status reserved")?.into())?;
         }
         let status = Self {
             node,
             incarnation,
             roles,
+            offers,
             durability,
             cpu_us: decoder.u64("processor time")?,
             rss_bytes: decoder.u64("resident memory")?,
@@ -146,6 +191,13 @@ impl Message for NodeStatus {
         no_data(data_len)?;
         Ok(status)
     }
+}
+
+/// What a node offers, as `u32`.
+pub(super) fn decode_offers(decoder: &mut Decoder<'_>) -> Result<Roles, DecodeError> {
+    let offers = Roles(decoder.u32("offers")?);
+    zero("offers", u64::from(offers.without(Roles::OFFERED).0))?;
+    Ok(offers)
 }
 
 fn decode_durability(number: u8) -> Result<Durability, DecodeError> {

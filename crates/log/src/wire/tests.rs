@@ -81,7 +81,11 @@ fn requests() -> Vec<Sample> {
         Write { addr: Addr(41), meta: streams.to_bytes(), table: Table::of_payloads([&b"in a stream"[..]]) };
     let (relay, relayed) = (Head { flags: FLAG_RELAY, ..head() }, write.clone());
     let extents = vec![range(0, 1 << 44), range(1 << 44, 2 << 44)];
-    let added = ChangeCluster::Add { node: NodeId(4), address: "10.0.0.4:7420".to_owned() };
+    let added = ChangeCluster::Add {
+        node: NodeId(4),
+        address: "10.0.0.4:7420".to_owned(),
+        offers: Roles::UNIT.with(Roles::LAYOUT),
+    };
     vec![
         sample("hello", Head::new(RequestId(1), Epoch(0)), hello(), &[]),
         sample("token", head(), Token::plain(16), &[]),
@@ -328,6 +332,7 @@ fn replies() -> Vec<Sample> {
         node: NodeId(2),
         incarnation: Incarnation(4),
         roles: Roles::SEQUENCER.with(Roles::UNIT),
+        offers: Roles::OFFERED,
         durability: Durability::Fsync,
         cpu_us: 1_500_000,
         rss_bytes: 80 << 20,

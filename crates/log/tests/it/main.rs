@@ -17,6 +17,7 @@
 //! * `outages`: appends while their nodes cannot be reached.
 //! * `planted`: deliberate faults (with the feature `planted-bugs`).
 //! * `refusals`: what is refused, and how it is said.
+//! * `roles`: nodes that do not everything, in simulated time.
 //! * `stream_waits`: following a stream, and what is asked for it.
 //! * `streams`: reading streams.
 //! * `whole`: batches that go whole to the sequencer.
@@ -42,6 +43,7 @@ mod repair;
 mod replaced;
 mod replicas;
 mod restart;
+mod roles;
 mod stream_appends;
 mod stream_waits;
 mod streams;

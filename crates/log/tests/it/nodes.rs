@@ -9,7 +9,7 @@ use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientOptions, Forming, form};
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::pos::NodeId;
-use ithaca_log::server::{ClusterNode, NodeOptions};
+use ithaca_log::server::{ClusterNode, NodeOptions, StartError};
 use tempfile::TempDir;
 
 use crate::worlds::is_busy;
@@ -119,17 +119,27 @@ impl Cluster {
 
     /// Starts a node again, where it was, as soon as its drive is free.
     pub async fn start(&mut self, env: &Env, id: u64, options: impl Fn(&Path, u64) -> NodeOptions) {
+        let started = self.try_start(env, id, options).await;
+        self.nodes[id as usize - 1] = Some(started.unwrap_or_else(|error| panic!("{error}")));
+    }
+
+    /// What becomes of such a start.
+    pub async fn try_start(
+        &self,
+        env: &Env,
+        id: u64,
+        options: impl Fn(&Path, u64) -> NodeOptions,
+    ) -> Result<ClusterNode, StartError> {
         let at = id as usize - 1;
         let options = NodeOptions { listen: self.addrs[at].1, ..options(self.dirs[at].path(), id) };
         let deadline = env.now() + PATIENCE;
-        self.nodes[at] = loop {
+        loop {
             match ClusterNode::start(env, options.clone()).await {
-                Ok(node) => break Some(node),
-                Err(error) if !is_busy(&error) => panic!("{error}"),
-                Err(error) => assert!(env.now() < deadline, "its drive is free: {error}"),
+                Err(error) if is_busy(&error) => assert!(env.now() < deadline, "its drive is free: {error}"),
+                started => return started,
             }
             env.sleep(Duration::from_millis(10)).await;
-        };
+        }
     }
 
     /// Waits until the newest layout is so, and returns it.

@@ -124,7 +124,7 @@ fn who_is_added_and_was_a_member_before_joins_by_a_younger_layout() {
         form(&env, &forming).await.expect("a cluster");
         let options = ClientOptions { endpoints: vec![addrs[0]], ..ClientOptions::default() };
         let client = Client::connect(&env, options).await.expect("it serves");
-        let add = ChangeCluster::Add { node: ADDED, address: addrs[1].to_string() };
+        let add = ChangeCluster::Add { node: ADDED, address: addrs[1].to_string(), offers: Roles::OFFERED };
         let (connection, epoch) =
             (open(&env, ME, addrs[0]).await, client.layout().await.expect("known").epoch);
         let added = connection.call::<_, ClusterChanged>(&env, epoch, &add, env.now() + PATIENCE).await;

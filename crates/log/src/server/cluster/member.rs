@@ -154,7 +154,7 @@ impl Member {
         let me = self.options.id;
         let is_out = || {
             let layout = self.keeper.latest();
-            layout.is_none_or(|layout| !layout.holders().any(|unit| unit == me)).then_some(())
+            layout.is_none_or(|layout| !layout.in_use().any(|node| node == me)).then_some(())
         };
         // Nobody may be there to take over: then it stops all the same.
         let _ = self.env.timeout(patience, self.keeper.changed().until(is_out)).await;
@@ -270,7 +270,7 @@ impl Member {
         self.applied.set(layout.epoch);
         let (now, me) = (self.env.now(), self.options.id);
         // In the epoch that it began with, it was another life of it.
-        let is_used = layout.epoch > self.began_in && layout.holders().any(|unit| unit == me);
+        let is_used = layout.epoch > self.began_in && layout.in_use().any(|node| node == me);
         let mut detector = self.detector.borrow_mut();
         detector.watch(now, layout.nodes.iter().map(|node| node.id));
         detector.is_used(now, is_used, self.node.write_us());

@@ -79,6 +79,8 @@ pub struct NodeOptions {
     pub chain: ChainOptions,
     /// How its unit is set up.
     pub unit: UnitOptions,
+    /// What the cluster may give it to do, of [`Roles::OFFERED`].
+    pub offers: Roles,
     /// How positions are granted.
     pub grants: GrantOptions,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
@@ -111,6 +113,7 @@ impl NodeOptions {
             metadata: None,
             chain: ChainOptions::default(),
             unit: UnitOptions::default(),
+            offers: Roles::OFFERED,
             grants: GrantOptions::default(),
             rebuild_bytes_per_second: 32 << 20,
             repair_every: Duration::from_secs(10),
@@ -125,6 +128,12 @@ impl NodeOptions {
     /// The drives that a start looks at.
     fn wanted(&self, remembered: Option<UnitPaths>) -> Wanted {
         Wanted::new(self.drives.iter(), &self.data, self.id, remembered)
+    }
+
+    /// What `layout` gives the node to do, or may at any time, and it does not offer; `None` if there is nothing.
+    fn left_out(&self, layout: &Layout) -> Option<Roles> {
+        let missing = layout.node(self.id)?.roles.needed_offers().without(self.offers);
+        (missing != Roles::default()).then_some(missing)
     }
 
     /// What its unit stands on, which `remembered` is of if it is part of a cluster already.
@@ -194,7 +203,8 @@ impl ClusterNode {
     /// what has happened meanwhile and has the cluster take it back.
     ///
     /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else; the node was removed from its cluster,
-    /// which by then most of those know who decide there, if they could be reached within 10 seconds.
+    /// which by then most of those know who decide there, if they could be reached within 10 seconds; its layout gives it a role that it does
+    /// not offer.
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
@@ -207,6 +217,11 @@ impl ClusterNode {
             // An earlier life may have ended before it could say so.
             let _ = env.timeout(REMOVED_PATIENCE, removed::pass_on(env, &layout)).await;
             return Err(StartError::Removed { node: options.id, cluster: layout.cluster });
+        }
+        if let Some(layout) = keeper.latest()
+            && let Some(missing) = options.left_out(&layout)
+        {
+            return Err(StartError::RoleLeftOut { node: options.id, missing, epoch: layout.epoch });
         }
         let node = Rc::new(Node {
             env: env.clone(),
@@ -222,6 +237,7 @@ impl ClusterNode {
             streams: Default::default(),
             layouts: Some(Rc::clone(&keeper)),
             member: OnceCell::new(),
+            offers: options.offers,
             counts_process: true,
             started: env.now(),
             counters: Default::default(),
@@ -358,6 +374,10 @@ impl Inner {
         let is_joining = learn.invitation == Invitation::Joining && !is_named;
         if !is_member || !is_founder && !is_joining {
             return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
+        }
+        // Its settings are others than when it was asked.
+        if let Some(missing) = self.options.left_out(&layout) {
+            return route.refuse(Refusal::NotServing { roles: missing });
         }
         if self.is_forming.replace(true) {
             return route.refuse(Refusal::Overloaded { pending: 1, limit: 1 });

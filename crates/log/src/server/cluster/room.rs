@@ -46,7 +46,7 @@ impl Room {
 
 /// Looks whether this node has room, and says it to the others if that is news.
 pub(super) fn look(member: &Rc<Member>) {
-    let is_full = member.unit().is_ok_and(|unit| unit.chain().is_full());
+    let is_full = member.node.storing().is_some_and(|unit| unit.chain().is_full());
     let is_told = is_full && !member.options.planted.is(PlantedBug::FullNotTold);
     if member.room.borrow_mut().look(member.env.now(), is_told) {
         tracing::info!(node = member.options.id.0, is_full = is_told, "room for entries");

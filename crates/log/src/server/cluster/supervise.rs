@@ -81,7 +81,7 @@ impl Member {
     fn wanted(&self, layout: &Layout) -> Option<Change> {
         let (now, me) = (self.env.now(), self.options.id);
         let detector = self.detector.borrow();
-        let in_use: BTreeSet<NodeId> = layout.holders().collect();
+        let in_use: BTreeSet<NodeId> = layout.in_use().collect();
         // A node that was removed has no say.
         let own = layout.node(me)?;
         let lost = detector.lost(now, &layout.missed_if_lost().collect());
