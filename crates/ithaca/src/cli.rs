@@ -106,6 +106,21 @@ pub enum Cleaning {
     Off,
 }
 
+/// What a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Decides layouts, with others.
+    Layout,
+    /// Hands out positions.
+    Sequencer,
+    /// Stores entries.
+    Unit,
+    /// Keeps views of objects, for programs that have not the objects themselves.
+    Views,
+    /// Serves metrics and health.
+    Http,
+}
+
 /// How much is told on stderr while a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
@@ -155,7 +170,7 @@ pub enum Command {
     /// Run a whole cluster in this process
     #[command(after_help = "Example:\n  ithaca dev --data ./ithaca-data --units 2")]
     Dev(ServeArgs),
-    /// Run one durable node with every role
+    /// Run one durable node, with every role unless told otherwise
     #[command(after_help = "Example:\n  ithaca server\n  ithaca server --config ithaca.toml")]
     Server(ServeArgs),
     /// Look at a cluster
@@ -262,6 +277,9 @@ pub struct ServeArgs {
     /// its own
     #[arg(long, value_name = "ID")]
     pub node: u64,
+    /// What the server does. A node of several servers offers its cluster the first three, and has those that this gives it
+    #[arg(long, value_name = "ROLE,...", value_delimiter = ',', value_enum)]
+    pub roles: Vec<Role>,
     /// Log units
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(UNITS_MAX)))]
     pub units: u32,

@@ -20,6 +20,7 @@ mod members;
 mod object;
 mod output;
 mod quantity;
+mod roles;
 mod serve;
 mod stream;
 mod top;

@@ -1,4 +1,4 @@
-//! `ithaca dev` and `ithaca server`: a cluster, or a node with every role, in this process.
+//! `ithaca dev` and `ithaca server`: a cluster, or a node of one, in this process.
 //!
 //! One line on stdout says that it serves, and where; nothing follows it. SIGINT or SIGTERM end it cleanly. A drive that
 //! fails ends it too, with exit code 3: what was acknowledged is on its drives, and the next start finds it there.
@@ -18,7 +18,7 @@ use ithaca_log::pos::NodeId;
 use ithaca_log::server::{
     CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeEnd, NodeOptions, StartError, ViewHost,
 };
-use ithaca_log::wire::NodeStatus;
+use ithaca_log::wire::{NodeStatus, Roles};
 use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
@@ -28,11 +28,12 @@ use crate::fsck::is_chain;
 use crate::http;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
+use crate::roles::Named;
 
 /// Where everything listens.
 struct Addresses {
     nodes: Vec<SocketAddr>,
-    http: SocketAddr,
+    http: Option<SocketAddr>,
 }
 
 impl Addresses {
@@ -43,17 +44,19 @@ impl Addresses {
 
     fn json(&self) -> Object {
         let nodes = array(self.nodes.iter().map(|node| quoted(&node.to_string())));
-        Object::new()
-            .boolean("ready", true)
-            .string("log", &self.log().to_string())
-            .string("http", &self.http.to_string())
-            .raw("nodes", &nodes)
+        let object = Object::new().boolean("ready", true).string("log", &self.log().to_string());
+        let object = match self.http {
+            Some(http) => object.string("http", &http.to_string()),
+            None => object,
+        };
+        object.raw("nodes", &nodes)
     }
 
     fn human(&self) -> String {
         let more: Vec<String> = self.nodes[1..].iter().map(ToString::to_string).collect();
         let more = if more.is_empty() { String::new() } else { format!(", more units {}", more.join(" ")) };
-        format!("ready: log {}, http {}{more}", self.log(), self.http)
+        let http = self.http.map_or_else(String::new, |http| format!(", http {http}"));
+        format!("ready: log {}{http}{more}", self.log())
     }
 }
 
@@ -65,22 +68,16 @@ pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
     run("dev", arguments, out, |out, at| out.either(|| at.human(), || at.json()))
 }
 
-/// Runs one node with every role until a signal comes.
+/// Runs one node until a signal comes.
 pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
     run("server", arguments, out, |out, at| {
         let next = match arguments.node {
             0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
             id => format!("ithaca cluster init or add {id}={}", at.log()),
         };
+        let pages = at.http.map_or_else(String::new, |http| format!(", pages http://{http}/"));
         out.either(
-            || {
-                format!(
-                    "{}, pages http://{}/, data {}; next: {next}",
-                    at.human(),
-                    at.http,
-                    arguments.data.display()
-                )
-            },
+            || format!("{}{pages}, data {}; next: {next}", at.human(), arguments.data.display()),
             || at.json(),
         )
     })
@@ -96,23 +93,33 @@ fn run(
         tracing::warn!(%error, "the limit of descriptors stays as it is");
     }
     let served = real::run(|env| async move {
+        let roles = Named::of(arguments)?;
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
         // Before the cluster starts: a port in use must not cost an epoch.
-        let listener = env.listen_soon(arguments.http).await;
-        let listener = listener.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
-        let http = listener.local_addr();
-        let source = Rc::new(Pages { served: RefCell::default(), listen: arguments.listen });
-        // They answer while the start lasts, which may be long.
-        let pages = http::Server::start(&env, listener, Rc::clone(&source) as Rc<dyn http::Source>);
+        let mut pages = None;
+        if roles.http {
+            let listener = env.listen_soon(arguments.http).await;
+            let listener = listener.map_err(|error| Failure::unreachable(format!("http: {error}")))?;
+            let addr = listener.local_addr();
+            let source = Rc::new(Pages { served: RefCell::default(), listen: arguments.listen });
+            // They answer while the start lasts, which may be long.
+            let server = http::Server::start(&env, listener, Rc::clone(&source) as Rc<dyn http::Source>);
+            pages = Some((addr, source, server));
+        }
         let named: Vec<PathBuf> =
             absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
         refuse_twice(named.iter())?;
         make_data_dir(&arguments.data)?;
         refuse_unfit(&env, arguments).await?;
-        let served = Rc::new(Served::start(&env, arguments).await?);
-        served.host_views(&env);
-        source.served.replace(Rc::downgrade(&served));
+        let served = Rc::new(Served::start(&env, arguments, roles.offers).await?);
+        if roles.views {
+            served.host_views(&env);
+        }
+        let http = pages.as_ref().map(|(addr, source, _)| {
+            source.served.replace(Rc::downgrade(&served));
+            *addr
+        });
         let at = Addresses { nodes: served.addrs(), http };
         announce(&mut out, &at)?;
         out.flush()?;
@@ -159,11 +166,11 @@ enum Served {
 }
 
 impl Served {
-    async fn start(env: &Env, arguments: &ServeArgs) -> Result<Self, Failure> {
+    async fn start(env: &Env, arguments: &ServeArgs, offers: Roles) -> Result<Self, Failure> {
         match arguments.node {
             0 => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),
             id => {
-                let options = node_options(NodeId(id), arguments)?;
+                let options = NodeOptions { offers, ..node_options(NodeId(id), arguments)? };
                 ClusterNode::start(env, options).await.map(Self::Node).map_err(failed)
             }
         }
@@ -333,6 +340,7 @@ fn failed(error: StartError) -> Failure {
         | StartError::Replicas { .. }
         | StartError::ReplicasChanged { .. }
         | StartError::Layout(_)
+        | StartError::RoleLeftOut { .. }
         | StartError::NotAllGiven { .. }
         | StartError::DriveMissing { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::cli::{self, CacheKeeps, Cleaning, Format, LogLevel, Placement};
+use crate::cli::{self, CacheKeeps, Cleaning, Format, LogLevel, Placement, Role};
 use crate::failure::Failure;
 use crate::quantity;
 
@@ -108,6 +108,14 @@ pub const SETTINGS: &[Setting] = &[
         list: false,
         check: |text| said(text.parse::<u64>()),
         help: "Id of this server among the nodes of a cluster of servers, from 1; 0 makes it a cluster of its own.",
+    },
+    Setting {
+        key: "roles",
+        env: "ITHACA_ROLES",
+        default: Some("layout,sequencer,unit,views,http"),
+        list: true,
+        check: |text| text.split(',').try_for_each(|role| Role::from_str(role, false).map(drop)),
+        help: "What a server does. Only a node of several servers may leave out layout, sequencer and unit; it keeps what it began with.",
     },
     Setting {
         key: "units",
@@ -254,6 +262,7 @@ pub fn apply(command: clap::Command, file: &File) -> clap::Command {
             // As `config init` writes it: nothing, which no path is.
             (Some(values), None) if values.iter().all(String::is_empty) => argument,
             (Some(values), _) => argument.default_values(values.to_vec()),
+            (None, Some(default)) if setting.list => argument.default_values(default.split(',')),
             (None, Some(default)) => argument.default_value(default),
             (None, None) => argument,
         }

@@ -37,7 +37,8 @@ fn default_file() -> String {
     for setting in SETTINGS {
         let value = match setting.default {
             _ if setting.list => {
-                format!("[{}]", setting.default.map(quoted).unwrap_or_default())
+                let values = setting.default.into_iter().flat_map(|default| default.split(','));
+                format!("[{}]", values.map(quoted).collect::<Vec<_>>().join(", "))
             }
             default => quoted(default.unwrap_or_default()),
         };

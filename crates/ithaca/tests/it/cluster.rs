@@ -8,30 +8,42 @@ use std::process::{Child, Command, Stdio};
 use crate::harness::{Ran, get, ithaca, nobody, run, signal, string_field, temp_dir};
 
 /// A server that runs until it is dropped.
-struct Server {
-    child: Child,
+pub struct Server {
+    pub child: Child,
     id: u64,
-    addr: String,
-    http: String,
+    pub addr: String,
+    /// What it said when it served.
+    pub ready: String,
 }
 
 impl Server {
     /// Starts the node `id` with its data in `dir`, on a free port, and waits until it serves.
-    fn start(dir: &Path, id: u64) -> Self {
-        let mut child = server_command(dir, id, "127.0.0.1:0").spawn().expect("the program starts");
+    pub fn start(dir: &Path, id: u64) -> Self {
+        Self::start_with(dir, id, &[])
+    }
+
+    /// The same with these arguments.
+    pub fn start_with(dir: &Path, id: u64, more: &[&str]) -> Self {
+        let mut child =
+            server_command(dir, id, "127.0.0.1:0").args(more).spawn().expect("the program starts");
         let mut ready = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut ready).expect("its output is open");
-        Self { child, id, addr: string_field(&ready, "log"), http: string_field(&ready, "http") }
+        Self { child, id, addr: string_field(&ready, "log"), ready }
+    }
+
+    /// Where its pages are.
+    fn http(&self) -> String {
+        string_field(&self.ready, "http")
     }
 
     /// `ID=HOST:PORT`.
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{}={}", self.id, self.addr)
     }
 
     /// Waits until it ends by itself: its exit code, and what it said on stderr.
-    fn end(&mut self) -> (Option<i32>, String) {
+    pub fn end(&mut self) -> (Option<i32>, String) {
         let code = self.child.wait().expect("it ends").code();
         let mut told = String::new();
         self.child.stderr.take().expect("piped").read_to_string(&mut told).expect("text");
@@ -48,7 +60,7 @@ impl Drop for Server {
 }
 
 /// A server whose pages are at `http`.
-fn server_command(dir: &Path, id: u64, http: &str) -> Command {
+pub fn server_command(dir: &Path, id: u64, http: &str) -> Command {
     let data = dir.join(id.to_string());
     let id = id.to_string();
     let mut command = ithaca(&["server", "--json", "--drive-size", "64M", "--node", &id]);
@@ -59,7 +71,7 @@ fn server_command(dir: &Path, id: u64, http: &str) -> Command {
 }
 
 /// Runs a command against these servers.
-fn cluster(servers: &[Server], line: &str, input: &[u8]) -> Ran {
+pub fn cluster(servers: &[Server], line: &str, input: &[u8]) -> Ran {
     let endpoint: Vec<&str> = servers.iter().map(|server| server.addr.as_str()).collect();
     let mut command = ithaca(&["--endpoint", &endpoint.join(",")]);
     command.env("ITHACA_TIMEOUT", "30s").args(line.split_whitespace());
@@ -149,13 +161,13 @@ fn a_server_is_ready_when_it_is_in_use_in_a_cluster_and_alive_before() {
     let dir = temp_dir();
     let servers = [Server::start(dir.path(), 1), Server::start(dir.path(), 2)];
     for server in &servers {
-        assert!(get(&server.http, "/readyz").starts_with("HTTP/1.1 503 "));
-        assert!(get(&server.http, "/livez").starts_with("HTTP/1.1 200 "));
+        assert!(get(&server.http(), "/readyz").starts_with("HTTP/1.1 503 "));
+        assert!(get(&server.http(), "/livez").starts_with("HTTP/1.1 200 "));
     }
     let init = format!("cluster init {} {}", servers[0].name(), servers[1].name());
     cluster(&servers, &init, b"").expect(0);
     for server in &servers {
-        while !get(&server.http, "/readyz").starts_with("HTTP/1.1 200 ") {}
+        while !get(&server.http(), "/readyz").starts_with("HTTP/1.1 200 ") {}
     }
 }
 
@@ -170,7 +182,7 @@ fn a_server_that_is_starting_is_alive_and_not_ready() {
     drop(servers);
     let http = nobody();
     let child = server_command(dir.path(), 3, &http).spawn().expect("the program starts");
-    let _server = Server { child, id: 3, addr: String::new(), http: http.clone() };
+    let _server = Server { child, id: 3, addr: String::new(), ready: String::new() };
     while TcpStream::connect(&http).is_err() {}
     assert!(get(&http, "/livez").starts_with("HTTP/1.1 200 "));
     assert!(get(&http, "/readyz").starts_with("HTTP/1.1 503 "));

@@ -8,6 +8,7 @@
 //! * [`drives`]: several drives for a unit.
 //! * [`drive`]: drives that come and go while a cluster serves.
 //! * [`offline`]: `fsck` and `dump` of what a cluster left.
+//! * [`roles`]: servers whose settings name some roles only.
 //! * [`cluster`]: clusters of several servers, and who belongs to them.
 //! * [`crash`]: SIGKILL under load; nothing acknowledged may be missing.
 //! * [`volume`]: volumes, and real clients of NBD.
@@ -32,6 +33,7 @@ mod object;
 mod offline;
 mod pages;
 mod read;
+mod roles;
 mod serve;
 mod settings;
 mod stream;

@@ -34,6 +34,19 @@ fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
 }
 
 #[test]
+fn roles_are_a_list_in_every_spelling() {
+    let dir = temp_dir();
+    let all = "layout,sequencer,unit,views,http";
+    assert_eq!(line(&show(dir.path(), |_| ()), "roles"), [all, "default"]);
+    std::fs::write(dir.path().join("ithaca.toml"), "roles = [\"unit\", \"http\"]\n").expect("writable");
+    assert_eq!(line(&show(dir.path(), |_| ()), "roles"), ["unit,http", "file", "ithaca.toml:1"]);
+    let with_env = |command: &mut Command| {
+        command.env("ITHACA_ROLES", "layout,unit");
+    };
+    assert_eq!(line(&show(dir.path(), with_env), "roles"), ["layout,unit", "environment", "ITHACA_ROLES"]);
+}
+
+#[test]
 fn the_file_that_init_writes_changes_nothing_and_is_not_overwritten() {
     let dir = temp_dir();
     let before = show(dir.path(), |_| ()).expect(0).text();
@@ -65,6 +78,7 @@ fn a_value_of_the_file_that_cannot_be_is_named_with_its_file_and_line() {
         ("endpoint = [\"localhost:0\", \"nowhere\"]", "`endpoint`: expected HOST:PORT"),
         ("units = 0", "`units`: expected 1 to 64"),
         ("replicas = 9", "`replicas`: expected 1 to 8"),
+        ("roles = [\"unit\", \"storage\"]", "`roles`: invalid variant: storage"),
     ] {
         std::fs::write(dir.path().join("ithaca.toml"), format!("\n{line}\n")).expect("writable");
         let mut command = ithaca(&["log", "check"]);
