@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::Sim;
-use ithaca_log::client::{FormError, Forming, form};
+use ithaca_log::client::{CallError, FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId, StreamId};
 use ithaca_log::server::{ClusterNode, NodeOptions, StartError};
-use ithaca_log::wire::Roles;
+use ithaca_log::wire::{Refusal, Roles};
 
 use crate::nodes::{Cluster, listed, node_options};
 
@@ -130,6 +130,13 @@ fn a_witness_is_replaced_removed_and_added_again() {
         append(&cluster, 0..10).await;
         cluster.kill(3);
         cluster.wipe(3);
+        cluster.start(&env, 3, |dir, id| NodeOptions { offers: GRANTS, ..of(dir, id) }).await;
+        let lacks = CallError::Refused(Refusal::NotServing { roles: WITNESS });
+        match cluster.client.replace_node(NodeId(3), addr).await {
+            Err(MembersError::Node(FormError::Node { error, .. })) => assert_eq!(error, lacks),
+            other => panic!("it offers less than the layout gives: {other:?}"),
+        }
+        cluster.kill(3);
         cluster.start(&env, 3, of).await;
         cluster.client.replace_node(NodeId(3), addr).await.expect("replaced");
         let layout = whole(&cluster, &env).await;
@@ -253,10 +260,10 @@ fn a_cluster_of_nodes_that_lack_a_role_is_not_formed() {
             let forming = Forming { nodes, replicas, min_replicas: 1, timeout: Duration::from_secs(10) };
             form(&env, &forming).await.map(|layout| acceptors(&layout))
         };
-        let lacks = |role| Err(FormError::NotOffered { role });
-        assert_eq!(formed(&[1, 2], 2).await, lacks(Roles::SEQUENCER));
-        assert_eq!(formed(&[3, 5], 1).await, lacks(Roles::UNIT));
-        assert_eq!(formed(&[3, 4], 1).await, lacks(Roles::LAYOUT));
+        let lacks = |role| FormError::NotOffered { role };
+        assert_eq!(formed(&[1, 2], 2).await, Err(lacks(Roles::SEQUENCER)));
+        assert_eq!(formed(&[3, 5], 1).await, Err(lacks(Roles::UNIT)));
+        assert_eq!(formed(&[3, 4], 1).await, Err(lacks(Roles::LAYOUT)));
         let few = FormError::TooFewUnits { found: 2, replicas: 3 };
         assert_eq!(formed(&[1, 2, 3], 3).await, Err(few));
         assert_eq!(formed(&[5, 4, 3, 2, 1], 3).await, Ok(vec![1, 2, 5]), "nothing was changed before");
