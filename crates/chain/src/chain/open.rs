@@ -333,7 +333,8 @@ async fn make_equal(
     Ok(())
 }
 
-/// Gives these sides of a link what any of them has of a group. What cannot be read for now is left to a scrub.
+/// Gives these sides of a link what any of them has of a group. A record that cannot be read for now is left to a scrub; where that is so
+/// of the head, which makes it a group, the open fails.
 async fn make_group_equal(
     link: &Sides,
     sides: &[Side],
@@ -343,6 +344,10 @@ async fn make_group_equal(
 ) -> Result<(), DriveError> {
     let drives: Vec<Drive> = sides.iter().map(|side| side.drive.clone()).collect();
     let together = put_together(&drives, offset, head, runs).await?;
+    if let (false, Some(error)) = (together.has_head, together.unread) {
+        // It was there when it was looked for, and counts.
+        return Err(error);
+    }
     for (side, parts) in sides.iter().zip(together.lacking) {
         for (at, right) in parts {
             // A side that fails is given up.

@@ -116,7 +116,8 @@ impl Core {
             lap: open.lap,
             is_body,
             first_seq: open.first_seq,
-            last_seq: open.last_seq,
+            // What is lost behind the last of them was in this segment too.
+            last_seq: open.holes.last().map_or(open.last_seq, |hole| open.last_seq.max(hole.seqs.end - 1)),
             incarnation: open.incarnation,
             end_offset: open.end_offset,
             directory_offset: footer.directory_offset,

@@ -75,6 +75,7 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         next_seq: closed.values().map(|end| end.last_seq + 1).max().unwrap_or(1),
         is_cut: false,
         last_seqs: closed.iter().map(|(lap, end)| (*lap, end.last_seq)).collect(),
+        short: BTreeSet::new(),
         damage: Vec::new(),
         cut_groups: 0,
         cuts_damage: options.planted.is(PlantedBug::CutDamagedMiddle),
@@ -84,11 +85,9 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
     let key_ends = segments.iter().flat_map(|kept| &kept.groups).map(|group| group.head.identity.key_end);
     let key_end = key_ends.max().unwrap_or(0);
     // What comes behind the end of a closed segment may be in another one that is closed and not read.
-    let is_short = |kept: &&mut KeptSegment| {
-        let last = kept.groups.last().zip(kept.holes.last());
-        last.is_some_and(|(group, hole)| hole.seqs.start > group.head.identity.seq)
-    };
-    segments.iter_mut().filter(is_short).for_each(|kept| kept.lost_below = key_end);
+    for kept in segments.iter_mut().filter(|kept| judge.short.contains(&kept.lap)) {
+        kept.lost_below = kept.lost_below.max(key_end);
+    }
     Judged {
         segments,
         damage: judge.damage,
@@ -115,6 +114,8 @@ struct Judge {
     is_cut: bool,
     /// Last group that counts of each lap.
     last_seqs: BTreeMap<u64, u64>,
+    /// Laps of closed segments whose last groups are missing.
+    short: BTreeSet<u64>,
     damage: Vec<Damage>,
     cut_groups: u64,
     cuts_damage: bool,
@@ -157,6 +158,7 @@ impl Judge {
             && expected <= closed.last_seq
         {
             self.missing(expected..closed.last_seq + 1, end..closed.offset, 0, &mut kept);
+            self.short.insert(scan.lap);
             self.last_seqs.insert(scan.lap, closed.last_seq);
         }
         kept

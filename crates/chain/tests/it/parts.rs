@@ -1,7 +1,7 @@
 //! Groups that the sides of a link have not alike, while some of it cannot be read: nothing that a side has is written over with
 //! what matches no checksum.
 
-use ithaca_chain::{Chain, DamageKind, ReadError};
+use ithaca_chain::{Chain, DamageKind, OpenError, ReadError};
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::DriveFault;
 
@@ -57,6 +57,26 @@ fn what_a_side_cannot_read_for_now_is_not_written_over_by_an_open() {
         }
         chain.close().await.expect("no fault");
     });
+    is_whole_alone(&world, A, 8);
+    is_whole_alone(&world, B, 8);
+}
+
+#[test]
+fn an_open_fails_where_the_head_of_a_group_that_counts_cannot_be_read_any_more() {
+    // Only one side has it: what was shown as there could be gone at the next open.
+    let world = one_last_group(65);
+    let block = block_of(&world, B, 0);
+    fault(&world.sim, A, DriveFault::BitRot { offset: block_of(&world, A, 0).start + 30, bit: 1 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let sides: Vec<Held> = drives.iter().map(|it| Held::new(&env, it)).collect();
+        sides[1].unreadable.replace((block, 1));
+        let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
+        let opened = Chain::open(&env, drives, None, uncached()).await;
+        assert!(matches!(opened, Err(OpenError::Drive(_))), "{:?}", opened.map(|(_, recovered)| recovered));
+    });
+    open_and_close(&world, &[A, B], async |_, _| ());
     is_whole_alone(&world, A, 8);
     is_whole_alone(&world, B, 8);
 }
