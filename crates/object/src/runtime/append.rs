@@ -204,11 +204,12 @@ impl Inner {
                     if moves > MOVES_MAX {
                         break Err(ClientError::TooOld { low_water }.into());
                     }
-                    match self.moved(tx.as_deref_mut()).await {
-                        Ok(snapshot) => aim = Rc::new(aim.at(snapshot)),
-                        Err(error) => break Err(error),
+                    match self.env.timeout_at(plan.deadline, self.moved(tx.as_deref_mut())).await {
+                        Ok(Ok(snapshot)) => aim = Rc::new(aim.at(snapshot)),
+                        Ok(Err(error)) => break Err(error),
+                        Err(_) => break Err(self.slow().into()),
                     }
-                    placed = self.client.append_aimed(&aim, entry.clone()).await;
+                    placed = self.append_in_time(&aim, entry, plan.deadline).await;
                     continue;
                 }
                 Tried::Failed(error) => match unknown {
@@ -229,18 +230,26 @@ impl Inner {
                 }
             }
             self.env.sleep(RETRY_WAIT).await;
-            let again = self.client.append_aimed(&aim, entry.clone());
-            placed = match self.env.timeout_at(plan.deadline, again).await {
-                Ok(placed) => placed,
-                Err(_) => {
-                    // It is under way.
-                    let (after, cause) = (aim.snapshot(), Box::new(self.slow()));
-                    Err(ClientError::OutcomeUnknownAfter { after, cause })
-                }
-            };
+            placed = self.append_in_time(&aim, entry, plan.deadline).await;
         };
         self.requests.borrow_mut().settle(id);
         result
+    }
+
+    /// Appends once; what is under way at `deadline` may still come to stand.
+    async fn append_in_time(
+        &self,
+        aim: &Rc<Aim>,
+        entry: &Bytes,
+        deadline: Time,
+    ) -> Result<Placed, ClientError> {
+        match self.env.timeout_at(deadline, self.client.append_aimed(aim, entry.clone())).await {
+            Ok(placed) => placed,
+            Err(_) => {
+                let (after, cause) = (aim.snapshot(), Box::new(self.slow()));
+                Err(ClientError::OutcomeUnknownAfter { after, cause })
+            }
+        }
     }
 
     /// The record stands there: views take it from memory.
