@@ -113,6 +113,7 @@ impl Shared {
             },
             relay_writes: self.relayed,
             only_epoch: None,
+            is_of_node: false,
             planted: self.planted,
         }
     }

@@ -18,7 +18,7 @@ use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::view::{View, connect_error};
 use crate::layout::Layout;
-use crate::pos::{ClusterId, Epoch, NodeId, RequestId};
+use crate::pos::{ClientId, ClusterId, Epoch, NodeId, RequestId};
 use crate::wire::{GetLayout, LayoutRecord, Refusal};
 
 /// How long a node may take to tell its layout before it is asked again.
@@ -79,26 +79,35 @@ impl Inner {
                 return Ok(view);
             }
             if self.env.now() >= forming_until
-                && let Some(addr) = self.unformed()
+                && let Some(addr) = self.unformed(false)
             {
                 return Err(ClientError::NoCluster { addr });
             }
             self.learn();
             if self.env.timeout_at(deadline, self.settled.after(ticket)).await.is_err() {
+                if let Some(addr) = self.unformed(true) {
+                    return Err(ClientError::NoCluster { addr });
+                }
                 let last = self.learning.borrow().failed.clone();
                 self.pause(Phase::Layout, deadline, last).await?;
             }
         }
     }
 
-    /// A node that belongs to no cluster, if that is what every node says that the client has heard of. Where nobody listens nothing is
-    /// said: an endpoint may have several addresses.
-    fn unformed(&self) -> Option<SocketAddr> {
+    /// A node that belongs to no cluster, if that is what every node says that the client has heard of; with `beside_absent` those do not
+    /// count at whose address nobody listens: it may be another of the same node, or one that is being started.
+    fn unformed(&self, beside_absent: bool) -> Option<SocketAddr> {
         let learning = self.learning.borrow();
-        let is_out = |addr| learning.unformed.contains(addr) || learning.absent.contains(addr);
+        let is_absent = |addr| beside_absent && learning.absent.contains(addr);
+        let is_out = |addr| learning.unformed.contains(addr) || is_absent(addr);
         let endpoints = &self.options.endpoints;
         let unformed = endpoints.iter().find(|addr| learning.unformed.contains(addr)).copied();
         unformed.filter(|_| learning.nodes.is_empty() && endpoints.iter().all(is_out))
+    }
+
+    /// Whom it says it is when it connects: nodes greet without a number.
+    pub(super) fn greets_as(&self) -> ClientId {
+        if self.options.is_of_node { ClientId(0) } else { self.id }
     }
 
     /// The epoch of the newest layout that was seen.
@@ -148,7 +157,7 @@ impl Inner {
             Some(connection) => connection,
             None => {
                 let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
-                let who = Identity { client: self.id, node: NodeId(0), cluster };
+                let who = Identity { client: self.greets_as(), node: NodeId(0), cluster };
                 let opened = Connection::open(&self.env, addr, who, deadline).await;
                 opened.map_err(|error| connect_error(addr, Epoch(0), error))?
             }

@@ -95,6 +95,8 @@ pub struct ClientOptions {
     /// The one epoch in which everything is done: when it is over, or while nobody knows of it, calls end with their time. `None` for any,
     /// one after the other.
     pub only_epoch: Option<Epoch>,
+    /// Whether it is a node's own client: nodes keep places for each other that clients do not take.
+    pub is_of_node: bool,
     /// A fault of the client to put in force.
     pub planted: Planted,
 }
@@ -110,6 +112,7 @@ impl Default for ClientOptions {
             forward_appends: true,
             relay_writes: true,
             only_epoch: None,
+            is_of_node: false,
             planted: Planted::NONE,
         }
     }

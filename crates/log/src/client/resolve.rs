@@ -160,6 +160,9 @@ impl Inner {
     }
 }
 
+/// Shares of the same replicas that may go on with the next position.
+const TURNS_MAX: usize = 64;
+
 /// What filling a position came to.
 type Filled = Result<Option<(Outcome, Addr)>, ClientError>;
 
@@ -233,9 +236,10 @@ fn shares<'a>(
             continue;
         };
         let shares = stripes.entry(replicas).or_default();
-        match shares.last_mut() {
-            Some(share) if share.addrs().end == addr => share.slots.push(slot),
-            _ => shares.push(Share { first: addr, slots: vec![slot] }),
+        // Stripes with the same replicas take turns.
+        match shares.iter_mut().rev().take(TURNS_MAX).find(|share| share.addrs().end == addr) {
+            Some(share) => share.slots.push(slot),
+            None => shares.push(Share { first: addr, slots: vec![slot] }),
         }
     }
     stripes

@@ -204,6 +204,7 @@ impl Keeping {
             timeout: TIMEOUT,
             hole_wait: Duration::ZERO,
             only_epoch: Some(self.layout.epoch),
+            is_of_node: true,
             ..ClientOptions::default()
         };
         let client = Client::connect(&self.env, options).await?;

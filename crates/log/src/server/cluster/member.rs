@@ -256,7 +256,12 @@ impl Member {
             return Ok(client);
         }
         let endpoints = self.beating.borrow().values().map(|beating| beating.peer.addr()).collect();
-        let options = ClientOptions { endpoints, timeout: CLIENT_TIMEOUT, ..ClientOptions::default() };
+        let options = ClientOptions {
+            endpoints,
+            timeout: CLIENT_TIMEOUT,
+            is_of_node: true,
+            ..ClientOptions::default()
+        };
         let client = Client::connect(&self.env, options).await?;
         self.client.replace(Some(client.clone()));
         Ok(client)

@@ -277,14 +277,13 @@ impl ClusterNode {
         self.inner.node.status()
     }
 
-    /// Whether it is in use in the newest layout that it knows, and certain that there is no newer one: not before it is a member of a cluster,
-    /// nor while the others have left it out or it does not reach enough of those who decide.
+    /// Whether it is in use in the newest layout that it knows, and serves in that epoch: not before it is a member of a cluster, nor before
+    /// that has gone on after a start, nor while the others have left it out or it does not reach enough of those who decide.
     pub fn is_ready(&self) -> bool {
-        let (me, node) = (self.inner.options.id, &self.inner.node);
+        let (me, inner) = (self.inner.options.id, &self.inner);
         let is_used = |layout: &Layout| layout.node(me).is_some_and(|node| node.state.is_used());
-        let is_newest = |layout: &Layout| node.leases.check(layout.epoch).is_ok();
-        self.inner.is_formed()
-            && self.inner.keeper.latest().is_some_and(|layout| is_used(&layout) && is_newest(&layout))
+        let serves = |layout: &Layout| inner.member.get().is_some_and(|member| !member.is_over(layout));
+        inner.is_formed() && inner.keeper.latest().is_some_and(|layout| is_used(&layout) && serves(&layout))
     }
 
     /// Waits until the node is of no use any more and returns why; the cluster goes on without it. Of a node that was removed, most of those
