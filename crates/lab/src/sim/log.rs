@@ -191,8 +191,8 @@ impl World {
             return Err(wrong);
         }
         if harmed {
-            // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done.
-            oracle::nothing_is_elsewhere(&self.shared.history)?;
+            // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done. So an entry may come to light again
+            // where it was given up, beside the place where it was appended again.
             return if is_hung { ended } else { Ok(()) };
         }
         oracle::judge(&self.shared.history)?;

@@ -67,26 +67,6 @@ pub fn judge(history: &History) -> Result<(), String> {
     check(history)
 }
 
-/// What holds even where the only copy was harmed: what was acknowledged at one position is read at no other afterwards.
-pub fn nothing_is_elsewhere(history: &History) -> Result<(), Violation> {
-    let appends = history.appends.borrow();
-    let acked = appends.iter().filter_map(|append| match append.fate {
-        Fate::Acked(pos) => Some((append.value, (pos, append.end))),
-        _ => None,
-    });
-    let acked: BTreeMap<Value, (u64, Moment)> = acked.collect();
-    for look in history.looks.borrow().iter() {
-        if let Seen::Data(value) = look.seen
-            && let Some(&(pos, end)) = acked.get(&value)
-            && end < look.start
-            && pos != look.pos
-        {
-            return Err(at(history, look.pos, &format!("holds {value:?}, which was acknowledged at {pos}")));
-        }
-    }
-    Ok(())
-}
-
 /// Checks everything but wrong bytes. The first violation found.
 fn check(history: &History) -> Result<(), Violation> {
     let mut places: BTreeMap<u64, Place> = BTreeMap::new();
@@ -310,16 +290,6 @@ mod tests {
         history.appended(value(1), history.now(), Fate::Acked(0));
         history.saw(3, Seen::Data(value(1)), history.now());
         assert!(violation(&history).contains("stands at 0 too"));
-    }
-
-    #[test]
-    fn what_is_read_elsewhere_after_it_was_acknowledged_is_found_whatever_was_harmed() {
-        let history = History::default();
-        history.saw(3, Seen::Data(value(1)), history.now());
-        history.appended(value(1), history.now(), Fate::Acked(0));
-        assert_eq!(nothing_is_elsewhere(&history), Ok(()));
-        history.saw(3, Seen::Data(value(1)), history.now());
-        assert!(nothing_is_elsewhere(&history).expect_err("a violation").contains("acknowledged at 0"));
     }
 
     #[test]
