@@ -1,7 +1,10 @@
 //! Groups that the sides of a link have not alike, while some of it cannot be read: nothing that a side has is written over with
 //! what matches no checksum.
 
-use ithaca_chain::{Chain, DamageKind, OpenError, ReadError};
+use std::ops::Range;
+
+use ithaca_chain::{Chain, DamageKind, OpenError, ReadError, Recovered};
+use ithaca_env::Env;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::DriveFault;
 
@@ -13,7 +16,7 @@ use crate::repairs::{
 use crate::world::{MACHINE, World, open_drives};
 
 /// The block in which the small record with this key begins.
-fn block_of(world: &World, name: &str, key: u64) -> std::ops::Range<u64> {
+fn block_of(world: &World, name: &str, key: u64) -> Range<u64> {
     let start = place_of(world, name, key) / 4096 * 4096;
     start..start + 4096
 }
@@ -37,6 +40,18 @@ fn what_a_side_cannot_read_for_now_is_not_written_over_by_a_scrub() {
     is_whole_alone(&world, B, 40);
 }
 
+/// Opens both sides, of which the second reads this block once and then no more.
+async fn open_and_read_once(
+    env: &Env,
+    block: Range<u64>,
+) -> (Result<(Chain, Recovered), OpenError>, Vec<Held>) {
+    let drives = open_drives(env, &[A, B]).await;
+    let sides: Vec<Held> = drives.iter().map(|it| Held::new(env, it)).collect();
+    sides[1].unreadable.replace((block, 1));
+    let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
+    (Chain::open(env, drives, None, uncached()).await, sides)
+}
+
 #[test]
 fn what_a_side_cannot_read_for_now_is_not_written_over_by_an_open() {
     // It was read when the groups were looked for, and cannot be read when they are put together.
@@ -45,11 +60,8 @@ fn what_a_side_cannot_read_for_now_is_not_written_over_by_an_open() {
     rot(&world, &[(A, 2), (B, 5)]);
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
-        let drives = open_drives(&env, &[A, B]).await;
-        let sides: Vec<Held> = drives.iter().map(|it| Held::new(&env, it)).collect();
-        sides[1].unreadable.replace((block, 1));
-        let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
-        let (chain, _) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+        let (opened, sides) = open_and_read_once(&env, block).await;
+        let (chain, _) = opened.expect("it opens");
         assert_eq!(sides[1].unreadable.take().1, 0, "it was read once");
         for key in (0..8).chain(0..8) {
             let record = chain.read(key).await.expect("no damage").expect("it is there");
@@ -69,11 +81,7 @@ fn an_open_fails_where_the_head_of_a_group_that_counts_cannot_be_read_any_more()
     fault(&world.sim, A, DriveFault::BitRot { offset: block_of(&world, A, 0).start + 30, bit: 1 });
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
-        let drives = open_drives(&env, &[A, B]).await;
-        let sides: Vec<Held> = drives.iter().map(|it| Held::new(&env, it)).collect();
-        sides[1].unreadable.replace((block, 1));
-        let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
-        let opened = Chain::open(&env, drives, None, uncached()).await;
+        let (opened, _) = open_and_read_once(&env, block).await;
         assert!(matches!(opened, Err(OpenError::Drive(_))), "{:?}", opened.map(|(_, recovered)| recovered));
     });
     open_and_close(&world, &[A, B], async |_, _| ());

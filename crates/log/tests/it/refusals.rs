@@ -1,11 +1,13 @@
 //! What is refused, and how it is said.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_env::Env;
 use ithaca_env::drive::DriveError;
 use ithaca_env::net::NetError;
 use ithaca_env::sim::{LinkOptions, Sim, SimOptions};
@@ -204,21 +206,27 @@ fn a_server_of_no_cluster_is_named_though_another_address_of_it_has_no_listener(
     });
 }
 
+/// A node that is a cluster by itself, and where it listens.
+async fn formed_alone(env: &Env) -> (ClusterNode, SocketAddr) {
+    let node = ClusterNode::start(env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
+    let (addr, timeout) = (node.addr(), Duration::from_secs(20));
+    let forming = Forming { nodes: vec![(NodeId(1), addr)], replicas: 1, min_replicas: 1, timeout };
+    form(env, &forming).await.expect("a cluster");
+    (node, addr)
+}
+
 #[test]
 fn a_server_of_no_cluster_does_not_speak_for_others_that_are_being_started() {
     let sim = Sim::new(1);
     let process = sim.process("node", [10, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
-        let (addr, timeout) = (node.addr(), Duration::from_secs(20));
-        let forming = Forming { nodes: vec![(NodeId(1), addr)], replicas: 1, min_replicas: 1, timeout };
-        form(&env, &forming).await.expect("a cluster");
+        let (node, addr) = formed_alone(&env).await;
         node.stop().await;
         let empty =
             ClusterNode::start(&env, node_options(Path::new("empty"), 2, 8)).await.expect("it starts");
-        let options =
-            ClientOptions { endpoints: vec![empty.addr(), addr], timeout, ..ClientOptions::default() };
+        let (endpoints, timeout) = (vec![empty.addr(), addr], Duration::from_secs(20));
+        let options = ClientOptions { endpoints, timeout, ..ClientOptions::default() };
         let connecting = env.spawn({
             let env = env.clone();
             async move { Client::connect(&env, options).await?.check().await }
@@ -236,10 +244,7 @@ fn an_idle_client_is_told_by_a_server_that_has_lost_everything_that_it_belongs_t
     let process = sim.process("node", [10, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
-        let (addr, timeout) = (node.addr(), Duration::from_secs(20));
-        let forming = Forming { nodes: vec![(NodeId(1), addr)], replicas: 1, min_replicas: 1, timeout };
-        form(&env, &forming).await.expect("a cluster");
+        let (node, addr) = formed_alone(&env).await;
         let options = ClientOptions { endpoints: vec![addr], ..ClientOptions::default() };
         let client = Client::connect(&env, options).await.expect("it serves");
         client.append(entry(0)).await.expect("appended");
