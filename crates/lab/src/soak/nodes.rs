@@ -191,8 +191,13 @@ impl Nodes {
     /// Asks node `id` to stop, and waits until it has. An error if it does not, or not cleanly.
     pub async fn stop(&mut self, env: &Env, id: usize) -> io::Result<()> {
         self.signal(id, Signal::TERM)?;
-        let Some(mut child) = self.nodes[id - 1].child.take() else { return Ok(()) };
-        stopped(env, &mut child).await
+        let child = &mut self.nodes[id - 1].child;
+        if let Some(running) = child {
+            stopped(env, running).await?;
+        }
+        // One that has not ended is killed with the others.
+        *child = None;
+        Ok(())
     }
 
     /// Sends a signal to node `id`.
