@@ -4,7 +4,7 @@ use ithaca_env::drive::Drive;
 
 use super::Inner;
 use super::rebuild::{Interrupted, Place};
-use crate::recover::{RecordPlace, ScannedGroup, put_together};
+use crate::recover::{RecordPlace, ScanTarget, ScannedGroup, group_around, put_together};
 use crate::sides::{Side, Sides};
 
 /// What came of it.
@@ -53,5 +53,40 @@ impl Inner {
         drop(claim);
         self.rest(began).await;
         Ok(PutTogether { lacked, lost: together.lost })
+    }
+
+    /// The same on all live sides of the group that holds this byte of a segment. Where that cannot be done now, a scrub does it.
+    pub(crate) async fn put_together_around(&self, segment: u32, lap: u64, byte: u32) {
+        let place = Place { segment, lap: Some(lap) };
+        if let Err(Interrupted::Drive(error)) = self.put_together_at(place, byte).await {
+            tracing::warn!(%error, segment, byte, "a group could not be put together");
+        }
+    }
+
+    async fn put_together_at(&self, place: Place, byte: u32) -> Result<(), Interrupted> {
+        let device = self.device_of(place.segment).ok_or(Interrupted::Recycled)?;
+        let (geometry, options) = {
+            let core = self.core.borrow();
+            (core.geometry, core.options.clone())
+        };
+        let target = ScanTarget {
+            sides: &device.live_drives(),
+            geometry,
+            chain: self.identity.id,
+            segment: place.segment,
+            lap: place.lap,
+            options: &options,
+        };
+        let Some(group) = group_around(&target, byte).await? else { return Ok(()) };
+        let put = self.put_together(&device, &device.live(), place, &group).await?;
+        self.note_put_together(place, &group, &put);
+        Ok(())
+    }
+
+    /// Counts what was written again.
+    pub(super) fn note_put_together(&self, place: Place, group: &ScannedGroup, put: &PutTogether) {
+        let start = self.core.borrow().geometry.segment_start(place.segment);
+        let offset = start + u64::from(group.head.identity.offset);
+        put.lacked.iter().for_each(|side| self.note_repair(side, offset));
     }
 }

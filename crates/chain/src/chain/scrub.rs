@@ -194,7 +194,7 @@ impl Inner {
         Ok(())
     }
 
-    fn note_repair(&self, side: &Side, offset: u64) {
+    pub(super) fn note_repair(&self, side: &Side, offset: u64) {
         tracing::warn!(drive = %side.drive.name(), offset, "a harmed place is written again");
         self.repaired.set(self.repaired.get() + 1);
     }
@@ -211,10 +211,7 @@ impl Inner {
         let mut lost = group.bad.clone();
         if sides.len() > 1 {
             let put = self.put_together(device, sides, place, group).await?;
-            let start = self.core.borrow().geometry.segment_start(place.segment);
-            for side in &put.lacked {
-                self.note_repair(side, start + u64::from(group.head.identity.offset));
-            }
+            self.note_put_together(place, group, &put);
             lost.retain(|record| put.lost.contains(record));
         }
         for run in &group.area.runs {

@@ -2,6 +2,8 @@
 //!
 //! * Only bytes that match their checksum are served, and only those are written over a side's own: what else lies in the same block
 //!   is left as that side has it, because the other side may be wrong there.
+//! * A block that a side cannot read is written as a whole, so only if all that lies in it is known: else the group that it is of is put
+//!   together.
 //! * A side that does not answer is not written to.
 //! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
@@ -12,7 +14,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, PageBuf};
+use ithaca_env::drive::DriveError;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::FetchError;
@@ -20,16 +22,22 @@ use crate::catalog::Located;
 use crate::chain::Inner;
 use crate::error::ReadError;
 use crate::planted::PlantedBug;
+use crate::recover::Image;
 use crate::sides::{Side, Sides};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What a side has of a place; blocks that it cannot read are those of another side, or zeros.
+/// What a side has of a place.
 struct Copy {
     side: Side,
-    bytes: Vec<u8>,
-    /// Blocks that the side could not read.
-    unread: Vec<usize>,
+    image: Image,
+}
+
+/// What came of a repair.
+struct Mended {
+    data: Bytes,
+    /// Whether a side is left with a block that it could not read, because more lies in it than the data.
+    is_unread: bool,
 }
 
 impl Inner {
@@ -37,7 +45,14 @@ impl Inner {
     /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
         let located = located.clone();
-        self.by_itself(async move |inner| inner.mend_run_here(&located).await).await
+        let mend = async move |inner: Rc<Self>| {
+            let Mended { data, is_unread } = inner.mend_run_here(&located).await?;
+            if is_unread {
+                inner.put_together_around(located.segment, located.lap, located.run.data_offset).await;
+            }
+            Ok(data)
+        };
+        self.by_itself(mend).await
     }
 
     /// Does a repair in a task of its own, which ends whether whoever asked waits for it or not: what is being written keeps its place
@@ -53,7 +68,7 @@ impl Inner {
         repaired.join().await.expect("nobody ends it")
     }
 
-    async fn mend_run_here(&self, located: &Located) -> Result<Bytes, FetchError> {
+    async fn mend_run_here(&self, located: &Located) -> Result<Mended, FetchError> {
         let run = &located.run;
         let data = run.data_range();
         let blocks = data.start / BLOCK * BLOCK..data.end.next_multiple_of(BLOCK);
@@ -65,15 +80,14 @@ impl Inner {
         }
         let len = (blocks.end - blocks.start) as usize;
         device.wake();
-        let copies = copies_of(device.live(), start + blocks.start, len).await;
-        let mut copies = copies.map_err(FetchError::Read)?;
+        let copies = copies_of(device.live(), start + blocks.start, len).await?;
         let from = (data.start - blocks.start) as usize;
         let mut at = from;
         let skips_check = self.core.borrow().options.planted.is(PlantedBug::RepairSkipsVerify);
         let mut whole = vec![0; len];
         for (index, entry) in run.table.entries().enumerate() {
             let record = at..at + entry.len as usize;
-            let is_good = |copy: &&Copy| crc32c::crc32c(&copy.bytes[record.clone()]) == entry.checksum;
+            let is_good = |copy: &&Copy| crc32c::crc32c(&copy.image.bytes[record.clone()]) == entry.checksum;
             let good = copies.iter().find(is_good).or(copies.last().filter(|_| skips_check));
             let Some(good) = good else {
                 return Err(FetchError::Read(ReadError::Damaged {
@@ -82,12 +96,13 @@ impl Inner {
                     offset: run.data_offset + (at - from) as u32,
                 }));
             };
-            whole[record.clone()].copy_from_slice(&good.bytes[record.clone()]);
+            whole[record.clone()].copy_from_slice(&good.image.bytes[record.clone()]);
             at = record.end;
         }
         let right = from..at;
-        self.write_again(&device, &mut copies, start + blocks.start, &whole, right.clone()).await?;
-        Ok(Bytes::from(whole).slice(right))
+        let is_unread =
+            self.write_again(&device, copies, start + blocks.start, &whole, right.clone()).await?;
+        Ok(Mended { data: Bytes::from(whole).slice(right), is_unread })
     }
 
     /// Writes whole blocks that were verified to the sides of the segment that have something else there.
@@ -106,82 +121,59 @@ impl Inner {
                 return Ok(());
             }
             device.wake();
-            let copies = copies_of(device.live(), offset, right.len()).await;
-            let mut copies = copies.map_err(FetchError::Read)?;
-            inner.write_again(&device, &mut copies, offset, &right, 0..right.len()).await
+            let copies = copies_of(device.live(), offset, right.len()).await?;
+            inner.write_again(&device, copies, offset, &right, 0..right.len()).await.map(drop)
         };
         self.by_itself(mend).await
     }
 
-    /// Makes `range` of each copy what `right` is there, and writes the blocks that this changes.
+    /// Makes `range` of each copy what `right` is there, and writes the blocks that this changes. Returns whether a block is left that a
+    /// side could not read and that not all of is in the range.
     async fn write_again(
         &self,
         device: &Sides,
-        copies: &mut [Copy],
+        copies: Vec<Copy>,
         offset: u64,
         right: &[u8],
         range: Range<usize>,
-    ) -> Result<(), FetchError> {
-        for copy in copies {
+    ) -> Result<bool, FetchError> {
+        let beside = [0..range.start, range.end..right.len()];
+        let mut is_unread = false;
+        for Copy { side, image } in copies {
             if !self.registry.is_locked() {
-                return Ok(());
+                return Ok(false);
             }
-            let has_it = copy.bytes[range.clone()] == right[range.clone()] && copy.unread.is_empty();
-            if has_it || device.is_silent(copy.side.id) {
+            if device.is_silent(side.id) {
                 continue;
             }
-            copy.bytes[range.clone()].copy_from_slice(&right[range.clone()]);
-            let mut block = PageBuf::with_capacity(copy.bytes.len());
-            block.extend(&copy.bytes);
-            let side = &copy.side;
-            tracing::warn!(drive = %side.drive.name(), offset, bytes = copy.bytes.len(), "a harmed place is written again");
-            self.repaired.set(self.repaired.get() + 1);
-            if let Err(error) = device.write_lacking(side, offset, block.freeze()).await
-                && device.is_live(side.id)
-            {
-                return Err(FetchError::Read(error.into()));
+            is_unread |= beside.iter().any(|bytes| image.unread(bytes).is_some());
+            let mut own = image.bytes.to_vec();
+            own[range.clone()].copy_from_slice(&right[range.clone()]);
+            let lacking = image.lacking(&own, &beside, offset);
+            if !lacking.is_empty() {
+                tracing::warn!(drive = %side.drive.name(), offset, bytes = own.len(), "a harmed place is written again");
+                self.repaired.set(self.repaired.get() + 1);
+            }
+            for (at, blocks) in lacking {
+                let Err(error) = device.write_lacking(&side, at, blocks).await else { continue };
+                if device.is_live(side.id) {
+                    return Err(FetchError::Read(error.into()));
+                }
+                break;
             }
         }
-        Ok(())
+        Ok(is_unread)
     }
 }
 
 /// Errors: a side takes no more reads for now.
-async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Result<Vec<Copy>, ReadError> {
-    let mut copies: Vec<Copy> = Vec::new();
+async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Result<Vec<Copy>, FetchError> {
+    let mut copies = Vec::new();
     for side in sides {
-        let (bytes, unread) = read_blocks(&side.drive, offset, len).await?;
-        copies.push(Copy { side, bytes, unread });
-    }
-    for index in 0..copies.len() {
-        for block in copies[index].unread.clone() {
-            let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            let other = copies.iter().find(|other| !other.unread.contains(&block));
-            if let Some(bytes) = other.map(|other| other.bytes[range.clone()].to_vec()) {
-                copies[index].bytes[range].copy_from_slice(&bytes);
-            }
-        }
+        let image = Image::read(&side.drive, offset, len).await;
+        copies.push(Copy { side, image: image.map_err(|error| FetchError::Read(error.into()))? });
     }
     Ok(copies)
-}
-
-/// What can be read; the blocks that cannot are zeros, and named. Errors: the drive takes no more reads for now.
-async fn read_blocks(drive: &Drive, offset: u64, len: usize) -> Result<(Vec<u8>, Vec<usize>), DriveError> {
-    match drive.read(offset, len).await {
-        Ok(bytes) => return Ok((bytes.to_vec(), Vec::new())),
-        Err(error) if is_refusal(&error) => return Err(error),
-        Err(_) => {}
-    }
-    let (mut bytes, mut unread) = (vec![0; len], Vec::new());
-    for block in 0..len / BLOCK_BYTES {
-        let at = block * BLOCK_BYTES;
-        match drive.read(offset + at as u64, BLOCK_BYTES).await {
-            Ok(read) => bytes[at..at + BLOCK_BYTES].copy_from_slice(&read),
-            Err(error) if is_refusal(&error) => return Err(error),
-            Err(_) => unread.push(block),
-        }
-    }
-    Ok((bytes, unread))
 }
 
 /// Whether a drive has not looked at what was asked for, because too many requests wait for it.

@@ -28,9 +28,9 @@ pub(crate) struct Together {
     pub(crate) unread: Option<DriveError>,
 }
 
-/// What a side has of a group.
-struct Image {
-    bytes: Bytes,
+/// What a side has of some blocks; what no decoder takes stands for those that it cannot read.
+pub(crate) struct Image {
+    pub(crate) bytes: Bytes,
     unread: Option<Unread>,
 }
 
@@ -44,9 +44,7 @@ pub(crate) async fn put_together(
 ) -> Result<Together, DriveError> {
     let mut images = Vec::new();
     for side in sides {
-        let read = start_lenient(side, offset, head.layout.total_bytes());
-        let (bytes, unread) = read.finish_in_blocks().await?;
-        images.push(Image { bytes, unread });
+        images.push(Image::read(side, offset, head.layout.total_bytes()).await?);
     }
     Ok(merge(&images, offset, head, runs))
 }
@@ -97,14 +95,26 @@ fn give(
 }
 
 impl Image {
-    /// The blocks of `right` that this side has not, side by side ones together. `lost` is what nobody has right.
-    fn lacking(&self, right: &[u8], lost: &[Range<usize>], offset: u64) -> Vec<(u64, Bytes)> {
-        let is_lacking = |block: &Range<usize>| {
-            let is_unread = |it: &Unread| it.blocks.contains(&(block.start / BLOCK_BYTES));
-            match self.unread.as_ref().is_some_and(is_unread) {
-                true => !lost.iter().any(|lost| lost.start < block.end && block.start < lost.end),
-                false => self.bytes[block.clone()] != right[block.clone()],
-            }
+    /// Reads whole blocks. Errors: others than failed reads.
+    pub(crate) async fn read(side: &Drive, offset: u64, len: usize) -> Result<Self, DriveError> {
+        let (bytes, unread) = start_lenient(side, offset, len).finish_in_blocks().await?;
+        Ok(Self { bytes, unread })
+    }
+
+    /// Why a block with some of these bytes could not be read, if there is one.
+    pub(crate) fn unread(&self, bytes: &Range<usize>) -> Option<&DriveError> {
+        let is_in =
+            |block: &usize| block * BLOCK_BYTES < bytes.end && bytes.start < (block + 1) * BLOCK_BYTES;
+        let unread = self.unread.as_ref().filter(|unread| unread.blocks.iter().any(is_in))?;
+        Some(&unread.error)
+    }
+
+    /// The blocks of `right` that this side has not, side by side ones together. `lost` is what nobody has right, or of which that is
+    /// not known: a block with some of it that cannot be read is left as it is.
+    pub(crate) fn lacking(&self, right: &[u8], lost: &[Range<usize>], offset: u64) -> Vec<(u64, Bytes)> {
+        let is_lacking = |block: &Range<usize>| match self.unread(block).is_some() {
+            true => !lost.iter().any(|lost| lost.start < block.end && block.start < lost.end),
+            false => self.bytes[block.clone()] != right[block.clone()],
         };
         let blocks = (0..right.len()).step_by(BLOCK_BYTES).map(|start| start..start + BLOCK_BYTES);
         let mut parts: Vec<Range<usize>> = Vec::new();

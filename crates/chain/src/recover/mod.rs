@@ -26,8 +26,8 @@ pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedEnd, ClosedLaps, Judged, judge};
 pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
-pub(crate) use merge::{RecordPlace, put_together};
-pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, scan_segment};
+pub(crate) use merge::{Image, RecordPlace, put_together};
+pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, group_around, scan_segment};
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::lenient::{LenientRead, UNREADABLE, start_lenient};
+use super::lenient::{LenientRead, UNREADABLE, read_lenient, start_lenient};
 use super::merge::RecordPlace;
 use crate::format::{GroupArea, GroupHead, peek_group};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
@@ -160,6 +160,51 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
         at = asked.end;
     }
     Ok(scan)
+}
+
+/// The group that holds this byte of the segment, as the first side has it on which its head is well; `None` if there is none. Errors:
+/// others than failed reads.
+pub(crate) async fn group_around(
+    target: &ScanTarget<'_>,
+    byte: u32,
+) -> Result<Option<ScannedGroup>, DriveError> {
+    for drive in target.sides {
+        match group_back_from(target, drive, byte).await {
+            Ok(None) | Err(DriveError::Io { .. }) => {}
+            found => return found,
+        }
+    }
+    Ok(None)
+}
+
+/// Looks for its head, which is the last one that does not begin behind the byte.
+async fn group_back_from(
+    target: &ScanTarget<'_>,
+    drive: &Drive,
+    byte: u32,
+) -> Result<Option<ScannedGroup>, DriveError> {
+    let (block, segment_start) = (BLOCK_BYTES as u64, target.geometry.segment_start(target.segment));
+    let groups_end = target.geometry.segment_bytes - block;
+    let nothing = Scan { segment: target.segment, lap: 0, groups: Vec::new() };
+    let mut end = (u64::from(byte) / block + 1) * block;
+    while end > block {
+        let start = end.saturating_sub(SCAN_IO_BYTES as u64).max(block);
+        let bytes = read_lenient(drive, segment_start + start, (end - start) as usize).await?;
+        for from in (0..bytes.len()).step_by(BLOCK_BYTES).rev() {
+            let at = start + from as u64;
+            let head = peek_group(&bytes[from..from + BLOCK_BYTES]).ok();
+            let Some(head) = head.filter(|head| is_expected(target, &nothing, head, at, groups_end)) else {
+                continue;
+            };
+            let len = head.layout.total_bytes();
+            if at + len as u64 <= u64::from(byte) {
+                return Ok(None);
+            }
+            return Ok(verify(head, &read_lenient(drive, segment_start + at, len).await?, target.options));
+        }
+        end = start;
+    }
+    Ok(None)
 }
 
 /// The group that one side has at this place. Errors: of its drive, others than failed reads.

@@ -40,6 +40,30 @@ fn what_a_side_cannot_read_for_now_is_not_written_over_by_a_scrub() {
     is_whole_alone(&world, B, 40);
 }
 
+#[test]
+fn what_a_side_cannot_read_for_now_is_not_written_over_by_who_reads_what_lies_beside_it() {
+    let world = closed_pair(66);
+    let block = block_of(&world, A, 9);
+    assert_eq!(block, block_of(&world, A, 8));
+    rot(&world, &[(B, 9)]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_held(&env).await;
+        sides[0].unreadable.replace((block, 0));
+        // Of each side first.
+        for _ in 0..4 {
+            let record = chain.read(8).await.expect("no damage").expect("it is there");
+            assert_eq!(record.data, vec![9; 900]);
+        }
+        sides[0].unreadable.take();
+        assert_eq!(read_small(&chain).await, Ok(true), "the first side has it again");
+        assert_eq!(chain.stats().damage, []);
+        chain.close().await.expect("no fault");
+    });
+    is_whole_alone(&world, A, 40);
+    is_whole_alone(&world, B, 40);
+}
+
 /// Opens both sides, of which the second reads this block once and then no more.
 async fn open_and_read_once(
     env: &Env,
