@@ -179,10 +179,11 @@ impl Pulse {
         change(sides.iter_mut().find(|side| side.id == id).expect("a side that is watched"))
     }
 
-    /// Whether a live side has answered something since then and does not seem to hang itself.
+    /// Whether a live side has answered something since then and does not hang, or seem to, itself.
     fn has_other_answered(&self, id: DriveId, since: Time) -> bool {
         let (now, half) = (self.inner.env.now(), self.inner.patience / 2);
-        let is_well = |side: &SidePulse| side.waiting == 0 || now.since(side.answered) < half;
+        let is_well =
+            |side: &SidePulse| side.overdue == 0 && (side.waiting == 0 || now.since(side.answered) < half);
         let sides = self.inner.sides.borrow();
         sides.iter().any(|side| side.id != id && side.is_live && side.answered >= since && is_well(side))
     }

@@ -13,6 +13,7 @@
 //! * [`repairs`]: what one side lacks is written to it again, also if nobody waits for that any more, and what if that fails.
 //! * [`parts`]: groups that the sides have not alike, while some of it cannot be read.
 //! * [`slow`]: sides that hang or are far slower than another.
+//! * [`silent`]: sides that do not answer for a while, and what is not known meanwhile.
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
 //! * [`space`]: full drives, the reserve, recycling, growing.
@@ -47,6 +48,7 @@ mod rebuilds;
 mod refusals;
 mod repairs;
 mod scrub;
+mod silent;
 mod slow;
 mod space;
 mod world;
