@@ -213,6 +213,13 @@ impl Sides {
         self.inner.pulse.as_ref().is_some_and(|pulse| pulse.is_silent(id))
     }
 
+    /// How many requests to these sides failed so far because they did not answer. While that stays the same they have answered whatever is
+    /// read of them: what they could not read then is harmed. Else they may have it.
+    pub(crate) fn unanswered<'s>(&self, sides: impl IntoIterator<Item = &'s Side>) -> u64 {
+        let Some(pulse) = &self.inner.pulse else { return 0 };
+        sides.into_iter().map(|side| pulse.unanswered(side.id)).sum()
+    }
+
     /// Whether there is another side to ask.
     pub(crate) fn is_mirrored(&self) -> bool {
         self.inner.sides.borrow().len() > 1
@@ -261,6 +268,15 @@ impl Sides {
             registry.give_up(vec![side.id], &error).await?;
         }
         Err(error)
+    }
+
+    /// The same, but a side that takes nothing for now is left as it is, and is not given up. Errors: that too.
+    pub(crate) async fn mend(&self, side: &Side, offset: u64, right: Bytes) -> Result<(), DriveError> {
+        match self.is_silent(side.id) {
+            // It fails at once.
+            true => side.drive.write(offset, right, Durability::Durable).await,
+            false => self.write_lacking(side, offset, right).await,
+        }
     }
 
     /// Puts every write that has completed on stable storage of every live side.

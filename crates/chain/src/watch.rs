@@ -69,6 +69,8 @@ struct SidePulse {
     writes: Vec<Duration>,
     /// Requests that were given up and that it has not answered yet.
     overdue: usize,
+    /// Requests that failed because it did not answer, ever.
+    unanswered: u64,
     /// All requests, those of a drive that is alone on its link too.
     load: Load,
 }
@@ -115,6 +117,7 @@ impl Pulse {
             answered: self.inner.env.now(),
             writes: Vec::new(),
             overdue: 0,
+            unanswered: 0,
         };
         self.inner.sides.borrow_mut().push(side);
         Drive::new(Rc::new(Watched { id, drive, pulse: self.clone() }))
@@ -128,6 +131,11 @@ impl Pulse {
     /// Whether a side takes nothing until it has answered what was given up.
     pub(crate) fn is_silent(&self, id: DriveId) -> bool {
         self.inner.sides.borrow().iter().any(|side| side.id == id && side.overdue > 0)
+    }
+
+    /// Requests to a side that failed because it did not answer, ever.
+    pub(crate) fn unanswered(&self, id: DriveId) -> u64 {
+        self.inner.sides.borrow().iter().find(|side| side.id == id).map_or(0, |side| side.unanswered)
     }
 
     /// What a side has to do.
@@ -165,7 +173,10 @@ impl Pulse {
 
     /// Lets a request go on that nobody waits for any more.
     fn leave_overdue(&self, id: DriveId, asked: impl Future + 'static) {
-        self.with(id, |side| side.overdue += 1);
+        self.with(id, |side| {
+            side.overdue += 1;
+            side.unanswered += 1;
+        });
         let pulse = self.clone();
         self.inner.env.spawn(async move {
             // Whatever it is, the drive is done with this request.
@@ -244,7 +255,10 @@ impl Watched {
         if inner.sides.borrow().len() == 1 {
             return start(&self.drive);
         }
-        let overdue = self.pulse.with(self.id, |side| side.overdue);
+        let overdue = self.pulse.with(self.id, |side| {
+            side.unanswered += u64::from(side.overdue > 0);
+            side.overdue
+        });
         if overdue > 0 {
             let message = format!("it has not answered {overdue} earlier requests");
             return Box::pin(ready(Err(self.failed(request, message))));

@@ -17,8 +17,8 @@ pub(super) struct PutTogether {
 
 impl Inner {
     /// Gives these sides what any of them or a live one has of a group and they have not, while nobody else writes there. Errors: what was
-    /// found when the group was looked for cannot be read any more on any side, or one of these does not answer: that may pass, and nothing
-    /// is written.
+    /// found when the group was looked for cannot be read any more on any side, or one of these did not answer: that may pass, and nothing
+    /// is written; one of these that lacks something takes no writes for now.
     pub(super) async fn put_together(
         &self,
         device: &Sides,
@@ -36,18 +36,19 @@ impl Inner {
         sides.iter().try_for_each(|side| self.check_place(side, place))?;
         let others = device.live().into_iter().filter(|it| sides.iter().all(|side| side.id != it.id));
         let drives: Vec<Drive> = sides.iter().cloned().chain(others).map(|side| side.drive).collect();
+        let unanswered = device.unanswered(sides);
         let together = put_together(&drives, offset, &group.head, &group.area.runs).await?;
         let is_found = |record: &RecordPlace| !group.bad.contains(record);
         let is_gone = !together.has_head || together.lost.iter().any(is_found);
-        let is_silent = sides.iter().any(|side| device.is_silent(side.id));
-        if let Some(error) = together.unread.filter(|_| is_gone || is_silent) {
+        let has_answered = device.unanswered(sides) == unanswered;
+        if let Some(error) = together.unread.filter(|_| is_gone || !has_answered) {
             return Err(error.into());
         }
         let mut lacked = Vec::new();
         for (side, parts) in sides.iter().zip(together.lacking) {
             lacked.extend((!parts.is_empty()).then(|| side.clone()));
             for (at, right) in parts {
-                device.write_lacking(side, at, right).await?;
+                device.mend(side, at, right).await?;
             }
         }
         drop(claim);

@@ -328,7 +328,7 @@ impl Inner {
             };
             has_differed |= !is_same;
             if !is_same {
-                device.write_lacking(side, at, right).await?;
+                device.mend(side, at, right).await?;
             }
             drop(claim);
             self.rest(began).await;

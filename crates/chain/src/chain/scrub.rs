@@ -248,6 +248,7 @@ impl Inner {
         let (geometry, segment) = (self.core.borrow().geometry, place.segment);
         let (start, bytes) = (geometry.segment_start(segment), geometry.segment_bytes);
         let (mut headers, mut trailers) = (Vec::new(), Vec::new());
+        let unanswered = device.unanswered(sides);
         for side in sides {
             let block = read_lenient(&side.drive, start, BLOCK_BYTES).await?;
             let is_right = |it: &SegmentHeader| it.lap == lap && it.kind == SegmentKind::Open;
@@ -260,13 +261,22 @@ impl Inner {
             };
             trailers.push(trailer.filter(|_| is_whole));
         }
-        self.scrub_part(device, sides, place, 0..BLOCK_BYTES as u64, &headers, DamageKind::Frame).await?;
+        let have_answered = device.unanswered(sides) == unanswered;
+        let header = 0..BLOCK_BYTES as u64;
+        let has_header = self.scrub_part(device, sides, place, header.clone(), &headers).await?;
         let end =
             trailers.iter().flatten().next().map_or(bytes - BLOCK_BYTES as u64, |it| it.end_offset.into());
-        self.scrub_part(device, sides, place, end..bytes, &trailers, DamageKind::Footer).await
+        let has_footer = self.scrub_part(device, sides, place, end..bytes, &trailers).await?;
+        let parts = [(has_header, header, DamageKind::Frame), (has_footer, end..bytes, DamageKind::Footer)];
+        // A side that did not answer may have it.
+        for (_, range, kind) in parts.into_iter().filter(|(is_there, ..)| have_answered && !is_there) {
+            let bytes = range.start as u32..range.end as u32;
+            self.add_damage(place, Damage { kind, ..damage(segment, bytes) });
+        }
+        Ok(())
     }
 
-    /// A part of a segment that some sides have, and others may not.
+    /// A part of a segment that some sides have, and others may not. Returns whether one has it.
     async fn scrub_part<T>(
         &self,
         device: &Sides,
@@ -274,19 +284,12 @@ impl Inner {
         place: Place,
         range: Range<u64>,
         found: &[Option<T>],
-        kind: DamageKind,
-    ) -> Result<(), Interrupted> {
-        match found.iter().position(Option::is_some) {
-            Some(_) if found.iter().all(Option::is_some) => Ok(()),
-            Some(from) => self.copy_to_others(device, sides, from, place, range).await,
-            // It may have it.
-            None if sides.iter().any(|side| device.is_silent(side.id)) => Ok(()),
-            None => {
-                let bytes = range.start as u32..range.end as u32;
-                self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
-                Ok(())
-            }
+    ) -> Result<bool, Interrupted> {
+        let Some(from) = found.iter().position(Option::is_some) else { return Ok(false) };
+        if !found.iter().all(Option::is_some) {
+            self.copy_to_others(device, sides, from, place, range).await?;
         }
+        Ok(true)
     }
 
     /// Names what a reader has found to be lost, unless it is known.

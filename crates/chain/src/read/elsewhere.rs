@@ -125,7 +125,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Whether a record that is damaged in one segment is whole in another. Errors: a drive takes no more reads for now.
+    /// Whether a record that is damaged in one segment is whole in another. Errors: a drive takes no more reads for now, or a side did not
+    /// answer that may have it.
     pub(crate) async fn is_whole_elsewhere(
         self: &Rc<Self>,
         key: u64,
@@ -136,6 +137,8 @@ impl Inner {
             return Ok(false);
         }
         let mut segments = vec![segment];
+        let unanswered = self.unanswered();
+        let is_unknown = |error: &DriveError| is_refusal(error) || self.unanswered() != unanswered;
         loop {
             let mut plan = Plan::elsewhere(vec![one(key)], segments.clone());
             let planned = self.run_plan(&mut plan, 0).await.map_err(FetchError::Read);
@@ -147,7 +150,7 @@ impl Inner {
             match read {
                 Ok(()) => return Ok(true),
                 Err(FetchError::Recycled) => {}
-                Err(FetchError::Read(ReadError::Drive(error))) if is_refusal(&error) => return Err(error),
+                Err(FetchError::Read(ReadError::Drive(error))) if is_unknown(&error) => return Err(error),
                 Err(FetchError::Read(ReadError::Damaged { segment, .. })) => segments.push(segment),
                 Err(FetchError::Read(ReadError::Drive(_))) => return Ok(false),
             }

@@ -4,7 +4,7 @@
 //!   is left as that side has it, because the other side may be wrong there.
 //! * A block that a side cannot read is written as a whole, so only if all that lies in it is known: else the group that it is of is put
 //!   together.
-//! * A side that does not answer is not written to.
+//! * A side that does not answer is not written to, and may have what no other has: then that is not damaged.
 //! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
 //! * A repair that has begun ends, also if whoever reads does not wait for it.
@@ -31,6 +31,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 struct Copy {
     side: Side,
     image: Image,
+    /// Whether it answered. If not, it may have what could not be read.
+    has_answered: bool,
 }
 
 /// What came of a repair.
@@ -42,7 +44,8 @@ struct Mended {
 
 impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
-    /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now.
+    /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now, or does not answer, and no other has
+    /// one of the records.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
         let located = located.clone();
         let mend = async move |inner: Rc<Self>| {
@@ -80,7 +83,7 @@ impl Inner {
         }
         let len = (blocks.end - blocks.start) as usize;
         device.wake();
-        let copies = copies_of(device.live(), start + blocks.start, len).await?;
+        let copies = copies_of(&device, start + blocks.start, len).await?;
         let from = (data.start - blocks.start) as usize;
         let mut at = from;
         let skips_check = self.core.borrow().options.planted.is(PlantedBug::RepairSkipsVerify);
@@ -90,11 +93,14 @@ impl Inner {
             let is_good = |copy: &&Copy| crc32c::crc32c(&copy.image.bytes[record.clone()]) == entry.checksum;
             let good = copies.iter().find(is_good).or(copies.last().filter(|_| skips_check));
             let Some(good) = good else {
-                return Err(FetchError::Read(ReadError::Damaged {
+                let damaged = ReadError::Damaged {
                     key: run.first_key + index as u64,
                     segment: located.segment,
                     offset: run.data_offset + (at - from) as u32,
-                }));
+                };
+                let mut silent = copies.iter().filter(|copy| !copy.has_answered);
+                let unread = silent.find_map(|copy| copy.image.unread(&record));
+                return Err(FetchError::Read(unread.map_or(damaged, |error| error.clone().into())));
             };
             whole[record.clone()].copy_from_slice(&good.image.bytes[record.clone()]);
             at = record.end;
@@ -121,7 +127,7 @@ impl Inner {
                 return Ok(());
             }
             device.wake();
-            let copies = copies_of(device.live(), offset, right.len()).await?;
+            let copies = copies_of(&device, offset, right.len()).await?;
             inner.write_again(&device, copies, offset, &right, 0..right.len()).await.map(drop)
         };
         self.by_itself(mend).await
@@ -139,11 +145,11 @@ impl Inner {
     ) -> Result<bool, FetchError> {
         let beside = [0..range.start, range.end..right.len()];
         let mut is_unread = false;
-        for Copy { side, image } in copies {
+        for Copy { side, image, has_answered } in copies {
             if !self.registry.is_locked() {
                 return Ok(false);
             }
-            if device.is_silent(side.id) {
+            if !has_answered || device.is_silent(side.id) {
                 continue;
             }
             is_unread |= beside.iter().any(|bytes| image.unread(bytes).is_some());
@@ -167,11 +173,14 @@ impl Inner {
 }
 
 /// Errors: a side takes no more reads for now.
-async fn copies_of(sides: Vec<Side>, offset: u64, len: usize) -> Result<Vec<Copy>, FetchError> {
+async fn copies_of(device: &Sides, offset: u64, len: usize) -> Result<Vec<Copy>, FetchError> {
     let mut copies = Vec::new();
-    for side in sides {
+    for side in device.live() {
+        let before = device.unanswered([&side]);
         let image = Image::read(&side.drive, offset, len).await;
-        copies.push(Copy { side, image: image.map_err(|error| FetchError::Read(error.into()))? });
+        let image = image.map_err(|error| FetchError::Read(error.into()))?;
+        let has_answered = device.unanswered([&side]) == before;
+        copies.push(Copy { side, image, has_answered });
     }
     Ok(copies)
 }

@@ -7,14 +7,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Chain, SideState};
+use ithaca_chain::{Batch, Chain, ReadError, SideState};
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveFuture, Wrapper};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
+use ithaca_env::sim::DriveFault;
 use ithaca_env::sync::Notify;
 
-use crate::mirrors::{A, B, check_keys, closed_pair, place_of, read_small, states};
-use crate::repairs::uncached;
-use crate::world::open_drives;
+use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small, states};
+use crate::repairs::{is_whole_alone, open_and_close, rot, uncached};
+use crate::world::{MACHINE, World, open_drives};
 
 /// What happens when a byte is read, and how long the answer then takes.
 struct Event {
@@ -92,8 +93,142 @@ async fn while_others_read(env: &Env, chain: &Chain, tenths: u32, work: impl Fut
     work.join().await.expect("it ends");
 }
 
+/// The same for a scrub.
+async fn scrub_while_others_read(env: &Env, chain: &Chain) {
+    let scrubbed = chain.clone();
+    while_others_read(env, chain, 300, async move { scrubbed.scrub().await.expect("it runs") }).await;
+}
+
 fn are_live(chain: &Chain) -> bool {
     states(chain).iter().all(|(_, state)| *state == SideState::Live)
+}
+
+#[test]
+fn what_one_side_has_lost_is_not_damaged_while_the_other_does_not_answer() {
+    let world = closed_pair(70);
+    rot(&world, &[(B, 12)]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, _) = open_mute(&env).await;
+        first.be_silent(true);
+        while_others_read(&env, &chain, 100, async {}).await;
+        for _ in 0..4 {
+            let read = chain.read(12).await;
+            assert!(matches!(read, Err(ReadError::Drive(_))), "it is not known: {read:?}");
+        }
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
+        first.be_silent(false);
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(read_small(&chain).await, Ok(true));
+        assert!(are_live(&chain));
+        chain.close().await.expect("no fault");
+    });
+    is_whole_alone(&world, B, 40);
+}
+
+const SEGMENT: u64 = 128 << 10;
+
+/// Harms the first record of the second segment on a side; where it is.
+fn rot_second_segment(world: &World, name: &str) -> u64 {
+    // The header, and the head of the first group.
+    let place = (64 << 10) + SEGMENT + 2 * 4096;
+    let data = world.sim.peek_drive(world.sim.drive(MACHINE, name), place, 8192);
+    assert!((40..80).contains(&data[0]) && data.iter().all(|byte| *byte == data[0]), "a record");
+    fault(&world.sim, name, DriveFault::BitRot { offset: place + 300, bit: 4 });
+    place
+}
+
+#[test]
+fn what_a_side_may_have_that_answers_again_while_another_is_read_is_not_named_by_a_scrub() {
+    // It was silent as the segment was looked through, and as the group was to be put together.
+    let world = closed_pair(71);
+    let place = rot_second_segment(&world, B);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, second) = open_mute(&env).await;
+        first.be_silent(true);
+        while_others_read(&env, &chain, 100, async {}).await;
+        second.when_read(place, Duration::ZERO, || ());
+        second.when_read(place, Duration::from_secs(1), move || first.be_silent(false));
+        chain.scrub().await.expect("it runs");
+        assert!(second.events.borrow().is_empty(), "it came to that");
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
+        chain.scrub().await.expect("it runs");
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
+        assert!(are_live(&chain));
+        chain.close().await.expect("no fault");
+    });
+    open_and_close(&world, &[B], async |_, chain| check_keys(chain, 40..80).await);
+}
+
+#[test]
+fn a_footer_that_a_side_may_have_that_answers_again_while_another_is_read_is_not_named_by_a_scrub() {
+    let world = closed_pair(72);
+    let trailer = (64 << 10) + SEGMENT - 4096;
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, second) = open_mute(&env).await;
+        let harmed = Bytes::from(vec![7; 4096]);
+        second.drive.write(trailer, harmed, Durability::Durable).await.expect("no fault");
+        // The segment is looked through, and then what is around its groups.
+        let silent = first.clone();
+        second.when_read(trailer, Duration::from_secs(20), move || silent.be_silent(true));
+        second.when_read(trailer, Duration::from_secs(1), move || first.be_silent(false));
+        scrub_while_others_read(&env, &chain).await;
+        assert!(second.events.borrow().is_empty(), "it came to that");
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
+        chain.scrub().await.expect("it runs");
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
+        assert!(are_live(&chain));
+        chain.close().await.expect("no fault");
+    });
+}
+
+/// Where what `key` holds, one of the large records, begins last on a drive.
+fn last_place_of(world: &World, name: &str, key: u64) -> u64 {
+    let drive = world.sim.drive(MACHINE, name);
+    let size = world.sim.drive_size_bytes(drive).expect("it is there") as usize;
+    let bytes = world.sim.peek_drive(drive, 0, size);
+    let is_it = |block: &[u8]| block.iter().all(|byte| *byte == key as u8);
+    let blocks = bytes.chunks_exact(4096).map(is_it).collect::<Vec<bool>>();
+    let last = blocks.windows(2).rposition(|pair| pair == [true, true]).expect("it is there");
+    4096 * last as u64
+}
+
+#[test]
+fn a_copy_elsewhere_that_a_side_may_have_that_does_not_answer_keeps_a_record_from_being_named() {
+    let world = closed_pair(75);
+    let place = last_place_of(&world, A, 43);
+    open_and_close(&world, &[A, B], async |_, chain| {
+        let again = Batch {
+            runs: chain.read_runs(43, 44, usize::MAX).await.expect("it is well"),
+            ..Batch::default()
+        };
+        chain.wait(chain.append(again).expect("room")).await.expect("no fault");
+    });
+    let copy = last_place_of(&world, A, 43);
+    assert!(copy > place);
+    for name in [A, B] {
+        fault(&world.sim, name, DriveFault::BitRot { offset: place + 300, bit: 4 });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, second) = open_mute(&env).await;
+        let harmed = Bytes::from(vec![7; 4096]);
+        second.drive.write(copy, harmed, Durability::Durable).await.expect("no fault");
+        // The segment is looked through, and its group put together; then the copy is read.
+        second.when_read(place, Duration::ZERO, || ());
+        let silent = first.clone();
+        second.when_read(place, Duration::from_secs(20), move || silent.be_silent(true));
+        scrub_while_others_read(&env, &chain).await;
+        assert!(second.events.borrow().is_empty(), "it came to that");
+        assert!(are_live(&chain));
+        assert_eq!(chain.stats().damage, []);
+        first.be_silent(false);
+        env.sleep(Duration::from_secs(1)).await;
+        check_keys(&chain, 40..80).await;
+        chain.close().await.expect("no fault");
+    });
 }
 
 #[test]
@@ -116,4 +251,28 @@ fn a_side_that_does_not_answer_itself_is_no_reason_not_to_wait_for_another() {
         assert!(are_live(&chain));
         chain.close().await.expect("no fault");
     });
+}
+
+#[test]
+fn a_side_that_falls_silent_before_a_scrub_writes_what_it_lacks_is_not_given_up() {
+    let world = closed_pair(73);
+    rot(&world, &[(A, 9)]);
+    let place = place_of(&world, B, 9);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, second) = open_mute(&env).await;
+        // The segment is looked through, and then the group is put together: the first side was read by then.
+        second.when_read(place, Duration::ZERO, || ());
+        let silent = first.clone();
+        second.when_read(place, Duration::from_secs(20), move || silent.be_silent(true));
+        scrub_while_others_read(&env, &chain).await;
+        assert!(second.events.borrow().is_empty(), "it came to that");
+        assert!(are_live(&chain), "{:?}", states(&chain));
+        first.be_silent(false);
+        env.sleep(Duration::from_secs(1)).await;
+        chain.scrub().await.expect("it runs");
+        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
+        chain.close().await.expect("no fault");
+    });
+    is_whole_alone(&world, A, 40);
 }
