@@ -61,8 +61,10 @@ impl Inner {
         tracing::warn!(segment, told, records, "records of a segment cannot be told of");
         let catalog = &mut self.core.borrow_mut().catalog;
         // Which groups they were in is not known.
-        let kind = DamageKind::Groups { seqs: 0..0 };
-        catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
+        let damage = Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Groups { seqs: 0..0 } };
+        if !catalog.damage.contains(&damage) {
+            catalog.damage.push(damage);
+        }
     }
 
     /// Returns how many records it was told of.

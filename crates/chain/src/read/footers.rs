@@ -1,5 +1,6 @@
 //! Reading parts of footers into the cache. A harmed footer is made again from the groups of its segment.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -152,7 +153,8 @@ impl Inner {
         Ok(best)
     }
 
-    /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory.
+    /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory. Where they hold fewer
+    /// records than the segment does, the others are lost. Errors: a side does not answer that may have them.
     async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
         let (geometry, options) = {
             let core = self.core.borrow();
@@ -167,17 +169,33 @@ impl Inner {
             lap: Some(lap),
             options: &options,
         };
+        let unanswered = device.unanswered(&device.live());
         let scan = scan_segment(&target).await?;
-        let mut index = SegmentIndex::default();
+        let has_answered = device.unanswered(&device.live()) == unanswered;
+        let (mut index, mut records) = (SegmentIndex::default(), 0);
         for group in &scan.groups {
-            index.add_group(group.area.blob.clone(), &group.area.starts, |_| ());
+            let count = |keys: Range<u64>| records += keys.end - keys.start;
+            index.add_group(group.area.blob.clone(), &group.area.starts, count);
         }
         let mut core = self.core.borrow_mut();
         let catalog = &mut core.catalog;
-        if catalog.closed(segment).is_some_and(|closed| closed.lap == lap) {
-            tracing::warn!(segment, lap, "the footer is harmed; its index was made again from the groups");
-            catalog.add_rebuilt(segment, lap, index);
-            catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
+        let Some(closed) = catalog.closed(segment).filter(|closed| closed.lap == lap) else { return Ok(()) };
+        let is_short = records < closed.record_count;
+        if is_short && !has_answered {
+            let (path, offset) = (device.name(), geometry.segment_start(segment));
+            let message = "a side does not answer, and no other has all of the segment".to_owned();
+            return Err(DriveError::Io { path, operation: "read", offset, message }.into());
+        }
+        tracing::warn!(segment, lap, "the footer is harmed; its index was made again from the groups");
+        let key_end = closed.ranges.last().map_or(0, |range| range.end);
+        catalog.add_rebuilt(segment, lap, index);
+        let mut harmed = |kind| catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
+        harmed(DamageKind::Footer);
+        if is_short {
+            tracing::error!(segment, lap, "records of the segment are lost");
+            // Which groups they were in is not known.
+            harmed(DamageKind::Groups { seqs: 0..0 });
+            catalog.lost_below = catalog.lost_below.max(key_end);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! One that was not closed says so in its header, and is free: nothing depends on it. So whatever else shows such groups counts.
 
+use super::judge::ClosedEnd;
 use super::scan::Scan;
 use crate::catalog::{Catalog, ClosedSegment, SegmentIndex, coarse_ranges};
 use crate::error::{Damage, DamageKind};
@@ -14,9 +15,16 @@ pub(super) fn is_body(scan: &Scan) -> bool {
     scan.groups.iter().any(|group| group.head.identity.flags.has(GroupFlags::BODY))
 }
 
-/// Takes what the groups hold for what the segment holds. Groups that are missing between them are named.
-pub(super) fn keep_body(scan: Scan, catalog: &mut Catalog, recovered: &mut Recovered) {
-    let Scan { segment, lap, groups } = scan;
+/// A segment of a cleaner's copies that is to be read by its groups, and what its trailer says of their end if it is well.
+pub(super) struct Body {
+    pub(super) scan: Scan,
+    pub(super) end: Option<ClosedEnd>,
+}
+
+/// Takes what the groups hold for what the segment holds. Groups that are missing between them, or behind them where the trailer shows
+/// that, are named. Every key is below `key_end`.
+pub(super) fn keep_body(body: Body, key_end: u64, catalog: &mut Catalog, recovered: &mut Recovered) {
+    let Scan { segment, lap, groups } = body.scan;
     let mut index = SegmentIndex::default();
     let mut keys = RangeSet::new();
     let (mut record_count, mut data_bytes, mut lost_below) = (0, 0, 0);
@@ -45,6 +53,16 @@ pub(super) fn keep_body(scan: Scan, catalog: &mut Catalog, recovered: &mut Recov
                 kind,
             });
         }
+    }
+    if let Some(closed) = body.end.filter(|closed| expected <= closed.last_seq) {
+        lost_below = lost_below.max(key_end);
+        let kind = DamageKind::Groups { seqs: expected..closed.last_seq + 1 };
+        recovered.damage.push(Damage {
+            segment,
+            offset: end,
+            bytes: closed.offset.saturating_sub(end),
+            kind,
+        });
     }
     keys.ranges().for_each(|range| {
         recovered.covered.insert(range);

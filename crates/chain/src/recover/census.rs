@@ -1,4 +1,4 @@
-//! Segments that the newest census names, and of which nothing is left: they are damage, and not free.
+//! Segments that the newest census names, or a trailer shows, and of which no group is left: they are damage, and not free.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,36 @@ pub(super) struct Lost {
     pub(super) below: u64,
 }
 
-/// Segments of the newest census that counts in which no group was found, unless they are in use again since. `unseen` are segments
-/// without a group, with the lap of the header if that is well.
+/// A segment in which no group was found.
+pub(super) struct Unseen {
+    /// The lap of its header or trailer, if one is well.
+    pub(super) lap: Option<u64>,
+    /// Whether the trailer is: then it had groups.
+    pub(super) is_closed: bool,
+}
+
+/// Segments of the newest census that counts in which no group was found, unless they are in use again since; and those that were closed
+/// since, or where there is no census. What was closed before and is not named holds nothing that is needed.
 ///
 /// A link that was removed is not missed: before it goes a census is written that does not name it.
-pub(super) fn missed(links: &Links, judged: &Judged, unseen: &BTreeMap<u32, Option<u64>>) -> Lost {
-    let groups = judged.segments.iter().flat_map(|kept| &kept.groups);
-    let Some(teller) = groups.filter(|group| group.area.census.is_some()).last() else {
-        return Lost::default();
-    };
-    let identity = &teller.head.identity;
-    let is_missed = |segment: u32| {
-        let is_there = links.device_of(segment).is_some();
+pub(super) fn missed(links: &Links, judged: &Judged, unseen: &BTreeMap<u32, Unseen>) -> Lost {
+    let groups = || judged.segments.iter().flat_map(|kept| &kept.groups);
+    let teller = groups().filter(|group| group.area.census.is_some()).last();
+    let told_lap = teller.map_or(0, |teller| teller.head.identity.lap);
+    let census = teller.and_then(|teller| teller.area.census.as_ref());
+    let is_named = |segment| census.is_some_and(|census| census.iter().any(|it| it.contains(&segment)));
+    let (mut segments, mut below) = (Vec::new(), teller.map_or(0, |teller| teller.head.identity.key_end));
+    for (&segment, Unseen { lap, is_closed }) in unseen {
         // A header of a later lap: it was about to be used again.
-        is_there && unseen.get(&segment).is_some_and(|lap| lap.is_none_or(|lap| lap < identity.lap))
-    };
-    let named = teller.area.census.iter().flatten().flat_map(|range| range.clone());
-    Lost { segments: named.filter(|segment| is_missed(*segment)).collect(), below: identity.key_end }
+        let is_gone = is_named(segment) && lap.is_none_or(|lap| lap < told_lap);
+        let is_bare = *is_closed && lap.is_some_and(|lap| lap > told_lap);
+        if is_bare {
+            below = below.max(groups().map(|group| group.head.identity.key_end).max().unwrap_or(0));
+        }
+        // Its link may be gone.
+        segments.extend((is_gone || is_bare).then_some(segment).filter(|it| links.device_of(*it).is_some()));
+    }
+    Lost { segments, below }
 }
 
 /// Takes a lost segment for a closed one that held any of the keys below `below`, so that it is named again by each census and at each

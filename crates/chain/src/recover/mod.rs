@@ -19,8 +19,8 @@ use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use body::{is_body, keep_body};
-use census::{Lost, add_lost, missed};
+use body::{Body, is_body, keep_body};
+use census::{Lost, Unseen, add_lost, missed};
 use equal::agreed_frames;
 pub(crate) use equal::{Right, Unequal};
 pub(crate) use frames::{Frame, read_frames, read_superblock};
@@ -166,8 +166,8 @@ struct Survey {
     incarnation: u64,
     /// What the live sides do not agree on.
     unequal: Vec<Unequal>,
-    /// Segments without a group that counts, and the laps of their headers if they have one.
-    unseen: BTreeMap<u32, Option<u64>>,
+    /// Segments in which no group was found.
+    unseen: BTreeMap<u32, Unseen>,
 }
 
 /// Reads the frames of all segments, and the groups of those without a footer.
@@ -179,22 +179,20 @@ async fn survey(
     options: &ChainOptions,
     (known, look_through): (&Known, &BTreeSet<u32>),
 ) -> Result<Survey, OpenError> {
-    let mut catalog = Catalog::new(keys);
-    let mut unequal = Vec::new();
+    let (mut catalog, mut unequal) = (Catalog::new(keys), Vec::new());
     let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
     show_again(&mut frames, look_through);
     let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
-    let mut closed_laps = BTreeMap::new();
-    let (mut scans, mut unwiped) = (Vec::new(), Vec::new());
+    let (mut closed_laps, mut unseen) = (BTreeMap::new(), BTreeMap::new());
+    let (mut scans, mut bodies, mut unwiped) = (Vec::new(), Vec::new(), Vec::new());
     let (mut highest_lap, mut incarnation) = (0, 0);
-    let mut unseen = BTreeMap::new();
     for (segment, frame) in frames {
         let device = links.device_of(segment).expect("its frame was read");
         let sides = &device.live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
-        let lap = match frame {
+        let (lap, end) = match frame {
             Frame::Blank => {
-                unseen.insert(segment, None);
+                unseen.insert(segment, Unseen { lap: None, is_closed: false });
                 continue;
             }
             Frame::Ready { .. } | Frame::Body { .. } => {
@@ -202,7 +200,7 @@ async fn survey(
                 unwiped.extend((!matches!(frame, Frame::Ready { is_whole: true, .. })).then_some(segment));
                 continue;
             }
-            Frame::Open { lap } => lap,
+            Frame::Open { lap } => (lap, None),
             Frame::Closed { trailer, is_header_bad } => {
                 if is_header_bad {
                     recovered.damage.push(frame_damage(segment));
@@ -218,16 +216,16 @@ async fn survey(
                 }
                 // Its directory is harmed: its groups tell the same.
                 recovered.damage.push(Damage { kind: DamageKind::Footer, ..frame_damage(segment) });
-                Some(trailer.lap)
+                (Some(trailer.lap), Some(end))
             }
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
         if scan.groups.is_empty() {
-            unseen.insert(segment, lap);
+            unseen.insert(segment, Unseen { lap, is_closed: end.is_some() });
         }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
-            keep_body(scan, &mut catalog, &mut recovered);
+            bodies.push(Body { scan, end });
         } else {
             scans.push(scan);
         }
@@ -238,6 +236,8 @@ async fn survey(
     let heads = scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity);
     highest_lap = heads.clone().map(|it| it.lap).fold(highest_lap, u64::max);
     incarnation = heads.clone().map(|it| it.incarnation).fold(incarnation, u64::max);
+    let key_end = heads.clone().map(|it| it.key_end).max().unwrap_or(0);
+    bodies.into_iter().for_each(|body| keep_body(body, key_end, &mut catalog, &mut recovered));
     check_links(links, geometry, heads)?;
     Ok(Survey { catalog, recovered, closed_laps, scans, unwiped, highest_lap, incarnation, unequal, unseen })
 }

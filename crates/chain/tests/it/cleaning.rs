@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainOptions, ChangeError, Cleaning, DumpOptions, OpenError, ReadError, Stats,
-    Victims, check, dump,
+    AppendError, Batch, Chain, ChainOptions, ChangeError, Cleaning, Damage, DamageKind, DumpOptions,
+    OpenError, ReadError, Stats, Victims, check, dump,
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, Durability};
@@ -216,6 +216,96 @@ fn a_body_segment_whose_frame_is_harmed_is_read_by_its_groups() {
             all_kept_are_there(&chain, 0..500).await;
         });
     }
+}
+
+/// A closed segment of copies of which the directory is harmed, and its last group or all of them; whether the power was cut before a
+/// census named it. Then every key is there, or named as damaged.
+fn misses_copies(cuts: bool, harms_all: bool, batch: fn(u64) -> Batch) {
+    let world = World::new(30);
+    let options =
+        || ChainOptions { cleaning: Cleaning::CompactInBody, tail_cache_bytes: 0, ..small_options() };
+    let env = world.sim.env(world.process);
+    let keys = world.sim.block_on(world.process, async move {
+        let chain = create(&env, options()).await;
+        let mut batches = 0;
+        while chain.stats().segments_closed < 4 {
+            append(&env, &chain, batch(batches)).await.expect("room");
+            batches += 1;
+        }
+        assert_eq!(chain.clean(2).await, Ok(2));
+        if !cuts {
+            chain.close().await.expect("no fault");
+        }
+        (0..batches).flat_map(|it| batch(it).runs).flat_map(|run| run.keys()).collect::<Vec<u64>>()
+    });
+    world.cut_power();
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drive = open_drive(&env).await;
+        let body = bodies_of(std::slice::from_ref(&drive)).await[0];
+        let start = (64 << 10) + body * (128 << 10);
+        let bytes = drive.read(start, 128 << 10).await.expect("no fault");
+        let is_own = |block: &&[u8]| block[..4] == *b"ITHG" && block[32..40] == bytes[32..40];
+        let begins = |block: &&[u8]| is_own(block) || block.starts_with(b"ITHD");
+        let blocks: Vec<&[u8]> = bytes.chunks_exact(4096).collect();
+        let mut harmed: Vec<usize> = (0..32).filter(|&index| begins(&blocks[index])).collect();
+        assert!(harmed.len() > 2 && blocks[harmed[harmed.len() - 1]].starts_with(b"ITHD"));
+        if !harms_all {
+            harmed.drain(..harmed.len() - 2);
+        }
+        for index in harmed {
+            let mut block = blocks[index].to_vec();
+            block[50] ^= 1;
+            let offset = start + 4096 * index as u64;
+            drive.write(offset, Bytes::from(block), Durability::Durable).await.expect("no fault");
+        }
+        for round in 0..3 {
+            let opened = Chain::open(&env, drive.clone(), None, options()).await;
+            let (chain, _) = opened.expect("the rest is well");
+            let mut lost = 0;
+            if round == 1 {
+                // What is left of it is not moved, and the harm forgotten with its place.
+                chain.clean(20).await.expect("it runs");
+            }
+            for &key in &keys {
+                match chain.read(key).await {
+                    Ok(Some(record)) => assert_eq!(record.version, key),
+                    Ok(None) => panic!("{round}: key {key} vanished without a word"),
+                    Err(ReadError::Damaged { .. }) => lost += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            let is_lost = |it: &Damage| matches!(it.kind, DamageKind::Groups { .. } | DamageKind::Segment);
+            assert!(chain.stats().damage.iter().any(is_lost), "{:?}", chain.stats().damage);
+            assert!(lost > 0 && lost < keys.len(), "{lost} of {}", keys.len());
+            chain.close().await.expect("no fault");
+        }
+    });
+}
+
+/// Ten small records of which no two are neighbours.
+fn apart(batch: u64) -> Batch {
+    let run = |key: u64| run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
+    Batch { runs: (0..10).map(|index| run(2 * (10 * batch + index))).collect(), ..Batch::default() }
+}
+
+/// Ten small records that follow each other.
+fn together(batch: u64) -> Batch {
+    let run = |key: u64| run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
+    Batch { runs: (0..10).map(|index| run(10 * batch + index)).collect(), ..Batch::default() }
+}
+
+#[test]
+fn a_lost_group_of_copies_is_missed_also_where_the_directory_is_harmed() {
+    // The keys that the segment has are in its directory only, which an open looks for.
+    misses_copies(false, false, apart);
+    // They are in its trailer, so that the directory is not looked for before a record is.
+    misses_copies(false, false, together);
+}
+
+#[test]
+fn a_closed_segment_of_copies_of_which_no_group_is_left_is_missed_though_no_census_names_it() {
+    misses_copies(true, true, apart);
 }
 
 /// Fills a few segments, of which the first is mostly released, harms it at `harm`, and cleans. Returns what a read of

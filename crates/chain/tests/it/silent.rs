@@ -196,6 +196,31 @@ fn last_place_of(world: &World, name: &str, key: u64) -> u64 {
 }
 
 #[test]
+fn what_a_silent_side_may_have_of_a_segment_is_not_taken_for_never_written_where_the_footer_is_harmed() {
+    // Of the other side the footer is harmed, and of the groups that tell the same one is lost.
+    let world = closed_pair(76);
+    let head = (place_of(&world, B, 12) - 1) / 4096 * 4096;
+    let segment = world.sim.peek_drive(world.sim.drive(MACHINE, B), 64 << 10, SEGMENT as usize);
+    let mut blocks = segment.chunks_exact(4096);
+    let directory = blocks.position(|block| block.starts_with(b"ITHD")).expect("it is closed");
+    for block in [head, (64 << 10) + 4096 * directory as u64] {
+        fault(&world.sim, B, DriveFault::BitRot { offset: block + 50, bit: 1 });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, first, _) = open_mute(&env).await;
+        first.be_silent(true);
+        while_others_read(&env, &chain, 100, async {}).await;
+        let read = chain.read(12).await;
+        assert!(matches!(read, Err(ReadError::Drive(_))), "it is not known: {read:?}");
+        first.be_silent(false);
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!((read_small(&chain).await, chain.stats().damage), (Ok(true), Vec::new()));
+        chain.close().await.expect("no fault");
+    });
+}
+
+#[test]
 fn a_copy_elsewhere_that_a_side_may_have_that_does_not_answer_keeps_a_record_from_being_named() {
     let world = closed_pair(75);
     let place = last_place_of(&world, A, 43);
