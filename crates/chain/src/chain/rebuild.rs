@@ -37,6 +37,8 @@ pub(super) enum Interrupted {
     Recycled,
     /// The side is no drive of the chain any more: its link was removed.
     Removed,
+    /// The side takes writes along no more, because one failed on it: it lacks that.
+    LeftBehind,
     /// The chain closes.
     Closing,
 }
@@ -125,6 +127,10 @@ impl Inner {
                         tracing::error!(%error, drive = %name, "a side cannot be rebuilt");
                         inner.failed_sides.borrow_mut().push(side.id);
                     }
+                    Err(Interrupted::LeftBehind) => {
+                        tracing::error!(drive = %name, "a side cannot be rebuilt: a write of the log failed on it meanwhile");
+                        inner.failed_sides.borrow_mut().push(side.id);
+                    }
                     Err(Interrupted::Removed) => {
                         tracing::info!(drive = %name, "a side is not rebuilt any more: its link was removed");
                     }
@@ -186,8 +192,7 @@ impl Inner {
         }
         side.drive.sync().await?;
         if !device.follows(side.id) {
-            let error = DriveError::Busy { path: side.drive.name() };
-            return Err(Interrupted::Drive(error));
+            return Err(Interrupted::LeftBehind);
         }
         self.count_as_live(link, side).await
     }

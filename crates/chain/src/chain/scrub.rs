@@ -141,7 +141,9 @@ impl Inner {
             Err(Interrupted::Drive(error)) => {
                 tracing::warn!(%error, segment, "a segment could not be scrubbed to its end");
             }
-            Err(Interrupted::Recycled | Interrupted::Removed | Interrupted::Closing) => {}
+            Err(
+                Interrupted::Recycled | Interrupted::Removed | Interrupted::LeftBehind | Interrupted::Closing,
+            ) => {}
         }
     }
 
