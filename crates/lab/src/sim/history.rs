@@ -67,6 +67,8 @@ pub enum Seen {
     Trimmed,
     /// Nothing.
     Unwritten,
+    /// Refused as damaged: nothing is said of what it holds.
+    Damaged,
 }
 
 /// One look at a position.
@@ -118,12 +120,16 @@ pub struct History {
     pub trims: RefCell<Vec<Trim>>,
     /// Questions for the ends.
     pub checks: RefCell<Vec<Checked>>,
-    /// Data that is nobody's, and reads that failed as damaged.
+    /// Data that is nobody's.
     pub wrong: RefCell<Vec<String>>,
     /// What replicas hold against the order in which they are written.
     pub differences: RefCell<Vec<String>>,
-    /// Positions that were called damaged.
-    pub damaged: RefCell<Vec<u64>>,
+    /// Whether copies were harmed that nobody mends.
+    pub has_rot: Cell<bool>,
+    /// Whether whole groups were harmed: of what is refused then nobody knows in what streams it was.
+    pub has_lost: Cell<bool>,
+    /// Copies that were refused as damaged when all was over.
+    pub lost_copies: Cell<u64>,
     /// What was done with streams.
     pub streams: StreamHistory,
 }
@@ -145,6 +151,7 @@ impl History {
         points.see("a trimmed position was read", saw(Seen::Trimmed));
         points.see("an unwritten position was read", saw(Seen::Unwritten));
         points.see("a fill met data", saw(Seen::SomeData));
+        points.see("a read was refused as damaged", self.has_refused());
         self.streams.add_points(points);
     }
 
@@ -184,6 +191,16 @@ impl History {
     pub fn acknowledged(&self) -> usize {
         let appends = self.appends.borrow();
         appends.iter().filter(|append| matches!(append.fate, Fate::Acked(_))).count()
+    }
+
+    /// Whether an append was acknowledged at `pos`.
+    pub fn is_acknowledged(&self, pos: u64) -> bool {
+        self.appends.borrow().iter().any(|append| append.fate == Fate::Acked(pos))
+    }
+
+    /// Whether a look was refused as damaged.
+    pub fn has_refused(&self) -> bool {
+        self.looks.borrow().iter().any(|look| look.seen == Seen::Damaged)
     }
 
     /// The highest position that was acknowledged or seen, and one more.

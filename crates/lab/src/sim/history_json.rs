@@ -77,6 +77,7 @@ fn look_line(look: &Look) -> (Moment, String) {
         Seen::Junk => ("junk", None),
         Seen::Trimmed => ("trimmed", None),
         Seen::Unwritten => ("unwritten", None),
+        Seen::Damaged => ("damaged", None),
     };
     let mut line = format!("{{\"op\":\"read\",\"position\":{pos},\"start\":{},\"end\":{}", start.0, end.0);
     let _ = write!(line, ",\"seen\":\"{seen}\"");

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::{ChainOptions, Placement};
-use ithaca_env::sim::{Budget, Death, FaultKind, HarmKind, Plan, ProcessId, Setting, Shape, Sim};
+use ithaca_env::sim::{Budget, Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
 use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
 
 use super::drives;
+use super::latent;
 use super::oracle;
 use super::planted::Fault;
 use super::scenario::{Outcome, Points, Scenario, world_of};
@@ -28,6 +29,10 @@ pub(super) const RESTART: Duration = Duration::from_millis(2);
 /// Starts that may be refused in a row, before it is taken that no start will succeed. More than faults can cause: a
 /// counted fault meets three requests.
 const REFUSED_MAX: u32 = 100;
+/// After this nothing is under way on drives that clients have left alone.
+const QUIET: Duration = Duration::from_millis(100);
+/// A node whose drives are quick serves within this, unless its start is refused.
+const START_TIME: Duration = Duration::from_secs(5);
 /// Where the log is served.
 pub(super) const PORT: u16 = 7420;
 
@@ -73,6 +78,16 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "operator.segments", choices: &[64, 64, 5] },
 ];
 
+/// Where drives are harmed: in full segments, with a start of the node after that or without, or in groups of others, which a start meets.
+const FULL_SEGMENTS: u64 = 0;
+const FULL_SEGMENTS_BEFORE_START: u64 = 1;
+const GROUPS: u64 = 2;
+/// In how many places the drives of one unit are harmed when the clients are done, and where.
+const HARM_SETTINGS: &[Setting] = &[
+    Setting { name: "harm.latent", choices: &[0, 1, 8, 8] },
+    Setting { name: "harm.place", choices: &[FULL_SEGMENTS, FULL_SEGMENTS_BEFORE_START, GROUPS, GROUPS] },
+];
+
 impl Scenario for LogScenario {
     fn name(&self) -> &'static str {
         match self.budget {
@@ -85,18 +100,19 @@ impl Scenario for LogScenario {
         let registers = ["data/layout.register", "data/drives.register"].map(str::to_owned);
         let paths = (1..=3).flat_map(|unit| unit_drives(unit, 3).chain(drives::added_drives(unit)));
         let drives = registers.into_iter().chain(paths).map(|path| ("node".to_owned(), path)).collect();
-        let faults = match self.budget {
-            Budget::Survive => FaultKind::survivable(),
+        match self.budget {
+            Budget::Survive => shape_of_one_node(SETTINGS, drives, FaultKind::survivable()),
             Budget::Detect => {
-                FaultKind::ALL.into_iter().filter(|&kind| kind != FaultKind::GoneDrive).collect()
+                let all = FaultKind::ALL.into_iter();
+                let faults = all.filter(|&kind| kind != FaultKind::GoneDrive).collect();
+                shape_of_one_node(&[SETTINGS, HARM_SETTINGS].concat(), drives, faults)
             }
-        };
-        shape_of_one_node(SETTINGS, drives, faults)
+        }
     }
 
     fn run(&self, plan: &Plan, readable: bool) -> Outcome {
         let world = World::new(world_of(plan, readable), plan, self.planted);
-        let failure = world.run(plan, self.budget).err();
+        let failure = world.run(plan).err();
         let (points, history) = (world.points(), Rc::clone(&world.shared.history));
         let committed = history.acknowledged() as u64;
         Outcome { failure, points, committed, history, ..Outcome::of(&world.sim) }
@@ -138,6 +154,8 @@ struct World {
 pub(super) struct Ended {
     pub(super) now: Cell<bool>,
     pub(super) starts: Cell<u64>,
+    /// Starts that succeeded.
+    served: Cell<u64>,
     chains_stopped: Cell<u64>,
     /// Starts since the last that succeeded.
     refused_in_a_row: Cell<u32>,
@@ -165,7 +183,7 @@ impl World {
     }
 
     /// Faults, healing, the clients' end, the audit, the verdict.
-    fn run(&self, plan: &Plan, budget: Budget) -> Result<(), String> {
+    fn run(&self, plan: &Plan) -> Result<(), String> {
         plan.apply(&self.sim).map_err(|error| error.to_string())?;
         self.run_until(Time::ZERO + HORIZON, |_| true).ok();
         self.sim.heal();
@@ -181,25 +199,70 @@ impl World {
                 "{done} of {all} clients are done long after healing{changing}; starts were refused for {refused:?}"
             )
         });
+        let is_lied_to = self.is_harmed();
+        let is_alone = plan.setting("topology.replicas", 1) < 2;
         if ended.is_ok() {
+            self.rot(plan);
             ended = self.audit();
         }
-        let harmed = budget == Budget::Detect
-            && self.sim.atlas().history().iter().any(|harm| harm.kind != HarmKind::FailedWrite);
         let wrong = self.shared.history.wrong.borrow().first().cloned();
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
-        if harmed {
+        if is_lied_to {
             // One copy was harmed: refusing, and losing what the drive lied about, is all that can be done. So an entry may come to light again
             // where it was given up, beside the place where it was appended again.
             return if is_hung { ended } else { Ok(()) };
         }
-        oracle::judge(&self.shared.history)?;
+        let history = &self.shared.history;
+        // Of what nobody was told of yet, the only copy may have been harmed in any case.
+        let may_refuse = |pos| history.has_rot.get() && (is_alone || !history.is_acknowledged(pos));
+        oracle::judge_refusing(history, may_refuse)?;
         match self.drives.as_ref().and_then(|drives| drives.failed.take()) {
             Some(failed) => Err(failed),
             None => ended,
         }
+    }
+
+    /// Whether a drive has harmed a copy without saying so.
+    fn is_harmed(&self) -> bool {
+        self.sim.atlas().history().iter().any(|harm| !harm.kind.is_reported())
+    }
+
+    /// Harms what drives of one unit hold and later groups vouch for: it may not pass for what was never there.
+    fn rot(&self, plan: &Plan) {
+        let number = |name: &str, default: u64| plan.setting(name, default);
+        let count = number("harm.latent", 0);
+        if count == 0 {
+            return;
+        }
+        self.run_until(self.sim.now() + QUIET, |_| true).ok();
+        let units = number("topology.units", 1).max(number("topology.replicas", 1));
+        let unit = 1 + self.sim.dice().below(Domain::User(3), 0, 0, units);
+        let segment_bytes = number("chain.segment_kib", 128) << 10;
+        let drives = || unit_drives(unit, 3).chain(drives::added_drives(unit));
+        let place = number("harm.place", FULL_SEGMENTS);
+        let harmed = if place == GROUPS {
+            // A start has a group written that vouches for all before it.
+            self.cut_power();
+            latent::harm_groups(&self.sim, machine(1), drives(), segment_bytes, count)
+        } else {
+            let harm = |drive: String| latent::harm(&self.sim, machine(1), &drive, segment_bytes, count);
+            drives().map(harm).sum()
+        };
+        if place != FULL_SEGMENTS {
+            self.cut_power();
+        }
+        self.shared.history.has_lost.set(harmed > 0 && place == GROUPS);
+        self.shared.history.has_rot.set(harmed > 0);
+    }
+
+    /// Cuts the node's power, and waits until it serves again.
+    fn cut_power(&self) {
+        let served = self.ended.served.get();
+        self.sim.end(self.node, Death::PowerCut);
+        self.sim.restart_after(self.node, RESTART);
+        self.run_until(self.sim.now() + START_TIME, |world| world.ended.served.get() == served).ok();
     }
 
     fn is_changing(&self) -> bool {
@@ -236,12 +299,12 @@ impl World {
     fn points(&self) -> Points {
         let mut points = Points::default();
         let history = &self.shared.history;
-        let atlas = self.sim.atlas();
         points.see("the node was started again", self.ended.starts.get() > 1);
         points.see("a chain stopped at a failed write", self.ended.chains_stopped.get() > 0);
         points.see("a start was refused", !self.ended.refused.borrow().is_empty());
-        points.see("a read was refused as damaged", !history.damaged.borrow().is_empty());
-        points.see("a drive was harmed", atlas.history().iter().any(|harm| !harm.kind.is_reported()));
+        points.see("a drive was harmed", self.is_harmed());
+        points.see("latent damage was there", history.has_rot.get());
+        points.see("a replica has lost what another has", history.lost_copies.get() > 0);
         let drives = |count: fn(&drives::Done) -> u64| self.drives.as_ref().is_some_and(|it| count(it) > 0);
         points.see("a drive was added", drives(|it| it.added.get()));
         points.see("a drive was removed", drives(|it| it.removed.get()));
@@ -262,6 +325,7 @@ pub(super) async fn serve(
     match LocalCluster::start(&env, options).await {
         Ok(cluster) => {
             ended.refused_in_a_row.set(0);
+            ended.served.set(ended.served.get() + 1);
             begin(&env, &cluster);
             cluster.failed().await;
             ended.chains_stopped.set(ended.chains_stopped.get() + 1);
@@ -292,12 +356,14 @@ pub(super) fn local_options(plan: &Plan, listen: SocketAddr, planted: Fault) -> 
     // Where drives are removed, they are small at times, so that the others have no room for what is on one.
     let segments_max = if number("operator.drives", 0) > 0 { number("operator.segments", 64) } else { 64 };
     let segments = number("chain.segments", 16).min(segments_max);
+    let cached_max = if number("harm.latent", 0) > 0 { 16 << 10 } else { u64::MAX };
     let chain = ChainOptions {
         segment_bytes,
         flights: number("chain.flights", 2) as usize,
         group_max_bytes: number("chain.group_max_bytes", 1 << 20) as usize,
         queue_max_bytes: 1 << 20,
-        tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20) as usize,
+        // What is harmed is seen only where it is read from the drive.
+        tail_cache_bytes: number("chain.tail_cache_bytes", 1 << 20).min(cached_max) as usize,
         index_cache_bytes: number("chain.index_cache_bytes", 1 << 20) as usize,
         segments_ready: number("chain.segments_ready", 2) as usize,
         capacity_bytes: (64 << 10) + segment_bytes * segments,

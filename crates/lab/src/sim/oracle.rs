@@ -55,15 +55,24 @@ fn earliest(known: &mut Option<Moment>, moment: Moment) {
 
 /// Everything that holds for a run in which no drive was harmed beyond what the system survives.
 pub fn judge(history: &History) -> Result<(), String> {
+    judge_refusing(history, |_| false)
+}
+
+/// Everything that holds where copies of what drives vouch for were harmed: positions that `may_refuse` names may be refused as damaged,
+/// and that is all.
+pub fn judge_refusing(history: &History, may_refuse: impl Fn(u64) -> bool) -> Result<(), String> {
     if let Some(wrong) = history.wrong.borrow().first() {
         return Err(wrong.clone());
     }
     if let Some(difference) = history.differences.borrow().first() {
         return Err(difference.clone());
     }
-    if let Some(pos) = history.damaged.borrow().first() {
-        return Err(format!("position {pos} is damaged although no drive was harmed"));
+    let looks = history.looks.borrow();
+    let refused = looks.iter().find(|look| look.seen == Seen::Damaged && !may_refuse(look.pos));
+    if let Some(refused) = refused {
+        return Err(at(history, refused.pos, "is damaged although a good copy is there"));
     }
+    drop(looks);
     check(history)
 }
 
@@ -112,7 +121,7 @@ fn gather_looks(history: &History, places: &mut BTreeMap<u64, Place>) -> Result<
             Seen::Junk => place.junk = true,
             Seen::System => place.system = true,
             Seen::Trimmed => earliest(&mut place.trimmed_by, look.end),
-            Seen::SomeData | Seen::Unwritten => {}
+            Seen::SomeData | Seen::Unwritten | Seen::Damaged => {}
         }
         if look.seen != Seen::Unwritten {
             earliest(&mut place.resolved_by, look.end);
@@ -322,6 +331,18 @@ mod tests {
         history.appended(value(1), history.now(), Fate::UnknownAfter(1));
         history.saw(0, Seen::Data(value(1)), history.now());
         assert!(violation(&history).contains("below 1"));
+    }
+
+    #[test]
+    fn a_position_that_is_refused_is_found_unless_it_may_be() {
+        let history = History::default();
+        history.appended(value(1), history.now(), Fate::Acked(0));
+        history.saw(0, Seen::Damaged, history.now());
+        assert!(judge(&history).is_err_and(|found| found.contains("a good copy")));
+        assert_eq!(judge_refusing(&history, |pos| pos == 0), Ok(()));
+        // Refused is all that it may be.
+        history.saw(0, Seen::Unwritten, history.now());
+        assert!(judge_refusing(&history, |_| true).is_err_and(|found| found.contains("read as unwritten")));
     }
 
     #[test]

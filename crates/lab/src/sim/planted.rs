@@ -61,7 +61,7 @@ pub struct Planting {
 /// Every fault that the scenarios of one node must find. Not among them is what one node that restarts as a whole and an
 /// honest client library cannot bring to light: stale epochs, seals and rival layouts (found by the log's small-scope
 /// exploration), what takes a drive that is all but full, and checksums that somebody else compares too (found by the
-/// chain's own tests).
+/// chain's own tests). Those that only harm brings to light are at the end.
 #[cfg(feature = "planted-bugs")]
 pub fn plantings() -> Vec<Planting> {
     use ithaca_chain::PlantedBug as ChainBug;
@@ -108,7 +108,15 @@ pub fn plantings() -> Vec<Planting> {
     ];
     let log = log.into_iter().map(|bug| (format!("log/{bug:?}"), Fault::Log(bug)));
     let chain = chain.into_iter().map(|bug| (format!("chain/{bug:?}"), Fault::Chain(bug)));
-    log.chain(chain).map(|(name, fault)| Planting { name, fault, budget: Budget::Survive }).collect()
+    let plant = |budget| move |(name, fault)| Planting { name, fault, budget };
+    let harm = [
+        ("harm/CutDamagedMiddle", Fault::Chain(ChainBug::CutDamagedMiddle)),
+        ("harm/LostGroupForgotten", Fault::Chain(ChainBug::LostGroupForgotten)),
+        ("harm/LostEntrySkipped", Fault::Log(LogBug::LostEntrySkipped)),
+    ];
+    let harm = harm.map(|(name, fault)| (name.to_owned(), fault));
+    let survived = log.chain(chain).map(plant(Budget::Survive));
+    survived.chain(harm.into_iter().map(plant(Budget::Detect))).collect()
 }
 
 /// Every fault that the cluster scenario must find.

@@ -11,7 +11,7 @@ use ithaca_log::client::{CallError, Client, ClientError, Connection, Identity, P
 use ithaca_log::entry::EntryMeta;
 use ithaca_log::layout::{Layout, Piece};
 use ithaca_log::pos::{Addr, AddrRange, ClientId, LogPos, NodeId};
-use ithaca_log::wire::{Read, RunHead, RunState, Runs};
+use ithaca_log::wire::{Read, Refusal, RunHead, RunState, Runs};
 
 use super::history::History;
 
@@ -28,6 +28,8 @@ enum Held {
     Unwritten,
     Junk,
     Trimmed,
+    /// Refused as damaged.
+    Damaged,
     /// Who appended it, as which request, and the length and checksum of the entry.
     Data(u64, u64, u32, u32),
 }
@@ -54,7 +56,9 @@ async fn compare_in(env: &Env, layout: &Layout, history: &History, tail: LogPos)
         let mut later: Option<(NodeId, Vec<Held>)> = None;
         // The last one first: a trim on its way meanwhile has been at all before one that was seen to have it.
         for &node in piece.replicas.iter().rev() {
-            let earlier = held(env, layout, node, piece.addrs).await?;
+            let earlier = held(env, layout, node, piece.addrs, history.has_rot.get()).await?;
+            let damaged = earlier.iter().filter(|&&held| held == Held::Damaged).count() as u64;
+            history.lost_copies.set(history.lost_copies.get() + damaged);
             if let Some((after, later)) = &later {
                 note_differences(history, &piece, (node, &earlier), (*after, later));
             }
@@ -72,7 +76,7 @@ fn note_differences(
 ) {
     for ((addr, &first), &second) in piece.addrs.numbers().zip(earlier).zip(later) {
         let agrees = match (first, second) {
-            (_, Held::Unwritten) | (Held::Trimmed, _) => true,
+            (_, Held::Unwritten | Held::Damaged) | (Held::Trimmed | Held::Damaged, _) => true,
             (first, second) => first == second,
         };
         if !agrees {
@@ -85,15 +89,32 @@ fn note_differences(
     }
 }
 
-/// What a unit holds at each of `addrs`.
-async fn held(env: &Env, layout: &Layout, node: NodeId, addrs: AddrRange) -> Result<Vec<Held>, ClientError> {
+/// What a unit holds at each of `addrs`. Where it has lost something, that is an error, unless there is `rot`.
+async fn held(
+    env: &Env,
+    layout: &Layout,
+    node: NodeId,
+    addrs: AddrRange,
+    rot: bool,
+) -> Result<Vec<Held>, ClientError> {
     let connection = open(env, layout, node).await?;
-    let mut held = Vec::new();
+    let (mut held, mut end) = (Vec::new(), addrs.end);
     while (held.len() as u64) < addrs.count() {
-        let rest = AddrRange::new(Addr(addrs.start.0 + held.len() as u64), addrs.end);
+        let rest = AddrRange::new(Addr(addrs.start.0 + held.len() as u64), end);
         let read = Read { limit_bytes: 1 << 20, committed: false, ranges: vec![rest] };
         let answer = connection.call::<_, Runs>(env, layout.epoch, &read, env.now() + PATIENCE).await;
-        let (runs, _, _) = answer.map_err(|error| failed(layout, node, error))?;
+        let runs = match answer {
+            Err(CallError::Refused(Refusal::Damaged { addr })) if rot && rest.numbers().contains(&addr.0) => {
+                // What comes before it first.
+                if addr == rest.start {
+                    held.push(Held::Damaged);
+                }
+                end = if addr == rest.start { addrs.end } else { addr };
+                continue;
+            }
+            answer => answer.map_err(|error| failed(layout, node, error))?.0,
+        };
+        end = addrs.end;
         for run in &runs.runs {
             (0..run.count).for_each(|nth| held.push(held_by(run, nth)));
         }

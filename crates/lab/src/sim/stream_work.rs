@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_log::client::{Append, AppendTo, Client, ClientError, Placed};
+use ithaca_log::client::{Append, AppendTo, Client, ClientError, ErrorClass, Placed};
 use ithaca_log::entry::StreamPlaces;
 use ithaca_log::pos::{LogPos, StreamId, StreamPos};
 use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
@@ -162,21 +162,51 @@ pub(super) async fn read_all(
     for stream in (0..streams).map(|at| StreamId((1000 + at).into())) {
         let mut next = 0;
         while next < tail.0 {
-            let upto = read_part(client, history, stream, next..tail.0, 1 << 20).await?;
+            let start = history.now();
+            let upto = match read_part(client, history, stream, next..tail.0, 1 << 20).await {
+                // What is behind it is to be there.
+                Err(error) if error.class() == ErrorClass::Damaged => {
+                    note_failure(history, &error, start);
+                    next + 1
+                }
+                upto => upto?,
+            };
             if upto <= next {
                 history.wrong.borrow_mut().push(format!("a read of {stream} from {next} covers nothing"));
                 return Ok(());
             }
             next = upto;
         }
-        let (start, mut found) = (history.now(), Vec::new());
-        let mut reader = client.stream_reader(stream, LogPos(0));
-        reader.sync().await?;
-        while let Some(entry) = reader.read_next().await? {
-            note_entry(history, &entry, start);
-            found.push(entry.pos.0);
-        }
-        history.streams.read(stream, 0..tail.0, found, history.now());
+        follow_all(client, history, stream, tail).await?;
     }
+    Ok(())
+}
+
+/// Reads a stream up to the tail as a reader does, which does not go on behind what is damaged.
+async fn follow_all(
+    client: &Client,
+    history: &History,
+    stream: StreamId,
+    tail: LogPos,
+) -> Result<(), ClientError> {
+    let (start, mut found, mut upto) = (history.now(), Vec::new(), tail.0);
+    let mut reader = client.stream_reader(stream, LogPos(0));
+    reader.sync().await?;
+    loop {
+        match reader.read_next().await {
+            Ok(Some(entry)) => {
+                note_entry(history, &entry, start);
+                found.push(entry.pos.0);
+            }
+            Ok(None) => break,
+            Err(error) if error.class() == ErrorClass::Damaged => {
+                note_failure(history, &error, start);
+                upto = reader.position().0;
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    history.streams.read(stream, 0..upto, found, history.now());
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ithaca_env::Env;
 use ithaca_env::sim::{Dice, Domain, Plan, Sim};
-use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind};
+use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind, ErrorClass};
 use ithaca_log::layout::NodeState;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::LogPos;
@@ -343,7 +343,7 @@ pub(super) fn note_entry(history: &History, entry: &Entry, start: Moment) {
 pub(super) fn note_failure(history: &History, error: &ClientError, start: Moment) {
     match error {
         ClientError::Unwritten { pos } => history.saw(pos.0, Seen::Unwritten, start),
-        ClientError::Damaged { pos } => history.damaged.borrow_mut().push(pos.0),
+        ClientError::Damaged { pos } => history.saw(pos.0, Seen::Damaged, start),
         _ => {}
     }
 }
@@ -380,6 +380,10 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
         trim_all(&client, &history, bounds.tail).await?;
         read_all(&client, &history, bounds.tail).await?;
     }
+    // Where entries are gone whose streams nobody knows, a new sequencer learns nothing of any stream until they are trimmed.
+    if history.has_lost.get() && history.has_refused() {
+        trim_all(&client, &history, bounds.tail).await?;
+    }
     stream_work::read_all(&client, &history, shared.streams, bounds.tail).await?;
     append_or_make_room(&env, &client, &history, bounds.tail).await?;
     replicas::compare(&env, &client, &history, bounds.tail).await
@@ -412,13 +416,36 @@ async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<()
     let mut pos = 0;
     while pos < tail.0 {
         let start = history.now();
-        let entries = client.read_range(LogPos(pos), tail).await?;
+        let entries = match client.read_range(LogPos(pos), tail).await {
+            // What is behind it is to be there. Where a hole cannot be filled, the read does not say which.
+            Err(error) if error.class() == ErrorClass::Damaged => {
+                read_one(client, history, LogPos(pos)).await?;
+                pos += 1;
+                continue;
+            }
+            read => read?,
+        };
         if entries.is_empty() {
             history.wrong.borrow_mut().push(format!("a read from {pos} below the tail gave nothing"));
             break;
         }
         note_entries(history, pos, &entries, start);
         pos += entries.len() as u64;
+    }
+    Ok(())
+}
+
+/// Reads a position that may be damaged, also where the first replica has lost what no other one has yet: a hole that cannot be filled.
+async fn read_one(client: &Client, history: &History, pos: LogPos) -> Result<(), ClientError> {
+    let start = history.now();
+    match client.read(pos).await {
+        Ok(entry) => note_entry(history, &entry, start),
+        Err(error) if error.class() == ErrorClass::Damaged => history.saw(pos.0, Seen::Damaged, start),
+        Err(ClientError::Unwritten { .. }) => match client.fill(pos).await {
+            Err(error) if error.class() == ErrorClass::Damaged => history.saw(pos.0, Seen::Damaged, start),
+            filled => filled.map(|_| ())?,
+        },
+        Err(error) => return Err(error),
     }
     Ok(())
 }

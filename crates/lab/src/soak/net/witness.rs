@@ -88,7 +88,7 @@ async fn read(shared: &Shared, client: &Client, pos: u64) {
             note(&shared.history, &entry, start);
         }
         Err(ClientError::Unwritten { pos }) => shared.history.saw(pos.0, Seen::Unwritten, start),
-        Err(ClientError::Damaged { pos }) => shared.history.damaged.borrow_mut().push(pos.0),
+        Err(ClientError::Damaged { pos }) => shared.history.saw(pos.0, Seen::Damaged, start),
         Err(_) => {}
     }
 }
