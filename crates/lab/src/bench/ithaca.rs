@@ -66,13 +66,19 @@ impl Ithaca {
 impl Dev {
     /// Starts it on free ports, its data below `folder`.
     pub fn start(folder: &Path) -> io::Result<Self> {
+        Self::start_with(folder, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(folder: &Path, more: &[&str]) -> io::Result<Self> {
         let program = std::env::current_exe()?.with_file_name("ithaca");
         let folder = folder.join(FOLDER);
         let mut command = Command::new(&program);
         command
             .arg("dev")
             .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--data"])
-            .arg(&folder);
+            .arg(&folder)
+            .args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut started = Started::with_files(&mut command, folder)?;
         let line = started.first_line()?;

@@ -32,6 +32,7 @@ mod stale;
 mod started;
 mod streams;
 mod transactions;
+mod two_copies;
 mod volume;
 mod ycsb;
 
@@ -83,7 +84,7 @@ struct Suite {
     run: fn(&BenchArguments, &DriveFile) -> io::Result<bool>,
 }
 
-const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 15] = [
     Suite { names: &chain::NAMES, by_default: true, run: chain::run },
     Suite { names: &[cluster::NAME], by_default: true, run: cluster::run },
     Suite { names: &[transactions::NAME], by_default: true, run: transactions::run },
@@ -96,6 +97,7 @@ const SUITES: [Suite; 14] = [
     Suite { names: &[socket::NAME], by_default: false, run: socket::run },
     Suite { names: &[volume::NAME], by_default: false, run: volume::run },
     Suite { names: &[commands::NAME], by_default: false, run: commands::run },
+    Suite { names: &[two_copies::NAME], by_default: false, run: two_copies::run },
     Suite { names: &[ycsb::NAME], by_default: false, run: ycsb::run },
     Suite { names: &[restart_volume::NAME], by_default: false, run: restart_volume::run },
 ];
