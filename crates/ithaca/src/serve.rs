@@ -217,6 +217,7 @@ impl Served {
             }
             Self::Node(node) => match node.ended().await {
                 NodeEnd::Failed(why) => Failure::unreachable(format!("a unit has stopped: {why}")),
+                end @ NodeEnd::Outdated(_) => Failure::damaged(end.to_string()),
                 end @ NodeEnd::Removed { .. } => Failure::no(end.to_string()),
             },
         }

@@ -179,6 +179,11 @@ impl Acceptor {
         self.durable().next_back()
     }
 
+    /// The newest epoch that `node` is sure to have sealed, on stable storage, by the durable layouts; see [`Layout::sealed_by`].
+    pub fn sealed_by(&self, node: NodeId) -> Option<Epoch> {
+        self.durable().filter_map(|layout| layout.sealed_by(node)).max()
+    }
+
     /// Does what `input` asks for and adds to `effects` what that takes, in order.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use super::{Change, ChangeError, Layout, Node, NodeState, RangeMap};
 use crate::limits;
-use crate::pos::NodeId;
+use crate::pos::{Epoch, NodeId};
 use crate::wire::{ChangeCluster, Roles};
 
 /// How many of `members` nodes decide layouts, if that many may.
@@ -69,6 +69,14 @@ impl Layout {
     pub fn stripes_of(&self, node: NodeId) -> usize {
         let stripes = self.ranges.iter().flat_map(|range| &range.stripes);
         stripes.filter(|stripe| stripe.replicas.contains(&node)).count()
+    }
+
+    /// An epoch that `node` is sure to have sealed, on stable storage, before this layout was proposed: that of the layout before, if the node
+    /// was in use there and still is, because whoever could not be sealed went out. Both have an active range that names the node and holds
+    /// positions already: it was there before, since what begins at the tail may be new, and a range of other units would be another one.
+    pub fn sealed_by(&self, node: NodeId) -> Option<Epoch> {
+        let (active, decided) = (self.ranges.last()?, self.tails.last()?);
+        (active.start < decided.tail && active.is_held_by(node)).then_some(decided.epoch)
     }
 
     /// What has to change so that `asked` is so; `None` if it is, or is on its way. Whether it can be shows

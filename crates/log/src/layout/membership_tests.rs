@@ -263,3 +263,23 @@ fn a_full_node_keeps_what_it_holds_and_is_given_nothing_new() {
     assert_eq!(e.node(NodeId(3)).map(|node| node.state), Some(NodeState::Out));
     assert_eq!(ranges(&e)[0], "0: [1,2]@0 [2]@1 [1]@2", "a full node can be lost as any other");
 }
+
+#[test]
+fn who_was_in_the_active_range_before_and_is_in_it_now_has_sealed_the_epoch_before() {
+    // Node 3 goes out and comes back; what was not in use, or is not, has perhaps not been sealed.
+    let sealed = |layout: &Layout| [1, 2, 3].map(|id| layout.sealed_by(NodeId(id)).map(|epoch| epoch.0));
+    let mut layout = first(3, 2);
+    assert_eq!(sealed(&layout), [None; 3]);
+    for (tail, change_to, expected) in [
+        (10, Change::default(), [Some(1); 3]),
+        (20, lost(&[3]), [None; 3]),
+        (20, Change::default(), [None; 3]),
+        (30, Change::default(), [Some(4), Some(4), None]),
+        (30, joined(&[3]), [None; 3]),
+        (40, Change::default(), [Some(6); 3]),
+        (50, Change { min_replicas: Some(1), ..Change::default() }, [Some(7); 3]),
+    ] {
+        layout = change(&layout, tail, &change_to);
+        assert_eq!(sealed(&layout), expected, "in epoch {}", layout.epoch);
+    }
+}

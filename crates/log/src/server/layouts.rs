@@ -14,7 +14,7 @@ use super::register::{Register, RegisterError};
 use super::reply::ReplyRoute;
 use crate::layout::Layout;
 use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
-use crate::pos::Epoch;
+use crate::pos::{Epoch, NodeId};
 use crate::unit::ReplyTo;
 use crate::wire::{
     Accept, Accepted, Kind, LayoutRecord, Learn, Learned, Lease, Leased, Prepare, Promise, Refusal, Vote,
@@ -61,6 +61,11 @@ impl LayoutKeeper {
     /// The latest layout; it is on stable storage here.
     pub(super) fn latest(&self) -> Option<Rc<Layout>> {
         self.latest.borrow().clone()
+    }
+
+    /// The newest epoch that `node` is sure to have sealed, on stable storage, by the layouts that are known.
+    pub(super) fn sealed_by(&self, node: NodeId) -> Option<Epoch> {
+        self.acceptor.borrow().sealed_by(node)
     }
 
     /// Whether the epoch after the latest may have a layout already: this node has promised or accepted something for it.

@@ -23,6 +23,7 @@ use super::forming::{self, Formed, Opened, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::node::{GrantOptions, Node};
+use super::outdated::Outdated;
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
@@ -162,6 +163,9 @@ pub enum StartError {
         /// The epoch of the newest layout that it knows.
         epoch: Epoch,
     },
+    /// A unit's data is an older copy.
+    #[error(transparent)]
+    Outdated(#[from] Outdated),
     /// The register is new or harmed beyond reading, but a unit's drive is in use: what was decided is lost.
     #[error("{register}: holds no layout, but {drive} holds data: the register of its cluster is lost")]
     RegisterLost {
@@ -286,6 +290,7 @@ impl StartError {
             | Self::RegisterLost { .. }
             | Self::Layouts { .. }
             | Self::DrivesForgotten { .. }
+            | Self::Outdated(_)
             | Self::UnitState { .. } => true,
             Self::Chain(error) => {
                 matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })

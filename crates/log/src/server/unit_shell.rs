@@ -99,6 +99,8 @@ pub(super) struct UnitShell {
     write_times: WriteTimes,
     /// Where the next list of marks goes on.
     marked_from: Cell<Addr>,
+    /// Whether anything that the chain held was harmed as it was opened.
+    was_damaged: bool,
     planted: Planted,
 }
 
@@ -118,6 +120,7 @@ impl UnitShell {
         };
         let planted = options.planted;
         let recovered = Recovered { state, covered: recovered.covered, released: recovered.released };
+        let was_damaged = !chain.stats().damage.is_empty();
         let shell = Rc::new(Self {
             env: env.clone(),
             chain,
@@ -133,6 +136,7 @@ impl UnitShell {
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
             marked_from: Cell::default(),
+            was_damaged,
             planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
@@ -239,6 +243,16 @@ impl UnitShell {
     /// Every address from `from` up to here is resolved and durable.
     pub(super) fn watermark(&self, from: Addr) -> Addr {
         self.core.borrow().watermark(from)
+    }
+
+    /// The last epoch that is sealed, or is about to be.
+    pub(super) fn sealed(&self) -> Epoch {
+        self.core.borrow().state().sealed
+    }
+
+    /// Whether its chain was found to be harmed as it was opened.
+    pub(super) fn was_damaged(&self) -> bool {
+        self.was_damaged
     }
 
     /// Refuses an epoch that is over.

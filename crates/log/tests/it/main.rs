@@ -15,6 +15,7 @@
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
 //! * `outages`: appends while their nodes cannot be reached.
+//! * `outdated`: nodes that are started on an older copy of what they have stored.
 //! * `planted`: deliberate faults (with the feature `planted-bugs`).
 //! * `refusals`: what is refused, and how it is said.
 //! * `roles`: nodes that do not everything, in simulated time.
@@ -36,6 +37,7 @@ mod lost;
 mod modes;
 mod nodes;
 mod outages;
+mod outdated;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod refusals;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
+use ithaca_env::drive::{Durability, OpenDrive};
 use ithaca_log::client::{Client, ClientOptions, Forming, form};
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::pos::NodeId;
@@ -112,6 +113,16 @@ impl Cluster {
         self.dirs[id as usize - 1] = TempDir::new().expect("a directory");
     }
 
+    /// Copies a file of a node that does not run, as a snapshot has it.
+    pub async fn copy(&self, env: &Env, id: u64, file: &str, to: &TempDir) {
+        copy_drive(env, &self.dirs[id as usize - 1].path().join(file), &to.path().join(file)).await;
+    }
+
+    /// Puts another directory in the place of that of a node that does not run.
+    pub fn put_back(&mut self, id: u64, dir: TempDir) {
+        self.dirs[id as usize - 1] = dir;
+    }
+
     /// Stops all nodes where they stand.
     pub fn crash(&mut self) {
         self.nodes.iter_mut().for_each(|node| drop(node.take()));
@@ -153,6 +164,26 @@ impl Cluster {
             assert!(env.now() < deadline, "{what}: {layout:?}");
             env.sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// Writes what one drive holds to another one, which is made, as soon as it is free.
+async fn copy_drive(env: &Env, from: &Path, to: &Path) {
+    let open = OpenDrive { path: from.to_owned(), create_bytes: None, read_only: true };
+    let deadline = env.now() + PATIENCE;
+    let from = loop {
+        match env.open_drive(open.clone()).await {
+            Ok(drive) => break drive,
+            Err(error) => assert!(env.now() < deadline, "{error}"),
+        }
+        env.sleep(Duration::from_millis(10)).await;
+    };
+    let size = from.size_bytes();
+    let open = OpenDrive { path: to.to_owned(), create_bytes: Some(size), read_only: false };
+    let to = env.open_drive(open).await.expect("it is new");
+    for offset in (0..size).step_by(1 << 20) {
+        let bytes = from.read(offset, (size - offset).min(1 << 20) as usize).await.expect("readable");
+        to.write(offset, bytes, Durability::Durable).await.expect("writable");
     }
 }
 

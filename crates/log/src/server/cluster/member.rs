@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::net::NetError;
 use ithaca_env::sync::Notify;
-use ithaca_env::task::{TaskHandle, race};
+use ithaca_env::task::{TaskHandle, gather, race};
 use ithaca_env::{Env, Time};
 
 use super::NodeOptions;
@@ -27,6 +27,7 @@ use crate::pos::{Addr, Epoch, LogPos, NodeId};
 use crate::server::decide::learn;
 use crate::server::layouts::LayoutKeeper;
 use crate::server::node::Node;
+use crate::server::outdated;
 use crate::server::peers::{Peer, Peers};
 use crate::server::unit_shell::UnitShell;
 use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, Lease, Leased, NodeState, Refusal};
@@ -269,7 +270,7 @@ impl Member {
 
     /// Does what a newly learned layout asks of this node.
     fn apply(self: &Rc<Self>, layout: &Rc<Layout>) {
-        if layout.epoch <= self.applied.get() {
+        if layout.epoch <= self.applied.get() || self.is_outdated() {
             return;
         }
         self.applied.set(layout.epoch);
@@ -287,6 +288,12 @@ impl Member {
         self.node.go_on(layout, is_new, self.options.grants, self.options.planted);
         room::guard(self, layout);
         tracing::info!(node = self.options.id.0, epoch = layout.epoch.0, tail = layout.tail().0, "layout");
+    }
+
+    /// Whether the data of this node is an older copy: it takes no part in any newer layout, and is about to end.
+    fn is_outdated(&self) -> bool {
+        let unit = self.node.unit.get();
+        unit.is_some_and(|unit| outdated::check(&self.keeper, self.options.id, unit).is_err())
     }
 
     /// Beats to every other node of `layout`, and to no one else.
@@ -308,19 +315,25 @@ impl Member {
         *beating = met;
     }
 
-    /// Asks a node that knows a newer layout for it.
+    /// Asks a node that knows a newer layout for it, and for what it remembers of those between: this node may have a part in one of them
+    /// that it has forgotten, and none in the newest.
     fn catch_up(self: &Rc<Self>, node: NodeId) {
         let known = self.keeper.latest();
         let Some(peer) = known.and_then(|layout| self.peer(&layout, node)) else { return };
         let member = Rc::clone(self);
         self.env.spawn(async move {
             let deadline = member.env.now() + member.options.timing.silent_after;
-            let asked = GetLayout { epoch: None };
-            if let Ok((record, _, _)) = peer.call::<_, LayoutRecord>(Epoch(0), &asked, deadline).await
-                && let Ok(layout) = Layout::decode(&record.record)
-            {
-                member.keeper.take(layout);
-            }
+            let ask = async |epoch: Option<Epoch>| {
+                let asked = GetLayout { epoch };
+                let told = peer.call::<_, LayoutRecord>(Epoch(0), &asked, deadline).await;
+                told.ok().and_then(|(record, _, _)| Layout::decode(&record.record).ok())
+            };
+            let Some(newest) = ask(None).await else { return };
+            let remembered = newest.epoch.0.saturating_sub(limits::LAYOUT_HISTORY_MAX_COUNT as u64);
+            let missed = member.epoch().0.max(remembered) + 1..newest.epoch.0;
+            let missed = missed.map(|epoch| ask(Some(Epoch(epoch)))).collect();
+            let missed = gather(missed, |_| false).await.into_iter().flatten().flatten();
+            missed.chain([newest]).for_each(|layout| member.keeper.take(layout));
         });
     }
 

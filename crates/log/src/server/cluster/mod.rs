@@ -41,6 +41,7 @@ use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::local::StartError;
 use super::node::{GrantOptions, Node};
+use super::outdated::{self, Outdated};
 use super::peers::Peers;
 use super::relay::Relay;
 use super::remembered::{Remembered, UnitPaths};
@@ -160,6 +161,9 @@ pub enum NodeEnd {
     /// Its unit's chain has stopped. It stores nothing until it is started again.
     #[error("its unit has stopped: {0}")]
     Failed(ChainError),
+    /// Its data is an older copy, as it has heard.
+    #[error(transparent)]
+    Outdated(Outdated),
     /// It is no member of the cluster any more, and will not be.
     #[error("node {} was removed from cluster {cluster}", node.0)]
     Removed {
@@ -204,7 +208,7 @@ impl ClusterNode {
     ///
     /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else; the node was removed from its cluster,
     /// which by then most of those know who decide there, if they could be reached within 10 seconds; its layout gives it a role that it does
-    /// not offer.
+    /// not offer; its unit's data is an older copy, by the layouts that it knows.
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
@@ -289,9 +293,11 @@ impl ClusterNode {
     /// Waits until the node is of no use any more and returns why; the cluster goes on without it. Of a node that was removed, most of those
     /// know who decide without it: as long as they cannot be reached, it waits.
     pub async fn ended(&self) -> NodeEnd {
-        match race(self.inner.failed(), self.inner.removed()).await {
+        let of_no_use = race(self.inner.outdated(), self.inner.removed());
+        match race(self.inner.failed(), of_no_use).await {
             Ended::First(error) => NodeEnd::Failed(error),
-            Ended::Second(end) => end,
+            Ended::Second(Ended::First(outdated)) => NodeEnd::Outdated(outdated),
+            Ended::Second(Ended::Second(removed)) => removed,
         }
     }
 
@@ -323,6 +329,7 @@ impl Inner {
         let leases = Rc::clone(&self.node.leases);
         let (unit, answering) =
             open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
+        outdated::check(&self.keeper, self.options.id, &unit)?;
         if let Some(cache) = open_cache(&self.env, self.options.cache.as_ref()).await? {
             unit.chain().use_cache(&cache);
         }
@@ -399,6 +406,13 @@ impl Inner {
     async fn failed(&self) -> ChainError {
         let unit = self.formed.until(|| self.node.unit.get().cloned()).await;
         unit.stopped().await
+    }
+
+    /// Waits until there is a layout by which the unit should have sealed more than it has.
+    async fn outdated(&self) -> Outdated {
+        let unit = self.formed.until(|| self.node.unit.get().cloned()).await;
+        let find = || outdated::check(&self.keeper, self.options.id, &unit).err();
+        self.keeper.changed().until(find).await
     }
 
     /// Waits until there is a layout that does not list this node, and those know it who need it.

@@ -1,0 +1,44 @@
+//! A node on an older copy of its data, as a snapshot of a virtual machine is that was put back: found where layouts prove it.
+//!
+//! ```text
+//!   layout    5 ─────► 6 ─────► 7        6 and 7 have the same active range, with node 3 in it, and it holds positions at the tail of 6:
+//!   sealed       5        6              node 3 was sealed in 6 before 7 was proposed, and its answer was durable
+//!                ▲
+//!                └─ a copy of node 3 that was made here says 5, and is told of 7
+//! ```
+//!
+//! That is no proof of the contrary: a copy that has sealed all that is known of is taken for new. (docs/protocol/reconfigure.md)
+
+use thiserror::Error;
+
+use super::layouts::LayoutKeeper;
+use super::unit_shell::UnitShell;
+use crate::pos::{Epoch, NodeId};
+
+/// A unit that has forgotten what it told its cluster. What it has promised and stored since then is gone, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the data of node {} is older than what it told its cluster: it has sealed epoch {}, and had sealed epoch {}; \
+     start it with an empty data directory and use `cluster replace`",
+    node.0,
+    found.0,
+    told.0
+)]
+pub struct Outdated {
+    /// The node.
+    pub node: NodeId,
+    /// The epoch that its unit has sealed.
+    pub found: Epoch,
+    /// The epoch that it had sealed, at least.
+    pub told: Epoch,
+}
+
+/// Refuses the unit of `node` if by the layouts that `known` has it had sealed a newer epoch than it has. One that was opened damaged is let be:
+/// what it had sealed may stand in a group that is lost, and the rest is of use.
+pub(super) fn check(known: &LayoutKeeper, node: NodeId, unit: &UnitShell) -> Result<(), Outdated> {
+    let found = unit.sealed();
+    match known.sealed_by(node).filter(|&told| told > found && !unit.was_damaged()) {
+        Some(told) => Err(Outdated { node, found, told }),
+        None => Ok(()),
+    }
+}

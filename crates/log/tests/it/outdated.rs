@@ -1,0 +1,97 @@
+//! Nodes that are started on an older copy of what they have stored. In simulated time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_env::Env;
+use ithaca_env::sim::Sim;
+use ithaca_log::layout::Layout;
+use ithaca_log::pos::NodeId;
+use tempfile::TempDir;
+
+use crate::nodes::{Cluster, node_options};
+
+const SEGMENTS: u64 = 64;
+/// What takes longer than this does not come.
+const PATIENCE: Duration = Duration::from_secs(20);
+const REGISTER: &str = "layout.register";
+const CHAIN: &str = "unit-3.chain";
+
+fn run(test: impl AsyncFnOnce(Env) + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move { test(env).await });
+}
+
+async fn start(cluster: &mut Cluster, env: &Env) {
+    cluster.start(env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
+}
+
+async fn whole(cluster: &Cluster, env: &Env) -> Layout {
+    cluster.until(env, "all are in use", Layout::is_whole).await
+}
+
+async fn append(cluster: &Cluster) {
+    for number in 0..10 {
+        cluster.client.append(Bytes::from(format!("entry {number}"))).await.expect("appended");
+    }
+}
+
+/// Three nodes. The third is stopped in its first epoch, and is gone again after it was sealed in a later one: with it a copy of its chain,
+/// and of its register, as they were before.
+async fn with_copy(env: &Env, files: &[&str]) -> (Cluster, TempDir) {
+    let mut cluster = Cluster::form(env, 3, 2, |dir, id| node_options(dir, id, SEGMENTS)).await;
+    append(&cluster).await;
+    cluster.kill(3);
+    let copy = TempDir::new().expect("a directory");
+    for file in files {
+        cluster.copy(env, 3, file, &copy).await;
+    }
+    start(&mut cluster, env).await;
+    whole(&cluster, env).await;
+    append(&cluster).await;
+    cluster.client.set_min_replicas(2).await.expect("all are sealed for it");
+    append(&cluster).await;
+    cluster.kill(3);
+    (cluster, copy)
+}
+
+#[test]
+fn a_node_on_an_older_copy_of_its_data_ends_when_it_hears_what_it_has_sealed_since_and_does_not_start_again()
+{
+    run(async |env| {
+        let (mut cluster, copy) = with_copy(&env, &[REGISTER, CHAIN]).await;
+        // Long enough for the others to go on without it.
+        cluster.until(&env, "3 is out", |layout| layout.in_use().count() == 2).await;
+        cluster.put_back(3, copy);
+        start(&mut cluster, &env).await;
+        let end = env.timeout(PATIENCE, cluster.node(3).ended()).await.expect("it serves");
+        assert!(end.to_string().contains("is older than what it told its cluster"), "{end}");
+        cluster.kill(3);
+        let again = cluster.try_start(&env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
+        let again = again.err().expect("it knows now");
+        assert!(again.is_damage() && again.to_string().contains("is older than"), "{again}");
+        assert!(
+            !cluster.client.layout().await.expect("a majority serves").in_use().any(|node| node == NodeId(3))
+        );
+        // With nothing it is taken back.
+        cluster.wipe(3);
+        start(&mut cluster, &env).await;
+        cluster.client.replace_node(NodeId(3), cluster.addrs[2].1).await.expect("replaced");
+        whole(&cluster, &env).await;
+    });
+}
+
+#[test]
+fn a_unit_that_is_older_than_the_register_of_its_node_is_not_started() {
+    run(async |env| {
+        let (mut cluster, copy) = with_copy(&env, &[CHAIN]).await;
+        cluster.copy(&env, 3, REGISTER, &copy).await;
+        cluster.put_back(3, copy);
+        let started = cluster.try_start(&env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
+        let refused = started.err().expect("its register says what it has sealed");
+        assert!(refused.is_damage(), "{refused}");
+        assert!(refused.to_string().contains("is older than what it told its cluster"), "{refused}");
+    });
+}
