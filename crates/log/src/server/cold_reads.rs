@@ -7,12 +7,13 @@
 //! * Those first ones wait also until most of what their connection was sent is gone; what is handed over to a connection counts there, and
 //!   no more here.
 //!
-//! What stands in memory is not counted, nor are heads that are read without their entries.
+//! Heads that are looked up without their entries count as well: as many as are looked at in one piece, and then those that are kept.
+//! What stands in memory is not counted.
 
 use std::ops::Range;
 
 use ithaca_chain::limits::FOUND_RUN_BYTES;
-use ithaca_chain::{Chain, Reading};
+use ithaca_chain::{Chain, Heading, Reading};
 use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::net::{NetError, Writer};
 use ithaca_env::sync::{Count, Permit, Semaphore};
@@ -23,6 +24,11 @@ use crate::wire::Refusal;
 
 /// What an entry of 4 KB takes, which begins anywhere in a block: of a read of few entries no more is expected until they are found.
 const ENTRY_BYTES: usize = 2 * BLOCK_BYTES + FOUND_RUN_BYTES;
+
+/// Bytes of heads that are looked at in one piece.
+pub(super) const HEADINGS_BYTES: usize = 1 << 20;
+
+const _: () = assert!(HEADINGS_BYTES <= limits::COLD_READS_MAX_BYTES);
 
 /// Reads of a unit that need its drive.
 pub(super) struct ColdReads {
@@ -93,6 +99,37 @@ impl ColdRead<'_> {
                 return Ok(Some(reading));
             }
         }
+    }
+
+    /// Shows `visit` heads of records with these keys, as of [`Chain::visit_headings`], and holds what it says that it keeps of each. Returns
+    /// how far that is; `None` if there is no room for them beside what is held already.
+    ///
+    /// Errors: as of [`read_ranges`](Self::read_ranges).
+    pub(super) async fn visit_headings(
+        &mut self,
+        chain: &Chain,
+        keys: Range<u64>,
+        mut visit: impl FnMut(Heading<'_>) -> usize,
+    ) -> Result<Option<u64>, Refusal> {
+        let before = self.held.as_ref().map_or(0, Permit::count);
+        let mut held = match self.held.take() {
+            None => self.wait(HEADINGS_BYTES).await.map_err(|_| Refusal::Failed)?,
+            Some(mut held) => {
+                if !held.resize(before + HEADINGS_BYTES) {
+                    self.held = Some(held);
+                    return Ok(None);
+                }
+                held
+            }
+        };
+        let mut kept = 0;
+        let read_to = chain.visit_headings(keys, HEADINGS_BYTES, |heading| kept += visit(heading)).await;
+        let read_to = read_to.map_err(|error| unreadable(&error))?;
+        // Who keeps nothing may wait again.
+        let left = before + kept.min(HEADINGS_BYTES);
+        held.resize(left);
+        self.held = (left > 0).then_some(held);
+        Ok(Some(read_to))
     }
 
     async fn wait(&self, bytes: usize) -> Result<Permit, NetError> {

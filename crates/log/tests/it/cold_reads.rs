@@ -20,7 +20,8 @@ use ithaca_log::limits::{COLD_READS_MAX_BYTES, READ_MAX_BYTES, UNSENT_MAX_BYTES}
 use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId, RequestId, StreamId};
 use ithaca_log::server::{LocalCluster, LocalOptions};
 use ithaca_log::wire::{
-    GetStatus, Head, Hello, Message, NodeStatus, PROTOCOL_VERSION, Read, Runs, encode_message, next_frame,
+    GetStatus, Head, Hello, Message, NodeStatus, PROTOCOL_VERSION, Read, ReadStream, Runs, StateRef,
+    StreamRuns, Wanted, encode_message, next_frame,
 };
 
 use crate::worlds::options;
@@ -85,12 +86,18 @@ struct World {
 impl World {
     /// With so many entries of so many bytes, all in a stream.
     fn with_entries(count: u64, bytes: usize) -> Self {
+        Self::with_index(count, bytes, options(Path::new("data"), 1).chain.index_cache_bytes)
+    }
+
+    /// The same, where so many bytes of heads are kept in memory.
+    fn with_index(count: u64, bytes: usize, index_cache_bytes: usize) -> Self {
         let sim = Sim::with_options(1, SimOptions { drive_jitter_percent: 0, ..SimOptions::default() });
         let node = sim.process("node", [10, 0, 0, 1].into());
         let clients = sim.process("clients", [10, 0, 0, 2].into());
         let mut options =
             LocalOptions { listen: ([10, 0, 0, 1], 7420).into(), ..options(Path::new("data"), 1) };
         options.chain.tail_cache_bytes = 0;
+        options.chain.index_cache_bytes = index_cache_bytes;
         let env = sim.env(node);
         let started = sim.block_on(node, async move { LocalCluster::start(&env, options).await });
         let world = Self { sim, clients, cluster: started.expect("it starts"), asked: Rc::default() };
@@ -237,6 +244,61 @@ fn bulk_reads_of_a_stream_from_the_drive_are_bounded_too_and_each_gets_on_to_its
     });
     world.check_drive();
     assert!((COLD_READS_MAX_BYTES / 2..=COLD_READS_MAX_BYTES).contains(&held), "{held} bytes");
+}
+
+/// Reads the heads of `range`, of every stream or of one, as often as it takes to come to its end, and counts them.
+async fn read_heads(ask: &Ask, connection: &Connection, wanted: Wanted, range: Range<u64>) -> u64 {
+    let (mut next, mut seen) = (range.start, 0);
+    while next < range.end {
+        let read = ReadStream {
+            limit_bytes: READ_MAX_BYTES as u32,
+            committed: false,
+            heads_only: true,
+            last_only: false,
+            known_only: false,
+            wait_ms: 0,
+            wanted,
+            ranges: vec![(next..range.end).into()],
+        };
+        let asked = connection.call::<_, StreamRuns>(&ask.env, EPOCH, &read, ask.deadline());
+        let answer = asked.await.expect("readable").0.runs;
+        let before = next;
+        for run in answer.runs() {
+            assert_eq!(run.range().start.0, next, "no gap");
+            next = run.range().end.0;
+            seen += if matches!(run.state, StateRef::Data { .. }) { run.range().count() } else { 0 };
+        }
+        assert!(next > before, "an answer gets on");
+    }
+    seen
+}
+
+#[test]
+fn scans_of_heads_on_the_drive_hold_no_more_together_either_and_each_gets_on_to_its_end() {
+    const COUNT: u64 = 3000;
+    for wanted in [Wanted::EveryStream, Wanted::Stream(STREAM)] {
+        let world = World::with_index(COUNT, 4096, 0);
+        let (held, waiting) = world.run(async move |ask| {
+            let mut reading = Vec::new();
+            for _ in 0..40 {
+                let connection = ask.connection().await;
+                for _ in 0..4 {
+                    let (ask, connection) = (ask.clone(), Rc::clone(&connection));
+                    let env = ask.env.clone();
+                    reading.push(env.spawn(async move {
+                        assert_eq!(read_heads(&ask, &connection, wanted, 0..COUNT).await, COUNT);
+                    }));
+                }
+            }
+            most_held(&ask, reading).await
+        });
+        world.check_drive();
+        assert!(
+            (COLD_READS_MAX_BYTES / 2..=COLD_READS_MAX_BYTES).contains(&held),
+            "{wanted:?}: {held} bytes"
+        );
+        assert!(waiting > 40, "{wanted:?}: {waiting} of 160");
+    }
 }
 
 #[test]

@@ -6,9 +6,10 @@
 use ithaca_chain::RunKind;
 
 use super::UnitShell;
-use super::streams::head_of;
+use super::streams::{head_of, kept_bytes};
 use crate::entry::EntryMeta;
 use crate::pos::{Addr, AddrRange};
+use crate::server::cold_reads::ColdRead;
 use crate::unit::{Found, Holding, StreamFound};
 use crate::wire::{ReadStream, Refusal};
 
@@ -17,13 +18,17 @@ const LOOKS_MAX: usize = 32;
 
 impl UnitShell {
     /// The heads of what the ranges hold of streams, in order, as far as the limits go.
-    pub(super) async fn find_heads(&self, read: &ReadStream) -> Result<Found, Refusal> {
+    pub(super) async fn find_heads(
+        &self,
+        read: &ReadStream,
+        cold: &mut ColdRead<'_>,
+    ) -> Result<Found, Refusal> {
         let mut found = StreamFound::new(read.limit_bytes, true);
         let mut looks = LOOKS_MAX;
         for range in &read.ranges {
             for (part, holding) in self.parts(*range) {
                 match holding {
-                    Holding::Stored => self.push_stored_heads(part, &mut looks, &mut found).await?,
+                    Holding::Stored => self.push_stored_heads(part, &mut looks, &mut found, cold).await?,
                     other => found.push_other(part, other),
                 }
                 if found.is_full() || looks == 0 {
@@ -34,11 +39,14 @@ impl UnitShell {
         Ok(found.finish())
     }
 
+    /// Adds the heads of what stored addresses hold of streams. Where there is no room for more of them beside what the answer has, no look is
+    /// left.
     async fn push_stored_heads(
         &self,
         part: AddrRange,
         looks: &mut usize,
         found: &mut StreamFound,
+        cold: &mut ColdRead<'_>,
     ) -> Result<(), Refusal> {
         let mut next = part.start;
         while next < part.end && !found.is_full() && *looks > 0 {
@@ -47,9 +55,13 @@ impl UnitShell {
             let heading = |heading: ithaca_chain::Heading<'_>| {
                 let is_of_streams = heading.kind == RunKind::Data && EntryMeta::has_groups(heading.meta);
                 let head = is_of_streams.then(|| head_of(&heading));
+                let kept = if is_of_streams { kept_bytes(&heading) } else { 0 };
                 runs.push((AddrRange::from(heading.keys), head));
+                kept
             };
-            let read_to = Addr(self.visit_headings(next.0..part.end.0, heading).await?);
+            let (read_to, has_room) = self.visit_headings(next.0..part.end.0, cold, heading).await?;
+            let read_to = Addr(read_to);
+            *looks = if has_room { *looks } else { 0 };
             for (addrs, head) in runs {
                 self.push_gone(AddrRange::new(next, addrs.start), found)?;
                 next = addrs.end;

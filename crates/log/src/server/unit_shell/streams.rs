@@ -8,20 +8,18 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_chain::limits::FOUND_RUN_BYTES;
 use ithaca_chain::{Heading, Run, RunKind, Table};
 
-use super::{UnitShell, unreadable};
+use super::UnitShell;
 use crate::entry::EntryMeta;
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, StreamId};
-use crate::server::cold_reads::ColdRead;
+use crate::server::cold_reads::{ColdRead, HEADINGS_BYTES};
 use crate::server::reply::ReplyRoute;
 use crate::unit::{Found, Holding, StreamBlock, StreamFound, StreamIndex};
 use crate::wire::{ReadStream, Refusal, Wanted};
-
-/// Bytes of heads that are looked at in one piece.
-const HEADINGS_BYTES: usize = 1 << 20;
 
 /// What a part of a block holds, for the reader of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +87,7 @@ impl UnitShell {
             let mut cold = route.begin_cold(&shell.cold_reads);
             let found = match read.wanted {
                 _ if read.last_only => shell.find_last(&read, &mut cold).await,
-                Wanted::EveryStream if read.heads_only => shell.find_heads(&read).await,
+                Wanted::EveryStream if read.heads_only => shell.find_heads(&read, &mut cold).await,
                 _ => shell.find_all(&read, &mut cold).await,
             };
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
@@ -168,7 +166,8 @@ impl UnitShell {
                     return Ok(false);
                 }
             }
-            let Some(pieces) = self.pieces(addrs, read.wanted, work).await? else { return Ok(false) };
+            let pieces = self.pieces(addrs, read.wanted, work, cold).await?;
+            let Some(pieces) = pieces else { return Ok(false) };
             for (range, what) in pieces {
                 gathered.add(range, what);
             }
@@ -187,7 +186,7 @@ impl UnitShell {
         let mut found = StreamFound::of_last(read.limit_bytes, read.heads_only);
         let mut pieces = Vec::new();
         if let Some(range) = read.ranges.first() {
-            self.look_back(*range, read.wanted, &mut pieces).await?;
+            self.look_back(*range, read.wanted, &mut pieces, cold).await?;
         }
         // What comes last has a place in the answer, whatever it leaves none for.
         pieces.truncate(limits::RUNS_MAX_COUNT);
@@ -203,6 +202,7 @@ impl UnitShell {
         range: AddrRange,
         wanted: Wanted,
         pieces: &mut Vec<(AddrRange, What)>,
+        cold: &mut ColdRead<'_>,
     ) -> Result<(), Refusal> {
         let mut work = Work::default();
         for (part, holding) in self.parts(range).into_iter().rev() {
@@ -226,7 +226,8 @@ impl UnitShell {
                             end = addrs.start;
                             continue;
                         }
-                        let Some(found) = self.pieces(addrs, wanted, &mut work).await? else { return Ok(()) };
+                        let found = self.pieces(addrs, wanted, &mut work, cold).await?;
+                        let Some(found) = found else { return Ok(()) };
                         for (range, what) in found.into_iter().rev() {
                             if what == What::Own {
                                 pieces.push((AddrRange::new(Addr(range.end.0 - 1), range.end), what));
@@ -243,12 +244,13 @@ impl UnitShell {
     }
 
     /// What stored addresses of one block hold for the reader of a stream: parts of `addrs` in order, without gaps. `None` if that were more work than
-    /// one read may make.
+    /// one read may make, or there is no room for it beside what the answer has.
     async fn pieces(
         &self,
         addrs: AddrRange,
         wanted: Wanted,
         work: &mut Work,
+        cold: &mut ColdRead<'_>,
     ) -> Result<Option<Vec<(AddrRange, What)>>, Refusal> {
         let stream: Option<StreamId> = match wanted {
             Wanted::Stream(stream) => Some(stream),
@@ -260,7 +262,9 @@ impl UnitShell {
             return Ok(None);
         }
         if !unknown.is_empty() {
-            self.learn(&block, &unknown).await?;
+            if !self.learn(&block, &unknown, cold).await? {
+                return Ok(None);
+            }
             unknown = self.unknown(&block, addrs);
         }
         let own = block.borrow_mut().find(stream, addrs).into_iter().map(|range| (range, What::Own));
@@ -303,8 +307,13 @@ impl UnitShell {
         if is_stale { Vec::new() } else { unknown }
     }
 
-    /// Looks at the records of these addresses of the block, from memory or the drive.
-    async fn learn(&self, block: &Rc<RefCell<StreamBlock>>, unknown: &[AddrRange]) -> Result<(), Refusal> {
+    /// Looks at the records of these addresses of the block, from memory or the drive. False if there was no room for all of them.
+    async fn learn(
+        &self,
+        block: &Rc<RefCell<StreamBlock>>,
+        unknown: &[AddrRange],
+        cold: &mut ColdRead<'_>,
+    ) -> Result<bool, Refusal> {
         let note = |heading: Heading<'_>| {
             // A meta that this version cannot read names no stream.
             let meta = match heading.kind {
@@ -312,18 +321,20 @@ impl UnitShell {
                 RunKind::Junk => None,
             };
             block.borrow_mut().note(heading.keys.into(), meta.as_ref());
+            0
         };
+        let mut has_room = true;
         for gap in unknown {
             let mut next = gap.start.0;
-            while next < gap.end.0 {
-                next = self.visit_headings(next..gap.end.0, note).await?;
+            while has_room && next < gap.end.0 {
+                (next, has_room) = self.visit_headings(next..gap.end.0, cold, note).await?;
             }
         }
         let start = block.borrow().range().start;
         self.streams.borrow_mut().settle(start.0);
         // A long look is one of many blocks: others have their turn in between.
         self.env.yield_now().await;
-        Ok(())
+        Ok(has_room)
     }
 
     /// Adds pieces in order, up to where the answer is full. False if it is.
@@ -338,7 +349,11 @@ impl UnitShell {
                 What::Passed => found.pass(range),
                 What::Trimmed => found.push_other(range, Holding::Trimmed),
                 What::Unwritten => found.push_other(range, Holding::Unwritten),
-                What::Own if found.is_heads_only() => self.push_heads(range, found).await?,
+                What::Own if found.is_heads_only() => {
+                    if !self.push_heads(range, found, cold).await? {
+                        return Ok(false);
+                    }
+                }
                 What::Own => {
                     let (next, is_cut) = self.push_cached(range, found);
                     if is_cut || found.is_full() {
@@ -424,13 +439,22 @@ impl UnitShell {
         Ok(())
     }
 
-    /// Adds entries without their data.
-    async fn push_heads(&self, range: AddrRange, found: &mut StreamFound) -> Result<(), Refusal> {
-        let mut next = range.start;
-        while next < range.end && !found.is_full() {
+    /// Adds entries without their data. False if there was no room for all of them.
+    async fn push_heads(
+        &self,
+        range: AddrRange,
+        found: &mut StreamFound,
+        cold: &mut ColdRead<'_>,
+    ) -> Result<bool, Refusal> {
+        let (mut next, mut has_room) = (range.start, true);
+        while has_room && next < range.end && !found.is_full() {
             let mut runs = Vec::new();
-            let read_to =
-                self.visit_headings(next.0..range.end.0, |heading| runs.push(head_of(&heading))).await?;
+            let keep = |heading: Heading<'_>| {
+                runs.push(head_of(&heading));
+                kept_bytes(&heading)
+            };
+            let read_to;
+            (read_to, has_room) = self.visit_headings(next.0..range.end.0, cold, keep).await?;
             for run in runs {
                 self.push_gone(AddrRange::new(next, Addr(run.first_key)), found)?;
                 next = Addr(run.keys().end);
@@ -439,29 +463,34 @@ impl UnitShell {
             self.push_gone(AddrRange::new(next, Addr(read_to)), found)?;
             next = Addr(read_to);
         }
-        Ok(())
+        Ok(has_room)
     }
 
-    /// Shows `visit` heads of runs with keys in `keys`, some at least, each once and in order; returns how far that is.
+    /// Shows `visit` heads of runs with keys in `keys`, each once and in order, and is told how many bytes are kept of each. Returns how far
+    /// that is, further than `keys` begin unless there is no room for what is on the drive, beside what the answer has; and whether there is.
     pub(super) async fn visit_headings(
         &self,
         keys: Range<u64>,
-        mut visit: impl FnMut(Heading<'_>),
-    ) -> Result<u64, Refusal> {
+        cold: &mut ColdRead<'_>,
+        mut visit: impl FnMut(Heading<'_>) -> usize,
+    ) -> Result<(u64, bool), Refusal> {
         let mut from = keys.start;
         let cached = self.chain.try_visit_headings(keys.clone(), HEADINGS_BYTES, |heading| {
             from = heading.keys.end;
             visit(heading);
         });
-        match cached {
-            Some(next) => Ok(next),
-            // What stands in memory was shown; the rest is on the drive.
-            None => {
-                let read = self.chain.visit_headings(from..keys.end, HEADINGS_BYTES, visit).await;
-                read.map_err(|error| unreadable(&error))
-            }
+        if let Some(next) = cached {
+            return Ok((next, true));
         }
+        // What stands in memory was shown; the rest is on the drive.
+        let read_to = cold.visit_headings(&self.chain, from..keys.end, visit).await?;
+        Ok((read_to.unwrap_or(from), read_to.is_some()))
     }
+}
+
+/// Bytes of memory that a run without its data takes.
+pub(super) fn kept_bytes(heading: &Heading<'_>) -> usize {
+    heading.meta.len() + heading.table.len() + FOUND_RUN_BYTES
 }
 
 /// A run without its data.
