@@ -71,6 +71,51 @@ fn a_node_that_belongs_to_no_cluster_promises_nothing() {
     ask_while_it_forms(true);
 }
 
+/// An empty node is told that it is part of a cluster, by which it has every role, and crashes at this of its reads, writes and syncs. Then it is
+/// started with fewer. Whether it came to where it crashes.
+fn form_with_fewer_roles(point: u64) -> bool {
+    let sim = Sim::new(1);
+    let (node, other) =
+        (sim.process("node", [10, 0, 0, 1].into()), sim.process("other", [10, 0, 0, 2].into()));
+    let fewer = || NodeOptions { offers: Roles::OFFERED.without(Roles::SEQUENCER), ..options() };
+    let tells = || {
+        let env = sim.env(other);
+        sim.block_on(other, async move {
+            let deadline = env.now() + Duration::from_secs(1);
+            let at = (ME, ([10, 0, 0, 1], 7420).into());
+            crate::client::found(&env, at, &first(), deadline).await
+        })
+    };
+    let env = sim.env(node);
+    let started = sim.block_on(node, async move { ClusterNode::start(&env, options()).await });
+    let _first_life = started.expect("it starts");
+    sim.crash_at_io(node, sim.io_points(node) + point);
+    let told = tells();
+    let has_crashed = !sim.is_up(node);
+    if !has_crashed {
+        return false;
+    }
+    let mut outcomes = Vec::new();
+    for _ in 0..2 {
+        sim.restart(node);
+        let env = sim.env(node);
+        let started = sim.block_on(node, async move { ClusterNode::start(&env, fewer()).await });
+        outcomes.push(match started {
+            Ok(_node) => tells().expect_err("it is refused").to_string(),
+            Err(error) => error.to_string(),
+        });
+        sim.crash(node);
+    }
+    assert_eq!(outcomes[0], outcomes[1], "at {point}, after {told:?}");
+    assert!(outcomes[0].contains("role"), "at {point}: {outcomes:?}");
+    true
+}
+
+#[test]
+fn a_node_that_crashed_while_it_was_formed_and_offers_less_then_is_refused_at_once_and_ever_after() {
+    assert!((1..).take_while(|&point| form_with_fewer_roles(point)).count() > 5);
+}
+
 const ADDED: NodeId = NodeId(2);
 
 /// Starts nodes 1 and 2, each on a machine of its own and empty, and runs `test` on a third.
