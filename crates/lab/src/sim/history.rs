@@ -126,8 +126,6 @@ pub struct History {
     pub differences: RefCell<Vec<String>>,
     /// Whether copies were harmed that nobody mends.
     pub has_rot: Cell<bool>,
-    /// Whether whole groups were harmed: of what is refused then nobody knows in what streams it was.
-    pub has_lost: Cell<bool>,
     /// Copies that were refused as damaged when all was over.
     pub lost_copies: Cell<u64>,
     /// What was done with streams.

@@ -253,7 +253,6 @@ impl World {
         if place != FULL_SEGMENTS {
             self.cut_power();
         }
-        self.shared.history.has_lost.set(harmed > 0 && place == GROUPS);
         self.shared.history.has_rot.set(harmed > 0);
     }
 

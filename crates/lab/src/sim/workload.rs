@@ -380,10 +380,6 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
         trim_all(&client, &history, bounds.tail).await?;
         read_all(&client, &history, bounds.tail).await?;
     }
-    // Where entries are gone whose streams nobody knows, a new sequencer learns nothing of any stream until they are trimmed.
-    if history.has_lost.get() && history.has_refused() {
-        trim_all(&client, &history, bounds.tail).await?;
-    }
     stream_work::read_all(&client, &history, shared.streams, bounds.tail).await?;
     append_or_make_room(&env, &client, &history, bounds.tail).await?;
     replicas::compare(&env, &client, &history, bounds.tail).await
@@ -417,7 +413,7 @@ async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<()
     while pos < tail.0 {
         let start = history.now();
         let entries = match client.read_range(LogPos(pos), tail).await {
-            // What is behind it is to be there. Where a hole cannot be filled, the read does not say which.
+            // What is behind it is to be there.
             Err(error) if error.class() == ErrorClass::Damaged => {
                 read_one(client, history, LogPos(pos)).await?;
                 pos += 1;

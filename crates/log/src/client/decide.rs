@@ -150,8 +150,8 @@ impl Deciding<'_> {
     /// Makes junk of what is free on one unit; what is taken there by anything else.
     async fn fill(&self, unit: NodeId, range: AddrRange) -> Result<Vec<Outcome>, ClientError> {
         let fill = Fill { ranges: vec![range] };
-        let (filled, _, _) =
-            self.inner.call::<_, Filled>(self.view, unit, self.phase, &fill, self.deadline).await?;
+        let filled = self.inner.call::<_, Filled>(self.view, unit, self.phase, &fill, self.deadline).await;
+        let (filled, _, _) = filled.map_err(|error| self.view.by_position(unit, error))?;
         Ok(filled.taken)
     }
 

@@ -208,12 +208,7 @@ impl Inner {
         let origin = Origin { addr: view.addr(unit), epoch, phase: Phase::Read };
         match connection.call::<_, R>(&self.env, epoch, &question, deadline).await {
             Ok((answer, data, _)) => Ok((answer, data, origin)),
-            // The unit names an address; its reader knows positions.
-            Err(CallError::Refused(Refusal::Damaged { addr })) => Err(match view.position(unit, addr) {
-                Some(pos) => ClientError::Damaged { pos },
-                None => origin.failed(CallError::Refused(Refusal::Damaged { addr })),
-            }),
-            Err(error) => Err(origin.failed(error)),
+            Err(error) => Err(view.by_position(unit, origin.failed(error))),
         }
     }
 }

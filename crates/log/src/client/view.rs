@@ -92,6 +92,18 @@ impl View {
     pub(super) fn position(&self, unit: NodeId, addr: Addr) -> Option<LogPos> {
         self.layout.position(unit, addr)
     }
+
+    /// What a call of a unit ended in. A unit names the address that is damaged; its client knows the position.
+    pub(super) fn by_position(&self, unit: NodeId, error: ClientError) -> ClientError {
+        match error {
+            ClientError::Node { error: CallError::Refused(Refusal::Damaged { addr }), .. }
+                if let Some(pos) = self.position(unit, addr) =>
+            {
+                ClientError::Damaged { pos }
+            }
+            error => error,
+        }
+    }
 }
 
 impl Inner {

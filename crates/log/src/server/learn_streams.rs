@@ -41,7 +41,7 @@ pub(super) struct Learnt {
 /// Learns where streams end by what stands at `positions`: from the first one that any layout has still a place for to the decided tail.
 pub(super) async fn learn(client: &Client, positions: Range<LogPos>) -> Result<Learnt, ClientError> {
     let Range { start, end } = positions;
-    let mut heads = Heads { client, low: end, ends: Vec::new(), chunks: BTreeSet::new(), trimmed: None };
+    let mut heads = Heads { client, low: end, ends: Vec::new(), chunks: BTreeSet::new(), unseen: None };
     let (mut below, mut window) = (end, WINDOW_MIN_COUNT);
     loop {
         let Some(&last) = heads.chunks.range(..below).next_back() else {
@@ -73,8 +73,8 @@ struct Heads<'a> {
     ends: Vec<StreamEnd>,
     /// Where entries of the stream of checkpoints stand.
     chunks: BTreeSet<LogPos>,
-    /// The highest position that was seen to be trimmed.
-    trimmed: Option<LogPos>,
+    /// The highest position of which nobody can say any more what stood there: it is trimmed, or every replica has lost it.
+    unseen: Option<LogPos>,
 }
 
 impl Heads<'_> {
@@ -82,11 +82,22 @@ impl Heads<'_> {
     async fn look_down_to(&mut self, low: LogPos) -> Result<(), ClientError> {
         let mut next = low;
         while next < self.low {
-            let part = self.client.stream_ends(next..self.low, HEADS_BYTES).await?;
+            let part = match self.client.stream_ends(next..self.low, HEADS_BYTES).await {
+                Err(ClientError::Damaged { pos }) if pos == next => {
+                    tracing::warn!(
+                        pos = pos.0,
+                        "what stood there in streams is lost, and all go on behind it"
+                    );
+                    self.unseen = self.unseen.max(Some(pos));
+                    next.0 += 1;
+                    continue;
+                }
+                part => part?,
+            };
             let chunks = part.ends.iter().filter(|end| end.stream == StreamId::SEQUENCER);
             self.chunks.extend(chunks.map(|end| end.pos));
             self.ends.extend(part.ends);
-            self.trimmed = self.trimmed.max(part.trimmed);
+            self.unseen = self.unseen.max(part.trimmed);
             next = part.upto;
         }
         self.low = self.low.min(low);
@@ -109,22 +120,35 @@ impl Heads<'_> {
         if from < start {
             known.note_unseen(start);
         }
-        if let Some(trimmed) = self.trimmed.filter(|&trimmed| trimmed >= from) {
-            known.note_unseen(LogPos(trimmed.0 + 1));
+        if let Some(pos) = self.unseen.filter(|&pos| pos >= from) {
+            known.note_unseen(LogPos(pos.0 + 1));
         }
         Learnt { known, from: from.max(start), entries }
     }
 }
 
-/// The chunks that stand at these positions, in their order. What is none, or is trimmed by now, is left out.
+/// The chunks that stand at these positions, in their order. What is none, is trimmed by now, or is lost on every replica, is left out.
 async fn read_chunks(client: &Client, positions: &[LogPos]) -> Result<Vec<Chunk>, ClientError> {
     let mut chunks = Vec::with_capacity(positions.len());
     for some in positions.chunks(CHUNKS_OF_READ * READS_MAX) {
-        let reads = some.chunks(CHUNKS_OF_READ).map(|some| client.read_many(some));
+        let reads = some.chunks(CHUNKS_OF_READ).map(|some| read_whole(client, some));
         for entries in gather(reads.collect(), Result::is_err).await.into_iter().flatten() {
             let decode = |entry: &Entry| Chunk::decode(&entry.data).ok();
             chunks.extend(entries?.iter().filter_map(decode));
         }
     }
     Ok(chunks)
+}
+
+/// The entries at these positions but for those that are lost on every replica.
+async fn read_whole(client: &Client, positions: &[LogPos]) -> Result<Vec<Entry>, ClientError> {
+    let mut positions = positions.to_vec();
+    loop {
+        match client.read_many(&positions).await {
+            Err(ClientError::Damaged { pos }) if positions.contains(&pos) => {
+                positions.retain(|&it| it != pos)
+            }
+            read => return read,
+        }
+    }
 }

@@ -1,21 +1,24 @@
 //! A group that was durable and is lost: what it held is named, whether or not what lies around it stands in memory.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_chain::Table;
 use ithaca_env::Env;
 use ithaca_env::drive::{Durability, OpenDrive};
 use ithaca_log::client::{
     CallError, Client, ClientError, ClientOptions, Connection, EntryKind, FormError, Forming, Identity, form,
     found, tell,
 };
+use ithaca_log::entry::EntryMeta;
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::planted::Planted;
-use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, LogPos, NodeId};
-use ithaca_log::server::{ClusterNode, LocalOptions, NodeOptions};
-use ithaca_log::wire::{Refusal, Roles, Trim, Trimmed};
+use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId};
+use ithaca_log::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
+use ithaca_log::wire::{Head, Refusal, Roles, Trim, Trimmed, Write, Written, encode_head};
 use tempfile::TempDir;
 
 use crate::worlds::{append, connect, options, replicated, restart, run, start};
@@ -152,6 +155,92 @@ fn what_one_replica_has_lost_is_read_from_another() {
             }
         }
     });
+}
+
+/// All numbers of the entries of a stream that was read from end to end.
+async fn numbers_of(client: &Client, stream: StreamId) -> Result<Vec<u64>, ClientError> {
+    let tail = client.check().await.expect("it serves").tail;
+    let (mut next, mut places) = (LogPos(0), Vec::new());
+    while next < tail {
+        let part = client.read_stream(stream, next..tail, 1 << 20).await?;
+        places.extend(
+            part.entries.iter().map(|entry| (entry.place_in(stream).expect("of it").position, entry.pos.0)),
+        );
+        next = part.upto;
+    }
+    assert!(places.is_sorted_by(|(one, _), (other, _)| one < other), "no place is taken twice: {places:?}");
+    Ok(places.into_iter().map(|(_, number)| number).collect())
+}
+
+#[test]
+fn a_lost_entry_keeps_no_stream_from_going_on_and_whoever_reads_over_it_is_told_which_it_is() {
+    run(|env, dir| async move {
+        let (even, odd) = (StreamId(1000), StreamId(1001));
+        let append = async |client: &Client, numbers: Range<u64>| {
+            for number in numbers {
+                let stream = if number % 2 == 0 { even } else { odd };
+                let placed = client.append_to(&[stream], marked(number)).await.expect("appended");
+                assert_eq!(placed.pos, LogPos(number));
+            }
+        };
+        let (cluster, client) = start(&env, &dir, 1).await;
+        append(&client, 0..10).await;
+        drop(client);
+        cluster.stop().await;
+        for lost in [4, 7] {
+            lose_group_of(&env, dir.path().join("unit-1.chain"), &marked(lost)).await;
+        }
+        let cluster = restart(&env, options(dir.path(), 1)).await;
+        let client = connect(&env, &cluster).await;
+        append(&client, 10..14).await;
+        for (stream, lost) in [(even, 4), (odd, 4)] {
+            assert_eq!(numbers_of(&client, stream).await, Err(ClientError::Damaged { pos: LogPos(lost) }));
+        }
+        client.trim(LogPos(4)).await.expect("it serves");
+        client.trim(LogPos(7)).await.expect("it serves");
+        assert_eq!(numbers_of(&client, even).await, Ok(vec![0, 2, 6, 8, 10, 12]));
+        assert_eq!(numbers_of(&client, odd).await, Ok(vec![1, 3, 5, 9, 11, 13]));
+    });
+}
+
+#[test]
+fn an_entry_that_was_never_whole_and_is_lost_where_it_came_to_is_named_and_stops_no_stream() {
+    run(|env, dir| async move {
+        let cluster = restart(&env, replicated(dir.path(), 2, 2)).await;
+        let client = connect(&env, &cluster).await;
+        client.append_to(&[StreamId(1000)], marked(0)).await.expect("appended");
+        let pos = client.tokens(1).await.expect("granted").start;
+        write_to_first(&env, &cluster, pos, marked(pos.0)).await;
+        drop(client);
+        let first = cluster.layout().locate(pos).expect("a place").replicas[0];
+        cluster.stop().await;
+        lose_group_of(&env, dir.path().join(format!("unit-{}.chain", first.0)), &marked(pos.0)).await;
+        let cluster = restart(&env, replicated(dir.path(), 2, 2)).await;
+        let client = connect(&env, &cluster).await;
+        let damaged = Err(ClientError::Damaged { pos });
+        assert_eq!(client.fill(pos).await.map(drop), damaged);
+        assert_eq!(client.read_range(pos, LogPos(pos.0 + 1)).await.map(drop), damaged);
+        let placed = client.append_to(&[StreamId(1000)], marked(2)).await.expect("appended");
+        assert!(placed.pos > pos, "{placed:?}");
+    });
+}
+
+/// Writes an entry to the first replica of its position, and to no other.
+async fn write_to_first(env: &Env, cluster: &LocalCluster, pos: LogPos, data: Bytes) {
+    let layout = cluster.layout();
+    let place = layout.locate(pos).expect("it has a place");
+    let stride = layout.ranges.last().expect("a range").stripes.len() as u16;
+    let meta = EntryMeta { stride, ..EntryMeta::new(ClientId(7), place.addr, RequestNo(1)) };
+    let write = Write { addr: place.addr, meta: meta.to_bytes(), table: Table::of_payloads([&data]) };
+    let first = place.replicas[0];
+    let who = Identity { client: ClientId(7), node: first, cluster: ClusterId::UNKNOWN };
+    let deadline = env.now() + Duration::from_secs(20);
+    let addr = cluster.addrs()[first.0 as usize - 1];
+    let unit = Connection::open(env, addr, who, deadline).await.expect("it serves");
+    let encode = |id, out: &mut _| encode_head(out, Head::new(id, layout.epoch), &write, data.len());
+    let data: std::iter::Once<Bytes> = std::iter::once(data.clone());
+    let answer = unit.call_with::<Written>(env, encode, data, deadline).await.expect("it serves").0;
+    assert_eq!(answer, Written::default());
 }
 
 /// A node of a cluster, with its data in a directory of its own.
