@@ -23,7 +23,7 @@ pub(super) const HORIZON: Duration = Duration::from_millis(400);
 /// Clients are done this long after healing at the latest: every call ends within two seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(400);
 /// The audit is done within this.
-const AUDIT_TIME: Duration = Duration::from_secs(20);
+const AUDIT_TIME: Duration = Duration::from_secs(60);
 /// A process that ended by itself is started again after this.
 pub(super) const RESTART: Duration = Duration::from_millis(2);
 /// Starts that may be refused in a row, before it is taken that no start will succeed. More than faults can cause: a
