@@ -138,6 +138,15 @@ fn rot_second_segment(world: &World, name: &str) -> u64 {
     place
 }
 
+/// A scrub has named and mended nothing, and the next one mends what is lacking; closes the chain.
+async fn next_scrub_mends(chain: Chain) {
+    assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
+    chain.scrub().await.expect("it runs");
+    assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
+    assert!(are_live(&chain));
+    chain.close().await.expect("no fault");
+}
+
 #[test]
 fn what_a_side_may_have_that_answers_again_while_another_is_read_is_not_named_by_a_scrub() {
     // It was silent as the segment was looked through, and as the group was to be put together.
@@ -152,11 +161,7 @@ fn what_a_side_may_have_that_answers_again_while_another_is_read_is_not_named_by
         second.when_read(place, Duration::from_secs(1), move || first.be_silent(false));
         chain.scrub().await.expect("it runs");
         assert!(second.events.borrow().is_empty(), "it came to that");
-        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
-        chain.scrub().await.expect("it runs");
-        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
-        assert!(are_live(&chain));
-        chain.close().await.expect("no fault");
+        next_scrub_mends(chain).await;
     });
     open_and_close(&world, &[B], async |_, chain| check_keys(chain, 40..80).await);
 }
@@ -176,11 +181,7 @@ fn a_footer_that_a_side_may_have_that_answers_again_while_another_is_read_is_not
         second.when_read(trailer, Duration::from_secs(1), move || first.be_silent(false));
         scrub_while_others_read(&env, &chain).await;
         assert!(second.events.borrow().is_empty(), "it came to that");
-        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 0));
-        chain.scrub().await.expect("it runs");
-        assert_eq!((chain.stats().damage, chain.stats().repaired), (Vec::new(), 1));
-        assert!(are_live(&chain));
-        chain.close().await.expect("no fault");
+        next_scrub_mends(chain).await;
     });
 }
 
