@@ -1,11 +1,13 @@
 //! Runs a client command: connects, does the work on one environment, and turns errors into exit codes.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_env::task::gather;
 use ithaca_env::{Env, real};
-use ithaca_log::client::{Client, ClientError, ClientOptions, ErrorClass};
+use ithaca_log::client::{Client, ClientError, ClientOptions, ErrorClass, Lookup, Observer};
 
 use crate::cli::{Endpoint, EndpointError, Global};
 use crate::failure::Failure;
@@ -22,56 +24,70 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What a command asks of its client. Nothing is tried again at a later position behind the back of a script.
-///
-/// Errors: unreachable if the endpoints are names, and none has an address.
-pub async fn options(env: &Env, global: &Global) -> Result<ClientOptions, Failure> {
-    Ok(ClientOptions {
-        endpoints: addresses(env, global).await?,
-        timeout: global.timeout,
-        retry_appends: false,
-        ..ClientOptions::default()
-    })
-}
-
 /// The endpoints, for a line that says where something was tried.
 pub fn endpoints(global: &Global) -> String {
     let endpoints: Vec<String> = global.endpoint.iter().map(ToString::to_string).collect();
     endpoints.join(",")
 }
 
-/// Where the endpoints are. Names are looked up at the same time; those without an address are left out where others have one.
-async fn addresses(env: &Env, global: &Global) -> Result<Vec<SocketAddr>, Failure> {
-    let lookups = global.endpoint.iter().map(|endpoint| look_up(env, endpoint, global.timeout)).collect();
-    let (mut addresses, mut lost) = (Vec::new(), None);
-    for found in gather(lookups, |_| false).await.into_iter().flatten() {
-        match found {
-            Ok(found) => addresses.extend(found),
-            Err(error) => lost = lost.or(Some(error)),
-        }
-    }
-    match lost {
-        Some(error) if addresses.is_empty() => Err(Failure::unreachable(error.to_string())),
-        _ => Ok(addresses),
-    }
+/// What an endpoint stands for; blocks while a name is looked up.
+type Ask = fn(&Endpoint) -> Result<Vec<SocketAddr>, EndpointError>;
+
+/// Has `connect` reach one of the endpoints, with what a command asks of its client: nothing is tried again at a later position behind the back
+/// of a script. Endpoints that are addresses are tried at once, and names as soon as they have been looked up.
+///
+/// Errors: those of `connect`, followed by each name that no address is known for; unreachable, with those alone, if that is every endpoint.
+async fn reach<T>(
+    env: &Env,
+    global: &Global,
+    connect: impl AsyncFnOnce(ClientOptions, Vec<Lookup>) -> Result<T, ClientError>,
+) -> Result<T, Failure> {
+    reach_by(env, global, Endpoint::addresses, connect).await
 }
 
-async fn look_up(
+/// The same, with how names are looked up.
+async fn reach_by<T>(
     env: &Env,
-    endpoint: &Endpoint,
-    timeout: Duration,
-) -> Result<Vec<SocketAddr>, EndpointError> {
-    if let Some(addr) = endpoint.address() {
-        return Ok(vec![addr]);
+    global: &Global,
+    ask: Ask,
+    connect: impl AsyncFnOnce(ClientOptions, Vec<Lookup>) -> Result<T, ClientError>,
+) -> Result<T, Failure> {
+    let endpoints = global.endpoint.iter().filter_map(Endpoint::address).collect();
+    let options = ClientOptions {
+        endpoints,
+        timeout: global.timeout,
+        retry_appends: false,
+        ..ClientOptions::default()
+    };
+    let (mut lookups, without): (Vec<Lookup>, Rc<RefCell<BTreeMap<usize, EndpointError>>>) =
+        Default::default();
+    for (nth, name) in global.endpoint.iter().enumerate().filter(|(_, endpoint)| endpoint.address().is_none())
+    {
+        without.borrow_mut().insert(nth, name.unresolved("it is still being looked up".to_owned()));
+        let (env, name, without) = (env.clone(), name.clone(), Rc::clone(&without));
+        lookups.push(Box::pin(async move {
+            let found = real::unblock(&env, move || ask(&name)).await;
+            without.borrow_mut().remove(&nth);
+            found.unwrap_or_else(|error| {
+                without.borrow_mut().insert(nth, error);
+                Vec::new()
+            })
+        }));
     }
-    let asked = endpoint.clone();
-    let found = env.timeout(timeout, real::unblock(env, move || asked.addresses())).await;
-    found.unwrap_or_else(|_| Err(endpoint.unresolved(format!("timed out after {timeout:?}"))))
+    connect(options, lookups).await.map_err(|error| {
+        let names: Vec<String> = without.borrow().values().map(ToString::to_string).collect();
+        match names.len() == global.endpoint.len() {
+            true => Failure::unreachable(names.join("; ")),
+            false => names.into_iter().fold(error.into(), Failure::and),
+        }
+    })
 }
 
 /// The address by which a node is told to others: of several that its name has the first where somebody listens.
 pub async fn address_of(env: &Env, endpoint: &Endpoint, timeout: Duration) -> Result<SocketAddr, Failure> {
-    let found = look_up(env, endpoint, timeout).await;
+    let asked = endpoint.clone();
+    let found = env.timeout(timeout, real::unblock(env, move || asked.addresses())).await;
+    let found = found.unwrap_or_else(|_| Err(endpoint.unresolved(format!("timed out after {timeout:?}"))));
     let found = found.map_err(|error| Failure::unreachable(error.to_string()))?;
     Ok(if found.len() > 1 { first_that_listens(env, &found, timeout).await } else { found[0] })
 }
@@ -84,6 +100,11 @@ async fn first_that_listens(env: &Env, found: &[SocketAddr], timeout: Duration) 
         }
     }
     found[0]
+}
+
+/// Watches the cluster without using it.
+pub async fn observe(env: &Env, global: &Global) -> Result<Observer, Failure> {
+    reach(env, global, async |options, lookups| Observer::connect_by(env, options, lookups).await).await
 }
 
 /// Connects and runs `work`; its failure is told with `verb` and the endpoints before it.
@@ -103,16 +124,19 @@ pub fn with_options<T>(
     work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let done = real::run(|env| async move {
-        let mut options = options(&env, global).await?;
-        change(&mut options);
-        let client = Client::connect(&env, options).await?;
-        work(env, client).await
+        let client = reach(&env, global, async |mut options, lookups| {
+            change(&mut options);
+            Client::connect_by(&env, options, lookups).await
+        });
+        work(env.clone(), client.await?).await
     });
     done.map_err(|failure| failure.context(format_args!("{verb} at {}", endpoints(global))))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use clap::FromArgMatches;
 
     use super::*;
@@ -120,28 +144,81 @@ mod tests {
     use crate::config;
     use crate::failure::Exit;
 
-    fn found(endpoints: &str) -> Result<Vec<SocketAddr>, Failure> {
+    /// A command with these endpoints, that waits for a second.
+    fn given(endpoints: &str) -> Global {
         let command = config::apply(cli::command(), &config::File::default());
-        let matches = command.try_get_matches_from(["ithaca", "log", "check", "--endpoint", endpoints]);
-        let cli = Cli::from_arg_matches(&matches.expect(endpoints)).expect(endpoints);
-        real::run(async |env| addresses(&env, &cli.global).await)
+        let arguments = ["ithaca", "log", "check", "--timeout", "1s", "--endpoint", endpoints];
+        let matches = command.try_get_matches_from(arguments).expect(endpoints);
+        Cli::from_arg_matches(&matches).expect(endpoints).global
+    }
+
+    /// What a client that ends with `end` when all is looked up was given, and how that is told.
+    fn tried(endpoints: &str, end: ClientError) -> (Vec<SocketAddr>, Failure) {
+        let mut found = Vec::new();
+        let told = real::run(async |env| {
+            let connect = async |options: ClientOptions, lookups: Vec<Lookup>| -> Result<(), ClientError> {
+                found.extend(options.endpoints);
+                for lookup in lookups {
+                    found.extend(lookup.await);
+                }
+                Err(end)
+            };
+            reach(&env, &given(endpoints), connect).await
+        });
+        (found, told.expect_err("it ends so"))
     }
 
     #[test]
     fn a_name_without_an_address_is_not_reached() {
         // RFC 6761: no such name is ever given to anybody.
-        let Err(Failure::Told { exit, line: told }) = found("nobody.invalid:0") else {
-            panic!("it is found")
-        };
-        assert_eq!(exit, Exit::Unreachable);
-        assert!(told.starts_with("nobody.invalid:0: no address is known for this name: "), "{told}");
+        let (found, told) = tried("nobody.invalid:0", ClientError::NoEndpoint);
+        let Failure::Told { exit, line } = told else { panic!("it is told") };
+        assert_eq!((found.len(), exit), (0, Exit::Unreachable));
+        assert!(line.starts_with("nobody.invalid:0: no address is known for this name: "), "{line}");
     }
 
     #[test]
-    fn a_name_without_an_address_hides_no_other() {
-        let found = found("nobody.invalid:0,127.0.0.1:0,localhost:0").expect("two have one");
+    fn a_name_without_an_address_hides_no_other_and_is_named_where_none_is_reached() {
+        let end = ClientError::NoCluster { addr: ([127, 0, 0, 1], 0).into() };
+        let (found, told) = tried("nobody.invalid:0,127.0.0.1:0,localhost:0", end.clone());
         assert_eq!(found[0], SocketAddr::from(([127, 0, 0, 1], 0)));
         assert!(found.len() > 1 && found.iter().all(|addr| addr.ip().is_loopback()), "{found:?}");
+        let Failure::Told { exit, line } = told else { panic!("it is told") };
+        let expected = format!("{end}; nobody.invalid:0: no address is known for this name: ");
+        assert!(exit == Exit::Unreachable && line.starts_with(&expected), "{line}");
+    }
+
+    #[test]
+    fn what_is_an_address_is_tried_while_a_name_is_still_being_looked_up() {
+        // A server that is asked for names and does not answer would hold up whoever has another endpoint for all of `--timeout`.
+        static RESOLVER: Barrier = Barrier::new(2);
+        let ask: Ask = |name| {
+            RESOLVER.wait();
+            name.addresses()
+        };
+        real::run(async |env| {
+            let connect = async |options: ClientOptions, lookups: Vec<Lookup>| {
+                assert_eq!(options.endpoints, [SocketAddr::from(([127, 0, 0, 1], 0))]);
+                let lookups: Vec<_> = lookups.into_iter().map(|lookup| env.spawn(lookup)).collect();
+                assert_eq!(lookups.len(), 1);
+                env.yield_now().await;
+                RESOLVER.wait();
+                for lookup in lookups {
+                    let found = lookup.join().await.expect("it ends");
+                    assert!(
+                        !found.is_empty() && found.iter().all(|addr| addr.ip().is_loopback()),
+                        "{found:?}"
+                    );
+                }
+                Ok(())
+            };
+            let reached = reach_by(&env, &given("localhost:0,127.0.0.1:0"), ask, connect).await;
+            assert_eq!(reached, Ok(()));
+            let connect = async |_, _| Err::<(), _>(ClientError::NoEndpoint);
+            let told = reach_by(&env, &given("localhost:0"), ask, connect).await;
+            let line = "localhost:0: no address is known for this name: it is still being looked up";
+            assert_eq!(told, Err(Failure::unreachable(line)));
+        });
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use ithaca_env::{Env, real};
-use ithaca_log::client::{NodeAnswer, Observer, Sight, standing};
+use ithaca_log::client::{NodeAnswer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::wire::{Durability, NodeStatus};
 
 use crate::cli::Global;
-use crate::client::{options, with_client};
+use crate::client::{observe, with_client};
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
@@ -50,7 +50,7 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 
 /// What the nodes say of themselves, whoever of them is there.
 async fn seen(env: &Env, global: &Global) -> Result<Sight, Failure> {
-    Ok(Observer::connect(env, options(env, global).await?).await?.look().await)
+    Ok(observe(env, global).await?.look().await)
 }
 
 impl Status {

@@ -60,6 +60,14 @@ impl Failure {
         }
     }
 
+    /// The same failure with `; more` after its line.
+    pub fn and(self, more: impl fmt::Display) -> Self {
+        match self {
+            Self::Told { exit, line } => Self::Told { exit, line: format!("{line}; {more}") },
+            Self::OutputClosed => Self::OutputClosed,
+        }
+    }
+
     /// The same failure with another exit code.
     pub fn with_exit(self, exit: Exit) -> Self {
         match self {

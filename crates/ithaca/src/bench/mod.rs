@@ -19,7 +19,7 @@ use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientOptions};
 
 use crate::cli::{BenchArgs, Carrier, Global};
-use crate::client::{options, with_client};
+use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -128,7 +128,7 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
     let name = arguments.workload.name();
     let plan = Plan::new(arguments);
     let figures = with_client(global, &format!("bench {name}"), async |env, control| {
-        let (mut clients, usual) = (Vec::new(), options(&env, global).await?);
+        let mut clients = Vec::new();
         for &window in &plan.windows {
             let in_flight =
                 (window * plan.size).saturating_mul(2).max(ClientOptions::default().max_in_flight_bytes);
@@ -136,8 +136,9 @@ pub fn run(global: &Global, arguments: &BenchArgs, out: &mut Output) -> Result<(
                 max_in_flight_bytes: in_flight,
                 forward_appends: arguments.carrier == Carrier::Sequencer,
                 relay_writes: arguments.carrier != Carrier::Client,
-                retry_appends: true,
-                ..usual.clone()
+                endpoints: control.endpoints(),
+                timeout: global.timeout,
+                ..ClientOptions::default()
             };
             clients.push(Client::connect(&env, options).await?);
         }

@@ -17,7 +17,7 @@ use ithaca_env::{Env, Time};
 use ithaca_log::client::Observer;
 
 use crate::cli::{Global, TopArgs};
-use crate::client::{endpoints, options};
+use crate::client::{endpoints, observe};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -73,7 +73,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     async fn start(env: &'a Env, global: &Global, interval: Duration) -> Result<Self, Failure> {
-        let observer = Observer::connect(env, options(env, global).await?).await?;
+        let observer = observe(env, global).await?;
         Ok(Self { env, observer, history: History::default(), interval, next_look: env.now() })
     }
 

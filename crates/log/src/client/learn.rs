@@ -7,16 +7,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ithaca_env::Time;
 use ithaca_env::net::NetError;
+use ithaca_env::task::TaskHandle;
 
-use super::Inner;
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::view::{View, connect_error};
+use super::{Inner, Lookup};
 use crate::layout::Layout;
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId, RequestId};
 use crate::wire::{GetLayout, LayoutRecord, Refusal};
@@ -35,6 +36,10 @@ const GRACE: Duration = Duration::from_millis(30);
 /// What is known of the cluster besides its layout.
 #[derive(Default)]
 pub(super) struct Learning {
+    /// Where the layout is asked for, whoever the nodes are.
+    endpoints: Vec<SocketAddr>,
+    /// How many more are being looked up.
+    lookups: usize,
     /// The cluster of the first layout that was seen. Nothing is taken from another one.
     cluster: Option<ClusterId>,
     /// Nodes of the newest layout that was seen, whether it is in use or forgotten.
@@ -52,6 +57,11 @@ pub(super) struct Learning {
 }
 
 impl Learning {
+    /// Nothing, but for the endpoints.
+    pub(super) fn of(endpoints: Vec<SocketAddr>) -> Self {
+        Self { endpoints, ..Self::default() }
+    }
+
     /// The node at `addr` was asked for its layout, which has failed so, or not at all.
     fn note(&mut self, addr: SocketAddr, error: Option<&ClientError>) {
         self.unformed.remove(&addr);
@@ -68,9 +78,38 @@ impl Learning {
 }
 
 impl Inner {
+    /// Takes what `lookups` find for endpoints, each as soon as it has ended; returns what they find.
+    pub(super) fn await_lookups(self: &Rc<Self>, lookups: Vec<Lookup>) -> Vec<TaskHandle<Vec<SocketAddr>>> {
+        self.learning.borrow_mut().lookups += lookups.len();
+        let wait = async |weak: Weak<Self>, lookup: Lookup| {
+            let found = lookup.await;
+            if let Some(inner) = weak.upgrade() {
+                let mut learning = inner.learning.borrow_mut();
+                learning.endpoints.extend(&found);
+                learning.lookups -= 1;
+                drop(learning);
+                // Whoever waits for a layout asks these as well.
+                inner.settled.ring();
+            }
+            found
+        };
+        lookups.into_iter().map(|lookup| self.env.spawn(wait(Rc::downgrade(self), lookup))).collect()
+    }
+
+    /// The endpoints that are known by now.
+    pub(super) fn endpoints(&self) -> Vec<SocketAddr> {
+        self.learning.borrow().endpoints.clone()
+    }
+
+    /// Whether there is an endpoint, or may yet be one.
+    pub(super) fn may_have_endpoint(&self) -> bool {
+        let learning = self.learning.borrow();
+        learning.lookups > 0 || !learning.endpoints.is_empty()
+    }
+
     /// The view, learned anew if there is none, by `deadline`.
     ///
-    /// Errors: `NoCluster` if that is what every node says for a while; those of a call that was not answered.
+    /// Errors: `NoEndpoint` if lookups have found none; `NoCluster` if that is what every node says for a while; those of a call that was not answered.
     pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
         let forming_until = self.env.now() + FORMING_PATIENCE;
         loop {
@@ -82,6 +121,9 @@ impl Inner {
                 && let Some(addr) = self.unformed(false)
             {
                 return Err(ClientError::NoCluster { addr });
+            }
+            if !self.may_have_endpoint() {
+                return Err(ClientError::NoEndpoint);
             }
             self.learn();
             if self.env.timeout_at(deadline, self.settled.after(ticket)).await.is_err() {
@@ -95,14 +137,16 @@ impl Inner {
     }
 
     /// A node that belongs to no cluster, if that is what every node says that the client has heard of; with `beside_absent` those do not
-    /// count at whose address nobody listens: it may be another of the same node, or one that is being started.
+    /// count at whose address nobody listens: it may be another of the same node, or one that is being started; nor those that are still being
+    /// looked up.
     fn unformed(&self, beside_absent: bool) -> Option<SocketAddr> {
         let learning = self.learning.borrow();
         let is_absent = |addr| beside_absent && learning.absent.contains(addr);
         let is_out = |addr| learning.unformed.contains(addr) || is_absent(addr);
-        let endpoints = &self.options.endpoints;
+        let endpoints = &learning.endpoints;
+        let are_all = beside_absent || learning.lookups == 0;
         let unformed = endpoints.iter().find(|addr| learning.unformed.contains(addr)).copied();
-        unformed.filter(|_| learning.nodes.is_empty() && endpoints.iter().all(is_out))
+        unformed.filter(|_| are_all && learning.nodes.is_empty() && endpoints.iter().all(is_out))
     }
 
     /// Whom it says it is when it connects: nodes greet without a number.
@@ -121,7 +165,7 @@ impl Inner {
         let known: Vec<SocketAddr> = {
             let learning = self.learning.borrow();
             let nodes = learning.nodes.iter().map(|&(_, addr)| addr);
-            self.options.endpoints.iter().copied().chain(nodes).collect()
+            learning.endpoints.iter().copied().chain(nodes).collect()
         };
         for addr in known {
             if self.learning.borrow().asked.contains(&addr) {

@@ -37,6 +37,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -118,6 +119,9 @@ impl Default for ClientOptions {
     }
 }
 
+/// Looks an endpoint up: its addresses, none if it has none.
+pub type Lookup = Pin<Box<dyn Future<Output = Vec<SocketAddr>>>>;
+
 /// A client of one cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
@@ -187,8 +191,19 @@ struct Inner {
 impl Client {
     /// Reaches one of the endpoints and learns the layout, within the options' timeout.
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
-        let inner = Inner::new(env, options)?;
+        Self::connect_by(env, options, Vec::new()).await
+    }
+
+    /// The same with endpoints that are being looked up: what each lookup finds is tried as soon as it has ended, beside the endpoints of the
+    /// options and what the others have found. Lookups go on when one has been reached; dropping the client gives them up.
+    pub async fn connect_by(
+        env: &Env,
+        options: ClientOptions,
+        lookups: Vec<Lookup>,
+    ) -> Result<Self, ClientError> {
+        let inner = Inner::new(env, options);
         let deadline = inner.deadline();
+        inner.await_lookups(lookups);
         // An append asks for its token on an open connection, so that appends keep their order from the first on.
         let reach = async |inner: &Rc<Inner>, view: &View| {
             inner.connection(view, view.layout.sequencer, deadline).await.map(|_| view.clone())
@@ -198,6 +213,11 @@ impl Client {
         // A unit that cannot be reached may be on its way out of the layout: whoever needs it finds out.
         gather(units.collect(), |_| false).await;
         Ok(Self { inner })
+    }
+
+    /// The endpoints that are known by now.
+    pub fn endpoints(&self) -> Vec<SocketAddr> {
+        self.inner.endpoints()
     }
 
     /// This client's identity: the entries that it appends carry it.
@@ -312,11 +332,9 @@ impl Client {
 
 impl Inner {
     /// State that knows nothing of its cluster yet.
-    fn new(env: &Env, options: ClientOptions) -> Result<Rc<Self>, ClientError> {
-        if options.endpoints.is_empty() {
-            return Err(ClientError::NoEndpoint);
-        }
-        Ok(Rc::new(Self {
+    fn new(env: &Env, options: ClientOptions) -> Rc<Self> {
+        let learning = RefCell::new(Learning::of(options.endpoints.clone()));
+        Rc::new(Self {
             env: env.clone(),
             options,
             id: ClientId(env.random_u64()),
@@ -324,7 +342,7 @@ impl Inner {
             connections: RefCell::default(),
             settled: Notify::default(),
             connecting: RefCell::default(),
-            learning: RefCell::default(),
+            learning,
             watching: Cell::default(),
             said_tail: Cell::default(),
             decided_tail: Cell::default(),
@@ -334,7 +352,7 @@ impl Inner {
             replicas: Replicas::default(),
             peeks: Cell::new(0),
             appender: Rc::default(),
-        }))
+        })
     }
 
     fn deadline(&self) -> Time {

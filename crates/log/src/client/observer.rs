@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use ithaca_env::task::gather;
+use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 
 use super::error::{ClientError, Phase};
 use super::view::View;
-use super::{ClientOptions, Inner};
+use super::{ClientOptions, Inner, Lookup};
 use crate::layout::Layout;
 use crate::pos::{Epoch, NodeId};
 use crate::wire::{GetStatus, NodeStatus};
@@ -41,12 +41,32 @@ impl Observer {
     ///
     /// Errors: `NoEndpoint`; if none answers within the options' timeout, the error of the last endpoint.
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
-        let inner = Inner::new(env, options)?;
+        Self::connect_by(env, options, Vec::new()).await
+    }
+
+    /// The same with endpoints that are being looked up: each is asked as soon as it has been found, and lookups that have not ended when one
+    /// answers go on, for later looks. Those that take longer than the options' timeout have found none.
+    pub async fn connect_by(
+        env: &Env,
+        options: ClientOptions,
+        lookups: Vec<Lookup>,
+    ) -> Result<Self, ClientError> {
+        let inner = Inner::new(env, options);
         let deadline = inner.deadline();
-        let learned = inner.learn_from_all(deadline, |answer| answer.is_ok()).await;
-        match learned.into_iter().flatten().reduce(|one, other| one.or(other)) {
+        let known = inner.endpoints();
+        let mut endpoints = vec![env.spawn(async { known })];
+        endpoints.extend(inner.await_lookups(lookups));
+        let ask = async |found: TaskHandle<Vec<SocketAddr>>| {
+            let found = env.timeout_at(deadline, found.join()).await.ok().flatten().unwrap_or_default();
+            let learned = inner.learn_from_all(found, deadline, Result::is_ok).await;
+            learned.into_iter().flatten().reduce(|one, other| one.or(other))
+        };
+        let asking = endpoints.into_iter().map(&ask).collect();
+        let asked = gather(asking, |answer| matches!(answer, Some(Ok(_)))).await;
+        match asked.into_iter().flatten().flatten().reduce(|one, other| one.or(other)) {
+            None => Err(ClientError::NoEndpoint),
             Some(Err(error)) => Err(error),
-            _ => Ok(Self { inner, is_outdated: false }),
+            Some(Ok(_)) => Ok(Self { inner, is_outdated: false }),
         }
     }
 
@@ -60,7 +80,7 @@ impl Observer {
         let asking = async {
             if self.is_outdated {
                 // What an endpoint answers is kept if it is newer; that one does not answer shows in its own row.
-                inner.learn_from_all(deadline, |_| false).await;
+                inner.learn_from_all(inner.endpoints(), deadline, |_| false).await;
             }
         };
         let mut answers = Vec::new();
@@ -99,14 +119,15 @@ impl Inner {
         answered.map(|((node, addr), answer)| (node, addr, answer)).collect()
     }
 
-    /// Asks all endpoints for the layout at the same time, until each has answered or one's answer is `enough`. The newest
+    /// Asks `endpoints` for the layout at the same time, until each has answered or one's answer is `enough`. The newest
     /// is kept.
     async fn learn_from_all(
         self: &Rc<Self>,
+        endpoints: Vec<SocketAddr>,
         deadline: Time,
         enough: impl Fn(&Result<View, ClientError>) -> bool,
     ) -> Vec<Option<Result<View, ClientError>>> {
         let learn = async |addr: SocketAddr| self.learn_from(addr, deadline).await;
-        gather(self.options.endpoints.iter().map(|&addr| learn(addr)).collect(), enough).await
+        gather(endpoints.into_iter().map(learn).collect(), enough).await
     }
 }

@@ -1,5 +1,6 @@
 //! What a client does with a layout and with connections that a whole cluster brings about only at certain moments.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use ithaca_env::sim::Sim;
 
 use super::connection::Identity;
 use super::view::View;
-use super::{Client, ClientError, ClientOptions, Connection};
+use super::{Client, ClientError, ClientOptions, Connection, Lookup, Observer, Phase};
 use crate::layout::Layout;
 use crate::pos::{Addr, ClientId, ClusterId, LogPos, NodeId, StreamId, StreamPos};
 use crate::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
@@ -42,6 +43,56 @@ fn beginning_at(layout: &Layout, start: LogPos) -> Layout {
     range.start = start;
     range.stripes[0].base = Addr(range.stripes[0].base.0 + start.0);
     layout
+}
+
+#[test]
+fn an_endpoint_whose_address_is_not_found_holds_up_no_other() {
+    // Names are looked up by a server that may not answer.
+    run(|env, cluster, _| async move {
+        let at = cluster.addrs()[0];
+        let never = || -> Lookup { Box::pin(std::future::pending()) };
+        let nowhere = || -> Lookup { Box::pin(async { Vec::new() }) };
+        let late = || -> Lookup {
+            let env = env.clone();
+            Box::pin(async move {
+                env.sleep(Duration::from_millis(50)).await;
+                vec![at]
+            })
+        };
+        let options = |endpoints| ClientOptions { endpoints, ..ClientOptions::default() };
+        let at_once = Duration::from_millis(200);
+        let known = || (vec![at], vec![never()]);
+        let found = || (vec![], vec![never(), nowhere(), late()]);
+        for way in [&known as &dyn Fn() -> (Vec<SocketAddr>, Vec<Lookup>), &found] {
+            let (endpoints, lookups) = way();
+            let client = Client::connect_by(&env, options(endpoints), lookups);
+            let client = env.timeout(at_once, client).await.expect("nothing holds it up").expect("it serves");
+            assert_eq!(client.endpoints(), [at]);
+            let (endpoints, lookups) = way();
+            let observer = Observer::connect_by(&env, options(endpoints), lookups);
+            let observer = env.timeout(at_once, observer).await.expect("nothing holds it up");
+            assert!(observer.is_ok());
+        }
+        cluster.stop().await;
+    });
+}
+
+#[test]
+fn a_client_of_which_no_endpoint_has_an_address_says_so_by_its_time() {
+    run(|env, cluster, _| async move {
+        let options = ClientOptions { endpoints: Vec::new(), ..ClientOptions::default() };
+        let nowhere = || -> Vec<Lookup> { vec![Box::pin(async { Vec::new() })] };
+        let never = || -> Vec<Lookup> { vec![Box::pin(std::future::pending())] };
+        let client = Client::connect_by(&env, options.clone(), nowhere()).await;
+        assert!(matches!(client.err(), Some(ClientError::NoEndpoint)));
+        let client = Client::connect_by(&env, options.clone(), never()).await;
+        assert!(matches!(client.err(), Some(ClientError::Slow { phase: Phase::Layout, .. })));
+        for lookups in [nowhere(), never()] {
+            let observer = Observer::connect_by(&env, options.clone(), lookups).await;
+            assert!(matches!(observer.err(), Some(ClientError::NoEndpoint)));
+        }
+        cluster.stop().await;
+    });
 }
 
 #[test]
