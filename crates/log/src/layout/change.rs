@@ -23,7 +23,7 @@ use crate::wire::Roles;
 /// What is to change from one epoch to the next. Nothing, as by default, is a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Nodes to take out.
+    /// Nodes to take out, also those that are to join.
     pub lost: Vec<NodeId>,
     /// Nodes to put in use: new ones, ones that are out, and ones whose address or roles have changed, or whether they have room
     /// ([`NodeState::Full`] if they have none).

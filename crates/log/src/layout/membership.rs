@@ -119,12 +119,14 @@ impl Layout {
         change.added.iter().try_for_each(|node| self.add(node))?;
         change.removed.iter().try_for_each(|&node| self.mark_leaving(node))?;
         change.replaced.iter().try_for_each(|&node| self.forget(node))?;
+        // Whoever is lost is taken out whatever it wants to be: nobody knows that it has stopped to accept what this epoch grants.
+        let stays = |node: &&Node| !change.lost.contains(&node.id);
         let comes = |node: &Node| self.state(node.id) == Some(NodeState::Out);
         let is_changed = !change.added.is_empty()
             || !change.removed.is_empty()
             || !change.replaced.is_empty()
-            || change.joined.iter().any(comes);
-        for node in &change.joined {
+            || change.joined.iter().filter(stays).any(comes);
+        for node in change.joined.iter().filter(stays) {
             let state = if node.state == NodeState::Full { NodeState::Full } else { NodeState::InUse };
             let node = Node { state, ..node.clone() };
             match self.nodes.binary_search_by_key(&node.id, |listed| listed.id) {

@@ -265,6 +265,22 @@ fn a_full_node_keeps_what_it_holds_and_is_given_nothing_new() {
 }
 
 #[test]
+fn a_node_that_is_lost_as_its_room_changes_goes_out_all_the_same() {
+    // Its unit was not sealed: it may still accept what the next epoch knows nothing of, and would count as a copy.
+    let a = first(4, 2);
+    let full = change(&a, 40, &standing(&a, 3, NodeState::Full));
+    for (before, state) in [(&a, NodeState::Full), (&full, NodeState::InUse), (&a, NodeState::InUse)] {
+        let tail = before.tail().0 + 20;
+        let next = change(before, tail, &Change { lost: vec![NodeId(3)], ..standing(before, 3, state) });
+        assert_eq!(next, change(before, tail, &lost(&[3])), "{state:?}");
+    }
+    // One that is out has nothing to be sealed for, and others that join with it do.
+    let out = change(&a, 40, &lost(&[3]));
+    let next = change(&out, 60, &Change { lost: vec![NodeId(4)], ..joined(&[3, 4]) });
+    assert_eq!(next.in_use().map(|node| node.0).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
 fn who_was_in_the_active_range_before_and_is_in_it_now_has_sealed_the_epoch_before() {
     // Node 3 goes out and comes back; what was not in use, or is not, has perhaps not been sealed.
     let sealed = |layout: &Layout| [1, 2, 3].map(|id| layout.sealed_by(NodeId(id)).map(|epoch| epoch.0));
