@@ -53,6 +53,12 @@ impl ColdReads {
         self.waiting.get()
     }
 
+    /// Leaves no room for anybody, while it is held.
+    #[cfg(test)]
+    pub(super) async fn hold_all(&self) -> Permit {
+        self.room.acquire(limits::COLD_READS_MAX_BYTES).await
+    }
+
     /// What one of them holds, of a connection that waits for as many bytes at a time as `turn` is for: nothing yet.
     pub(super) fn begin<'a>(&'a self, writer: &'a Writer, turn: &'a Semaphore) -> ColdRead<'a> {
         ColdRead { reads: self, writer, turn, held: None }

@@ -1,9 +1,11 @@
 //! What a unit shows of a stream as addresses become something else: stored, restored late, voided, trimmed.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Table};
+use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Recovered, Table};
 use ithaca_env::Env;
-use ithaca_env::drive::OpenDrive;
+use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::Sim;
 use ithaca_env::sync::Semaphore;
 
@@ -43,16 +45,38 @@ fn entries_of(stream: StreamId, addrs: Range<u64>) -> Run {
     }
 }
 
-async fn unit(env: &Env, planted: Planted) -> Rc<UnitShell> {
+fn identity() -> Identity {
+    Identity { id: ChainId([7; 16]), label: Label::new("unit 1").expect("short") }
+}
+
+fn chain_options() -> ChainOptions {
+    ChainOptions { capacity_bytes: 64 << 20, segment_bytes: 1 << 20, ..ChainOptions::default() }
+}
+
+async fn drive(env: &Env) -> Drive {
     let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
-    let drive = env.open_drive(open).await.expect("a drive");
-    let identity = Identity { id: ChainId([7; 16]), label: Label::new("unit 1").expect("short") };
-    let options =
-        ChainOptions { capacity_bytes: 64 << 20, segment_bytes: 1 << 20, ..ChainOptions::default() };
-    let chain = Chain::create(env, drive, identity, options).await.expect("it is created");
+    env.open_drive(open).await.expect("a drive")
+}
+
+async fn unit(env: &Env, planted: Planted) -> Rc<UnitShell> {
+    let chain =
+        Chain::create(env, drive(env).await, identity(), chain_options()).await.expect("it is created");
+    start(env, chain, Recovered::default(), planted)
+}
+
+/// The same unit when its process has begun anew: what it has stored is on its drive, and nothing of it in memory.
+async fn again(unit: Rc<UnitShell>) -> Rc<UnitShell> {
+    let env = unit.env().clone();
+    unit.chain().clone().close().await.expect("closed");
+    drop(unit);
+    let opened = Chain::open(&env, drive(&env).await, Some(&identity()), chain_options()).await;
+    let (chain, recovered) = opened.expect("it was closed in order");
+    start(&env, chain, recovered, Planted::NONE)
+}
+
+fn start(env: &Env, chain: Chain, recovered: Recovered, planted: Planted) -> Rc<UnitShell> {
     let options = UnitOptions { planted, ..UnitOptions::default() };
-    let leases = Leases::not_needed(env);
-    UnitShell::start(env, chain, ithaca_chain::Recovered::default(), options, leases).expect("it starts").0
+    UnitShell::start(env, chain, recovered, options, Leases::not_needed(env)).expect("it starts").0
 }
 
 /// The addresses of the entries of `STREAM` below 10, and how far the unit says that it has looked without a hole.
@@ -180,6 +204,40 @@ fn what_is_known_ends_before_the_first_record_to_be_looked_at() {
         // Whoever looks for another stream learns of this one too.
         assert_eq!(shown_of(&unit, OTHER).await, (vec![3], 6));
         assert_eq!(known(&unit).await, (vec![0, 1, 2, 4, 5], Some(10)));
+    });
+}
+
+#[test]
+fn reads_that_wait_for_room_with_entries_from_memory_hold_none_of_it_and_get_on() {
+    // Did what they show from memory count as well, each would wait for the others to let go of it.
+    on_unit(Planted::NONE, async |unit| {
+        let store = async |unit: &Rc<UnitShell>, epoch: Epoch, run: Run| {
+            let copied = Copied { runs: vec![run], ..Copied::default() };
+            unit.restore(epoch, copied).await.expect("stored");
+        };
+        store(&unit, Epoch(1), entries(5..8)).await;
+        let unit = again(unit).await;
+        store(&unit, Epoch(2), entries(0..3)).await;
+        assert_eq!(shown_of(&unit, OTHER).await, (vec![], 3), "whose the records are is known from here on");
+        let all = unit.cold_reads().hold_all().await;
+        let env = unit.env().clone();
+        let read = || {
+            let unit = Rc::clone(&unit);
+            env.spawn(async move { addrs_of(&mut found(&unit, &read_of(STREAM)).await) })
+        };
+        let reads: Vec<_> = (0..100).map(|_| read()).collect();
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            unit.cold_reads().waiting(),
+            reads.len(),
+            "they have three entries each, and need the drive"
+        );
+        assert_eq!(unit.cold_reads().held_bytes(), all.count());
+        drop(all);
+        for read in reads {
+            assert_eq!(read.join().await, Some(vec![0, 1, 2, 5, 6, 7]));
+        }
+        assert_eq!((unit.cold_reads().held_bytes(), unit.cold_reads().waiting()), (0, 0));
     });
 }
 
