@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveLock, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::sync::Notify;
 use ithaca_env::task;
 
 use crate::error::OpenError;
@@ -144,11 +145,12 @@ impl Roster {
         Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new() }
     }
 
-    /// Watches every drive from now on. A link's sides are watched together.
-    pub(crate) fn watched(mut self, env: &Env, options: &ChainOptions) -> Self {
+    /// Watches every drive from now on. A link's sides are watched together; `changed` rings when one that did not answer does.
+    pub(crate) fn watched(mut self, env: &Env, options: &ChainOptions, changed: &Rc<Notify>) -> Self {
         for it in &mut self.drives {
             if let Some(member) = self.membership.member(it.id()) {
-                let pulse = self.pulses.entry(member.link).or_insert_with(|| Pulse::new(env, options));
+                let pulse = self.pulses.entry(member.link);
+                let pulse = pulse.or_insert_with(|| Pulse::new(env, options, changed));
                 it.drive = pulse.watch(it.id(), it.drive.clone());
             }
         }
@@ -163,6 +165,12 @@ impl Roster {
     /// Lets those who watch the sides know which are live.
     pub(crate) fn tell_pulses(&self) {
         self.pulses.values().for_each(|pulse| pulse.set_live(|drive| self.is_live(drive)));
+    }
+
+    /// What has to be asked again of what could not be read while this was another: sides have answered since that did not, or others
+    /// are live.
+    pub(crate) fn readable_since(&self) -> (u64, u64) {
+        (self.pulses.values().map(Pulse::returns).sum(), self.membership.generation)
     }
 
     /// A drive that is about to join, by its id, how many segments it has, and the sequence of the superblock that it had. Nothing

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
+use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 
 use crate::load::{Load, Queue, counted};
@@ -57,6 +58,10 @@ struct PulseInner {
     /// The side that was found to be slow, until somebody acts on it.
     slow: Cell<Option<DriveId>>,
     last_verdict: Cell<Option<Time>>,
+    /// How often a side has answered all that was given up, ever.
+    returns: Cell<u64>,
+    /// Rings when one does.
+    changed: Rc<Notify>,
 }
 
 struct SidePulse {
@@ -93,7 +98,8 @@ struct Request {
 }
 
 impl Pulse {
-    pub(crate) fn new(env: &Env, options: &ChainOptions) -> Self {
+    /// Of a link that nothing was asked of yet. Rings `changed` when a side that did not answer does.
+    pub(crate) fn new(env: &Env, options: &ChainOptions, changed: &Rc<Notify>) -> Self {
         let inner = PulseInner {
             env: env.clone(),
             patience: options.side_patience,
@@ -102,6 +108,8 @@ impl Pulse {
             window_began: Cell::new(env.now()),
             slow: Cell::new(None),
             last_verdict: Cell::new(None),
+            returns: Cell::new(0),
+            changed: Rc::clone(changed),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -136,6 +144,11 @@ impl Pulse {
     /// Requests to a side that failed because it did not answer, ever.
     pub(crate) fn unanswered(&self, id: DriveId) -> u64 {
         self.inner.sides.borrow().iter().find(|side| side.id == id).map_or(0, |side| side.unanswered)
+    }
+
+    /// How often a side has answered again, ever: what could not be read before may be readable since.
+    pub(crate) fn returns(&self) -> u64 {
+        self.inner.returns.get()
     }
 
     /// What a side has to do.
@@ -181,7 +194,14 @@ impl Pulse {
         self.inner.env.spawn(async move {
             // Whatever it is, the drive is done with this request.
             let _ = asked.await;
-            pulse.with(id, |side| side.overdue -= 1);
+            let overdue = pulse.with(id, |side| {
+                side.overdue -= 1;
+                side.overdue
+            });
+            if overdue == 0 {
+                pulse.inner.returns.set(pulse.inner.returns.get() + 1);
+                pulse.inner.changed.ring();
+            }
         });
     }
 

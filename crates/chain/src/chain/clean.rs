@@ -90,6 +90,10 @@ impl Inner {
 
     /// Cleans one segment, or passes one by, if any is due. Returns whether there was one.
     async fn clean_if_due(self: &Rc<Self>) -> bool {
+        let readable_since = self.registry.roster().readable_since();
+        if self.readable_since.replace(readable_since) != readable_since {
+            self.core.borrow_mut().look_again_at_damaged(None);
+        }
         if self.is_closing.get() || !self.core.borrow_mut().is_cleaning_due() {
             return false;
         }
@@ -209,7 +213,7 @@ impl Inner {
             tracing::warn!(
                 segment,
                 lap,
-                "the cleaner passes by a segment that is damaged: it is kept as it is"
+                "the cleaner passes by a segment of which it cannot read all: it is kept as it is"
             );
         }
         Ok(Some(why))

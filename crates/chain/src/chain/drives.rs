@@ -96,7 +96,7 @@ impl Chain {
         members.push(Member { drive: id, link, state: SideState::Live });
         let pending = roster.membership.followed_by(members);
         let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
-        let pulse = Pulse::new(&inner.env, &inner.core.borrow().options);
+        let pulse = Pulse::new(&inner.env, &inner.core.borrow().options, &inner.changed);
         let mut added = roster.newcomer((pulse.watch(id, drive), lock), (id, segments, sequence), &pending);
         roster.pulses.insert(link, pulse);
         let is_used_early = inner.core.borrow().options.planted.is(PlantedBug::AddUsedBeforeMember);

@@ -94,13 +94,15 @@ pub(crate) struct Inner {
     pub(crate) metadata: Option<crate::metadata::Share>,
     /// Where reads were answered.
     pub(crate) reads: Rc<ReadCounters>,
-    /// Rings when tickets became durable, space came free, or the chain stopped.
+    /// Rings when tickets became durable, space came free, a side answers again, or the chain stopped.
     pub(crate) changed: Rc<Notify>,
     /// Rings when something was appended: the pump forms groups at the end of the turn.
     pub(crate) pump: Rc<Notify>,
     is_closing: Rc<Cell<bool>>,
     /// Records of a segment are being copied: one at a time.
     is_cleaning: Cell<bool>,
+    /// Since when the cleaner knows what cannot be read; see [`Roster::readable_since`](crate::roster::Roster::readable_since).
+    readable_since: Cell<(u64, u64)>,
     /// Rings when it is over.
     cleaning_over: Notify,
     /// Segments whose records are copied are being given back meanwhile.

@@ -71,7 +71,8 @@ impl Chain {
                 drives.push((drive, lock, DriveId(env.random_u64()), link as u32));
             }
         }
-        let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options);
+        let changed = Rc::default();
+        let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options, &changed);
         let membership = roster.membership.clone();
         // A creation does without no side.
         let mut failed = Vec::new();
@@ -93,7 +94,7 @@ impl Chain {
             Resume { cursor: None, unclosed: Vec::new(), next_seq: 1, next_lap: 1, incarnation: 1, state };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
-        let chain = Self::over(env, registry, links, core, owner, metadata);
+        let chain = Self::over((env, changed), registry, links, core, owner, metadata);
         chain.inner.settle_metadata(&Known::default());
         chain.inner.prepare_at_once().await?;
         chain.begin().await?;
@@ -147,7 +148,8 @@ impl Chain {
         };
         options.validate()?;
         let geometry = Geometry::new(options.segment_bytes);
-        let registry = Registry::new(roster.watched(env, &options), options.clone());
+        let changed = Rc::default();
+        let registry = Registry::new(roster.watched(env, &options, &changed), options.clone());
         let links = registry.roster().links(&registry);
         let known = match &drives.metadata {
             Some(metadata) => {
@@ -173,7 +175,7 @@ impl Chain {
         tell_of_opening(owner.as_ref(), recovered.state.as_ref(), geometry, &options, &links);
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = drives.metadata.map(|metadata| Share::new(&metadata, identity.id));
-        let chain = Self::over(env, registry, links, core, owner, metadata);
+        let chain = Self::over((env, changed), registry, links, core, owner, metadata);
         chain.inner.settle_metadata(&known);
         chain.inner.tell_owner_of_all(&known).await?;
         drop(known);
@@ -183,7 +185,7 @@ impl Chain {
     }
 
     fn over(
-        env: &Env,
+        (env, changed): (&Env, Rc<Notify>),
         registry: Rc<Registry>,
         links: Links,
         core: Core,
@@ -193,6 +195,7 @@ impl Chain {
         let (tail_bytes, footer_bytes) = (core.options.tail_cache_bytes, core.options.index_cache_bytes);
         let read_cache_bytes = core.options.read_cache_bytes;
         let identity = registry.roster().identity().clone();
+        let readable_since = registry.roster().readable_since();
         let inner = Rc::new_cyclic(|me| Inner {
             env: env.clone(),
             identity,
@@ -208,10 +211,11 @@ impl Chain {
             share: RefCell::default(),
             metadata,
             reads: Rc::default(),
-            changed: Rc::new(Notify::default()),
+            changed,
             pump: Rc::new(Notify::default()),
             is_closing: Rc::default(),
             is_cleaning: Cell::new(false),
+            readable_since: Cell::new(readable_since),
             giving_back: RefCell::default(),
             cleaning_over: Notify::default(),
             repaired: Cell::new(0),

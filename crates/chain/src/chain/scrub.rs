@@ -137,6 +137,9 @@ impl Inner {
                 let mut scrubbed = self.scrubbed.get();
                 scrubbed.segments += 1;
                 self.scrubbed.set(scrubbed);
+                // What it cannot read of it by now is named.
+                self.core.borrow_mut().look_again_at_damaged(Some(lap));
+                self.changed.ring();
             }
             Err(Interrupted::Drive(error)) => {
                 tracing::warn!(%error, segment, "a segment could not be scrubbed to its end");

@@ -26,7 +26,7 @@ use crate::victims::{Candidate, Cleaning};
 /// Why a segment is not cleaned for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedBy {
-    /// It has holes, or something in it does not match its checksum: it keeps its damage.
+    /// It has holes, or something in it does not match its checksum or cannot be read, which may pass: it keeps its damage.
     Damaged,
     /// Too little of it is released: so many records are live.
     NoGain { live: u64 },
@@ -268,6 +268,14 @@ impl Core {
             PassedBy::NoRoom => self.free_bytes(),
         };
         self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)
+    }
+
+    /// What could not be read of closed segments may be readable by now, of the one with this lap or of all: they are looked at again.
+    pub(crate) fn look_again_at_damaged(&mut self, lap: Option<u64>) {
+        let is_meant = |it: u64| lap.is_none_or(|lap| lap == it);
+        let before = self.cleaner.passed.len();
+        self.cleaner.passed.retain(|lap, (why, _)| !is_meant(*lap) || *why != PassedBy::Damaged);
+        self.cleaner.is_due |= self.cleaner.passed.len() < before;
     }
 
     /// Leaves a segment as it is, if that is the victim: it needs no cleaning any more, or the chain closes.

@@ -7,14 +7,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ReadError, SideState};
+use ithaca_chain::{Batch, Chain, ChainOptions, ReadError, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
 use ithaca_env::sim::DriveFault;
 use ithaca_env::sync::Notify;
 
+use crate::cleaning::eager;
 use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small, states};
-use crate::repairs::{is_whole_alone, open_and_close, rot, uncached};
+use crate::repairs::{Held, is_whole_alone, open_and_close, rot, uncached};
 use crate::world::{MACHINE, World, open_drives};
 
 /// What happens when a byte is read, and how long the answer then takes.
@@ -73,13 +74,19 @@ impl Wrapper for Mute {
     }
 }
 
+/// The two sides, and what they are to a chain.
+async fn mute_sides(env: &Env) -> ([Mute; 2], Vec<Drive>) {
+    let sides: Vec<Mute> = open_drives(env, &[A, B]).await.iter().map(|it| Mute::new(env, it)).collect();
+    let drives = sides.iter().map(|side| Drive::new(Rc::new(side.clone()))).collect();
+    (sides.try_into().unwrap_or_else(|_| panic!("two sides")), drives)
+}
+
 /// Opens what `closed_pair` left.
 async fn open_mute(env: &Env) -> (Chain, Mute, Mute) {
-    let sides: Vec<Mute> = open_drives(env, &[A, B]).await.iter().map(|it| Mute::new(env, it)).collect();
-    let drives: Vec<Drive> = sides.iter().map(|side| Drive::new(Rc::new(side.clone()))).collect();
+    let ([first, second], drives) = mute_sides(env).await;
     let (chain, _) = Chain::open(env, drives, None, uncached()).await.expect("it opens");
     env.sleep(Duration::from_secs(1)).await;
-    (chain, sides[0].clone(), sides[1].clone())
+    (chain, first, second)
 }
 
 /// Does this while others read for so many tenths of a second, so that a side that does not answer is not waited for.
@@ -301,4 +308,91 @@ fn a_side_that_falls_silent_before_a_scrub_writes_what_it_lacks_is_not_given_up(
         chain.close().await.expect("no fault");
     });
     is_whole_alone(&world, A, 40);
+}
+
+/// What `closed_pair` leaves, but for all small records that are released but four, of which one side has lost one.
+fn mostly_released(seed: u64) -> World {
+    let world = closed_pair(seed);
+    open_and_close(&world, &[A, B], async |_, chain| {
+        let release = Batch { release: vec![0..12, 16..40], ..Batch::default() };
+        chain.wait(chain.append(release).expect("room")).await.expect("no fault");
+    });
+    rot(&world, &[(B, 12)]);
+    world
+}
+
+/// Cleans whatever gives room, always.
+fn cleaning() -> ChainOptions {
+    ChainOptions { tail_cache_bytes: 0, ..eager() }
+}
+
+fn cleaned(chain: &Chain) -> u64 {
+    chain.stats().counters.segments_cleaned
+}
+
+/// The segment comes free, and what was left of it is there.
+async fn is_cleaned_now(env: &Env, chain: Chain) {
+    env.sleep(Duration::from_secs(5)).await;
+    assert_eq!((cleaned(&chain), chain.stats().damage), (1, Vec::new()));
+    assert!(are_live(&chain));
+    for key in 12..16 {
+        let record = chain.read(key).await.expect("no damage").expect("it is there");
+        assert_eq!(record.data, vec![key as u8 + 1; 900], "key {key}");
+    }
+    chain.close().await.expect("no fault");
+}
+
+#[test]
+fn a_segment_that_a_silent_side_keeps_from_being_cleaned_is_cleaned_when_it_answers() {
+    let world = mostly_released(77);
+    let place = place_of(&world, A, 12);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let ([first, _], drives) = mute_sides(&env).await;
+        let silent = first.clone();
+        first.when_read(place, Duration::ZERO, move || silent.be_silent(true));
+        let (chain, _) = Chain::open(&env, drives, None, cleaning()).await.expect("it opens");
+        while_others_read(&env, &chain, 200, async {}).await;
+        assert!(first.events.borrow().is_empty(), "the cleaner came to that");
+        assert_eq!((cleaned(&chain), chain.stats().damage), (0, Vec::new()), "it is not known");
+        first.be_silent(false);
+        is_cleaned_now(&env, chain).await;
+    });
+}
+
+#[test]
+fn a_segment_of_which_a_stale_side_alone_has_all_is_cleaned_when_that_is_rebuilt() {
+    let world = mostly_released(78);
+    open_and_close(&world, &[B], async |_, _| ());
+    // In the second segment, so that the rebuild has come to the first.
+    let place = (64 << 10) + SEGMENT + 2 * 4096;
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let ([first, _], drives) = mute_sides(&env).await;
+        first.when_read(place, Duration::from_secs(4), || ());
+        let (chain, _) = Chain::open(&env, drives, None, cleaning()).await.expect("it opens");
+        env.sleep(Duration::from_secs(2)).await;
+        assert!(!are_live(&chain) && first.events.borrow().is_empty(), "it is being rebuilt");
+        assert_eq!((cleaned(&chain), chain.stats().damage), (0, Vec::new()));
+        is_cleaned_now(&env, chain).await;
+    });
+}
+
+#[test]
+fn a_segment_that_could_not_be_read_for_a_while_is_cleaned_after_the_next_scrub() {
+    let world = mostly_released(79);
+    let place = place_of(&world, A, 12) / 4096 * 4096;
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let sides: Vec<Held> =
+            open_drives(&env, &[A, B]).await.iter().map(|it| Held::new(&env, it)).collect();
+        sides[0].unreadable.replace((place..place + 4096, 0));
+        let drives: Vec<Drive> = sides.iter().map(Held::as_drive).collect();
+        let (chain, _) = Chain::open(&env, drives, None, cleaning()).await.expect("it opens");
+        env.sleep(Duration::from_secs(2)).await;
+        assert_eq!((cleaned(&chain), chain.stats().damage), (0, Vec::new()));
+        sides[0].unreadable.take();
+        chain.scrub().await.expect("it runs");
+        is_cleaned_now(&env, chain).await;
+    });
 }
