@@ -10,7 +10,7 @@ use ithaca_env::drive::Drive;
 use crate::limits::{LINKS_MAX, SEGMENTS_MAX};
 use crate::membership::DriveId;
 use crate::metadata::MetadataDrive;
-use crate::sides::Sides;
+use crate::sides::{Side, Sides};
 
 /// Bits of a segment's number that say where on its link it is.
 const INDEX_BITS: u32 = SEGMENTS_MAX.trailing_zeros();
@@ -68,8 +68,8 @@ impl Links {
         Self::new(self.links.iter().filter(|other| other.number != link).cloned())
     }
 
-    /// The same links over the drives that `read_by` gives for theirs, for a while in which they are only read.
-    pub(crate) fn read_by(&self, read_by: impl Fn(&Drive) -> Drive) -> Self {
+    /// The same links over the drives that `read_by` gives for their sides, for a while in which they are only read.
+    pub(crate) fn read_by(&self, read_by: impl Fn(&Side) -> Drive) -> Self {
         let link = |link: &Link| Link { number: link.number, device: link.device.read_by(&read_by) };
         Self::new(self.links.iter().map(link))
     }

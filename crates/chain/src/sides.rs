@@ -74,9 +74,9 @@ impl Sides {
         Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None, None)
     }
 
-    /// The same sides over the drives that `read_by` gives for theirs, for a while in which they are only read.
-    pub(crate) fn read_by(&self, read_by: impl Fn(&Drive) -> Drive) -> Self {
-        let side = |side: &Side| Side { id: side.id, drive: read_by(&side.drive) };
+    /// The same sides over the drives that `read_by` gives for them, for a while in which they are only read.
+    pub(crate) fn read_by(&self, read_by: impl Fn(&Side) -> Drive) -> Self {
+        let side = |side: &Side| Side { id: side.id, drive: read_by(side) };
         let sides = self.inner.sides.borrow().iter().map(side).collect();
         Self::over(sides, self.inner.registry.clone(), None)
     }

@@ -1,6 +1,7 @@
 //! Creating and opening.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -149,6 +150,9 @@ impl Chain {
         options.validate()?;
         let geometry = Geometry::new(options.segment_bytes);
         let changed = Rc::default();
+        // What a side has that does not answer for a while is not known, and what counts would be decided without it: it is waited for.
+        let unwatched: BTreeMap<DriveId, Drive> =
+            roster.drives.iter().map(|it| (it.id(), patient(env, &it.drive))).collect();
         let registry = Registry::new(roster.watched(env, &options, &changed), options.clone());
         let links = registry.roster().links(&registry);
         let known = match &drives.metadata {
@@ -158,7 +162,7 @@ impl Chain {
             }
             None => Known::default(),
         };
-        let read_links = links.read_by(|drive| patient(env, drive));
+        let read_links = links.read_by(|side| unwatched[&side.id].clone());
         let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
         let mut taken = registry.take().await;
         taken.settle().await?;

@@ -310,6 +310,28 @@ fn a_side_that_falls_silent_before_a_scrub_writes_what_it_lacks_is_not_given_up(
     is_whole_alone(&world, A, 40);
 }
 
+#[test]
+fn what_a_side_may_have_that_does_not_answer_during_an_open_is_not_named_as_lost() {
+    for asked in [64 << 10, (64 << 10) + 2 * SEGMENT - 4096] {
+        let world = closed_pair(80);
+        // The head of a group of the segment that is not full: the group behind it tells that it was durable.
+        let head = last_place_of(&world, B, 78) - 4096;
+        fault(&world.sim, B, DriveFault::BitRot { offset: head + 50, bit: 1 });
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let ([first, _], drives) = mute_sides(&env).await;
+            first.when_read(asked, Duration::from_secs(60), || ());
+            let (chain, recovered) = Chain::open(&env, drives, None, uncached()).await.expect("it opens");
+            assert!(first.events.borrow().is_empty(), "it came to that");
+            assert_eq!(recovered.damage, []);
+            assert!(are_live(&chain));
+            check_keys(&chain, 40..80).await;
+            chain.close().await.expect("no fault");
+        });
+        open_and_close(&world, &[B], async |_, chain| check_keys(chain, 40..80).await);
+    }
+}
+
 /// What `closed_pair` leaves, but for all small records that are released but four, of which one side has lost one.
 fn mostly_released(seed: u64) -> World {
     let world = closed_pair(seed);
