@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::limits::SEGMENT_RANGES_MAX;
+use crate::range_set::RangeSet;
 
 /// A closed segment.
 #[derive(Debug)]
@@ -17,6 +18,15 @@ pub(crate) struct ClosedSegment {
     pub(crate) data_bytes: u64,
     /// Covers the keys of its records, and perhaps some between them.
     pub(crate) ranges: Box<[Range<u64>]>,
+}
+
+impl ClosedSegment {
+    /// Whether all that it holds, or can have held, is among the released keys.
+    pub(crate) fn is_dead(&self, released: &RangeSet) -> bool {
+        let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
+        // What its holes held may be anywhere below their bound.
+        is_dead(&(0..self.lost_below)) && self.ranges.iter().all(is_dead)
+    }
 }
 
 /// At most [`SEGMENT_RANGES_MAX`] ranges that cover `exact`, merged over the narrowest gaps.

@@ -206,13 +206,8 @@ impl Catalog {
     /// Frees every closed segment whose keys are all in `released`. Returns whether there was one.
     pub(crate) fn reclaim(&mut self, released: Option<&RangeSet>) -> bool {
         let released = released.unwrap_or(&self.released);
-        let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();
-        let dead: Vec<u32> = self
-            .all_closed()
-            // What its holes held may be anywhere below their bound.
-            .filter(|(_, closed)| is_dead(&(0..closed.lost_below)) && closed.ranges.iter().all(is_dead))
-            .map(|(segment, _)| segment)
-            .collect();
+        let dead = self.all_closed().filter(|(_, closed)| closed.is_dead(released));
+        let dead: Vec<u32> = dead.map(|(segment, _)| segment).collect();
         dead.iter().for_each(|&segment| self.forget(segment, SegmentState::Ready));
         !dead.is_empty()
     }

@@ -32,7 +32,8 @@ impl Core {
     fn segments_in_use(&self) -> Census {
         let is_full = |segment| self.closing.iter().any(|closing| closing.segment == segment);
         let in_use = self.catalog.space.iter().filter(|(segment, state)| match state {
-            SegmentState::Closed(_) => true,
+            // If all of it is released nothing is missed with it.
+            SegmentState::Closed(closed) => !closed.is_dead(&self.catalog.released),
             SegmentState::Open(_) => is_full(*segment),
             SegmentState::Raw | SegmentState::Preparing | SegmentState::Ready | SegmentState::Next => false,
         });

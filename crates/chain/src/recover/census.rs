@@ -21,12 +21,13 @@ pub(super) struct Lost {
 pub(super) struct Unseen {
     /// The lap of its header or trailer, if one is well.
     pub(super) lap: Option<u64>,
-    /// Whether the trailer is: then it had groups.
-    pub(super) is_closed: bool,
+    /// The incarnation of its last group, if the trailer is well: then it had groups.
+    pub(super) closed_in: Option<u64>,
 }
 
 /// Segments of the newest census that counts in which no group was found, unless they are in use again since; and those that were closed
-/// since, or where there is no census. What was closed before and is not named holds nothing that is needed.
+/// since, or where there is no census. What was closed before, as everything was whose groups are of an earlier incarnation, and is not named
+/// holds nothing that is needed.
 ///
 /// A link that was removed is not missed: before it goes a census is written that does not name it.
 pub(super) fn missed(links: &Links, judged: &Judged, unseen: &BTreeMap<u32, Unseen>) -> Lost {
@@ -36,10 +37,13 @@ pub(super) fn missed(links: &Links, judged: &Judged, unseen: &BTreeMap<u32, Unse
     let census = teller.and_then(|teller| teller.area.census.as_ref());
     let is_named = |segment| census.is_some_and(|census| census.iter().any(|it| it.contains(&segment)));
     let (mut segments, mut below) = (Vec::new(), teller.map_or(0, |teller| teller.head.identity.key_end));
-    for (&segment, Unseen { lap, is_closed }) in unseen {
+    let told_in = teller.map_or(0, |teller| teller.head.identity.incarnation);
+    for (&segment, Unseen { lap, closed_in }) in unseen {
         // A header of a later lap: it was about to be used again.
         let is_gone = is_named(segment) && lap.is_none_or(|lap| lap < told_lap);
-        let is_bare = *is_closed && lap.is_some_and(|lap| lap > told_lap);
+        let is_later = lap.is_some_and(|lap| lap > told_lap);
+        let is_known = |incarnation: u64| incarnation < told_in && !is_named(segment);
+        let is_bare = is_later && closed_in.is_some_and(|incarnation| !is_known(incarnation));
         if is_bare {
             below = below.max(groups().map(|group| group.head.identity.key_end).max().unwrap_or(0));
         }

@@ -128,8 +128,11 @@ pub(crate) async fn recover(
         kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
     };
     // The newest first: of those before them it shows that a group is missing, until they are wiped.
-    let cut = judged.segments.iter().rev().filter(is_cut).map(|kept| kept.segment);
-    let to_wipe = cut.chain(unwiped).collect();
+    let mut to_wipe: Vec<u32> =
+        judged.segments.iter().rev().filter(is_cut).map(|kept| kept.segment).collect();
+    // Nobody misses the footer of a segment that holds nothing.
+    recovered.damage.retain(|damage| !to_wipe.contains(&damage.segment));
+    to_wipe.extend(unwiped);
     add_lacking(links, &judged, &mut unequal);
     let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for segment in lost.segments {
@@ -190,9 +193,9 @@ async fn survey(
         let device = links.device_of(segment).expect("its frame was read");
         let sides = &device.live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
-        let (lap, end) = match frame {
+        let (lap, closed) = match frame {
             Frame::Blank => {
-                unseen.insert(segment, Unseen { lap: None, is_closed: false });
+                unseen.insert(segment, Unseen { lap: None, closed_in: None });
                 continue;
             }
             Frame::Ready { .. } | Frame::Body { .. } => {
@@ -216,16 +219,17 @@ async fn survey(
                 }
                 // Its directory is harmed: its groups tell the same.
                 recovered.damage.push(Damage { kind: DamageKind::Footer, ..frame_damage(segment) });
-                (Some(trailer.lap), Some(end))
+                (Some(trailer.lap), Some((end, trailer.incarnation)))
             }
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
         if scan.groups.is_empty() {
-            unseen.insert(segment, Unseen { lap, is_closed: end.is_some() });
+            let closed_in = closed.map(|(_, incarnation)| incarnation);
+            unseen.insert(segment, Unseen { lap, closed_in });
         }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
-            bodies.push(Body { scan, end });
+            bodies.push(Body { scan, end: closed.map(|(end, _)| end) });
         } else {
             scans.push(scan);
         }
