@@ -39,6 +39,13 @@ pub enum OpenError {
         /// The drive.
         drive: String,
     },
+    /// Groups are lost that may have held a newer state of the owner's, or releases, which whoever opens cannot do without
+    /// ([`ChainOptions::needs_control`](crate::ChainOptions)).
+    #[error("{drive}: groups are lost that may have said what is released, or held a newer state")]
+    ControlLost {
+        /// The drives of the chain.
+        drive: String,
+    },
     /// Too few copies of the superblock agree.
     #[error(
         "{drive}: {valid} of 4 superblock copies are good, 2 must be equal (the first fault: {first_fault})"

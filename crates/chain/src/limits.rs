@@ -48,6 +48,10 @@ pub const STATE_MAX_BYTES: usize = 64 << 10;
 /// Most disjoint ranges of released keys. Small segments allow fewer.
 pub const RELEASED_RANGES_MAX: usize = 4096;
 
+/// Most groups whose releases and state a group repeats: a byte of its flags counts them.
+pub const REPEATS_MAX: usize = 64;
+const _: () = assert!(REPEATS_MAX <= u8::MAX as usize);
+
 /// Most ranges of segments in a census. Small segments allow fewer; where there are more, there is none.
 pub const CENSUS_RANGES_MAX: usize = 8192;
 

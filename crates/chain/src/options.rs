@@ -119,6 +119,9 @@ pub struct ChainOptions {
     /// Bytes of copies that the cleaner has on their way to the tail at the most; fewer while the log has little under way
     /// itself, more where room is needed most. More is faster, and holds appends up for longer.
     pub clean_batch_bytes: u64,
+    /// Whether an open fails, with `ControlLost`, rather than go on with an older state of its owner's, or without all releases. Else it says
+    /// so; see [`Recovered`](crate::Recovered).
+    pub needs_control: bool,
     /// A deliberate fault.
     pub planted: Planted,
 }
@@ -151,6 +154,7 @@ impl Default for ChainOptions {
             clean_start_free_percent: 10,
             clean_stop_free_percent: 15,
             clean_batch_bytes: limits::CLEAN_BATCH_MAX_BYTES,
+            needs_control: false,
             planted: Planted::NONE,
         }
     }

@@ -75,6 +75,8 @@ ithaca_env::planted_bugs! {
     WrittenOnePlaceOff,
     /// An open takes what a metadata drive says of a segment without asking the segment.
     StaleMetadataBelieved,
+    /// A group says that it repeats what those before it said of releases and state, and does not.
+    ControlToldOnce,
     /// An open does not miss the segments that a census names.
     CensusIgnored,
     /// A footer is put on the metadata drive before all groups that belong into it are durable.

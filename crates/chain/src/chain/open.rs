@@ -91,8 +91,15 @@ impl Chain {
             catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         }
         tell_of_opening(owner.as_ref(), state.as_ref(), geometry, &options, &links);
-        let resume =
-            Resume { cursor: None, unclosed: Vec::new(), next_seq: 1, next_lap: 1, incarnation: 1, state };
+        let resume = Resume {
+            cursor: None,
+            unclosed: Vec::new(),
+            next_seq: 1,
+            next_lap: 1,
+            incarnation: 1,
+            state,
+            said: Default::default(),
+        };
         let core = Core::new(options, geometry, identity.id, catalog, resume);
         let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
         let chain = Self::over((env, changed), registry, links, core, owner, metadata);
@@ -164,6 +171,9 @@ impl Chain {
         };
         let read_links = links.read_by(|side| unwatched[&side.id].clone());
         let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
+        if options.needs_control && !reopened.recovered.is_control_certain {
+            return Err(OpenError::ControlLost { drive: registry.roster().names() });
+        }
         let mut taken = registry.take().await;
         taken.settle().await?;
         taken.store();

@@ -89,6 +89,11 @@ impl Sizes {
         (head + self.packed).next_multiple_of(BLOCK_BYTES as u64) + self.aligned
     }
 
+    /// The most that it takes of the drive that the next group repeats what this one says.
+    fn repeat_bytes(&self) -> u64 {
+        (self.releases * 16 + self.state).next_multiple_of(BLOCK_BYTES as u64)
+    }
+
     /// The most that a batch of this content can take of the drive, alone in a group, with its share of the footer.
     pub(super) fn cost(&self) -> u64 {
         self.group_bytes() + self.blob + 20 * self.runs + BLOCK_BYTES as u64
@@ -137,6 +142,7 @@ impl Core {
             return Err(AppendError::StateTooLong { bytes: sizes.state as usize, max_bytes });
         }
         self.check_releases(&batch)?;
+        let cost = cost + sizes.repeat_bytes();
         self.check_space(cost, kept)?;
         self.queued_bytes += sizes.group_bytes();
         self.queued_cost += cost;

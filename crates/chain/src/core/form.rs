@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::{Closing, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes};
+use super::{Closing, Control, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes, note_said};
 use crate::catalog::{OpenSegment, SegmentState};
 use crate::format::{
     GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group_with, footer_bound_bytes,
@@ -14,6 +13,7 @@ use crate::limits::SEGMENTS_READY_MAX;
 use crate::links::link_of;
 use crate::owner::Keys;
 use crate::planted::PlantedBug;
+use crate::range_set::RangeSet;
 use crate::run::Run;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -106,18 +106,16 @@ impl Core {
     }
 
     /// Forms a group of the first `batches` batches and sends it out.
-    fn launch(&mut self, batches: usize, mut flags: GroupFlags, out: &mut Vec<Effect>) {
+    fn launch(&mut self, batches: usize, flags: GroupFlags, out: &mut Vec<Effect>) {
         let cursor = self.cursor.expect("there is room in it");
         let taken = self.take(batches);
         if flags != GroupFlags::default() {
             self.marker = None;
         }
-        let (released, state) = self.control(&cursor, &taken);
         let content = taken.iter().fold(Sizes::default(), |sum, queued| sum.plus(&queued.sizes));
         let census = self.census(&cursor, &content, flags);
-        if cursor.is_empty {
-            flags = flags.with(GroupFlags::CHECKPOINT);
-        }
+        let content = Sizes { census: census.as_ref().map_or(0, |it| it.len() as u64), ..content };
+        let (flags, control) = self.say(&cursor, &content, said_by(&taken), flags);
         let identity = GroupIdentity {
             flags,
             segment: cursor.segment,
@@ -132,7 +130,9 @@ impl Core {
             key_end: self.formed_key_end,
         };
         let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
-        let source = GroupSource { identity, released: &released, state: state.as_ref(), runs: &runs };
+        let released: Vec<Range<u64>> = control.released.ranges().collect();
+        let source =
+            GroupSource { identity, released: &released, state: control.state.as_ref(), runs: &runs };
         let encoded = encode_group_with(&source, census.as_ref());
         let end_offset = cursor.offset + encoded.layout.total_bytes() as u32;
         let data_bytes = (encoded.layout.packed_bytes + encoded.layout.aligned_bytes) as u64;
@@ -199,22 +199,31 @@ impl Core {
         taken
     }
 
-    /// Released ranges and state of a group: complete in the first one of a segment, else what its batches say.
-    fn control(&self, cursor: &Cursor, taken: &[Queued]) -> (Vec<Range<u64>>, Option<Bytes>) {
-        if cursor.is_empty {
-            let released =
-                if self.options.planted.is(PlantedBug::ReleaseForgottenAtRoll) && cursor.prev_lap != 0 {
-                    Vec::new()
-                } else {
-                    self.formed_released.ranges().collect()
-                };
-            return (released, self.formed_state.clone());
-        }
-        // Through a set: ranges in a group are sorted and disjoint, those of an owner need not be.
-        let released: crate::range_set::RangeSet =
-            taken.iter().flat_map(|queued| queued.batch.release.iter().cloned()).collect();
-        let state = taken.iter().rev().find_map(|queued| queued.batch.state.clone());
-        (released.ranges().collect(), state)
+    /// What a group says whose batches say `own`, and with which flags: the first one of a segment all that counts, others what those right
+    /// before them say too. `content` is what else is in it.
+    fn say(
+        &mut self,
+        cursor: &Cursor,
+        content: &Sizes,
+        own: Control,
+        flags: GroupFlags,
+    ) -> (GroupFlags, Control) {
+        let said = if cursor.is_empty {
+            (flags.with(GroupFlags::CHECKPOINT), self.complete(cursor))
+        } else {
+            let mut control = own.clone();
+            let repeated = self.repeat(cursor, content, &mut control);
+            (flags.repeating(repeated), control)
+        };
+        note_said(&mut self.said, own);
+        said
+    }
+
+    /// What the first group of a segment says: all that counts.
+    fn complete(&self, cursor: &Cursor) -> Control {
+        let forgets = self.options.planted.is(PlantedBug::ReleaseForgottenAtRoll) && cursor.prev_lap != 0;
+        let released = if forgets { RangeSet::new() } else { self.formed_released.clone() };
+        Control { released, state: self.formed_state.clone() }
     }
 
     /// Goes on in the next segment, if its header is durable.
@@ -266,4 +275,12 @@ impl Core {
             bytes: super::close::paged(&header.encode()),
         });
     }
+}
+
+/// What batches say besides their records.
+fn said_by(taken: &[Queued]) -> Control {
+    // Through a set: ranges in a group are sorted and disjoint, those of an owner need not be.
+    let released = taken.iter().flat_map(|queued| queued.batch.release.iter().cloned()).collect();
+    let state = taken.iter().rev().find_map(|queued| queued.batch.state.clone());
+    Control { released, state }
 }

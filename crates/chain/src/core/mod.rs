@@ -16,6 +16,7 @@ mod clean;
 mod close;
 mod form;
 mod links;
+mod repeat;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use clean::Cleaner;
 pub(crate) use clean::{Cause, Copies, PassedBy};
 use close::Closing;
 pub(crate) use links::Leaving;
+pub(crate) use repeat::{Control, note_said};
 
 use crate::cache::GroupImage;
 use crate::catalog::{Catalog, SegmentState};
@@ -132,6 +134,8 @@ pub(crate) struct Resume {
     pub(crate) next_lap: u64,
     pub(crate) incarnation: u64,
     pub(crate) state: Option<Bytes>,
+    /// What the last groups before it say, in order, without gaps.
+    pub(crate) said: VecDeque<Control>,
 }
 
 /// Counters since the chain was opened.
@@ -188,6 +192,8 @@ pub(crate) struct Core {
     /// Released keys of all formed groups; the catalog has those of the durable ones.
     formed_released: RangeSet,
     formed_state: Option<Bytes>,
+    /// What the last formed groups say: the next ones repeat it.
+    said: VecDeque<Control>,
     /// Every key of a record or a release in a formed group is below.
     formed_key_end: u64,
     reclaim_due: bool,
@@ -257,6 +263,7 @@ impl Core {
             durable_ticket: 0,
             formed_released,
             formed_state: resume.state,
+            said: resume.said,
             formed_key_end,
             reclaim_due: true,
             ready_wanted,

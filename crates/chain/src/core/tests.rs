@@ -45,6 +45,7 @@ impl Rig {
             next_lap: 1,
             incarnation: 1,
             state: None,
+            said: Default::default(),
         };
         let mut catalog = Catalog::default();
         catalog.space.add_link(0, segments);

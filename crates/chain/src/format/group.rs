@@ -52,6 +52,16 @@ impl GroupFlags {
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// Of a group that says what so many groups right before it said of released keys and state, too.
+    pub(crate) fn repeating(self, groups: u8) -> Self {
+        Self(self.0 | u16::from(groups) << 8)
+    }
+
+    /// Of how many groups right before it a group says what they said.
+    pub(crate) fn repeats(self) -> u64 {
+        u64::from(self.0 >> 8)
+    }
 }
 
 /// Who a group is: repeated in its head, so that a misdirected or a stale write is never taken for it.

@@ -11,6 +11,7 @@ mod judge;
 mod lenient;
 mod merge;
 mod scan;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,11 +29,12 @@ pub(crate) use judge::{ClosedEnd, ClosedLaps, Judged, judge};
 pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
 pub(crate) use merge::{Image, RecordPlace, put_together};
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, group_around, scan_segment};
+use told::Told;
 
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
-use crate::format::{Directory, GroupIdentity, Hole, Trailer};
+use crate::format::{Directory, GroupFlags, GroupIdentity, Hole, Trailer};
 use crate::limits::KEY_BLOCK;
 use crate::links::Links;
 use crate::metadata::Known;
@@ -55,8 +57,8 @@ pub struct Recovered {
     pub highest_key: Option<u64>,
     /// What was durable and is not there any more.
     pub damage: Vec<Damage>,
-    /// Whether `state` and `released` are certainly the latest. False only if a group is lost that was durable and is
-    /// newer than the last checkpoint: it may have held a newer state, or releases.
+    /// Whether `state` and `released` are certainly the latest. False only if groups are lost that were durable and are newer than the
+    /// last checkpoint, and the one behind them does not repeat what they said: they may have held a newer state, or releases.
     pub is_control_certain: bool,
     /// Groups found behind the end of the log and cut: they were never acknowledged.
     pub cut_groups: u64,
@@ -185,7 +187,7 @@ async fn survey(
     let (mut catalog, mut unequal) = (Catalog::new(keys), Vec::new());
     let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
     show_again(&mut frames, look_through);
-    let mut recovered = Recovered { is_control_certain: true, ..Recovered::default() };
+    let mut recovered = Recovered::default();
     let (mut closed_laps, mut unseen) = (BTreeMap::new(), BTreeMap::new());
     let (mut scans, mut bodies, mut unwiped) = (Vec::new(), Vec::new(), Vec::new());
     let (mut highest_lap, mut incarnation) = (0, 0);
@@ -224,8 +226,7 @@ async fn survey(
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
         if scan.groups.is_empty() {
-            let closed_in = closed.map(|(_, incarnation)| incarnation);
-            unseen.insert(segment, Unseen { lap, closed_in });
+            unseen.insert(segment, Unseen { lap, closed_in: closed.map(|(_, incarnation)| incarnation) });
         }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
@@ -389,6 +390,7 @@ fn apply(
     let mut cursor = None;
     let mut unclosed: Vec<(u32, u64)> = Vec::new();
     let mut checkpoint_seq = 0;
+    let mut told = Told::new();
     recovered.cut_groups = judged.cut_groups;
     recovered.damage.extend(judged.damage);
     for kept in judged.segments {
@@ -406,11 +408,13 @@ fn apply(
         catalog.open_segment(kept.segment, open);
         for group in kept.groups {
             let identity = group.head.identity;
-            if identity.flags.has(crate::format::GroupFlags::CHECKPOINT) {
+            told.add(&group);
+            let is_checkpoint = identity.flags.has(GroupFlags::CHECKPOINT);
+            if is_checkpoint {
                 catalog.released = RangeSet::new();
                 checkpoint_seq = identity.seq;
-                state.clone_from(&group.area.state);
-            } else if group.area.state.is_some() {
+            }
+            if is_checkpoint || group.area.state.is_some() {
                 state.clone_from(&group.area.state);
             }
             let data_bytes = group.head.layout.packed_bytes + group.head.layout.aligned_bytes;
@@ -435,13 +439,10 @@ fn apply(
     if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
         return Err(checkpoint_lost(links, cursor));
     }
-    // A lost group that is newer than the checkpoint may have held releases, or a newer state.
-    recovered.is_control_certain = recovered.damage.iter().all(|damage| match &damage.kind {
-        DamageKind::Groups { seqs } => seqs.end <= checkpoint_seq,
-        _ => true,
-    });
+    recovered.is_control_certain = told.is_certain;
+    let said = told.before(judged.next_seq);
     unclosed.pop();
-    Ok(Resume { cursor, unclosed, next_seq: judged.next_seq, next_lap, incarnation, state })
+    Ok(Resume { cursor, unclosed, next_seq: judged.next_seq, next_lap, incarnation, state, said })
 }
 
 fn checkpoint_lost(links: &Links, cursor: Option<Cursor>) -> OpenError {

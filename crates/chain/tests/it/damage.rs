@@ -165,7 +165,10 @@ pub fn lose_a_group(options: &ChainOptions) {
             Chain::open(&env, open_drive(&env).await, None, again).await.expect("the rest is well");
         assert_eq!(recovered.damage.len(), 1, "{:?}", recovered.damage);
         assert_eq!(recovered.damage[0].kind, DamageKind::Groups { seqs: 6..7 });
-        assert!(!recovered.is_control_certain && recovered.cut_groups == 0);
+        assert!(
+            recovered.is_control_certain && recovered.cut_groups == 0,
+            "the next group repeats what it said"
+        );
         assert!(recovered.covered.gaps(0..10).next().is_none(), "key 4 is not free to be written");
         for key in 0..10 {
             match chain.read(key).await {

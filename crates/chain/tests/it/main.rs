@@ -16,6 +16,7 @@
 //! * [`silent`]: sides that do not answer for a while, and what is not known meanwhile.
 //! * [`scrub`]: harm that is found without being asked for.
 //! * [`damage`]: flipped bits in every block, torn tails and damaged middles told apart.
+//! * [`control`]: what lost groups said of releases and of the owner's state.
 //! * [`space`]: full drives, the reserve, recycling, growing.
 //! * [`busy`]: drives that refuse reads for a while.
 //! * [`cache`]: a cache drive, to which anything may happen.
@@ -31,6 +32,7 @@ mod cache;
 mod changes;
 mod cleaning;
 mod closing;
+mod control;
 mod crashes;
 mod damage;
 mod drives;

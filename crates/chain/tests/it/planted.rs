@@ -14,6 +14,7 @@ use ithaca_env::sim::{Death, DriveFault, Random};
 use crate::cache;
 use crate::changes::{self, is_kept_while_adding, is_old_copy_refused};
 use crate::cleaning;
+use crate::control::lose_what_is_repeated;
 use crate::crashes::lives;
 use crate::damage::{Loss, Tally, harm_and_look, is_lost_segment_missed, lose_a_group};
 use crate::drives::{is_growth_known, tiny_drives};
@@ -113,6 +114,12 @@ fn a_recovery_that_forgets_what_a_lost_group_may_have_held_is_found() {
     let options = ChainOptions { planted: Planted::bug(PlantedBug::LostGroupForgotten), ..small_options() };
     let lose = || lose_a_group(&options);
     assert!(fails(lose), "keys of a lost group went unnoticed");
+}
+
+#[test]
+fn groups_that_do_not_repeat_what_those_before_them_said_are_found() {
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::ControlToldOnce), ..small_options() };
+    assert!(fails(|| lose_what_is_repeated(&options)), "what a lost group said was gone without a word");
 }
 
 #[test]
