@@ -194,6 +194,17 @@ pub enum StartError {
     /// A drive could not be added to a unit's chain.
     #[error(transparent)]
     AddDrive(#[from] ChangeError),
+    /// Groups of a unit's chain are lost in which it may have stored what it has promised. Nothing was written.
+    #[error(
+        "{drive}: groups are lost in which unit {unit} may have stored what it has promised: which epochs are over, and what is trimmed; \
+         start its node with an empty data directory and use `cluster replace`"
+    )]
+    PromisesLost {
+        /// The unit.
+        unit: NodeId,
+        /// Its drives.
+        drive: String,
+    },
     /// A unit's state is not one.
     #[error("{path}: the unit's state: {error}")]
     UnitState {
@@ -291,6 +302,7 @@ impl StartError {
             | Self::Layouts { .. }
             | Self::DrivesForgotten { .. }
             | Self::Outdated(_)
+            | Self::PromisesLost { .. }
             | Self::UnitState { .. } => true,
             Self::Chain(error) => {
                 matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })

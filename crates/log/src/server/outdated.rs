@@ -33,11 +33,11 @@ pub struct Outdated {
     pub told: Epoch,
 }
 
-/// Refuses the unit of `node` if by the layouts that `known` has it had sealed a newer epoch than it has. One that was opened damaged is let be:
-/// what it had sealed may stand in a group that is lost, and the rest is of use.
+/// Refuses the unit of `node` if by the layouts that `known` has it had sealed a newer epoch than it has. Where groups of its chain are lost that
+/// may have said what it has sealed, it was not opened.
 pub(super) fn check(known: &LayoutKeeper, node: NodeId, unit: &UnitShell) -> Result<(), Outdated> {
     let found = unit.sealed();
-    match known.sealed_by(node).filter(|&told| told > found && !unit.was_damaged()) {
+    match known.sealed_by(node).filter(|&told| told > found) {
         Some(told) => Err(Outdated { node, found, told }),
         None => Ok(()),
     }

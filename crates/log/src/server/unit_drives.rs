@@ -105,7 +105,11 @@ pub(super) async fn open_unit(
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
     let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
     let start = Start { env, drives, node, identity: &identity };
-    let (chain, recovered) = if formed { start.open().await? } else { start.create_or_open().await? };
+    let opened = if formed { start.open().await } else { start.create_or_open().await };
+    let (chain, recovered) = opened.map_err(|error| match error {
+        StartError::Chain(OpenError::ControlLost { drive }) => StartError::PromisesLost { unit: node, drive },
+        other => other,
+    })?;
     UnitShell::start(env, chain, recovered, drives.unit, leases)
         .map_err(|error| StartError::UnitState { path: names(&drives.wanted.links), error })
 }
@@ -139,6 +143,12 @@ struct New<'a> {
 }
 
 impl<'a> Start<'a> {
+    /// A unit that has forgotten a seal answers in an epoch that is over, one that has forgotten a trim shows what was trimmed: it does not
+    /// serve without what it has promised.
+    fn chain_options(&self) -> ChainOptions {
+        ChainOptions { needs_control: true, ..self.drives.chain.clone() }
+    }
+
     async fn create_or_open(&self) -> Result<(Chain, Recovered), StartError> {
         let wanted = &self.drives.wanted;
         let held = UnitPaths { given: wanted.given.clone(), held: Vec::new() };
@@ -153,7 +163,7 @@ impl<'a> Start<'a> {
             }
             links.push(sides);
         }
-        let chain_options = self.drives.chain.clone();
+        let chain_options = self.chain_options();
         let links = Drives::from(links).with_metadata(self.drives.metadata.as_ref());
         let identity = self.identity.clone();
         // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
@@ -253,7 +263,7 @@ impl<'a> Start<'a> {
                 (false, ..) => {
                     let metadata = self.drives.metadata.as_ref();
                     let members = Drives::from(found.members.clone()).with_metadata(metadata);
-                    Chain::open(self.env, members, Some(self.identity), self.drives.chain.clone()).await
+                    Chain::open(self.env, members, Some(self.identity), self.chain_options()).await
                 }
             };
             match (opened, absent) {

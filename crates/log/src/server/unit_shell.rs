@@ -99,8 +99,6 @@ pub(super) struct UnitShell {
     write_times: WriteTimes,
     /// Where the next list of marks goes on.
     marked_from: Cell<Addr>,
-    /// Whether anything that the chain held was harmed as it was opened.
-    was_damaged: bool,
     planted: Planted,
 }
 
@@ -120,7 +118,6 @@ impl UnitShell {
         };
         let planted = options.planted;
         let recovered = Recovered { state, covered: recovered.covered, released: recovered.released };
-        let was_damaged = !chain.stats().damage.is_empty();
         let shell = Rc::new(Self {
             env: env.clone(),
             chain,
@@ -136,7 +133,6 @@ impl UnitShell {
             traffic: Traffic::default(),
             write_times: WriteTimes::default(),
             marked_from: Cell::default(),
-            was_damaged,
             planted,
         });
         let answering = env.spawn(release_answers(Rc::clone(&shell)));
@@ -248,11 +244,6 @@ impl UnitShell {
     /// The last epoch that is sealed, or is about to be.
     pub(super) fn sealed(&self) -> Epoch {
         self.core.borrow().state().sealed
-    }
-
-    /// Whether its chain was found to be harmed as it was opened.
-    pub(super) fn was_damaged(&self) -> bool {
-        self.was_damaged
     }
 
     /// Refuses an epoch that is over.

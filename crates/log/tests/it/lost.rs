@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::Table;
 use ithaca_env::Env;
-use ithaca_env::drive::{Durability, OpenDrive};
+use ithaca_env::drive::{Drive, Durability, OpenDrive};
 use ithaca_log::client::{
     CallError, Client, ClientError, ClientOptions, Connection, EntryKind, FormError, Forming, Identity, form,
     found, tell,
@@ -17,7 +17,7 @@ use ithaca_log::entry::EntryMeta;
 use ithaca_log::layout::{Layout, Node};
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, LogPos, NodeId, RequestNo, StreamId};
-use ithaca_log::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
+use ithaca_log::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions, StartError};
 use ithaca_log::wire::{Head, Refusal, Roles, Trim, Trimmed, Write, Written, encode_head};
 use tempfile::TempDir;
 
@@ -347,5 +347,82 @@ fn a_node_without_data_takes_a_place_that_is_counted_on_only_while_its_cluster_i
         assert!(is_refused, "it may have lost what the layout counts on: {told:?}");
         found(&env, at, &layout, deadline).await.expect("it belongs to no cluster");
         tell(&env, at, &layout, deadline).await.expect("it knows it");
+    });
+}
+
+/// The groups of the first MiB or two of a drive: where they begin, and how many ranges each releases.
+pub async fn groups_of(drive: &Drive) -> Vec<(u64, u32)> {
+    let mut groups = Vec::new();
+    for offset in (0..drive.size_bytes().min(2 << 20)).step_by(64 << 10) {
+        let bytes = drive.read(offset, 64 << 10).await.expect("readable");
+        for (block, head) in
+            bytes.chunks_exact(4096).enumerate().filter(|(_, head)| head.starts_with(b"ITHG"))
+        {
+            let released = u32::from_le_bytes(head[92..96].try_into().expect("four bytes"));
+            groups.push((offset + 4096 * block as u64, released));
+        }
+    }
+    groups
+}
+
+async fn open_unit_drive(env: &Env, dir: &TempDir) -> Drive {
+    let open = OpenDrive { path: dir.path().join("unit-1.chain"), create_bytes: None, read_only: false };
+    env.open_drive(open).await.expect("the cluster is gone")
+}
+
+/// Flips a bit in the block that begins there.
+pub async fn harm(drive: &Drive, at: u64) {
+    let mut harmed = drive.read(at, 4096).await.expect("readable").to_vec();
+    harmed[50] ^= 1;
+    drive.write(at, Bytes::from(harmed), Durability::Durable).await.expect("writable");
+}
+
+#[test]
+fn what_is_trimmed_stays_trimmed_though_the_group_is_lost_that_says_so() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        for number in 0..4 {
+            client.append(marked(number)).await.expect("appended");
+        }
+        client.trim(LogPos(1)).await.expect("trimmed");
+        client.append(marked(4)).await.expect("appended");
+        drop(client);
+        cluster.stop().await;
+        let drive = open_unit_drive(&env, &dir).await;
+        let groups = groups_of(&drive).await;
+        // The others repeat it.
+        let trims = groups.iter().find(|(_, released)| *released > 0).expect("it is there");
+        harm(&drive, trims.0).await;
+        drop(drive);
+        let cluster = restart(&env, options(dir.path(), 1)).await;
+        let client = connect(&env, &cluster).await;
+        assert_eq!(client.read(LogPos(1)).await.expect("it is resolved").kind, EntryKind::Trimmed);
+        assert_eq!(read_to(&client, 2, 5).await, Ok(5));
+    });
+}
+
+#[test]
+fn a_unit_that_may_have_forgotten_what_it_promised_is_not_started() {
+    run(|env, dir| async move {
+        let (cluster, client) = start(&env, &dir, 1).await;
+        // More groups than the next one repeats.
+        for number in 0..100 {
+            client.append(marked(number)).await.expect("appended");
+        }
+        drop(client);
+        cluster.stop().await;
+        let drive = open_unit_drive(&env, &dir).await;
+        let groups = groups_of(&drive).await;
+        for (at, _) in &groups[1..groups.len() - 1] {
+            harm(&drive, *at).await;
+        }
+        drop(drive);
+        for _ in 0..2 {
+            let refused = LocalCluster::start(&env, options(dir.path(), 1))
+                .await
+                .err()
+                .expect("it may have sealed more");
+            assert!(matches!(&refused, StartError::PromisesLost { .. }) && refused.is_damage(), "{refused}");
+        }
     });
 }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Sim;
 use ithaca_log::layout::Layout;
 use ithaca_log::pos::NodeId;
 use tempfile::TempDir;
 
+use crate::lost::{groups_of, harm};
 use crate::nodes::{Cluster, node_options};
 
 const SEGMENTS: u64 = 64;
@@ -92,6 +94,23 @@ fn a_unit_that_is_older_than_the_register_of_its_node_is_not_started() {
         let started = cluster.try_start(&env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
         let refused = started.err().expect("its register says what it has sealed");
         assert!(refused.is_damage(), "{refused}");
+        assert!(refused.to_string().contains("is older than what it told its cluster"), "{refused}");
+    });
+}
+
+#[test]
+fn a_damaged_older_copy_is_found_out_too() {
+    run(async |env| {
+        let (mut cluster, copy) = with_copy(&env, &[CHAIN]).await;
+        cluster.copy(&env, 3, REGISTER, &copy).await;
+        let open = OpenDrive { path: copy.path().join(CHAIN), create_bytes: None, read_only: false };
+        let drive = env.open_drive(open).await.expect("it was copied");
+        let groups = groups_of(&drive).await;
+        harm(&drive, groups[groups.len() - 3].0).await;
+        drop(drive);
+        cluster.put_back(3, copy);
+        let started = cluster.try_start(&env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
+        let refused = started.err().expect("what is lost has not said what it has sealed");
         assert!(refused.to_string().contains("is older than what it told its cluster"), "{refused}");
     });
 }
