@@ -1,7 +1,7 @@
 //! Latent damage: bits of one node's drive that have flipped where nobody looks until something is read: in segments that are full, and
 //! in groups of the others that a later group vouches for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -18,8 +18,10 @@ const IDENTITY: std::ops::Range<usize> = 12..40;
 /// What the first block of a group begins with, and the bytes there that every group has.
 const GROUP_MAGIC: &[u8] = b"ITHG";
 const GROUP_FIXED_BYTES: u64 = 116;
-/// A flag of a group.
+/// Flags of a group, and where the number of those begins that it repeats.
+const IS_CHECKPOINT: u16 = 1;
 const IS_OPENED: u16 = 2;
+const REPEATS_SHIFT: u32 = 8;
 /// A unit's keys come in blocks of so many, one for each stripe.
 const KEYS_OF_BLOCK_SHIFT: u32 = 44;
 
@@ -53,7 +55,6 @@ struct Group {
     flags: u16,
     seq: u64,
     incarnation: u64,
-    has_only_records: bool,
     keys: Vec<Range<u64>>,
 }
 
@@ -83,15 +84,14 @@ impl Group {
             flags: short(10)?,
             seq: long(40)?,
             incarnation: long(56)?,
-            has_only_records: released == 0 && number(96)? == u32::MAX,
             keys,
         })
     }
 }
 
-/// Flips a bit in the heads of up to `count` groups of a unit's drives. Only of such as the last open of the chain vouches for, with
-/// nothing in them but records: what else a unit knows is to be had from no other place. And not of the last of a block of keys, of which
-/// nobody knows then that it was there (docs/format/chain.md).
+/// Flips a bit in the heads of up to `count` groups of a unit's drives. Only of such as the last open of the chain vouches for, and no two
+/// that follow each other: the one behind it repeats what each says of trims and of the unit itself, and a unit that may have lost that does
+/// not start. And not of the last of a block of keys, of which nobody knows then that it was there (docs/format/chain.md).
 pub fn harm_groups(
     sim: &Sim,
     machine: IpAddr,
@@ -104,6 +104,9 @@ pub fn harm_groups(
     let found: Vec<(DriveId, Group)> = drives.flat_map(of_drive).collect();
     let opened =
         found.iter().filter(|(_, group)| group.flags & IS_OPENED != 0).map(|(_, group)| group.seq).max();
+    let tells = |group: &&Group| group.flags & IS_CHECKPOINT != 0 || group.flags >> REPEATS_SHIFT != 0;
+    let told: BTreeSet<u64> =
+        found.iter().map(|(_, group)| group).filter(tells).map(|it| it.seq - 1).collect();
     let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
     for keys in found.iter().flat_map(|(_, group)| &group.keys) {
         let end = ends.entry(keys.start >> KEYS_OF_BLOCK_SHIFT).or_default();
@@ -111,16 +114,19 @@ pub fn harm_groups(
     }
     let is_last = |keys: &Range<u64>| keys.end == ends[&(keys.start >> KEYS_OF_BLOCK_SHIFT)];
     let is_fit = |group: &Group| {
-        let is_plain = group.flags == 0 && group.has_only_records;
-        is_plain && Some(group.seq) < opened && !group.keys.iter().any(is_last)
+        let is_plain = group.flags & ((1 << REPEATS_SHIFT) - 1) == 0;
+        let is_told = told.contains(&group.seq);
+        is_plain && is_told && Some(group.seq) < opened && !group.keys.iter().any(is_last)
     };
     let mut fit: Vec<&(DriveId, Group)> = found.iter().filter(|(_, group)| is_fit(group)).collect();
-    let harmed = count.min(fit.len() as u64);
-    for nth in 0..harmed {
-        let draw = |what, bound| sim.dice().below(Domain::User(2), nth, what, bound);
+    let mut harmed = 0;
+    while harmed < count && !fit.is_empty() {
+        let draw = |what, bound| sim.dice().below(Domain::User(2), harmed, what, bound);
         let (drive, group) = fit.swap_remove(draw(2, fit.len() as u64) as usize);
         let (offset, bit) = (group.at + draw(3, GROUP_FIXED_BYTES), draw(4, 8) as u8);
         sim.fault_drive(*drive, DriveFault::BitRot { offset, bit });
+        fit.retain(|(_, other)| other.seq.abs_diff(group.seq) > 1);
+        harmed += 1;
     }
     harmed
 }

@@ -112,6 +112,7 @@ pub fn plantings() -> Vec<Planting> {
     let harm = [
         ("harm/CutDamagedMiddle", Fault::Chain(ChainBug::CutDamagedMiddle)),
         ("harm/LostGroupForgotten", Fault::Chain(ChainBug::LostGroupForgotten)),
+        ("harm/ControlToldOnce", Fault::Chain(ChainBug::ControlToldOnce)),
         ("harm/LostEntrySkipped", Fault::Log(LogBug::LostEntrySkipped)),
     ];
     let harm = harm.map(|(name, fault)| (name.to_owned(), fault));
