@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// What a run's records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +168,22 @@ impl RunView<'_> {
         self.first_key..self.first_key + self.count()
     }
 
+    /// Leaves out its first `count` records. Panics if it has fewer.
+    pub fn skip(&mut self, count: usize) {
+        let (skipped, rest) = self.table.split_at(count * TABLE_ENTRY_BYTES);
+        self.data.advance(listed_bytes(skipped) as usize);
+        self.table = rest;
+        self.first_key += count as u64;
+    }
+
+    /// Takes its first `count` records off. Panics if it has fewer.
+    pub fn split_to(&mut self, count: usize) -> Self {
+        let mut first = self.clone();
+        first.truncate(count);
+        self.skip(count);
+        first
+    }
+
     /// Cuts it to its first `count` records. Panics if it has fewer.
     pub fn truncate(&mut self, count: usize) {
         self.table = &self.table[..count * TABLE_ENTRY_BYTES];
@@ -252,6 +268,32 @@ mod tests {
         let middle = run.slice(11..13);
         assert_eq!((middle.keys(), &middle.data[..]), (11..13, &b"bcd"[..]));
         assert_eq!(middle.table.first_mismatch(&middle.data), None);
+    }
+
+    #[test]
+    fn records_that_are_taken_off_a_view_have_their_keys_and_data() {
+        let payloads = ["a", "bcd", "", "efgh", "i"];
+        let run = Run {
+            first_key: 10,
+            version: 1,
+            kind: RunKind::Data,
+            meta: Bytes::new(),
+            table: Table::of_payloads(payloads),
+            data: Bytes::from(payloads.concat()),
+        };
+        let mut view = run.view();
+        view.skip(1);
+        let two = view.split_to(2);
+        assert_eq!(
+            (two.keys(), two.table, &two.data[..]),
+            (11..13, &run.table.as_bytes()[8..24], &b"bcd"[..])
+        );
+        assert_eq!(
+            (view.keys(), view.table, &view.data[..]),
+            (13..15, &run.table.as_bytes()[24..], &b"efghi"[..])
+        );
+        view.skip(2);
+        assert_eq!((view.count(), view.data.len()), (0, 0));
     }
 
     #[test]

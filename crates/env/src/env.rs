@@ -146,6 +146,14 @@ impl Env {
         .await;
     }
 
+    /// The same, and sends what is queued on connections by then: before work that takes long, so that others can answer meanwhile.
+    pub async fn yield_and_send(&self) {
+        self.yield_now().await;
+        if let Inner::Real(env) = &self.inner {
+            env.send_queued();
+        }
+    }
+
     /// Listens at `addr`; port 0 picks a free one.
     pub fn listen(&self, addr: SocketAddr) -> Result<Listener, NetError> {
         match &self.inner {

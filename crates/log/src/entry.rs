@@ -128,28 +128,6 @@ impl EntryMeta {
         cut.finish()
     }
 
-    /// Decodes what an encoded meta says of the entries at `addrs`, as [`in_groups`](Self::in_groups) has it. Of the groups that are left out
-    /// it is not checked what they say.
-    pub fn decode_within(meta: &[u8], addrs: AddrRange) -> Result<Self, DecodeError> {
-        let mut decoder = Decoder::new(meta);
-        let (bare, group_count) = decode_head(&mut decoder)?;
-        let mut cut = Cut::new(bare, addrs);
-        for _ in 0..group_count {
-            if cut.is_whole() {
-                break;
-            }
-            let count = decode_group_count(&mut decoder)?;
-            let streams = decode_stream_count(&mut decoder)?;
-            if cut.keeps(count, streams) {
-                let places = decode_places(&mut decoder, streams)?;
-                cut.meta.groups.push(StreamGroup { count, places });
-            } else {
-                decoder.bytes("places of a group", streams * PLACE_BYTES)?;
-            }
-        }
-        Ok(cut.finish())
-    }
-
     /// The request number of the entry at `addr`.
     pub fn request_at(&self, addr: Addr) -> RequestNo {
         let steps = addr.0.wrapping_sub(self.anchor.0);
@@ -263,6 +241,65 @@ impl EntryMeta {
     }
 }
 
+/// An encoded meta of which is decoded what it says of some addresses, and then of others that come after them.
+#[derive(Clone, Debug)]
+pub struct EncodedMeta<'a> {
+    /// The meta without its groups.
+    bare: EntryMeta,
+    /// The groups that were not passed yet, how many, and how many entries the others have.
+    groups: &'a [u8],
+    group_count: u16,
+    passed: i128,
+}
+
+impl<'a> EncodedMeta<'a> {
+    /// Of a whole meta. An error if it does not begin as one.
+    pub fn new(meta: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut decoder = Decoder::new(meta);
+        let (bare, group_count) = decode_head(&mut decoder)?;
+        let groups = &meta[meta.len() - decoder.left()..];
+        Ok(Self { bare, groups, group_count, passed: 0 })
+    }
+
+    /// What it says of the entries at `addrs`, as [`EntryMeta::in_groups`] has it; none of which may come before those of the call before.
+    /// Of the groups that are left out it is not checked what they say.
+    pub fn within(&mut self, addrs: AddrRange) -> Result<EntryMeta, DecodeError> {
+        let mut cut = Cut::new(self.bare.clone(), addrs);
+        self.pass(cut.numbering.number(addrs.start));
+        cut.pass(self.passed);
+        let mut decoder = Decoder::new(self.groups);
+        for _ in 0..self.group_count {
+            if cut.is_whole() {
+                break;
+            }
+            let count = decode_group_count(&mut decoder)?;
+            let streams = decode_stream_count(&mut decoder)?;
+            if cut.keeps(count, streams) {
+                let places = decode_places(&mut decoder, streams)?;
+                cut.meta.groups.push(StreamGroup { count, places });
+            } else {
+                decoder.bytes("places of a group", streams * PLACE_BYTES)?;
+            }
+        }
+        Ok(cut.finish())
+    }
+
+    /// Passes the groups all of whose entries come before the `first` of all.
+    fn pass(&mut self, first: i128) {
+        while self.group_count > 0
+            && let Some(head) = self.groups.first_chunk::<GROUP_HEAD_BYTES>()
+        {
+            let count = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+            let bytes = GROUP_HEAD_BYTES + usize::from(head[4]) * PLACE_BYTES;
+            let passed = self.passed + i128::from(count);
+            // What is cut short is decoded, which says so.
+            let Some(rest) = self.groups.get(bytes..).filter(|_| passed <= first) else { return };
+            (self.groups, self.passed) = (rest, passed);
+            self.group_count -= 1;
+        }
+    }
+}
+
 /// A meta that is cut to what it says of some addresses, group by group.
 struct Cut {
     meta: EntryMeta,
@@ -279,6 +316,12 @@ impl Cut {
         let meta = EntryMeta { groups: Vec::new(), ..meta };
         let numbering = Numbering::of(&meta);
         Self { numbering, addrs, next: 0, at: numbering.address(0, addrs), meta }
+    }
+
+    /// Leaves out the first groups, which have so many entries together and none of the addresses.
+    fn pass(&mut self, count: i128) {
+        self.next = count;
+        self.meta.groups_from = self.meta.groups_from.after(count as u64);
     }
 
     /// Whether the groups that are left have none of the addresses.
@@ -328,8 +371,12 @@ impl Numbering {
     /// first of them.
     fn within(self, group: Range<i128>, addrs: AddrRange) -> (AddrRange, u32) {
         let range = AddrRange::from(self.address(group.start, addrs)..self.address(group.end, addrs));
-        let nth = self.base + (i128::from(range.start.0) - self.anchor) * self.stride - group.start;
-        (range, nth as u32)
+        (range, (self.number(range.start) - group.start) as u32)
+    }
+
+    /// The number of the entry at `addr`: how many entries of groups come before it.
+    fn number(self, addr: Addr) -> i128 {
+        self.base + (i128::from(addr.0) - self.anchor) * self.stride
     }
 
     /// The first of `addrs` whose entry is at least the `nth` of all groups, or their end.
@@ -536,11 +583,22 @@ mod tests {
             let from = RequestNo(500);
             let bare = EntryMeta { stride, ..EntryMeta::new(ClientId(1), Addr(10), RequestNo(request)) };
             let whole = EntryMeta { groups_from: from, groups: groups.clone(), ..bare.clone() };
+            let bytes = whole.to_bytes();
+            // One entry after the other, as of a batch of which every second one is another stream's.
+            for step in 1..4 {
+                let mut encoded = EncodedMeta::new(&bytes).expect("it decodes");
+                for addr in (6..20).step_by(step) {
+                    let one = encoded.within((addr..addr + 1).into()).expect("it decodes");
+                    let places = |meta: &EntryMeta| meta.places_at(Addr(addr), LogPos(1000 + addr));
+                    assert_eq!(places(&one), places(&whole), "{addr} of {whole:?}: {one:?}");
+                }
+            }
             for addrs in (6..20).flat_map(|start| (start + 1..20).map(move |end| AddrRange::from(start..end)))
             {
                 let cut = bare.clone().in_groups(from, &groups, addrs);
                 assert_eq!(EntryMeta::decode(&cut.to_bytes()).as_ref(), Ok(&cut));
-                let decoded = EntryMeta::decode_within(&whole.to_bytes(), addrs).expect("it decodes");
+                let mut encoded = EncodedMeta::new(&bytes).expect("it decodes");
+                let decoded = encoded.within(addrs).expect("it decodes");
                 assert!(cut.groups.len() <= addrs.count() as usize, "{addrs} of {whole:?}: {cut:?}");
                 for addr in addrs.numbers().map(Addr) {
                     let places = |meta: &EntryMeta| meta.places_at(addr, LogPos(1000 + addr.0));

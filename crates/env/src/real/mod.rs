@@ -241,6 +241,10 @@ impl Handle {
         std::future::poll_fn(|cx| timer.poll(cx)).await;
     }
 
+    pub(crate) fn send_queued(&self) {
+        self.shared.reactor.flush_dirty();
+    }
+
     pub(crate) fn listen(&self, addr: SocketAddr) -> Result<Listener, NetError> {
         listener::listen(&self.shared.reactor, addr)
     }

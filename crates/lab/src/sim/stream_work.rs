@@ -83,7 +83,9 @@ impl Worker {
     pub(super) async fn follow_stream(&mut self) {
         let (stream, from) = (self.stream(), self.known() / 2);
         let (start, mut found) = (self.shared.history.now(), Vec::new());
-        let mut reader = self.client.stream_reader(stream, LogPos(from));
+        // Mostly in many parts.
+        let read_bytes = 1 << self.draw(15);
+        let mut reader = self.client.stream_reader(stream, LogPos(from)).with_read_bytes(read_bytes);
         while found.len() < FOLLOWED_MAX_COUNT {
             match self.env.timeout(FOLLOW_TIME, reader.next()).await {
                 Ok(Ok(entry)) => {

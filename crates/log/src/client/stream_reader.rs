@@ -14,8 +14,11 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use ithaca_env::task::TaskHandle;
+
 use super::error::ClientError;
 use super::read::{Entry, EntryKind};
+use super::stream_parts::StreamPart;
 use super::streams::{Asked, Shows};
 use super::watch::LOOK_MIN;
 use super::{Client, Inner};
@@ -31,18 +34,21 @@ const WALK_MIN_SPAN: u64 = 1024;
 const KEPT_MAX_BYTES: usize = 4 << 20;
 /// Positions that are read again together.
 const READ_MAX_COUNT: usize = 64;
-/// Bytes of the stream that are read together.
+/// Bytes of the stream that are read together unless told otherwise.
 const READ_BYTES: usize = 1 << 20;
 
 /// Goes through a stream in order. Dropping it ends nothing but itself.
 pub struct StreamReader {
     inner: Rc<Inner>,
     stream: StreamId,
+    read_bytes: usize,
     /// Below this position everything was given out or is in `ready`.
     next: LogPos,
     ready: VecDeque<Entry>,
     /// Up to here the stripes are asked from `next` on;
     scan_to: LogPos,
+    /// the part that begins at `next` is read already while what comes before it is given out,
+    coming: Option<TaskHandle<Option<StreamPart>>>,
     /// from there on the stream has these entries,
     found: VecDeque<Found>,
     /// up to here.
@@ -64,9 +70,11 @@ impl Client {
         StreamReader {
             inner: Rc::clone(&self.inner),
             stream,
+            read_bytes: READ_BYTES,
             next: from,
             ready: VecDeque::new(),
             scan_to: from,
+            coming: None,
             found: VecDeque::new(),
             synced: from,
             known: StreamPos(0),
@@ -130,6 +138,11 @@ impl Client {
 }
 
 impl StreamReader {
+    /// The same, reading about so many bytes of the stream together, instead of 1 MiB; as many are read ahead while they are given out.
+    pub fn with_read_bytes(self, read_bytes: usize) -> Self {
+        Self { read_bytes, ..self }
+    }
+
     /// The log position from which on the stream was not given out yet.
     pub fn position(&self) -> LogPos {
         self.ready.front().map_or(self.next, |entry| entry.pos)
@@ -181,8 +194,7 @@ impl StreamReader {
                 return Ok(Some(entry));
             }
             if self.next < self.scan_to {
-                let asked = self.asked();
-                let part = self.inner.stream_part(asked, self.next..self.scan_to).await?;
+                let part = self.next_part().await?;
                 if part.upto == self.next {
                     // A new sequencer has taken the rest back, and grants it anew.
                     self.found.clear();
@@ -191,6 +203,7 @@ impl StreamReader {
                 }
                 self.ready.extend(part.entries);
                 self.next = part.upto;
+                self.read_ahead().await;
             } else if let Some(Found::Kept(entry)) =
                 self.found.pop_front_if(|found| matches!(found, Found::Kept(_)))
             {
@@ -202,6 +215,28 @@ impl StreamReader {
                 self.next = self.synced;
                 return Ok(None);
             }
+        }
+    }
+
+    /// The part of the stream from `next` on.
+    async fn next_part(&mut self) -> Result<StreamPart, ClientError> {
+        // What failed is asked for again, and so is what was not there: another sequencer may have granted it since.
+        if let Some(coming) = self.coming.take()
+            && let Some(Some(part)) = coming.join().await
+            && part.upto > self.next
+        {
+            return Ok(part);
+        }
+        self.inner.stream_part(self.asked(), self.next..self.scan_to).await
+    }
+
+    /// Begins to read the part from `next` on, if there is one.
+    async fn read_ahead(&mut self) {
+        if self.next < self.scan_to {
+            let (inner, asked, range) = (Rc::clone(&self.inner), self.asked(), self.next..self.scan_to);
+            let read = async move { inner.stream_part(asked, range).await.ok() };
+            self.coming = Some(self.inner.env.spawn(read));
+            self.inner.env.yield_and_send().await;
         }
     }
 
@@ -243,7 +278,7 @@ impl StreamReader {
     }
 
     fn asked(&self) -> Asked {
-        Asked { wanted: Wanted::Stream(self.stream), shows: Shows::Entries, limit_bytes: READ_BYTES }
+        Asked { wanted: Wanted::Stream(self.stream), shows: Shows::Entries, limit_bytes: self.read_bytes }
     }
 
     /// The stream's entries since the last `sync`, found from the last one back: the newest are kept, as far as there is room. `None` if that

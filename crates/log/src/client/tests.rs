@@ -11,7 +11,7 @@ use ithaca_env::sim::Sim;
 
 use super::connection::Identity;
 use super::view::View;
-use super::{Client, ClientError, ClientOptions, Connection, Lookup, Observer, Phase};
+use super::{Client, ClientError, ClientOptions, Connection, Lookup, Observer, Phase, StreamReader};
 use crate::layout::Layout;
 use crate::pos::{Addr, ClientId, ClusterId, LogPos, NodeId, StreamId, StreamPos};
 use crate::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
@@ -19,15 +19,20 @@ use crate::wire::{Tail, WatchStream};
 
 const A: StreamId = StreamId(1000);
 
+/// Of a cluster of one node that listens there.
+fn options(listen: SocketAddr) -> LocalOptions {
+    let defaults = LocalOptions::new(Path::new("data"), listen);
+    let chain = ChainOptions { segment_bytes: 4 << 20, grow_bytes: 64 << 20, ..defaults.chain };
+    LocalOptions { create_bytes: 64 << 20, chain, ..defaults }
+}
+
 /// Runs `test` with a simulated cluster of one node, and a client of it.
 fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Env, LocalCluster, Client) -> F + 'static) {
     let sim = Sim::new(1);
     let process = sim.process("node", [127, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let defaults = LocalOptions::new(Path::new("data"), ([127, 0, 0, 1], 0).into());
-        let chain = ChainOptions { segment_bytes: 4 << 20, grow_bytes: 64 << 20, ..defaults.chain };
-        let options = LocalOptions { create_bytes: 64 << 20, chain, ..defaults };
+        let options = options(([127, 0, 0, 1], 0).into());
         let cluster = LocalCluster::start(&env, options).await.expect("it starts");
         let options = ClientOptions { endpoints: vec![cluster.addrs()[0]], ..ClientOptions::default() };
         let client = Client::connect(&env, options).await.expect("it serves");
@@ -116,6 +121,33 @@ fn what_lies_below_the_layout_is_trimmed_of_every_stream() {
         }
         let peek = client.peek_stream(A, LogPos(2), 1 << 20).await.expect("readable").expect("one stripe");
         assert_eq!((peek.entries.len(), peek.trimmed), (2, Some(LogPos(3))));
+        cluster.stop().await;
+    });
+}
+
+#[test]
+fn a_part_of_a_stream_is_read_while_the_one_before_it_is_given_out() {
+    // Reader and unit took turns.
+    run(|env, cluster, client| async move {
+        for number in 0..4 {
+            client.append_to(&[A], Bytes::from(vec![number; 10])).await.expect("appended");
+        }
+        let mut reader = client.stream_reader(A, LogPos(0)).with_read_bytes(1);
+        reader.sync().await.expect("it serves");
+        let given = async |reader: &mut StreamReader| {
+            reader.read_next().await.map(|entry| entry.map(|entry| entry.pos.0))
+        };
+        assert_eq!(given(&mut reader).await, Ok(Some(0)));
+        env.sleep(Duration::from_secs(1)).await;
+        let addr = cluster.addrs()[0];
+        cluster.stop().await;
+        assert_eq!(given(&mut reader).await, Ok(Some(1)), "it was here before the node ended");
+        // That for which nobody answers is asked for again when somebody wants it.
+        env.sleep(Duration::from_secs(60)).await;
+        let cluster = LocalCluster::start(&env, options(addr)).await.expect("it starts");
+        assert_eq!(given(&mut reader).await, Ok(Some(2)));
+        assert_eq!(given(&mut reader).await, Ok(Some(3)));
+        assert_eq!(given(&mut reader).await, Ok(None));
         cluster.stop().await;
     });
 }

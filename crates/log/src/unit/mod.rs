@@ -41,7 +41,7 @@ pub use follow::Follower;
 pub use found::Found;
 pub use state::{SealedExtent, UnitState};
 pub(crate) use step::junk;
-pub use stream_found::StreamFound;
+pub use stream_found::{Entries, StreamFound};
 pub use stream_index::{StreamBlock, StreamIndex};
 
 use std::collections::VecDeque;

@@ -4,12 +4,30 @@ use bytes::{Bytes, BytesMut};
 use ithaca_chain::RunView;
 
 use super::{Found, Holding};
-use crate::entry::EntryMeta;
+use crate::entry::EncodedMeta;
 use crate::pos::AddrRange;
 use crate::wire::{Head, StreamRuns, heads_within};
 
 /// A meta longer than this tells of many groups, most of which are not those of the entries that are shown.
 const META_LONG_BYTES: usize = 160;
+
+/// Entries of a run, of which some are added after others.
+pub struct Entries<'a> {
+    run: RunView<'a>,
+    /// If it is long.
+    meta: Option<EncodedMeta<'a>>,
+}
+
+impl<'a> Entries<'a> {
+    /// All that it has.
+    pub fn of(run: RunView<'a>) -> Self {
+        Self { meta: long_meta(run.meta), run }
+    }
+}
+
+fn long_meta(meta: &[u8]) -> Option<EncodedMeta<'_>> {
+    if meta.len() > META_LONG_BYTES { EncodedMeta::new(meta).ok() } else { None }
+}
 
 /// What was found so far. Parts are added in order; once it is full, whatever is added is left out.
 pub struct StreamFound {
@@ -68,12 +86,23 @@ impl StreamFound {
 
     /// Adds entries of the stream, all or as many of the first as fit. Of their meta it shows the groups that they belong to.
     pub fn push_run(&mut self, run: RunView<'_>) {
+        let mut meta = long_meta(run.meta);
+        self.push_narrowed(run, meta.as_mut());
+    }
+
+    /// The same with those at `addrs`, which are among those that are left of a run with its data.
+    pub fn push_some(&mut self, entries: &mut Entries<'_>, addrs: AddrRange) {
+        let Entries { run, meta } = entries;
+        run.skip((addrs.start.0 - run.first_key) as usize);
+        let some = run.split_to(addrs.count() as usize);
+        self.push_narrowed(some, meta.as_mut());
+    }
+
+    /// Adds entries of a run, whose meta that is if it is long.
+    fn push_narrowed(&mut self, run: RunView<'_>, meta: Option<&mut EncodedMeta<'_>>) {
         self.settle();
-        let addrs = AddrRange::from(run.keys());
         // One that cannot be read is shown as it is.
-        let narrow = (run.meta.len() > META_LONG_BYTES)
-            .then(|| EntryMeta::decode_within(run.meta, addrs).map(|meta| meta.to_bytes()))
-            .and_then(Result::ok);
+        let narrow = meta.and_then(|meta| meta.within(run.keys().into()).ok()).map(|meta| meta.to_bytes());
         let run = match &narrow {
             Some(meta) => RunView { meta, ..run },
             None => run,
@@ -121,7 +150,7 @@ mod tests {
     use ithaca_chain::{Run, RunKind, Table};
 
     use super::*;
-    use crate::entry::{StreamGroup, StreamPlace};
+    use crate::entry::{EntryMeta, StreamGroup, StreamPlace};
     use crate::pos::{Addr, ClientId, Epoch, LogPos, RequestId, RequestNo, StreamId, StreamPos};
     use crate::wire::{Message, StateRef, StreamRuns, next_frame};
 

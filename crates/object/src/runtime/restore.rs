@@ -207,7 +207,7 @@ impl<O: Object> Slot<O> {
     }
 
     /// Begins to read a piece of the stream that is asked for next.
-    fn read_ahead(&self, piece: Range<LogPos>) {
+    pub(super) fn read_ahead(&self, piece: Range<LogPos>) {
         if piece.is_empty() {
             return;
         }

@@ -242,6 +242,11 @@ impl<O: Object> Slot<O> {
                 self.begin(LogPos(u64::MAX), None).await?;
                 continue;
             };
+            if part.upto > upto && part.upto < target {
+                // Others find the next piece while this one is applied.
+                self.read_ahead(part.upto..target);
+                self.runtime.env.yield_and_send().await;
+            }
             // The view was made anew meanwhile, and lacks what comes before.
             if self.upto() < upto {
                 continue;

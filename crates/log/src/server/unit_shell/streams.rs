@@ -18,8 +18,11 @@ use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch, StreamId};
 use crate::server::cold_reads::{ColdRead, HEADINGS_BYTES};
 use crate::server::reply::ReplyRoute;
-use crate::unit::{Found, Holding, StreamBlock, StreamFound, StreamIndex};
+use crate::unit::{Entries, Found, Holding, StreamBlock, StreamFound, StreamIndex};
 use crate::wire::{ReadStream, Refusal, Wanted};
+
+/// Entries of others in a row that are passed on the way to the next one of a stream, instead of looking for it.
+const NEAR_MAX_COUNT: u64 = 4;
 
 /// What a part of a block holds, for the reader of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,11 +343,12 @@ impl UnitShell {
     /// Adds pieces in order, up to where the answer is full. False if it is.
     async fn push_pieces(
         &self,
-        pieces: &[(AddrRange, What)],
+        mut pieces: &[(AddrRange, What)],
         found: &mut StreamFound,
         cold: &mut ColdRead<'_>,
     ) -> Result<bool, Refusal> {
-        for (at, &(range, what)) in pieces.iter().enumerate() {
+        let mut next = pieces.first().map_or(Addr(0), |(range, _)| range.start);
+        while let Some((&(range, what), rest)) = pieces.split_first() {
             match what {
                 What::Passed => found.pass(range),
                 What::Trimmed => found.push_other(range, Holding::Trimmed),
@@ -355,34 +359,66 @@ impl UnitShell {
                     }
                 }
                 What::Own => {
-                    let (next, is_cut) = self.push_cached(range, found);
-                    if is_cut || found.is_full() {
+                    let near = near(pieces);
+                    let mut added = self.push_cached(&pieces[..near], next, found);
+                    if added == (0, next) && near > 1 {
+                        // It may be what lies between that is on the drive.
+                        added = self.push_cached(&pieces[..1], next, found);
+                    }
+                    if found.is_full() {
                         return Ok(false);
                     }
-                    if next < range.end {
-                        let rest = AddrRange::new(next, range.end);
-                        return self.push_cold(rest, &pieces[at + 1..], found, cold).await;
+                    if added == (0, next) {
+                        return self.push_cold(AddrRange::new(next, range.end), rest, found, cold).await;
                     }
+                    (pieces, next) = (&pieces[added.0..], added.1);
+                    continue;
                 }
             }
             if found.is_full() {
                 return Ok(false);
             }
+            (pieces, next) = (rest, range.end);
         }
         Ok(true)
     }
 
-    /// Adds entries as far as they stand in memory; returns how far that is, and whether the limit has ended it.
-    fn push_cached(&self, range: AddrRange, found: &mut StreamFound) -> (Addr, bool) {
-        let mut next = range.start;
-        let read_to = self.chain.try_visit_cached(range.numbers(), found.room_bytes(), |run| {
-            // Runs that were shown are right also if the rest is not in memory.
-            if run.first_key == next.0 {
-                next = Addr(run.keys().end);
-                found.push_run(run);
+    /// Adds entries from `next` on, which is in the first of the pieces, and what is passed between them, as far as the entries stand in memory. Returns how
+    /// many pieces are added whole, and how far that is.
+    fn push_cached(
+        &self,
+        pieces: &[(AddrRange, What)],
+        mut next: Addr,
+        found: &mut StreamFound,
+    ) -> (usize, Addr) {
+        let Some((last, _)) = pieces.last() else { return (0, next) };
+        let (mut added, mut is_missing) = (0, false);
+        let keys = next.0..last.end.0;
+        // Runs that were shown are right also if the rest is not in memory.
+        self.chain.try_visit_cached(keys, found.room_bytes(), |run| {
+            let keys = AddrRange::from(run.keys());
+            let mut entries = Entries::of(run);
+            while let Some(&(range, what)) = pieces.get(added)
+                && next < keys.end
+                && !is_missing
+            {
+                if what == What::Own {
+                    is_missing = next < keys.start;
+                    let some = AddrRange::new(next, range.end.min(keys.end));
+                    if !is_missing {
+                        found.push_some(&mut entries, some);
+                        next = some.end;
+                    }
+                    if next < range.end {
+                        return;
+                    }
+                } else {
+                    found.pass(range);
+                }
+                (added, next) = (added + 1, range.end);
             }
         });
-        (next, read_to.is_some_and(|read_to| read_to == next.0 && next < range.end))
+        (added, next)
     }
 
     /// Adds entries from the drive: those of `rest`, and of the pieces after it. False if a limit cut it off, or there is no room for them
@@ -486,6 +522,17 @@ impl UnitShell {
         let read_to = cold.visit_headings(&self.chain, from..keys.end, visit).await?;
         Ok((read_to.unwrap_or(from), read_to.is_some()))
     }
+}
+
+/// How many of these pieces, the first of which is of the stream, are looked for together: those with few entries of others between them, which
+/// are passed more quickly than the next one is found.
+fn near(pieces: &[(AddrRange, What)]) -> usize {
+    let is_near = |(range, what): &&(AddrRange, What)| match what {
+        What::Own => true,
+        What::Passed => range.count() <= NEAR_MAX_COUNT,
+        What::Trimmed | What::Unwritten => false,
+    };
+    pieces.iter().take_while(is_near).count()
 }
 
 /// Bytes of memory that a run without its data takes.
