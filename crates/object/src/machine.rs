@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
-use crate::object::{Method, Mutator, Object, digest_of};
+use crate::object::{Method, Mutator, Object, digest_of_state};
 use crate::runtime::{Handle, Runtime, Tx};
 
 /// A deterministic state machine. Its default is its first state; its MessagePack is its checkpoint.
 ///
-/// It MUST be a function of its commands: no clocks, random numbers, addresses, unordered maps. What depends on such things is part of a
-/// command. A command that panics stops the machine in every program that plays it, so what is wrong with a command is a response.
+/// It MUST be a function of its commands: no clocks, random numbers, addresses, nor the order of items of a `HashMap`, which it may have if
+/// nothing that it does depends on that. What depends on such things is part of a command. A command that panics stops the machine in every program that plays it, so what is wrong with a command is a response.
 pub trait Machine: Default + Serialize + DeserializeOwned + 'static {
     /// What it is called in messages.
     const TYPE: &'static str;
@@ -38,11 +38,10 @@ pub trait Machine: Default + Serialize + DeserializeOwned + 'static {
     fn apply(&mut self, command: Self::Command) -> Self::Response;
 
     /// A digest of the state: MUST be the same for the same state, and should differ for others. It is asked for every
-    /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records. The default encodes the state for it, so a machine that may be large
-    /// keeps one up to date instead.
+    /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records. The default is
+    /// [`digest_of_state`], which encodes all of it, so a machine that may be large keeps one up to date instead.
     fn digest(&self) -> u64 {
-        // What cannot be encoded has no digest to compare, and no checkpoint.
-        rmp_serde::to_vec_named(self).map_or(0, |bytes| digest_of(&[&bytes]))
+        digest_of_state(self)
     }
 }
 

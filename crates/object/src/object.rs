@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::access::{Access, Portable, encode_output};
+use crate::in_order::InOrder;
 use crate::key::Keys;
 use crate::limits;
 use crate::planted::Planted;
@@ -57,13 +58,9 @@ pub trait Object: Default + Serialize + DeserializeOwned + 'static {
 
     /// A digest of the state: MUST be the same for the same state, and should differ for others. It is asked for every
     /// [`DIGEST_EVERY`](crate::limits::DIGEST_EVERY) records, as long as every call goes back to the bytes that it came of. The default
-    /// makes a checkpoint for it, so an object that may be large keeps one up to date instead.
+    /// is [`digest_of_state`], which encodes all of it, so an object that may be large keeps one up to date instead.
     fn digest(&self) -> u64 {
-        match rmp_serde::to_vec_named(self) {
-            Ok(bytes) => digest_of(&[&bytes]),
-            // What cannot be encoded has no digest to compare, and no checkpoint.
-            Err(_) => 0,
-        }
+        digest_of_state(self)
     }
 
     /// The lowest position of an entry that the state points to, if it points to entries: as long as it can be read, nothing from there on
@@ -84,6 +81,15 @@ pub fn digest_of(pieces: &[&[u8]]) -> u64 {
         digest.add(Piece { checksum: crc32c::crc32c(piece), len: piece.len() });
     }
     digest.0
+}
+
+/// The digest of the MessagePack of a state, with what is in a `HashMap` or `HashSet` of it in one order: they have it in another one in each
+/// program. 0, which is compared with nothing, of a state that cannot be encoded: it has no checkpoint either.
+///
+/// Collections of the standard library and of hashbrown are known to have no order, as serde encodes them. Any other type of the state MUST be
+/// encoded in the same way wherever it is the same.
+pub fn digest_of_state(state: &impl Serialize) -> u64 {
+    digest_of_value(&InOrder(state)).unwrap_or(0)
 }
 
 /// The digest of the MessagePack of a value, made without keeping its bytes; `None` if it cannot be encoded.

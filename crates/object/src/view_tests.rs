@@ -1,5 +1,7 @@
 //! Views that stop, and what of that the others know.
 
+mod in_order;
+
 use std::cell::Cell;
 
 use bytes::Bytes;

@@ -7,7 +7,7 @@ use super::{Now, Value, handle};
 use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
-use crate::object::{Method, Mutator, Object};
+use crate::object::{Method, Mutator, Object, digest_of_value};
 
 /// The state of a register.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,6 +38,11 @@ impl<T: Value> Object for RegisterState<T> {
 
     fn exchange(&mut self, undo: &mut Option<T>) {
         std::mem::swap(&mut self.value, undo);
+    }
+
+    fn digest(&self) -> u64 {
+        // Of the bytes as they came, as of every value: a node that does not know the type has no other.
+        digest_of_value(self).unwrap_or(0)
     }
 }
 

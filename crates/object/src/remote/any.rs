@@ -187,7 +187,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::collections::{Blob, MapState, Put};
+    use crate::collections::{Blob, MapState, Put, RegisterState, Write};
+    use crate::in_order::unordered::Set;
     use crate::object::{Mutator, Object};
     use ithaca_log::pos::LogPos;
 
@@ -237,6 +238,17 @@ mod tests {
         let bytes = rmp_serde::to_vec_named(&any).expect("it encodes");
         let again: MapState<Kind, Vec<u16>> = rmp_serde::from_slice(&bytes).expect("it is the map");
         assert_eq!(again.entries(), known.entries());
+    }
+
+    #[test]
+    fn a_register_of_what_has_no_order_has_the_digest_of_the_bytes_that_it_came_of() {
+        // Whoever decoded it in the same order compares with the host, which knows of no other.
+        let value: Set<u64> = (0..99).collect();
+        let mut known = RegisterState::default();
+        Write { value: Some(value) }.apply(&mut known, LogPos(1), &mut Vec::new());
+        let bytes = rmp_serde::to_vec_named(&known).expect("it encodes");
+        let any: RegisterState<Any> = rmp_serde::from_slice(&bytes).expect("it decodes");
+        assert_eq!(any.digest(), known.digest());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use ithaca_log::pos::LogPos;
 
 use super::{FaultKind, View};
-use crate::object::{Back, Object, digest_of_value};
+use crate::object::{Back, Object, digest_of_state};
 use crate::record::Record;
 
 /// The bits of a digest that are those of the form; the others are those of the state.
@@ -17,7 +17,7 @@ const FORM_BITS: u64 = 0xffff << 48;
 
 /// What this version encodes the empty object as: 16 bits of a digest.
 pub(super) fn form_of(empty: &impl Object) -> u64 {
-    digest_of_value(empty).unwrap_or(0) & FORM_BITS
+    digest_of_state(empty) & FORM_BITS
 }
 
 /// The digest of a state, for others to compare who have the same form.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::run;
 use crate::composed::HashedMap;
 use crate::error::ObjectError;
+use crate::in_order::unordered::Set;
 use crate::{Tx, TxOptions};
 
 thread_local! {
@@ -58,6 +59,28 @@ fn a_bucket_of_values_without_an_order_is_split_in_several_records() {
         }
         let other = HashedMap::<u64, Unordered>::open(&world.program().await, "m").expect("opened");
         let other = other.splitting_at(8);
+        for key in 100..108 {
+            other.put(key, value(key)).await.expect("put");
+        }
+        assert!(other.bucket_count().await.expect("read") > 1, "it was split");
+        let keys = (0..30).chain(100..108);
+        let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
+        assert!(map.entries().await == Ok(all), "it has what was put");
+    });
+}
+
+#[test]
+fn a_bucket_of_sets_without_an_order_is_split_in_several_records() {
+    run(async |world| {
+        type Sets = HashedMap<u64, Set<String>>;
+        let value =
+            |key: u64| (0..16).map(|nth| format!("{key} {nth} {}", "x".repeat(3800))).collect::<Set<_>>();
+        let map = Sets::open_with(&world.program, "m", 1).expect("opened");
+        let idle = map.clone().splitting_at(usize::MAX);
+        for key in 0..30 {
+            idle.put(key, value(key)).await.expect("put");
+        }
+        let other = Sets::open(&world.program().await, "m").expect("opened").splitting_at(8);
         for key in 100..108 {
             other.put(key, value(key)).await.expect("put");
         }
