@@ -169,7 +169,10 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         self.buckets.change(change).await
     }
 
-    /// How many keys there are, in all buckets as of one snapshot.
+    /// How many keys there are, in all buckets as of one snapshot. Every bucket is read for it, one for each 256 keys or fewer, and those that
+    /// are not in memory from the log, values and all, as for [`entries`](Self::entries); 1,024 of them stay open. Of a map that was opened
+    /// remotely each bucket's node tells a number. In a transaction it conflicts with every change of the map. No count is kept beside the
+    /// buckets: each put would have to look whether its key is new, which [`fast_put`](Self::fast_put) does not.
     pub async fn len(&self) -> Result<usize, ObjectError> {
         let count = async |moment: &Moment| {
             let names = self.shape(moment).await?.names();
@@ -179,7 +182,7 @@ impl<K: Name, V: Value> HashedMap<K, V> {
         self.buckets.read(count).await
     }
 
-    /// Whether there is no key.
+    /// Whether there is no key. It reads what [`len`](Self::len) reads.
     pub async fn is_empty(&self) -> Result<bool, ObjectError> {
         Ok(self.len().await? == 0)
     }

@@ -132,7 +132,7 @@ impl<K: Name, V: Value> TreeMap<K, V> {
         self.range(.., usize::MAX).await
     }
 
-    /// How many keys there are, as of one snapshot.
+    /// How many keys there are, as of one snapshot. Every node is read for it, one after the other.
     pub async fn len(&self) -> Result<usize, ObjectError> {
         let count = async |moment: &Moment| {
             let (mut count, mut todo) = (0, vec![ROOT]);
