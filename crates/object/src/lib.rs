@@ -15,6 +15,7 @@ pub mod checkpoint;
 pub mod collections;
 pub mod composed;
 mod error;
+mod ignored;
 mod in_order;
 pub mod key;
 pub mod limits;

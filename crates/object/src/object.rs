@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::access::{Access, Portable, encode_output};
+use crate::ignored::ignores;
 use crate::in_order::InOrder;
 use crate::key::Keys;
 use crate::limits;
@@ -155,20 +156,22 @@ impl std::io::Write for Piece {
 pub(crate) enum Back {
     /// To the same ones.
     Same,
-    /// To others, no fewer. So it is where their type has a field more than that of whoever wrote them, and where they are in no order, as a `HashMap`
+    /// To others. So it is where their type has a field more than that of whoever wrote them, and where they are in no order, as a `HashMap`
     /// is: what is made of their encoding is another thing in another program.
     Otherwise,
-    /// To fewer: whoever wrote them had fields that their type has not, and what these held was dropped.
-    Shorter,
+    /// To others that say less: whoever wrote them had fields that their type has not, and what these held was dropped.
+    Less,
 }
 
 impl Back {
     /// How this value does.
-    pub(crate) fn of(value: &impl Serialize, bytes: &[u8]) -> Self {
+    pub(crate) fn of<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Self {
         let mut again = Again { rest: Some(bytes), len: 0 };
         match rmp_serde::encode::write_named(&mut again, value) {
             Ok(()) if again.rest.is_some_and(<[u8]>::is_empty) => Self::Same,
-            Ok(()) if again.len < bytes.len() => Self::Shorter,
+            // Where serde puts a part aside before its type reads it nobody is told what that ignores; it is shorter then.
+            Ok(()) if again.len < bytes.len() => Self::Less,
+            _ if ignores::<T>(bytes) => Self::Less,
             _ => Self::Otherwise,
         }
     }
@@ -374,7 +377,7 @@ fn apply<O: Object, M: Mutator<O>>(
 ) -> Result<Output, CallError> {
     let mutator = decode::<O, M>(arguments)?;
     // By the very value that the object gets: decoded again it may be in another order.
-    if *back < Back::Shorter {
+    if *back < Back::Less {
         *back = Back::of(&mutator, arguments).max(*back);
     }
     if wanted {

@@ -216,7 +216,7 @@ impl<O: Object> View<O> {
 
     /// Whether something was dropped of what it was made of: fields that others have written and this program does not know.
     pub(crate) fn drops(&self) -> bool {
-        self.back == Back::Shorter
+        self.back == Back::Less
     }
 
     /// Why it stopped, if it did.
@@ -381,7 +381,7 @@ impl<O: Object> View<O> {
             }
             let method = Method::<O>::find(&call.method)?;
             let (state, scratch) = (&mut view.state, &mut view.scratch);
-            let back = &mut Back::Shorter;
+            let back = &mut Back::Less;
             let applied = method.apply(&call.arguments, state, snapshot, scratch, true, back);
             view.is_broken |= matches!(applied, Err(CallError::Panicked { .. }));
             last = applied?;
@@ -408,7 +408,7 @@ impl<O: Object> View<O> {
         let mut last = None;
         for call in own {
             let method = Method::<O>::find(&call.method)?;
-            let (undo, back) = (&mut Vec::new(), &mut Back::Shorter);
+            let (undo, back) = (&mut Vec::new(), &mut Back::Less);
             last = method.apply(&call.arguments, &mut copy, snapshot, undo, true, back)?;
         }
         look(&copy, last);

@@ -350,6 +350,44 @@ fn what_a_version_has_dropped_is_missing_in_no_checkpoint() {
     assert!(is_refused(new.checkpoint()));
 }
 
+/// What a version has that has another field in the place of the age.
+#[derive(Clone, Serialize, Deserialize)]
+struct Measured {
+    name: String,
+    size: Option<u8>,
+}
+
+#[test]
+fn what_a_version_drops_that_has_another_field_instead_is_missing_in_no_checkpoint() {
+    // What it encodes is no shorter.
+    let mut new = View::<MapState<u64, Aged>>::new(STREAM, Planted::NONE);
+    let mut other = View::<MapState<u64, Measured>>::new(STREAM, Planted::NONE);
+    play(&mut new, &puts(0, 5, aged_user));
+    play(&mut other, &puts(0, 5, aged_user));
+    assert!(is_refused(other.checkpoint()) && other.fault().is_none());
+    let made = new.checkpoint().expect("nothing was dropped");
+    let mut begun = View::<MapState<u64, Measured>>::restore(STREAM, &made, Planted::NONE).expect("read");
+    assert!(is_refused(begun.checkpoint()), "it began at what the other version has");
+}
+
+/// What a version has that reads the name by its former name.
+#[derive(Clone, Serialize, Deserialize)]
+struct Titled {
+    #[serde(alias = "name")]
+    title: String,
+}
+
+#[test]
+fn what_is_read_by_its_former_name_is_not_dropped() {
+    // Whoever took it for dropped could make no checkpoint of the object any more, for ever.
+    let mut view = View::<MapState<u64, Titled>>::new(STREAM, Planted::NONE);
+    play(&mut view, &puts(0, 5, |nth| User { name: nth.to_string() }));
+    let checkpoint = view.checkpoint().expect("nothing was dropped");
+    let begun = View::<MapState<u64, Titled>>::restore(STREAM, &checkpoint, Planted::NONE).expect("read");
+    let map = begun.state().expect("read");
+    assert!(map.len() == 5 && map.iter().all(|(key, titled)| titled.title == key.to_string()));
+}
+
 /// A sum that begins elsewhere.
 #[derive(Serialize, Deserialize)]
 struct From7 {

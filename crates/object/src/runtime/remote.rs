@@ -69,7 +69,7 @@ impl<O: Object> Handle<O> {
                 let (value, _) = Box::pin(self.ask_there(&accessor)).await?;
                 let output = self.decoded(rmp_serde::from_slice(&value.0).ok())?;
                 let back = Back::of(&output, &value.0);
-                (output, back == Back::Shorter)
+                (output, back == Back::Less)
             }
             false => (self.look(accessor).await?, self.slot.view.borrow().drops()),
         };
