@@ -245,6 +245,9 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
         let good = drive.superblock_copies;
         text += &format!("; {good} of {SUPERBLOCK_COPIES} superblocks of {} are good", drive.drive);
     }
+    if !report.is_control_certain {
+        text += "\n  groups are lost that may have said what is released, or what a unit has promised: no unit starts from it";
+    }
     for damage in &report.damage {
         text += &format!("\n  {}", damage.in_words(keys_of(report)));
     }
@@ -265,6 +268,7 @@ fn json(name: &str, ok: bool, report: &CheckReport) -> Object {
         .number("cut_groups", report.cut_groups)
         .number("missing", report.missing as u64)
         .raw("drives", &array(report.drives.iter().map(drive_json)))
+        .boolean("control_certain", report.is_control_certain)
         .raw("damage", &array(report.damage.iter().map(|damage| quoted(&damage.in_words(keys_of(report))))))
 }
 

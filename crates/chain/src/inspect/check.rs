@@ -42,6 +42,8 @@ pub struct CheckReport {
     pub cut_groups: u64,
     /// What is harmed, on any drive.
     pub damage: Vec<Damage>,
+    /// Whether the releases and the owner's state are certainly the latest; see [`Recovered`](crate::Recovered).
+    pub is_control_certain: bool,
     /// Sides of mirrored links that were not given. (Without a side that has everything a chain cannot be checked.)
     pub missing: usize,
 }
@@ -100,6 +102,7 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let mut report = CheckReport {
         cut_groups: recovered.cut_groups,
         damage: recovered.damage,
+        is_control_certain: recovered.is_control_certain,
         missing: roster.missing(),
         ..empty.clone()
     };
@@ -184,6 +187,7 @@ impl CheckReport {
             data_bytes: 0,
             cut_groups: 0,
             damage: Vec::new(),
+            is_control_certain: true,
             missing: 0,
         }
     }

@@ -53,6 +53,16 @@ fn reopen(world: &World, options: &ChainOptions) -> Result<Recovered, OpenError>
     opened
 }
 
+/// Whether a check finds all that groups said.
+fn is_certain(world: &World) -> bool {
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let report = ithaca_chain::check(vec![open_drive(&env).await]).await.expect("it can be read");
+        assert!(!report.damage.is_empty());
+        report.is_control_certain
+    })
+}
+
 /// Eight groups, of which the third releases a key, the fourth another one, and the fifth has a state.
 fn eight(options: &ChainOptions) -> World {
     let batches = (0..8).map(|key| match key {
@@ -105,6 +115,7 @@ fn an_open_says_or_fails_where_what_lost_groups_said_is_not_repeated() {
     let options = small_options();
     let world = world_of(&options, batches);
     lose(&world, &[3, 4, 5]);
+    assert!(!is_certain(&world));
     let needed = ChainOptions { needs_control: true, ..options.clone() };
     // Nothing is written that would let a later open take it for certain.
     for _ in 0..3 {
@@ -117,6 +128,7 @@ fn an_open_says_or_fails_where_what_lost_groups_said_is_not_repeated() {
     let batches = (0..6).map(|key| batch(key, many(1000 * (key + 1)), None)).collect();
     let world = world_of(&options, batches);
     lose(&world, &[4]);
+    assert!(is_certain(&world));
     let recovered = reopen(&world, &needed).expect("all that was said is there");
     assert_eq!(recovered.released.range_count(), 6 * 140);
 }
