@@ -392,28 +392,26 @@ impl UnitShell {
         found: &mut StreamFound,
     ) -> (usize, Addr) {
         let Some((last, _)) = pieces.last() else { return (0, next) };
-        let (mut added, mut is_missing) = (0, false);
-        let keys = next.0..last.end.0;
+        let (mut added, keys) = (0, next.0..last.end.0);
         // Runs that were shown are right also if the rest is not in memory.
         self.chain.try_visit_cached(keys, found.room_bytes(), |run| {
             let keys = AddrRange::from(run.keys());
             let mut entries = Entries::of(run);
             while let Some(&(range, what)) = pieces.get(added)
                 && next < keys.end
-                && !is_missing
             {
-                if what == What::Own {
-                    is_missing = next < keys.start;
-                    let some = AddrRange::new(next, range.end.min(keys.end));
-                    if !is_missing {
+                match what {
+                    // An entry that is not there is not passed.
+                    What::Own if next < keys.start => return,
+                    What::Own => {
+                        let some = AddrRange::new(next, range.end.min(keys.end));
                         found.push_some(&mut entries, some);
                         next = some.end;
+                        if next < range.end {
+                            return;
+                        }
                     }
-                    if next < range.end {
-                        return;
-                    }
-                } else {
-                    found.pass(range);
+                    _ => found.pass(range),
                 }
                 (added, next) = (added + 1, range.end);
             }
