@@ -254,17 +254,21 @@ impl Run {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_slice_of_a_run_keeps_keys_tables_and_data_together() {
-        let payloads = ["a", "bcd", "", "efgh"];
-        let run = Run {
+    /// Records of these payloads, from the key 10 on.
+    fn run_of(payloads: &[&str]) -> Run {
+        Run {
             first_key: 10,
             version: 1,
             kind: RunKind::Data,
             meta: Bytes::new(),
             table: Table::of_payloads(payloads),
             data: Bytes::from(payloads.concat()),
-        };
+        }
+    }
+
+    #[test]
+    fn a_slice_of_a_run_keeps_keys_tables_and_data_together() {
+        let run = run_of(&["a", "bcd", "", "efgh"]);
         let middle = run.slice(11..13);
         assert_eq!((middle.keys(), &middle.data[..]), (11..13, &b"bcd"[..]));
         assert_eq!(middle.table.first_mismatch(&middle.data), None);
@@ -272,15 +276,7 @@ mod tests {
 
     #[test]
     fn records_that_are_taken_off_a_view_have_their_keys_and_data() {
-        let payloads = ["a", "bcd", "", "efgh", "i"];
-        let run = Run {
-            first_key: 10,
-            version: 1,
-            kind: RunKind::Data,
-            meta: Bytes::new(),
-            table: Table::of_payloads(payloads),
-            data: Bytes::from(payloads.concat()),
-        };
+        let run = run_of(&["a", "bcd", "", "efgh", "i"]);
         let mut view = run.view();
         view.skip(1);
         let two = view.split_to(2);

@@ -25,7 +25,8 @@ use crate::runtime::{Handle, Runtime, Tx};
 /// A deterministic state machine. Its default is its first state; its MessagePack is its checkpoint.
 ///
 /// It MUST be a function of its commands: no clocks, random numbers, addresses, nor the order of items of a `HashMap`, which it may have if
-/// nothing that it does depends on that. What depends on such things is part of a command. A command that panics stops the machine in every program that plays it, so what is wrong with a command is a response.
+/// nothing that it does depends on that. What depends on such things is part of a command. A command that panics stops the machine in every
+/// program that plays it, so what is wrong with a command is a response.
 pub trait Machine: Default + Serialize + DeserializeOwned + 'static {
     /// What it is called in messages.
     const TYPE: &'static str;

@@ -91,16 +91,7 @@ impl Chain {
             catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         }
         tell_of_opening(owner.as_ref(), state.as_ref(), geometry, &options, &links);
-        let resume = Resume {
-            cursor: None,
-            unclosed: Vec::new(),
-            next_seq: 1,
-            next_lap: 1,
-            incarnation: 1,
-            state,
-            said: Default::default(),
-        };
-        let core = Core::new(options, geometry, identity.id, catalog, resume);
+        let core = Core::new(options, geometry, identity.id, catalog, Resume::new(state));
         let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
         let chain = Self::over((env, changed), registry, links, core, owner, metadata);
         chain.inner.settle_metadata(&Known::default());

@@ -211,8 +211,7 @@ impl Core {
         let said = if cursor.is_empty {
             (flags.with(GroupFlags::CHECKPOINT), self.complete(cursor))
         } else {
-            let mut control = own.clone();
-            let repeated = self.repeat(cursor, content, &mut control);
+            let (repeated, control) = self.repeat(cursor, content, &own);
             (flags.repeating(repeated), control)
         };
         note_said(&mut self.said, own);

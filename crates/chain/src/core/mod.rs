@@ -138,6 +138,21 @@ pub(crate) struct Resume {
     pub(crate) said: VecDeque<Control>,
 }
 
+impl Resume {
+    /// Of a new chain whose owner has this state.
+    pub(crate) fn new(state: Option<Bytes>) -> Self {
+        Self {
+            cursor: None,
+            unclosed: Vec::new(),
+            next_seq: 1,
+            next_lap: 1,
+            incarnation: 1,
+            state,
+            said: VecDeque::new(),
+        }
+    }
+}
+
 /// Counters since the chain was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

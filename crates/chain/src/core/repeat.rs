@@ -57,10 +57,9 @@ pub(crate) fn note_said(said: &mut VecDeque<Control>, control: Control) {
 }
 
 impl Core {
-    /// Adds to what a group says, with its other content, what the groups right before it said. Returns of how many it says that now.
-    pub(super) fn repeat(&self, cursor: &Cursor, content: &Sizes, control: &mut Control) -> u8 {
-        let own = control.clone();
-        let mut count = 0;
+    /// What a group whose batches say `own` says, with its other content, and of how many groups right before it it repeats what they said.
+    pub(super) fn repeat(&self, cursor: &Cursor, content: &Sizes, own: &Control) -> (u8, Control) {
+        let (mut count, mut control) = (0, own.clone());
         for before in self.said.iter().rev() {
             if !before.is_empty() {
                 let both = control.after(before);
@@ -69,13 +68,13 @@ impl Core {
                 if !is_free && (count > 0 || !self.fits(cursor, &then)) {
                     break;
                 }
-                *control = both;
+                control = both;
             }
             count += 1;
         }
         if self.options.planted.is(PlantedBug::ControlToldOnce) {
-            *control = own;
+            control = own.clone();
         }
-        count
+        (count, control)
     }
 }

@@ -38,18 +38,9 @@ impl Rig {
 
     fn with_segments(options: ChainOptions, segments: u32) -> Self {
         let geometry = Geometry::new(SEGMENT_BYTES);
-        let resume = Resume {
-            cursor: None,
-            unclosed: Vec::new(),
-            next_seq: 1,
-            next_lap: 1,
-            incarnation: 1,
-            state: None,
-            said: Default::default(),
-        };
         let mut catalog = Catalog::default();
         catalog.space.add_link(0, segments);
-        let core = Core::new(options, geometry, ChainId([1; 16]), catalog, resume);
+        let core = Core::new(options, geometry, ChainId([1; 16]), catalog, Resume::new(None));
         let mut rig = Self { core, waiting: Vec::new(), next_key: 0 };
         rig.turn();
         rig

@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Whether there is an endpoint, or may yet be one.
-    pub(super) fn may_have_endpoint(&self) -> bool {
+    fn may_have_endpoint(&self) -> bool {
         let learning = self.learning.borrow();
         learning.lookups > 0 || !learning.endpoints.is_empty()
     }

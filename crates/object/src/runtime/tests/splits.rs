@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::run;
+use super::{World, run};
+use crate::collections::Value;
 use crate::composed::HashedMap;
 use crate::error::ObjectError;
 use crate::in_order::unordered::Set;
@@ -43,51 +44,44 @@ impl<'de> Deserialize<'de> for Unordered {
     }
 }
 
+/// Has a program put such large values into a bucket until it splits it, which takes several records; another one had put most of them.
+async fn is_split_in_several_records<V: Value + PartialEq>(world: World, value: impl Fn(u64) -> V) {
+    let map = HashedMap::<u64, V>::open_with(&world.program, "m", 1).expect("opened");
+    let idle = map.clone().splitting_at(usize::MAX);
+    for key in 0..30 {
+        idle.put(key, value(key)).await.expect("put");
+    }
+    let other = HashedMap::<u64, V>::open(&world.program().await, "m").expect("opened");
+    let other = other.splitting_at(8);
+    for key in 100..108 {
+        other.put(key, value(key)).await.expect("put");
+    }
+    assert!(other.bucket_count().await.expect("read") > 1, "it was split");
+    let keys = (0..30).chain(100..108);
+    let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
+    assert!(map.entries().await == Ok(all), "it has what was put");
+}
+
+/// The `nth` of the long texts of a value.
+fn text(key: u64, nth: u64) -> String {
+    format!("{key} {nth} {}", "x".repeat(3800))
+}
+
 #[test]
 fn a_bucket_of_values_without_an_order_is_split_in_several_records() {
     // Each program that has them encodes them in another order: what was copied seemed to be something else, and was copied again by
     // every put that came.
     run(async |world| {
-        let value = |key: u64| {
-            let entry = |nth| (nth, format!("{key} {nth} {}", "x".repeat(3800)));
-            Unordered((0..16).map(entry).collect())
-        };
-        let map = HashedMap::<u64, Unordered>::open_with(&world.program, "m", 1).expect("opened");
-        let idle = map.clone().splitting_at(usize::MAX);
-        for key in 0..30 {
-            idle.put(key, value(key)).await.expect("put");
-        }
-        let other = HashedMap::<u64, Unordered>::open(&world.program().await, "m").expect("opened");
-        let other = other.splitting_at(8);
-        for key in 100..108 {
-            other.put(key, value(key)).await.expect("put");
-        }
-        assert!(other.bucket_count().await.expect("read") > 1, "it was split");
-        let keys = (0..30).chain(100..108);
-        let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
-        assert!(map.entries().await == Ok(all), "it has what was put");
+        let value = |key| Unordered((0..16).map(|nth| (nth, text(key, nth))).collect());
+        is_split_in_several_records(world, value).await;
     });
 }
 
 #[test]
 fn a_bucket_of_sets_without_an_order_is_split_in_several_records() {
     run(async |world| {
-        type Sets = HashedMap<u64, Set<String>>;
-        let value =
-            |key: u64| (0..16).map(|nth| format!("{key} {nth} {}", "x".repeat(3800))).collect::<Set<_>>();
-        let map = Sets::open_with(&world.program, "m", 1).expect("opened");
-        let idle = map.clone().splitting_at(usize::MAX);
-        for key in 0..30 {
-            idle.put(key, value(key)).await.expect("put");
-        }
-        let other = Sets::open(&world.program().await, "m").expect("opened").splitting_at(8);
-        for key in 100..108 {
-            other.put(key, value(key)).await.expect("put");
-        }
-        assert!(other.bucket_count().await.expect("read") > 1, "it was split");
-        let keys = (0..30).chain(100..108);
-        let all: Vec<_> = keys.map(|key| (key, value(key))).collect();
-        assert!(map.entries().await == Ok(all), "it has what was put");
+        let value = |key| (0..16).map(|nth| text(key, nth)).collect::<Set<_>>();
+        is_split_in_several_records(world, value).await;
     });
 }
 
