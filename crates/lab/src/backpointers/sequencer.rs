@@ -64,8 +64,11 @@ impl Sequencer {
         let sequencer = Self::new(kept);
         let (mut next, tail) = (LogPos(0), client.check().await?.tail);
         while next < tail {
-            for entry in client.read_range(next, tail).await? {
-                next = LogPos(entry.pos.0 + 1);
+            let entries = client.read_range(next, tail).await?;
+            // Where what an epoch has granted was not written, the log ends lower by now.
+            let Some(last) = entries.last() else { break };
+            next = LogPos(last.pos.0 + 1);
+            for entry in entries {
                 // What is no entry of streams, or says nothing that can be understood, is in none.
                 if entry.kind == EntryKind::Data
                     && let Ok((headers, _)) = decode_entry(entry.pos, &entry.data)

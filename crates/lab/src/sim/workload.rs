@@ -301,13 +301,18 @@ impl Worker {
     }
 
     async fn check(&mut self) {
-        let start = self.shared.history.now();
-        if let Ok(bounds) = self.client.check().await {
-            let end = self.shared.history.now();
-            let check = Checked { tail: bounds.tail.0, first: bounds.first.0, start, end };
-            self.shared.history.checks.borrow_mut().push(check);
-        }
+        // An error says nothing of the ends.
+        tail(&self.client, &self.shared.history).await.ok();
     }
+}
+
+/// Where the log ends, for the oracle to judge where it begins, too.
+async fn tail(client: &Client, history: &History) -> Result<LogPos, ClientError> {
+    let start = history.now();
+    let bounds = client.check().await?;
+    let end = history.now();
+    history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start, end });
+    Ok(bounds.tail)
 }
 
 /// Notes entries of a range that was read from `from` on: in order and without gaps.
@@ -368,21 +373,18 @@ async fn follow(env: Env, shared: Rc<Shared>) {
 pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     let history = Rc::clone(&shared.history);
     let client = shared.connect(&env, 0).await;
-    let start = history.now();
-    let bounds = client.check().await?;
-    let end = history.now();
-    history.checks.borrow_mut().push(Checked { tail: bounds.tail.0, first: bounds.first.0, start, end });
-    if let Err(error) = read_all(&client, &history, bounds.tail).await {
+    let end = tail(&client, &history).await?;
+    let end = match read_all(&client, &history, end).await {
         // A full drive may have no room for the junk of a hole; it must have room for a trim.
-        if !is_full(&error) {
-            return Err(error);
+        Err(error) if is_full(&error) => {
+            trim_all(&client, &history, end).await?;
+            read_all(&client, &history, end).await?
         }
-        trim_all(&client, &history, bounds.tail).await?;
-        read_all(&client, &history, bounds.tail).await?;
-    }
-    stream_work::read_all(&client, &history, shared.streams, bounds.tail).await?;
-    append_or_make_room(&env, &client, &history, bounds.tail).await?;
-    replicas::compare(&env, &client, &history, bounds.tail).await
+        read => read?,
+    };
+    stream_work::read_all(&client, &history, shared.streams, end).await?;
+    append_or_make_room(&env, &client, &history, end).await?;
+    replicas::compare(&env, &client, &history, end).await
 }
 
 /// Trims everything, as an operator who is told that nodes have no room; what is there is read before. Whether any node had
@@ -399,20 +401,22 @@ pub async fn make_room(env: Env, shared: Rc<Shared>) -> bool {
 
 async fn try_make_room(client: &Client, history: &History) -> Result<bool, ClientError> {
     let layout = client.layout().await?;
-    let tail = client.check().await?.tail;
-    match read_all(client, history, tail).await {
+    let end = tail(client, history).await?;
+    match read_all(client, history, end).await {
         Err(error) if !is_full(&error) => return Err(error),
         _ => {}
     }
-    trim_all(client, history, tail).await?;
+    trim_all(client, history, end).await?;
     Ok(layout.nodes.iter().any(|node| node.state == NodeState::Full))
 }
 
-async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<(), ClientError> {
+/// Reads up to `end`, or to where the log ends if that is lower by now: what an epoch has granted and nobody wrote ends with it.
+/// Returns which.
+async fn read_all(client: &Client, history: &History, mut end: LogPos) -> Result<LogPos, ClientError> {
     let mut pos = 0;
-    while pos < tail.0 {
+    while pos < end.0 {
         let start = history.now();
-        let entries = match client.read_range(LogPos(pos), tail).await {
+        let entries = match client.read_range(LogPos(pos), end).await {
             // What is behind it is to be there.
             Err(error) if error.class() == ErrorClass::Damaged => {
                 read_one(client, history, LogPos(pos)).await?;
@@ -422,13 +426,16 @@ async fn read_all(client: &Client, history: &History, tail: LogPos) -> Result<()
             read => read?,
         };
         if entries.is_empty() {
-            history.wrong.borrow_mut().push(format!("a read from {pos} below the tail gave nothing"));
+            end = tail(client, history).await?;
+            if pos < end.0 {
+                history.wrong.borrow_mut().push(format!("a read from {pos} below the tail gave nothing"));
+            }
             break;
         }
         note_entries(history, pos, &entries, start);
         pos += entries.len() as u64;
     }
-    Ok(())
+    Ok(end)
 }
 
 /// Reads a position that may be damaged, also where the first replica has lost what no other one has yet: a hole that cannot be filled.

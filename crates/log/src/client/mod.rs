@@ -313,7 +313,8 @@ impl Client {
         self.inner.write_limits.get().entry_bytes
     }
 
-    /// Where the log ends and begins. The tail is above every append that was acknowledged before the call.
+    /// Where the log ends and begins. The tail is above every append that was acknowledged before the call. It may be lower in a later
+    /// answer, though never below what was acknowledged or read: what was granted and not written ends with its epoch.
     pub async fn check(&self) -> Result<Bounds, ClientError> {
         self.inner.check().await
     }
