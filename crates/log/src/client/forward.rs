@@ -204,6 +204,12 @@ impl Sending {
             };
             // Not before: a search that failed has found nothing out about what lies below.
             self.after = from;
+            if matches!(next, Next::Send) {
+                // No copy is on its way that counts, so any position that the log has reached will do, and one at its end is not forgotten
+                // for long. With `from` each copy would come too late while others append, and cost the sequencer a look at all grants.
+                inner.tails_by(&[], self.batch.deadline()).await?;
+                self.after = from.max(inner.granted_below(&self.view));
+            }
             return Ok(next);
         }
         let error = self.batch.failed(&self.view, Phase::Append, error);

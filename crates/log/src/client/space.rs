@@ -38,7 +38,8 @@ impl Inner {
         self.tails_by(streams, self.deadline()).await
     }
 
-    async fn tails_by(
+    /// The same by `deadline`.
+    pub(super) async fn tails_by(
         self: &Rc<Self>,
         streams: &[StreamId],
         deadline: Time,

@@ -1,11 +1,13 @@
 //! What a client does with a layout and with connections that a whole cluster brings about only at certain moments.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::ChainOptions;
+use ithaca_chain::{ChainOptions, Table};
 use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 
@@ -13,9 +15,9 @@ use super::connection::Identity;
 use super::view::View;
 use super::{Client, ClientError, ClientOptions, Connection, Lookup, Observer, Phase, StreamReader};
 use crate::layout::Layout;
-use crate::pos::{Addr, ClientId, ClusterId, LogPos, NodeId, StreamId, StreamPos};
+use crate::pos::{Addr, BatchNo, ClientId, ClusterId, Epoch, LogPos, NodeId, RequestNo, StreamId, StreamPos};
 use crate::server::{ClusterNode, LocalCluster, LocalOptions, NodeOptions};
-use crate::wire::{Tail, WatchStream};
+use crate::wire::{Appended, BatchHead, Head, Tail, WatchStream, encode_append_head};
 
 const A: StreamId = StreamId(1000);
 
@@ -28,11 +30,20 @@ fn options(listen: SocketAddr) -> LocalOptions {
 
 /// Runs `test` with a simulated cluster of one node, and a client of it.
 fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Env, LocalCluster, Client) -> F + 'static) {
+    run_with(|_| {}, test);
+}
+
+/// The same with a cluster that is set up otherwise.
+fn run_with<F: Future<Output = ()> + 'static>(
+    change: impl FnOnce(&mut LocalOptions) + 'static,
+    test: impl FnOnce(Env, LocalCluster, Client) -> F + 'static,
+) {
     let sim = Sim::new(1);
     let process = sim.process("node", [127, 0, 0, 1].into());
     let env = sim.env(process);
     sim.block_on(process, async move {
-        let options = options(([127, 0, 0, 1], 0).into());
+        let mut options = options(([127, 0, 0, 1], 0).into());
+        change(&mut options);
         let cluster = LocalCluster::start(&env, options).await.expect("it starts");
         let options = ClientOptions { endpoints: vec![cluster.addrs()[0]], ..ClientOptions::default() };
         let client = Client::connect(&env, options).await.expect("it serves");
@@ -48,6 +59,48 @@ fn beginning_at(layout: &Layout, start: LogPos) -> Layout {
     range.start = start;
     range.stripes[0].base = Addr(range.stripes[0].base.0 + start.0);
     layout
+}
+
+#[test]
+fn a_client_that_begins_to_append_while_others_do_is_not_refused_for_ever() {
+    const REMEMBERED: u64 = 128;
+    run_with(
+        |options| options.grants.remembered_max = REMEMBERED as usize,
+        |env, cluster, client| async move {
+            let at = cluster.addrs()[0];
+            let timeout = Duration::from_millis(50);
+            let options = ClientOptions { endpoints: vec![at], timeout, ..ClientOptions::default() };
+            let late = Client::connect(&env, options).await.expect("it serves");
+            let deadline = env.now() + Duration::from_secs(20);
+            let who = Identity { client: ClientId(7), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+            let others = Connection::open(&env, at, who, deadline).await.expect("it serves");
+            let is_over = Rc::new(Cell::new(false));
+            let (clock, until) = (env.clone(), Rc::clone(&is_over));
+            let appending = env.spawn(async move {
+                let mut answers = Vec::new();
+                while !until.get() {
+                    let number = answers.len() as u64;
+                    let after = LogPos(number.saturating_sub(REMEMBERED / 2));
+                    let (client, request) = (who.client, RequestNo(number));
+                    let batch = BatchHead { client, number: BatchNo(number), request, after };
+                    let entry = [Bytes::from_static(b"others'")];
+                    let table: Vec<_> = Table::of_payloads(&entry).entries().collect();
+                    let encode = |id, out: &mut _| {
+                        encode_append_head(out, Head::new(id, Epoch(1)), &batch, table.into_iter(), &[]);
+                    };
+                    answers.push(others.call_with::<Appended>(&clock, encode, entry.into_iter(), deadline));
+                    // Several are granted while an answer and the next question are on their way, which takes 50 us at least.
+                    clock.sleep(Duration::from_micros(5)).await;
+                }
+            });
+            while client.check().await.expect("it serves").tail < LogPos(3 * REMEMBERED) {}
+            // It knows the log as it was at the beginning.
+            let pos = late.append(Bytes::from_static(b"late")).await.expect("appended");
+            is_over.set(true);
+            appending.join().await.expect("it ends");
+            assert_eq!(client.read(pos).await.expect("it is there").data, "late");
+        },
+    );
 }
 
 #[test]
