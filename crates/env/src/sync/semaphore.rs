@@ -37,10 +37,16 @@ impl Semaphore {
         self.inner.held.get()
     }
 
+    /// Leave to hold `count`, if that takes no waiting: there is room, and nobody waits for any.
+    pub fn try_acquire(&self, count: usize) -> Option<Permit> {
+        let is_free = self.inner.waiting.borrow().is_empty() && self.inner.has_room(count);
+        is_free.then(|| Permit::new(&self.inner, count))
+    }
+
     /// Waits for leave to hold `count`. Dropping the future gives the turn up.
     pub async fn acquire(&self, count: usize) -> Permit {
-        if self.inner.waiting.borrow().is_empty() && self.inner.has_room(count) {
-            return Permit::new(&self.inner, count);
+        if let Some(permit) = self.try_acquire(count) {
+            return permit;
         }
         let (told, turn) = oneshot::channel();
         self.inner.waiting.borrow_mut().push_back((count, told));
@@ -201,6 +207,20 @@ mod tests {
             assert_eq!(world.semaphore.held(), 8);
             unseen.abort();
             assert_eq!(world.out().await, []);
+        });
+    }
+
+    #[test]
+    fn who_does_not_wait_overtakes_nobody_who_does() {
+        run(async |world| {
+            let held = world.semaphore.acquire(6).await;
+            assert!(world.semaphore.try_acquire(5).is_none());
+            assert!(world.semaphore.try_acquire(4).is_some_and(|permit| permit.count() == 4));
+            world.ask(7).await;
+            assert!(world.semaphore.try_acquire(1).is_none(), "seven wait");
+            drop(held);
+            assert_eq!(world.out().await, [7]);
+            assert!(world.semaphore.try_acquire(3).is_some());
         });
     }
 

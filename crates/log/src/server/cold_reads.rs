@@ -2,13 +2,14 @@
 //!
 //! * A read asks for room before anything is looked up for it, because that takes memory too: for what its records may take, and once they
 //!   are found for what they do. Where there is no room for that, it lets go of all that it has and waits for just so much.
-//! * Nobody who holds something waits for room. A read in several parts ends with those that it has: its answer says how far it came.
+//! * Nobody who holds something waits for room. A read in several parts ends with those that it has: its answer says how far it came. So does
+//!   one that has a part from memory: what it shows of that stays in memory for as long as it has it, whatever else comes.
 //! * Of the reads of one connection only the first, as much as one read may be, wait for those of others: connections take turns, by bytes.
 //! * Those first ones wait also until most of what their connection was sent is gone; what is handed over to a connection counts there, and
 //!   no more here.
 //!
 //! Heads that are looked up without their entries count as well: as many as are looked at in one piece, and then those that are kept.
-//! What stands in memory is not counted.
+//! What stands in memory is not counted: it is handed over at once, or let go of before anything is waited for.
 
 use std::ops::Range;
 
@@ -61,7 +62,7 @@ impl ColdReads {
 
     /// What one of them holds, of a connection that waits for as many bytes at a time as `turn` is for: nothing yet.
     pub(super) fn begin<'a>(&'a self, writer: &'a Writer, turn: &'a Semaphore) -> ColdRead<'a> {
-        ColdRead { reads: self, writer, turn, held: None }
+        ColdRead { reads: self, writer, turn, has_cached: false, held: None }
     }
 }
 
@@ -70,11 +71,19 @@ pub(super) struct ColdRead<'a> {
     reads: &'a ColdReads,
     writer: &'a Writer,
     turn: &'a Semaphore,
+    /// Whether the answer has something from memory.
+    has_cached: bool,
     held: Option<Permit>,
 }
 
 impl ColdRead<'_> {
-    /// Reads records with these keys, as of [`Chain::read_ranges`], of as many runs as fit into an answer. `None` if there is no room for them beside what is held already.
+    /// The answer has something from memory: it waits for nothing any more.
+    pub(super) fn has_cached(&mut self) {
+        self.has_cached = true;
+    }
+
+    /// Reads records with these keys, as of [`Chain::read_ranges`], of as many runs as fit into an answer. `None` if there is no room for
+    /// them beside what is held already, or none now and the answer has something from memory.
     ///
     /// Errors: what they cannot be read for; the connection is closed.
     pub(super) async fn read_ranges(
@@ -93,8 +102,7 @@ impl ColdRead<'_> {
         let mut expected =
             usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(ENTRY_BYTES).min(limit_bytes);
         loop {
-            // Nobody is told why: the connection is closed.
-            let mut held = self.wait(expected).await.map_err(|_| Refusal::Failed)?;
+            let Some(mut held) = self.enter(expected).await? else { return Ok(None) };
             let may_hold = |bytes| {
                 expected = bytes;
                 held.resize(bytes)
@@ -108,7 +116,8 @@ impl ColdRead<'_> {
     }
 
     /// Shows `visit` heads of records with these keys, as of [`Chain::visit_headings`], and holds what it says that it keeps of each. Returns
-    /// how far that is; `None` if there is no room for them beside what is held already.
+    /// how far that is; `None` if there is no room for them beside what is held already, or none now and the answer has something from
+    /// memory.
     ///
     /// Errors: as of [`read_ranges`](Self::read_ranges).
     pub(super) async fn visit_headings(
@@ -119,7 +128,10 @@ impl ColdRead<'_> {
     ) -> Result<Option<u64>, Refusal> {
         let before = self.held.as_ref().map_or(0, Permit::count);
         let mut held = match self.held.take() {
-            None => self.wait(HEADINGS_BYTES).await.map_err(|_| Refusal::Failed)?,
+            None => {
+                let Some(held) = self.enter(HEADINGS_BYTES).await? else { return Ok(None) };
+                held
+            }
             Some(mut held) => {
                 if !held.resize(before + HEADINGS_BYTES) {
                     self.held = Some(held);
@@ -136,6 +148,15 @@ impl ColdRead<'_> {
         held.resize(left);
         self.held = (left > 0).then_some(held);
         Ok(Some(read_to))
+    }
+
+    /// Room for so much: waits for it, or is given none. Errors: nobody is told why, the connection is closed.
+    async fn enter(&self, bytes: usize) -> Result<Option<Permit>, Refusal> {
+        if !self.has_cached {
+            return self.wait(bytes).await.map(Some).map_err(|_| Refusal::Failed);
+        }
+        let takes_answers = self.writer.queued_bytes() < limits::UNSENT_MAX_BYTES;
+        Ok(takes_answers.then(|| self.reads.room.try_acquire(bytes)).flatten())
     }
 
     async fn wait(&self, bytes: usize) -> Result<Permit, NetError> {

@@ -59,12 +59,18 @@ impl UnitShell {
         cold: &mut ColdRead<'_>,
     ) -> Result<Found, Refusal> {
         let read = Read { limit_bytes, committed: false, ranges: vec![range] };
-        let mut found = Found::new(limit_bytes);
-        if !self.read_cached(&read, &mut found) {
-            found = self.read_cold(&read, cold).await?;
-        }
+        let found = match self.all_cached(&read) {
+            Some(found) => found,
+            None => self.read_cold(&read, cold).await?,
+        };
         self.traffic.show(&found);
         Ok(found)
+    }
+
+    /// The answer, if all of it stands in memory. A part of one, which would keep what it has there, is not waited with.
+    fn all_cached(&self, read: &Read) -> Option<Found> {
+        let mut found = Found::new(read.limit_bytes);
+        self.read_cached(read, &mut found).then_some(found)
     }
 
     /// Puts the answer into `found`. False if not all of it stands in memory, and `found` is to be thrown away.

@@ -88,11 +88,7 @@ impl UnitShell {
         let shell = Rc::clone(self);
         self.env.spawn(async move {
             let mut cold = route.begin_cold(&shell.cold_reads);
-            let found = match read.wanted {
-                _ if read.last_only => shell.find_last(&read, &mut cold).await,
-                Wanted::EveryStream if read.heads_only => shell.find_heads(&read, &mut cold).await,
-                _ => shell.find_all(&read, &mut cold).await,
-            };
+            let found = shell.find(&read, &mut cold).await;
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
             match found.and_then(check) {
                 Ok(mut found) => shell.send_stream(&route, &mut found, read.heads_only),
@@ -116,6 +112,15 @@ impl UnitShell {
         }
         self.traffic.show(found);
         route.send_stream_found(found, heads_only);
+    }
+
+    /// What answers a read of what is decided.
+    async fn find(&self, read: &ReadStream, cold: &mut ColdRead<'_>) -> Result<Found, Refusal> {
+        match read.wanted {
+            _ if read.last_only => self.find_last(read, cold).await,
+            Wanted::EveryStream if read.heads_only => self.find_heads(read, cold).await,
+            _ => self.find_all(read, cold).await,
+        }
     }
 
     /// What the ranges hold of the stream, in order, as far as the limits go.
@@ -365,6 +370,9 @@ impl UnitShell {
                         // It may be what lies between that is on the drive.
                         added = self.push_cached(&pieces[..1], next, found);
                     }
+                    if added != (0, next) {
+                        cold.has_cached();
+                    }
                     if found.is_full() {
                         return Ok(false);
                     }
@@ -508,16 +516,19 @@ impl UnitShell {
         cold: &mut ColdRead<'_>,
         mut visit: impl FnMut(Heading<'_>) -> usize,
     ) -> Result<(u64, bool), Refusal> {
-        let mut from = keys.start;
+        let (mut from, mut kept) = (keys.start, 0);
         let cached = self.chain.try_visit_headings(keys.clone(), HEADINGS_BYTES, |heading| {
             from = heading.keys.end;
-            visit(heading);
+            kept += visit(heading);
         });
-        if let Some(next) = cached {
+        if kept > 0 {
+            cold.has_cached();
+        }
+        // What was shown from memory is worked up before anything is waited for.
+        if let Some(next) = cached.or((from > keys.start).then_some(from)) {
             return Ok((next, true));
         }
-        // What stands in memory was shown; the rest is on the drive.
-        let read_to = cold.visit_headings(&self.chain, from..keys.end, visit).await?;
+        let read_to = cold.visit_headings(&self.chain, keys, visit).await?;
         Ok((read_to.unwrap_or(from), read_to.is_some()))
     }
 }

@@ -50,7 +50,14 @@ fn identity() -> Identity {
 }
 
 fn chain_options() -> ChainOptions {
-    ChainOptions { capacity_bytes: 64 << 20, segment_bytes: 1 << 20, ..ChainOptions::default() }
+    ChainOptions {
+        capacity_bytes: 64 << 20,
+        segment_bytes: 4 << 20,
+        tail_cache_bytes: 512 << 10,
+        index_cache_bytes: 0,
+        read_cache_bytes: 0,
+        ..ChainOptions::default()
+    }
 }
 
 async fn drive(env: &Env) -> Drive {
@@ -104,11 +111,7 @@ async fn found(unit: &UnitShell, read: &ReadStream) -> Found {
     let conn = unit.env().connect(listener.local_addr()).await.expect("it is there");
     let turn = Semaphore::new(limits::READ_MAX_BYTES);
     let mut cold = unit.cold_reads().begin(&conn.writer, &turn);
-    let found = match read.last_only {
-        true => unit.find_last(read, &mut cold).await,
-        false => unit.find_all(read, &mut cold).await,
-    };
-    found.expect("no damage")
+    unit.find(read, &mut cold).await.expect("no damage")
 }
 
 fn read_of(stream: StreamId) -> ReadStream {
@@ -207,37 +210,76 @@ fn what_is_known_ends_before_the_first_record_to_be_looked_at() {
     });
 }
 
+/// Stores a run as copies are.
+async fn store(unit: &Rc<UnitShell>, epoch: Epoch, run: Run) {
+    unit.restore(epoch, Copied { runs: vec![run], ..Copied::default() }).await.expect("stored");
+}
+
+/// 768 KB of others.
+fn bulk(first: u64) -> Run {
+    let payloads = vec![vec![7; 256 << 10]; 3];
+    Run {
+        table: Table::of_payloads(&payloads),
+        data: payloads.concat().into(),
+        ..entries_of(OTHER, first..first + 3)
+    }
+}
+
 #[test]
-fn reads_that_wait_for_room_with_entries_from_memory_hold_none_of_it_and_get_on() {
-    // Did what they show from memory count as well, each would wait for the others to let go of it.
+fn who_would_wait_for_room_with_entries_from_memory_answers_with_those_and_who_waits_has_none() {
+    // They stay in memory for as long as a read has them, also when the cache is full of others: reads that wait would have any number of them.
     on_unit(Planted::NONE, async |unit| {
-        let store = async |unit: &Rc<UnitShell>, epoch: Epoch, run: Run| {
-            let copied = Copied { runs: vec![run], ..Copied::default() };
-            unit.restore(epoch, copied).await.expect("stored");
-        };
         store(&unit, Epoch(1), entries(5..8)).await;
         let unit = again(unit).await;
         store(&unit, Epoch(2), entries(0..3)).await;
         assert_eq!(shown_of(&unit, OTHER).await, (vec![], 3), "whose the records are is known from here on");
         let all = unit.cold_reads().hold_all().await;
         let env = unit.env().clone();
-        let read = || {
+        let read = |from: u64| {
             let unit = Rc::clone(&unit);
-            env.spawn(async move { addrs_of(&mut found(&unit, &read_of(STREAM)).await) })
+            let read = ReadStream { ranges: vec![(from..10).into()], ..read_of(STREAM) };
+            env.spawn(async move { parts_of(found(&unit, &read).await) })
         };
-        let reads: Vec<_> = (0..100).map(|_| read()).collect();
+        let first: Vec<_> = (0..100).map(|_| read(0)).collect();
         env.sleep(Duration::from_secs(1)).await;
-        assert_eq!(
-            unit.cold_reads().waiting(),
-            reads.len(),
-            "they have three entries each, and need the drive"
-        );
-        assert_eq!(unit.cold_reads().held_bytes(), all.count());
-        drop(all);
-        for read in reads {
-            assert_eq!(read.join().await, Some(vec![0, 1, 2, 5, 6, 7]));
+        assert_eq!(unit.cold_reads().waiting(), 0);
+        for read in first {
+            assert_eq!(read.join().await, Some(((0..5).into(), vec![0])), "one run, and what is unwritten");
         }
+        let rest: Vec<_> = (0..100).map(|_| read(5)).collect();
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!((unit.cold_reads().waiting(), unit.cold_reads().held_bytes()), (100, all.count()));
+        drop(all);
+        for read in rest {
+            assert_eq!(read.join().await, Some(((5..10).into(), vec![5])));
+        }
+        assert_eq!(read(0).join().await, Some(((0..10).into(), vec![0, 5])), "there is room");
         assert_eq!((unit.cold_reads().held_bytes(), unit.cold_reads().waiting()), (0, 0));
+    });
+}
+
+#[test]
+fn who_would_wait_for_room_with_heads_from_memory_answers_with_those() {
+    on_unit(Planted::NONE, async |unit| {
+        store(&unit, Epoch(1), entries(100..103)).await;
+        for first in (200..400).step_by(10) {
+            store(&unit, Epoch(1), bulk(first)).await;
+        }
+        // In another segment, which is open.
+        store(&unit, Epoch(1), entries(0..3)).await;
+        for wanted in [Wanted::EveryStream, Wanted::Stream(STREAM)] {
+            let ranges = vec![(0..3).into(), (100..103).into()];
+            let read = Rc::new(ReadStream { heads_only: true, wanted, ranges, ..read_of(STREAM) });
+            // Whose the records are is known from here on.
+            assert_eq!(found(&unit, &read).await.end(), Some(Addr(103)), "{wanted:?}");
+            let all = unit.cold_reads().hold_all().await;
+            let (asked, of) = (Rc::clone(&unit), Rc::clone(&read));
+            let answer = unit.env().spawn(async move { found(&asked, &of).await.end() });
+            unit.env().sleep(Duration::from_secs(1)).await;
+            assert_eq!(unit.cold_reads().waiting(), 0, "{wanted:?}");
+            assert_eq!(answer.join().await, Some(Some(Addr(3))), "{wanted:?}");
+            drop(all);
+        }
     });
 }
 
