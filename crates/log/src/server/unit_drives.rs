@@ -10,7 +10,9 @@
 //! So what was changed while the unit served holds until a start is told something else.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ithaca_chain::{
     Chain, ChainId, ChainOptions, Drives, Identity, LinkStats, MetadataDrive, OpenError, Recovered, identify,
@@ -27,6 +29,9 @@ use super::remembered::{Links, RememberError, Remembered, UnitPaths};
 use super::unit_shell::UnitShell;
 use crate::pos::{ClusterId, NodeId};
 use crate::unit::UnitOptions;
+
+/// A start that waits for drives says so as often as this.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What a unit stands on.
 pub(super) struct UnitDrives {
@@ -105,7 +110,8 @@ pub(super) async fn open_unit(
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
     let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
     let start = Start { env, drives, node, identity: &identity };
-    let opened = if formed { start.open().await } else { start.create_or_open().await };
+    let opening = async { if formed { start.open().await } else { start.create_or_open().await } };
+    let opened = start.telling(opening).await;
     let (chain, recovered) = opened.map_err(|error| match error {
         StartError::Chain(OpenError::ControlLost { drive }) => StartError::PromisesLost { unit: node, drive },
         other => other,
@@ -147,6 +153,19 @@ impl<'a> Start<'a> {
     /// serve without what it has promised.
     fn chain_options(&self) -> ChainOptions {
         ChainOptions { needs_control: true, ..self.drives.chain.clone() }
+    }
+
+    /// Waits for the drives, however long they take, and says so every so often: who looks at a start that does not get on finds out for what.
+    async fn telling<T>(&self, opening: impl Future<Output = T>) -> T {
+        let (mut opening, began) = (pin!(opening), self.env.now());
+        loop {
+            if let Ok(opened) = self.env.timeout(TOLD_EVERY, opening.as_mut()).await {
+                return opened;
+            }
+            let (drives, waited) = (names(&self.drives.wanted.links), self.env.now().since(began));
+            let unit = self.node.0;
+            tracing::warn!(unit, %drives, ?waited, "the drives of a unit are not open yet: a start waits for them");
+        }
     }
 
     async fn create_or_open(&self) -> Result<(Chain, Recovered), StartError> {

@@ -36,6 +36,7 @@ mod holes;
 mod lost;
 mod modes;
 mod nodes;
+mod opening;
 mod outages;
 mod outdated;
 #[cfg(feature = "planted-bugs")]
