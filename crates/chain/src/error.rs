@@ -46,6 +46,17 @@ pub enum OpenError {
         /// The drives of the chain.
         drive: String,
     },
+    /// Groups are lost, or a whole segment, and whoever opens cannot do without any
+    /// ([`ChainOptions::needs_groups`](crate::ChainOptions)).
+    #[error("{drive}: groups are lost (segment {segment}, byte {offset})")]
+    GroupsLost {
+        /// The drives of the chain.
+        drive: String,
+        /// The segment.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
     /// Too few copies of the superblock agree.
     #[error(
         "{drive}: {valid} of 4 superblock copies are good, 2 must be equal (the first fault: {first_fault})"
@@ -377,10 +388,16 @@ pub struct Damage {
 }
 
 impl Damage {
+    /// Whether records are gone of which it is not known which they were.
+    pub fn is_of_groups(&self) -> bool {
+        matches!(self.kind, DamageKind::Groups { .. } | DamageKind::Segment)
+    }
+
     /// It in words, where `keys_are` says what the chain's keys are, as in `blocks`.
     pub fn in_words(&self, keys_are: &str) -> String {
         let what = match &self.kind {
             DamageKind::Data { keys } => format!("the data of {keys_are} {} to {}", keys.start, keys.end - 1),
+            DamageKind::Groups { seqs } if seqs.is_empty() => "groups, whole".to_owned(),
             DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
             DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
             DamageKind::Frame => "a segment's header or trailer".to_owned(),

@@ -122,6 +122,9 @@ pub struct ChainOptions {
     /// Whether an open fails, with `ControlLost`, rather than go on with an older state of its owner's, or without all releases. Else it says
     /// so; see [`Recovered`](crate::Recovered).
     pub needs_control: bool,
+    /// Whether an open fails, with `GroupsLost` and before it writes anything, rather than go on without what lost groups held, of which it
+    /// does not know which records that was. Else it names them; see [`Recovered`](crate::Recovered).
+    pub needs_groups: bool,
     /// A deliberate fault.
     pub planted: Planted,
 }
@@ -155,6 +158,7 @@ impl Default for ChainOptions {
             clean_stop_free_percent: 15,
             clean_batch_bytes: limits::CLEAN_BATCH_MAX_BYTES,
             needs_control: false,
+            needs_groups: false,
             planted: Planted::NONE,
         }
     }

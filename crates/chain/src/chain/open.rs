@@ -14,7 +14,7 @@ use super::{Chain, Inner};
 use crate::cache::{FooterCache, ReadCache, TailCache};
 use crate::catalog::Catalog;
 use crate::core::{Core, Resume};
-use crate::error::{ChainError, OpenError};
+use crate::error::{ChainError, Damage, OpenError};
 use crate::foreign::has_only_superblocks;
 use crate::format::{GroupHead, RunHead, SegmentHeader, SegmentKind};
 use crate::limits::{LINKS_MAX, SIDES_MAX};
@@ -164,6 +164,10 @@ impl Chain {
         let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
         if options.needs_control && !reopened.recovered.is_control_certain {
             return Err(OpenError::ControlLost { drive: registry.roster().names() });
+        }
+        let lost = reopened.recovered.damage.iter().find(|damage| damage.is_of_groups());
+        if let Some(&Damage { segment, offset, .. }) = lost.filter(|_| options.needs_groups) {
+            return Err(OpenError::GroupsLost { drive: registry.roster().names(), segment, offset });
         }
         let mut taken = registry.take().await;
         taken.settle().await?;

@@ -57,11 +57,11 @@ pub(crate) struct Judged {
 /// Closed segments by lap.
 pub(crate) type ClosedLaps = BTreeMap<u64, ClosedEnd>;
 
-/// What a trailer says of the end of a segment's groups.
+/// What a trailer says of the end of a segment's groups, or the group that comes behind them.
 #[derive(Clone, Copy)]
 pub(crate) struct ClosedEnd {
     pub(crate) last_seq: u64,
-    /// Byte in the segment.
+    /// Byte in the segment; 0 if that is not known.
     pub(crate) offset: u32,
 }
 

@@ -5,6 +5,7 @@
 
 mod body;
 mod census;
+mod ends;
 mod equal;
 mod frames;
 mod judge;
@@ -190,6 +191,8 @@ async fn survey(
     let mut recovered = Recovered::default();
     let (mut closed_laps, mut unseen) = (BTreeMap::new(), BTreeMap::new());
     let (mut scans, mut bodies, mut unwiped) = (Vec::new(), Vec::new(), Vec::new());
+    // By the first of their groups: those that are not scanned.
+    let mut unread = BTreeMap::new();
     let (mut highest_lap, mut incarnation) = (0, 0);
     for (segment, frame) in frames {
         let device = links.device_of(segment).expect("its frame was read");
@@ -217,6 +220,11 @@ async fn survey(
                 if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
                     recovered.cover(&keys);
                     catalog.add_closed(segment, closed_segment(&trailer, &keys));
+                    // Whoever has a newest version of each key hears of it at every open.
+                    if catalog.keys == Keys::Versioned && trailer.hole_count > 0 {
+                        recovered.damage.push(holes_damage(segment));
+                    }
+                    unread.extend((!trailer.is_body).then_some((trailer.first_seq, (segment, trailer.lap))));
                     continue;
                 }
                 // Its directory is harmed: its groups tell the same.
@@ -236,6 +244,8 @@ async fn survey(
         }
     }
     scans.sort_by_key(|scan| scan.lap);
+    let ends = ends::ends_told_behind(links, chain, geometry, options, &scans, &unread).await?;
+    ends.into_iter().for_each(|(lap, end)| _ = closed_laps.entry(lap).or_insert(end));
     recovered.scanned_segments = scans.len() as u64;
     recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
     let heads = scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity);
@@ -322,6 +332,11 @@ pub(crate) fn check_size(drive: &Drive, geometry: Geometry, had: u32) -> Result<
 
 fn frame_damage(segment: u32) -> Damage {
     Damage { segment, offset: 0, bytes: BLOCK_BYTES as u32, kind: DamageKind::Frame }
+}
+
+/// Of a closed segment with holes, which its directory lists.
+fn holes_damage(segment: u32) -> Damage {
+    Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Groups { seqs: 0..0 } }
 }
 
 fn closed_segment(trailer: &Trailer, keys: &[Range<u64>]) -> ClosedSegment {

@@ -1,13 +1,16 @@
-//! What a lost group said of releases and of the owner's state: the next ones repeat it, or an open says that it is not known.
+//! What a lost group said of releases and of the owner's state: the next ones repeat it, or an open says that it is not known. And for whom no
+//! group may be lost, who is told so by every open.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainOptions, OpenError, Recovered};
+use ithaca_chain::{Batch, Chain, ChainOptions, DamageKind, OpenError, Recovered};
 use ithaca_env::sim::DriveFault;
 
 use crate::mirrors::fault;
 use crate::model::run_of;
+use crate::owned::Map;
 use crate::world::{World, identity, open_drive, small_options};
 
 /// A group of one record, and of what it says besides.
@@ -131,4 +134,61 @@ fn an_open_says_or_fails_where_what_lost_groups_said_is_not_repeated() {
     assert!(is_certain(&world));
     let recovered = reopen(&world, &needed).expect("all that was said is there");
     assert_eq!(recovered.released.range_count(), 6 * 140);
+}
+
+#[test]
+fn an_open_for_which_no_group_may_be_lost_fails_before_it_writes_anything() {
+    let (options, world) = (small_options(), eight(&small_options()));
+    // What it said is repeated, and what it held is not.
+    lose(&world, &[4]);
+    let needed = ChainOptions { needs_groups: true, needs_control: true, ..options.clone() };
+    let drive = world.sim.drive(crate::world::MACHINE, "chain");
+    let size = world.sim.drive_size_bytes(drive).expect("it is there") as usize;
+    let before = world.sim.peek_drive(drive, 0, size);
+    for _ in 0..3 {
+        let failed = reopen(&world, &needed);
+        assert!(matches!(failed, Err(OpenError::GroupsLost { segment: 0, .. })), "{failed:?}");
+    }
+    assert!(before == world.sim.peek_drive(drive, 0, size), "something was written");
+    let (sound, groups) = (eight(&options), reopen(&world, &options).expect("the rest is well"));
+    assert!(is_lost(&groups), "{groups:?}");
+    reopen(&sound, &needed).expect("nothing is lost");
+}
+
+fn is_lost(recovered: &Recovered) -> bool {
+    recovered.damage.iter().any(|it| matches!(it.kind, DamageKind::Groups { .. }))
+}
+
+#[test]
+fn an_owner_hears_of_a_lost_group_also_when_its_segment_was_closed_since() {
+    let options = small_options();
+    let world = World::new(41);
+    let (env, made) = (world.sim.env(world.process), options.clone());
+    world.sim.block_on(world.process, async move {
+        let (drive, owner) = (open_drive(&env).await, Rc::new(Map::default()));
+        let chain = Chain::create_owned(&env, drive, identity(), made, owner).await.expect("created");
+        for key in 0..8 {
+            chain.wait(chain.append(batch(key, None, None)).expect("room")).await.expect("no fault");
+        }
+    });
+    world.cut_power();
+    lose(&world, &[4]);
+    for round in 0..3 {
+        let (env, options) = (world.sim.env(world.process), options.clone());
+        world.sim.block_on(world.process, async move {
+            let (drive, owner) = (open_drive(&env).await, Rc::new(Map::default()));
+            let opened = Chain::open_owned(&env, drive, None, options, owner).await;
+            let (chain, recovered) = opened.expect("the rest is well");
+            assert!(is_lost(&recovered), "{round}: {recovered:?}");
+            let words: String = recovered.damage.iter().map(|it| it.in_words("keys")).collect();
+            assert!(words.contains("whole") && !words.contains(&u64::MAX.to_string()), "{round}: {words}");
+            // No key twice: there is nothing to clean.
+            let mut key = 100 * (round + 1);
+            while chain.stats().segments_closed <= round {
+                chain.wait(chain.append(batch(key, None, None)).expect("room")).await.expect("no fault");
+                key += 1;
+            }
+        });
+        world.cut_power();
+    }
 }

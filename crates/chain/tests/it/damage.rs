@@ -214,10 +214,10 @@ fn blocks_of(sim: &Sim, segment: u64, magic: &[u8]) -> Vec<u64> {
     blocks.map(|(index, _)| start + 4096 * index as u64).collect()
 }
 
-/// Those of the first segment, which is closed.
-fn harm_directory_and_last_group(sim: &Sim) {
-    let directory = blocks_of(sim, 0, b"ITHD")[0];
-    for start in [blocks_of(sim, 0, b"ITHG").pop().expect("it is full"), directory] {
+/// Those of the first segment, which is closed: the last group and what begins so.
+fn harm_last_group_and(sim: &Sim, magic: &[u8]) {
+    let other = blocks_of(sim, 0, magic)[0];
+    for start in [blocks_of(sim, 0, b"ITHG").pop().expect("it is full"), other] {
         fault(sim, "chain", DriveFault::BitRot { offset: start + 50, bit: 0 });
     }
 }
@@ -244,7 +244,7 @@ fn harm_the_end_of_a_closed_segment(count: u64) -> bool {
     if blocks_of(&world.sim, 1, b"ITHG").len() != 1 {
         return false;
     }
-    harm_directory_and_last_group(&world.sim);
+    harm_last_group_and(&world.sim, b"ITHD");
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
         let (chain, recovered) =
@@ -264,9 +264,9 @@ fn a_trailer_vouches_for_its_groups_and_the_next_one_also_where_the_directory_is
     assert!((10..30).any(harm_the_end_of_a_closed_segment), "no segment was begun by the last batch");
 }
 
-#[test]
-fn the_last_group_of_a_closed_segment_is_missed_also_where_the_next_one_is_closed() {
-    // That one is not read, so nothing in it says what came before it.
+/// Harms the last group of a closed segment and the block of it that begins so; the next one is closed too.
+fn is_last_group_missed(magic: &'static [u8]) {
+    // That one is not scanned.
     let options = || ChainOptions { group_max_bytes: 1, ..small_options() };
     let world = World::new(24);
     let env = world.sim.env(world.process);
@@ -282,7 +282,7 @@ fn the_last_group_of_a_closed_segment_is_missed_also_where_the_next_one_is_close
         batches
     });
     world.cut_power();
-    harm_directory_and_last_group(&world.sim);
+    harm_last_group_and(&world.sim, magic);
     for round in 0..2 {
         let env = world.sim.env(world.process);
         world.sim.block_on(world.process, async move {
@@ -302,11 +302,21 @@ fn the_last_group_of_a_closed_segment_is_missed_also_where_the_next_one_is_close
             assert_eq!(lost, (lost[0]..lost[0] + 20).step_by(2).collect::<Vec<_>>(), "one batch");
             chain.close().await.expect("no fault");
         });
-        // The segment was closed again, and is missed also when its directory is harmed again.
-        for start in blocks_of(&world.sim, 0, b"ITHD") {
+        // The segment was closed again, and is missed also when that is harmed again.
+        for start in blocks_of(&world.sim, 0, magic) {
             fault(&world.sim, "chain", DriveFault::BitRot { offset: start + 50, bit: 1 });
         }
     }
+}
+
+#[test]
+fn the_last_group_of_a_closed_segment_is_missed_also_where_the_next_one_is_closed() {
+    is_last_group_missed(b"ITHD");
+}
+
+#[test]
+fn the_last_group_of_a_closed_segment_is_missed_also_where_its_trailer_is_harmed() {
+    is_last_group_missed(b"ITHT");
 }
 
 #[test]
