@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{
-    CacheDrive, Chain, ChainId, Damage, DamageKind, Drives, Identity, Label, OpenError, Owner, Recovered,
-    Ticket,
+    CacheDrive, Chain, ChainId, ChainOptions, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
 };
 use ithaca_env::Env;
 
@@ -101,7 +100,8 @@ impl Volume {
     /// Opens the volume that the drives hold. On return everything that was durable is there, and nothing else.
     ///
     /// Reads all footers: the index is in memory. Errors: `Chain` with all that an open of a chain can end with; `NotAVolume`,
-    /// `Unfinished`, `StrangeRecord`; `Lost` if records are gone of which it is not known which blocks they were.
+    /// `Unfinished`, `StrangeRecord`; `Lost` if records are gone of which it is not known which blocks they were, also when it is tried again.
+    /// Where groups are lost nothing was written then: another side of a mirror that was not given stays what it is.
     pub async fn open(
         env: &Env,
         drives: impl Into<Drives>,
@@ -109,13 +109,18 @@ impl Volume {
     ) -> Result<Self, VolumeError> {
         let owner = Rc::new(Blocks::new(None, &settings));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
-        let (chain, recovered) = Chain::open_owned(env, drives, None, settings.chain.clone(), owned).await?;
-        // Also what was found when the chain told of its records.
+        // An older version would be taken for the newest.
+        let options = ChainOptions { needs_groups: true, ..settings.chain.clone() };
+        let (chain, recovered) = match Chain::open_owned(env, drives, None, options, owned).await {
+            Err(OpenError::GroupsLost { segment, offset, .. }) => {
+                return Err(VolumeError::Lost { segment, offset });
+            }
+            opened => opened?,
+        };
+        // What was found when the chain told of its records.
         let damage = chain.stats().damage;
         let is_volume = chain.identity().label.as_str() == LABEL;
-        let is_lost =
-            |damage: &&Damage| matches!(damage.kind, DamageKind::Groups { .. } | DamageKind::Segment);
-        let refused = match damage.iter().find(is_lost) {
+        let refused = match damage.iter().find(|damage| damage.is_of_groups()) {
             Some(damage) => VolumeError::Lost { segment: damage.segment, offset: damage.offset },
             None if is_volume && is_unfinished(&recovered) => VolumeError::Unfinished,
             None => return Self::over(env, chain, owner, settings).await,

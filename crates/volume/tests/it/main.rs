@@ -8,6 +8,7 @@
 //! * [`file`]: a volume as a file, with transactions of threads.
 //! * [`nbd`]: clients of a served volume.
 //! * [`history`]: floors, snapshots, room that old versions give back.
+//! * [`lost`]: what the chain says of itself is harmed after a power cut.
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
 //! * [`regions`]: parts of a volume with names, in every way into it.
@@ -20,6 +21,7 @@ mod crashes;
 mod damage;
 mod file;
 mod history;
+mod lost;
 mod model;
 mod nbd;
 mod plain;
