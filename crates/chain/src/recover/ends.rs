@@ -1,7 +1,7 @@
 //! Where the groups of a segment end whose trailer is harmed.
 //!
-//! What is missing between two groups shows by their numbers. What is missing behind the last one shows by the first group of the segment that
-//! was filled next; but if that one is closed it is not scanned. It is asked for its first group.
+//! What is missing between two groups shows by their numbers. What is missing behind the last one shows by the first group of
+//! the segment that was filled next; but if that one is closed it is not scanned. It is asked for its first group.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use super::scan::{Scan, ScanTarget, group_around};
 use crate::links::Links;
 use crate::options::{ChainId, ChainOptions, Geometry};
 
-/// The ends of scanned segments of the log that closed ones tell which are not scanned: `unread`, with their laps, by their first groups. Nothing is
-/// told of those at the end of the log, and where the next segment is free by now. Errors: others than failed reads.
+/// The ends of scanned segments of the log that closed ones tell which are not scanned: `unread`, with their laps, by their first
+/// groups. Nothing is told of those at the end of the log, and where the next segment is free by now. Errors: others than failed
+/// reads.
 pub(super) async fn ends_told_behind(
     links: &Links,
     chain: ChainId,

@@ -1,5 +1,6 @@
-//! What a volume's chain says of itself is harmed, block by block, after a power cut: groups that held records, floors, names and checkpoints,
-//! headers, footers, trailers. What was acknowledged is served as it was, all of it, or nothing is: also by the opens after that.
+//! What a volume's chain says of itself is harmed, block by block, after a power cut: groups that held records, floors, names and
+//! checkpoints, headers, footers, trailers. What was acknowledged is served as it was, all of it, or nothing is: also by the
+//! opens after that.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
