@@ -11,6 +11,7 @@ use ithaca_env::sync::queue;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
 use ithaca_log::pos::StreamId;
+use ithaca_object::checkpoint::catalog_of;
 use ithaca_object::record::Record;
 
 use super::lines::Lines;
@@ -57,11 +58,17 @@ impl Target<'_> {
         let mut streams = Vec::with_capacity(self.streams.len());
         for name in self.streams {
             let stream = client.stream(name).await?;
-            let newest = client.newest(stream).await?;
-            if let Some(entry) = newest.filter(|entry| Record::decode(&entry.data).is_ok()) {
-                let (verb, pos) = (self.verb, entry.pos);
+            let found = match client.newest(stream).await? {
+                Some(entry) => Record::decode(&entry.data).is_ok().then_some(("a record", entry.pos)),
+                // All of it may be forgotten: its state is in a checkpoint then, of which there is a catalog.
+                None => client
+                    .newest(catalog_of(stream))
+                    .await?
+                    .map(|entry| ("a record of checkpoints", entry.pos)),
+            };
+            if let Some((what, pos)) = found {
                 return Err(Failure::usage(format!(
-                    "{verb}: {name:?} is an object's: a record of it stands at position {pos}"
+                    "{name:?} is an object's: {what} of it stands at position {pos}"
                 )));
             }
             streams.push(stream);

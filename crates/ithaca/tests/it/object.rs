@@ -253,6 +253,25 @@ fn what_would_stop_an_object_for_good_is_refused() {
 }
 
 #[test]
+fn an_object_of_which_every_call_is_forgotten_is_still_taken_for_no_other() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    for line in ["put acc ann 10", "checkpoint acc", "forget acc"] {
+        dev.run(&format!("map {line}")).expect(0);
+    }
+    assert_eq!(dev.run("stream read acc").expect(0).text(), "", "no call is left");
+    for script in ["push acc two\n", "add acc 1\n", "pop acc\n", "count acc\n"] {
+        let told = dev.feed("tx -", script.as_bytes()).expect(2).stderr;
+        assert!(told.contains("is of a checkpoint of another type"), "{script}: {told}");
+    }
+    let told = dev.feed("stream append acc", b"x").expect(2).stderr;
+    assert!(told.contains("\"acc\" is an object's: a record of checkpoints"), "{told}");
+    assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
+    dev.run("map put acc bob 5").expect(0);
+    assert_eq!(dev.run("map ls acc").expect(0).text(), "ann\t10\nbob\t5\n");
+}
+
+#[test]
 fn maps_and_transactions_are_measured() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

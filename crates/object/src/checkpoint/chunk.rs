@@ -74,9 +74,12 @@ pub enum Unusable {
         /// The position.
         pos: LogPos,
     },
-    /// The state does not decode, or is not the one that it was.
+    /// The state is not the one that it was.
     #[error("{0}")]
     State(String),
+    /// The bytes are those that were stored, and no state of this type of object.
+    #[error("{0}")]
+    OtherType(String),
 }
 
 impl Of {

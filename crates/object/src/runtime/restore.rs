@@ -168,12 +168,25 @@ impl<O: Object> Slot<O> {
         };
         let restored = bytes.and_then(|bytes| {
             let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
-            view.map_err(|error| Unusable::State(error.to_string()))
+            view.map_err(|error| Unusable::OtherType(error.to_string()))
         });
         Ok(restored.and_then(|view| match view.upto() == upto && view.may_be(stored.digest) {
             true => Ok(view),
             false => Err(Unusable::State("its state is not the one that the catalog names".to_owned())),
         }))
+    }
+
+    /// Whether the newest checkpoint of an object of which no entry is left is one of this type. One that cannot be read tells nothing.
+    ///
+    /// Errors: `OtherEntries`, and those of the log.
+    pub(super) async fn check_checkpoint(&self) -> Result<(), ObjectError> {
+        let Some(catalog) = self.catalog()? else { return Ok(()) };
+        let newest = |catalog: &Catalog| catalog.newest().map(|(upto, stored)| (upto, stored.clone()));
+        let Some((upto, stored)) = Self::look(&catalog, newest).await? else { return Ok(()) };
+        let Err(Unusable::OtherType(reason)) = self.load(upto, &stored).await? else { return Ok(()) };
+        let (object, pos) = (self.name.clone(), LogPos(stored.directory));
+        let found = format!("is of a checkpoint of another type ({reason})");
+        Err(ObjectError::OtherEntries { object, wanted: O::TYPE, pos, found })
     }
 
     /// The bytes of all chunks.
