@@ -205,7 +205,11 @@ pub fn chain_failed(error: OpenError) -> Failure {
         | OpenError::TooSmall { .. }
         | OpenError::DriveMissing { .. }
         | OpenError::NotAMember { .. }
+        | OpenError::WrongChain { .. }
         | OpenError::StaleDrive { .. }
+        | OpenError::Disagree { .. }
+        | OpenError::TooManyDrives { .. }
+        | OpenError::BadMirror { .. }
         | OpenError::GivenTwice { .. } => Failure::usage(error.to_string()),
         error if is_damage(&error) => Failure::damaged(error.to_string()),
         error => Failure::unreachable(error.to_string()),

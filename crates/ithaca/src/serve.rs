@@ -326,8 +326,10 @@ fn failed(error: StartError) -> Failure {
             | OpenError::NotBlank { .. }
             | OpenError::WrongChain { .. }
             | OpenError::StaleDrive { .. }
+            | OpenError::Disagree { .. }
             | OpenError::GivenTwice { .. }
             | OpenError::TooManyDrives { .. }
+            | OpenError::BadMirror { .. }
             | OpenError::Drive(DriveError::NotADrive { .. } | DriveError::TooShort { .. }),
         ) => Failure::usage(line),
         // A drive to be added that is none which can be.

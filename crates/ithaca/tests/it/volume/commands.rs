@@ -102,6 +102,33 @@ fn a_volume_may_be_spread_over_directories_and_each_is_needed() {
 }
 
 #[test]
+fn directories_that_make_no_volume_together_are_wrong_usage() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (left, right) = (path("left"), path("right"));
+    for disk in [&left, &right] {
+        volume(&["create", disk, "--size", "8M"]).expect(0);
+    }
+    let pair = format!("{}+{}", path("a"), path("b"));
+    volume(&["create", &pair, "--size", "8M"]).expect(0);
+    // Each goes on without the other.
+    for side in ["a", "b"] {
+        volume(&["info", &path(side)]).expect(0);
+    }
+    for (dirs, words) in
+        [(&[left.as_str(), &right] as &[&str], "holds chain"), (&[pair.as_str()], "do not agree")]
+    {
+        for verb in ["info", "check", "serve"] {
+            let told = volume(&[&[verb], dirs].concat()).expect(2).stderr;
+            assert!(told.contains(words), "{verb} {dirs:?}: {told}");
+        }
+    }
+    let sides: Vec<String> = (0..5).map(|side| path(&format!("side-{side}"))).collect();
+    let told = volume(&["create", &sides.join("+"), "--size", "8M"]).expect(2).stderr;
+    assert!(told.contains("a mirrored link of 5"), "{told}");
+}
+
+#[test]
 fn what_cannot_be_done_is_refused_in_one_line() {
     let dir = temp_dir();
     let disk = dir.path().join("disk");
