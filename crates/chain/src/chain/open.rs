@@ -162,13 +162,7 @@ impl Chain {
         };
         let read_links = links.read_by(|side| unwatched[&side.id].clone());
         let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
-        if options.needs_control && !reopened.recovered.is_control_certain {
-            return Err(OpenError::ControlLost { drive: registry.roster().names() });
-        }
-        let lost = reopened.recovered.damage.iter().find(|damage| damage.is_of_groups());
-        if let Some(&Damage { segment, offset, .. }) = lost.filter(|_| options.needs_groups) {
-            return Err(OpenError::GroupsLost { drive: registry.roster().names(), segment, offset });
-        }
+        refuse_losses(&reopened.recovered, &options, || registry.roster().names())?;
         let mut taken = registry.take().await;
         taken.settle().await?;
         taken.store();
@@ -281,6 +275,23 @@ fn as_owned(
         ChainOptions { capacity_bytes: capacity_bytes.unwrap_or(options.capacity_bytes), ..options };
     options.validate()?;
     Ok(options)
+}
+
+/// Whether whoever opens cannot do without what is lost. Nothing is written yet.
+fn refuse_losses(
+    recovered: &Recovered,
+    options: &ChainOptions,
+    names: impl FnOnce() -> String,
+) -> Result<(), OpenError> {
+    if options.needs_control && !recovered.is_control_certain {
+        return Err(OpenError::ControlLost { drive: names() });
+    }
+    match recovered.damage.iter().find(|damage| damage.is_of_groups()) {
+        Some(&Damage { segment, offset, .. }) if options.needs_groups => {
+            Err(OpenError::GroupsLost { drive: names(), segment, offset })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Tells an owner what the chain is that it is about to be told the records of.

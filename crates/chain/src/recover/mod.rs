@@ -75,6 +75,11 @@ impl Recovered {
             self.covered.insert(range.clone());
         }
     }
+
+    fn count(&mut self, scans: &[Scan]) {
+        self.scanned_segments = scans.len() as u64;
+        self.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
+    }
 }
 
 /// A chain as recovery hands it to the writer.
@@ -189,14 +194,12 @@ async fn survey(
     let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
     show_again(&mut frames, look_through);
     let mut recovered = Recovered::default();
-    let (mut closed_laps, mut unseen) = (BTreeMap::new(), BTreeMap::new());
+    // `unread` are those of the log that are not scanned, by the first of their groups.
+    let (mut closed_laps, mut unseen, mut unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut scans, mut bodies, mut unwiped) = (Vec::new(), Vec::new(), Vec::new());
-    // By the first of their groups: those that are not scanned.
-    let mut unread = BTreeMap::new();
     let (mut highest_lap, mut incarnation) = (0, 0);
     for (segment, frame) in frames {
-        let device = links.device_of(segment).expect("its frame was read");
-        let sides = &device.live_drives()[..];
+        let sides = &links.device_of(segment).expect("its frame was read").live_drives()[..];
         highest_lap = highest_lap.max(frame.highest_lap());
         let (lap, closed) = match frame {
             Frame::Blank => {
@@ -218,12 +221,7 @@ async fn survey(
                 let end = ClosedEnd { last_seq: trailer.last_seq, offset: trailer.end_offset };
                 closed_laps.extend((!trailer.is_body).then_some((trailer.lap, end)));
                 if let Some(keys) = exact_keys(sides, geometry, &trailer, known).await? {
-                    recovered.cover(&keys);
-                    catalog.add_closed(segment, closed_segment(&trailer, &keys));
-                    // Whoever has a newest version of each key hears of it at every open.
-                    if catalog.keys == Keys::Versioned && trailer.hole_count > 0 {
-                        recovered.damage.push(holes_damage(segment));
-                    }
+                    note_closed(segment, &trailer, &keys, &mut catalog, &mut recovered);
                     unread.extend((!trailer.is_body).then_some((trailer.first_seq, (segment, trailer.lap))));
                     continue;
                 }
@@ -246,8 +244,7 @@ async fn survey(
     scans.sort_by_key(|scan| scan.lap);
     let ends = ends::ends_told_behind(links, chain, geometry, options, &scans, &unread).await?;
     ends.into_iter().for_each(|(lap, end)| _ = closed_laps.entry(lap).or_insert(end));
-    recovered.scanned_segments = scans.len() as u64;
-    recovered.scanned_groups = scans.iter().map(|scan| scan.groups.len() as u64).sum();
+    recovered.count(&scans);
     let heads = scans.iter().flat_map(|scan| &scan.groups).map(|group| &group.head.identity);
     highest_lap = heads.clone().map(|it| it.lap).fold(highest_lap, u64::max);
     incarnation = heads.clone().map(|it| it.incarnation).fold(incarnation, u64::max);
@@ -334,9 +331,21 @@ fn frame_damage(segment: u32) -> Damage {
     Damage { segment, offset: 0, bytes: BLOCK_BYTES as u32, kind: DamageKind::Frame }
 }
 
-/// Of a closed segment with holes, which its directory lists.
-fn holes_damage(segment: u32) -> Damage {
-    Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Groups { seqs: 0..0 } }
+/// A closed segment that is not scanned: its directory tells what it holds.
+fn note_closed(
+    segment: u32,
+    trailer: &Trailer,
+    keys: &[Range<u64>],
+    catalog: &mut Catalog,
+    recovered: &mut Recovered,
+) {
+    recovered.cover(keys);
+    catalog.add_closed(segment, closed_segment(trailer, keys));
+    // Whoever has a newest version of each key hears at every open that it lists holes.
+    if catalog.keys == Keys::Versioned && trailer.hole_count > 0 {
+        let kind = DamageKind::Groups { seqs: 0..0 };
+        recovered.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
+    }
 }
 
 fn closed_segment(trailer: &Trailer, keys: &[Range<u64>]) -> ClosedSegment {
