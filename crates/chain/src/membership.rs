@@ -202,7 +202,7 @@ fn check_members(seen: &[Seen], members: &Membership, newest: &Seen) -> Result<(
     })
 }
 
-/// The live sides that are missing or behind. Errors: a link has no other.
+/// The live sides that are missing or behind. Errors: a link has no other, or none may be lost.
 fn find_lost(
     seen: &[Seen],
     membership: &Membership,
@@ -215,11 +215,14 @@ fn find_lost(
     let is_lost = |member: &Member| member.is_live() && given(member).is_none_or(is_behind);
     let lost: Vec<DriveId> =
         members.iter().filter(|member| is_lost(member)).map(|member| member.drive).collect();
-    if membership.without(&lost).is_some() {
+    let may_be_lost = lost.is_empty() || !options.needs_sides;
+    if may_be_lost && membership.without(&lost).is_some() {
         return Ok(lost);
     }
-    let has_side =
-        |link| members.iter().any(|other| other.link == link && other.is_live() && !is_lost(other));
+    let has_side = |link| {
+        let other = |other: &Member| other.link == link && other.is_live() && !is_lost(other);
+        may_be_lost && members.iter().any(other)
+    };
     let fatal = |member: &&Member| is_lost(member) && !has_side(member.link);
     // An old copy tells more of what is wrong than a side that is not there.
     if let Some(one) = members.iter().filter(fatal).find_map(given) {

@@ -125,6 +125,9 @@ pub struct ChainOptions {
     /// Whether an open fails, with `GroupsLost` and before it writes anything, rather than go on without what lost groups held, of which it
     /// does not know which records that was. Else it names them; see [`Recovered`](crate::Recovered).
     pub needs_groups: bool,
+    /// Whether an open fails, with `DriveMissing` or `StaleDrive` and before it writes anything, rather than go on without a side of a mirror
+    /// that counts, which would be stale from then on.
+    pub needs_sides: bool,
     /// A deliberate fault.
     pub planted: Planted,
 }
@@ -159,6 +162,7 @@ impl Default for ChainOptions {
             clean_batch_bytes: limits::CLEAN_BATCH_MAX_BYTES,
             needs_control: false,
             needs_groups: false,
+            needs_sides: false,
             planted: Planted::NONE,
         }
     }

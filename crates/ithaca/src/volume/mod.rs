@@ -94,11 +94,10 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
     Ok(opened)
 }
 
-/// Opens the volume of these directories, with so much memory for blocks that were read or written of late.
-async fn open(env: &Env, at: &DirArgs, read_cache_bytes: usize) -> Result<Volume, Failure> {
+/// Opens the volume of these directories.
+async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
-    let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };
     Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
 }

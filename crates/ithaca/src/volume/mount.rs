@@ -4,6 +4,7 @@
 //! answered, and everything that was answered is on stable storage. So does `umount PATH`. A drive that fails ends it too, with
 //! exit code 3.
 
+use ithaca_chain::ChainOptions;
 use ithaca_env::fuse::{FuseError, MountOptions};
 use ithaca_env::real::{self, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
@@ -23,7 +24,8 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
         let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
-        let volume = open(&env, &arguments.at, read_cache_bytes).await?;
+        let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
+        let volume = open(&env, &arguments.at, chain).await?;
         let region =
             arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));

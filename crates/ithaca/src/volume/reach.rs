@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ithaca_chain::ChainId;
+use ithaca_chain::{ChainId, ChainOptions};
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::net::LocalError;
@@ -78,7 +78,9 @@ pub async fn reach(
             Err(error) => tracing::debug!("{error}"),
         }
     }
-    open(env, at, 0).await.map(Reached::Opened)
+    // Whoever only looks, or changes something small, does not do without a side of a mirror for it.
+    let chain = ChainOptions { read_cache_bytes: 0, needs_sides: true, ..ChainOptions::default() };
+    open(env, at, chain).await.map(Reached::Opened)
 }
 
 /// Whether the drives that are named may be of this volume: one of them is there, and none is of another. A side of a mirror may be lost while it

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
 use ithaca_env::real::{self, shutdown_signal};
 use ithaca_env::task::{Ended, race};
@@ -29,7 +30,8 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
         let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
-        let volume = open(&env, &arguments.at, read_cache_bytes).await?;
+        let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
+        let volume = open(&env, &arguments.at, chain).await?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
         let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));

@@ -1,6 +1,7 @@
 //! The commands: what they print, how they end, and what they refuse.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
 
 use super::{Served, text, volume};
 use crate::harness::{ithaca, number_field, run, signal, string_field, temp_dir};
@@ -111,8 +112,15 @@ fn directories_that_make_no_volume_together_are_wrong_usage() {
     }
     let pair = format!("{}+{}", path("a"), path("b"));
     volume(&["create", &pair, "--size", "8M"]).expect(0);
-    // Each goes on without the other.
+    // Who only looks at one side makes nothing of the other stale.
+    for verb in ["info", "scrub"] {
+        let told = volume(&[verb, &path("a")]).expect(2).stderr;
+        assert!(told.contains("is missing"), "{told}");
+    }
+    volume(&["info", &pair]).expect(0);
+    // Each goes on without the other, and then nobody misses that.
     for side in ["a", "b"] {
+        assert_eq!(Served::start(Path::new(&path(side))).stop(), Some(0));
         volume(&["info", &path(side)]).expect(0);
     }
     for (dirs, words) in
