@@ -45,7 +45,7 @@ pub use stream_found::{Entries, StreamFound};
 pub use stream_index::{StreamBlock, StreamIndex};
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use bytes::Bytes;
 use ithaca_chain::{RangeSet, Run};
@@ -327,50 +327,71 @@ impl Unit {
     /// What the addresses of `range` hold, as parts of it in order, without gaps. Only what is durable is seen.
     pub fn classify(&self, range: AddrRange) -> Vec<(AddrRange, Holding)> {
         let mut parts = Vec::new();
-        self.classify_into(range.numbers(), &mut parts);
+        self.classify_into(range.numbers(), &mut parts, usize::MAX);
         parts
     }
 
-    /// Adds the parts of `range` to `parts`.
-    pub(crate) fn classify_into(&self, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
-        if self.options.planted.is(PlantedBug::ReadBeforeDurable) {
+    /// Adds the parts of `range` to `parts`, until there are `count_max`. Whether that was all of them.
+    pub(crate) fn classify_into(
+        &self,
+        range: Range<u64>,
+        parts: &mut Vec<(AddrRange, Holding)>,
+        count_max: usize,
+    ) -> bool {
+        let mut push = |part: Range<u64>, holding| {
+            if part.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            if parts.len() >= count_max {
+                return ControlFlow::Break(());
+            }
+            parts.push((part.into(), holding));
+            ControlFlow::Continue(())
+        };
+        let classified = if self.options.planted.is(PlantedBug::ReadBeforeDurable) {
             let mut both = self.durable.clone();
             self.claimed.ranges().for_each(|part| _ = both.insert(part));
-            return self.classify_over(&both, range, parts);
-        }
-        self.classify_over(&self.durable, range, parts);
+            self.classify_over(&both, range, &mut push)
+        } else {
+            self.classify_over(&self.durable, range, &mut push)
+        };
+        classified.is_continue()
     }
 
-    fn classify_over(&self, visible: &RangeSet, range: Range<u64>, parts: &mut Vec<(AddrRange, Holding)>) {
-        let mut push = |part: Range<u64>, holding| {
-            if !part.is_empty() {
-                parts.push((part.into(), holding));
-            }
-        };
+    fn classify_over(
+        &self,
+        visible: &RangeSet,
+        range: Range<u64>,
+        push: &mut impl FnMut(Range<u64>, Holding) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut next = range.start;
         for stored in visible.overlaps(range.clone()) {
-            push(next..stored.start, Holding::Unwritten);
+            push(next..stored.start, Holding::Unwritten)?;
             let mut at = stored.start;
             for trimmed in self.trimmed.overlaps(stored.clone()) {
-                self.classify_stored(at..trimmed.start, &mut push);
+                self.classify_stored(at..trimmed.start, push)?;
                 at = trimmed.end;
-                push(trimmed, Holding::Trimmed);
+                push(trimmed, Holding::Trimmed)?;
             }
-            self.classify_stored(at..stored.end, &mut push);
+            self.classify_stored(at..stored.end, push)?;
             next = stored.end;
         }
-        push(next..range.end, Holding::Unwritten);
+        push(next..range.end, Holding::Unwritten)
     }
 
     /// The parts of addresses that have a record.
-    fn classify_stored(&self, range: Range<u64>, push: &mut impl FnMut(Range<u64>, Holding)) {
+    fn classify_stored(
+        &self,
+        range: Range<u64>,
+        push: &mut impl FnMut(Range<u64>, Holding) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut at = range.start;
         for voided in self.state.voided.overlaps(range.clone()) {
-            push(at..voided.start, Holding::Stored);
+            push(at..voided.start, Holding::Stored)?;
             at = voided.end;
-            push(voided, Holding::Voided);
+            push(voided, Holding::Voided)?;
         }
-        push(at..range.end, Holding::Stored);
+        push(at..range.end, Holding::Stored)
     }
 
     /// Every address from `from` up to here is resolved and durable: a follower that has come to `from` may be served them.

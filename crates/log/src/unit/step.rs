@@ -385,7 +385,7 @@ impl Unit {
     fn holdings(&self, taken: &[AddrRange]) -> Vec<(AddrRange, Holding)> {
         let mut parts = Vec::new();
         for range in taken {
-            self.classify_into(range.numbers(), &mut parts);
+            self.classify_into(range.numbers(), &mut parts, usize::MAX);
         }
         parts
     }

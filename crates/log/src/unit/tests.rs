@@ -342,6 +342,11 @@ fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
             let parts = bench.unit.classify((0..64).into());
             let found = parts.iter().flat_map(|(range, holding)| range.numbers().map(|_| *holding));
             assert_eq!(found.collect::<Vec<_>>(), expected, "{line}: {out}");
+            for count_max in 0..=parts.len() {
+                let mut first = Vec::new();
+                let is_all = bench.unit.classify_into(0..64, &mut first, count_max);
+                assert_eq!((&first[..], is_all), (&parts[..count_max], count_max == parts.len()));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use ithaca_chain::Run;
 
 use super::UnitShell;
+use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange};
 use crate::server::cold_reads::ColdRead;
@@ -80,7 +81,8 @@ impl UnitShell {
         let mut parts = Vec::new();
         for range in &read.ranges {
             parts.clear();
-            core.classify_into(range.numbers(), &mut parts);
+            // No answer shows more.
+            let is_all = core.classify_into(range.numbers(), &mut parts, limits::RUNS_MAX_COUNT);
             for &(part, holding) in &parts {
                 if holding != Holding::Stored {
                     found.push_other(part, holding);
@@ -94,6 +96,9 @@ impl UnitShell {
                 if found.is_full() {
                     return true;
                 }
+            }
+            if !is_all {
+                return true;
             }
         }
         true
@@ -118,7 +123,9 @@ impl UnitShell {
     async fn read_cold(&self, read: &Read, cold: &mut ColdRead<'_>) -> Result<Found, Refusal> {
         let mut parts = Vec::with_capacity(read.ranges.len());
         for range in &read.ranges {
-            self.core.borrow().classify_into(range.numbers(), &mut parts);
+            if !self.core.borrow().classify_into(range.numbers(), &mut parts, limits::RUNS_MAX_COUNT) {
+                break;
+            }
         }
         let is_stored =
             |(part, holding): &(AddrRange, Holding)| (*holding == Holding::Stored).then(|| part.numbers());
