@@ -190,10 +190,9 @@ async fn survey(
     options: &ChainOptions,
     (known, look_through): (&Known, &BTreeSet<u32>),
 ) -> Result<Survey, OpenError> {
-    let (mut catalog, mut unequal) = (Catalog::new(keys), Vec::new());
+    let (mut catalog, mut unequal, mut recovered) = (Catalog::new(keys), Vec::new(), Recovered::default());
     let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
     show_again(&mut frames, look_through);
-    let mut recovered = Recovered::default();
     // `unread` are those of the log that are not scanned, by the first of their groups.
     let (mut closed_laps, mut unseen, mut unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut scans, mut bodies, mut unwiped) = (Vec::new(), Vec::new(), Vec::new());
