@@ -388,6 +388,11 @@ pub struct Damage {
 }
 
 impl Damage {
+    /// Groups of a segment are gone, and it is not known which.
+    pub(crate) fn of_some_groups(segment: u32) -> Self {
+        Self { segment, offset: 0, bytes: 0, kind: DamageKind::Groups { seqs: 0..0 } }
+    }
+
     /// Whether records are gone of which it is not known which they were.
     pub fn is_of_groups(&self) -> bool {
         matches!(self.kind, DamageKind::Groups { .. } | DamageKind::Segment)

@@ -215,15 +215,13 @@ fn find_lost(
     let is_lost = |member: &Member| member.is_live() && given(member).is_none_or(is_behind);
     let lost: Vec<DriveId> =
         members.iter().filter(|member| is_lost(member)).map(|member| member.drive).collect();
-    let may_be_lost = lost.is_empty() || !options.needs_sides;
-    if may_be_lost && membership.without(&lost).is_some() {
+    let is_allowed = lost.is_empty() || !options.needs_sides;
+    if is_allowed && membership.without(&lost).is_some() {
         return Ok(lost);
     }
-    let has_side = |link| {
-        let other = |other: &Member| other.link == link && other.is_live() && !is_lost(other);
-        may_be_lost && members.iter().any(other)
-    };
-    let fatal = |member: &&Member| is_lost(member) && !has_side(member.link);
+    let has_side =
+        |link| members.iter().any(|other| other.link == link && other.is_live() && !is_lost(other));
+    let fatal = |member: &&Member| is_lost(member) && (options.needs_sides || !has_side(member.link));
     // An old copy tells more of what is wrong than a side that is not there.
     if let Some(one) = members.iter().filter(fatal).find_map(given) {
         return Err(OpenError::StaleDrive {

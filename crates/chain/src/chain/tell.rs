@@ -14,7 +14,7 @@ use ithaca_env::limits::DRIVE_IO_MAX_BYTES;
 use super::Inner;
 use crate::cache::{FooterPart, PartKey};
 use crate::catalog::SegmentState;
-use crate::error::{Damage, DamageKind, OpenError, ReadError};
+use crate::error::{Damage, OpenError, ReadError};
 use crate::format::{Directory, RunHead, add_records};
 use crate::limits::{REFUSED_REST, SCAN_IO_BYTES, SCAN_READS};
 use crate::metadata::{FooterRead, Known};
@@ -60,8 +60,7 @@ impl Inner {
     fn note_untold(&self, segment: u32, told: u64, records: u64) {
         tracing::warn!(segment, told, records, "records of a segment cannot be told of");
         let catalog = &mut self.core.borrow_mut().catalog;
-        // Which groups they were in is not known.
-        let damage = Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Groups { seqs: 0..0 } };
+        let damage = Damage::of_some_groups(segment);
         if !catalog.damage.contains(&damage) {
             catalog.damage.push(damage);
         }

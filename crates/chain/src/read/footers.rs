@@ -189,12 +189,10 @@ impl Inner {
         tracing::warn!(segment, lap, "the footer is harmed; its index was made again from the groups");
         let key_end = closed.ranges.last().map_or(0, |range| range.end);
         catalog.add_rebuilt(segment, lap, index);
-        let mut harmed = |kind| catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
-        harmed(DamageKind::Footer);
+        catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
         if is_short {
             tracing::error!(segment, lap, "records of the segment are lost");
-            // Which groups they were in is not known.
-            harmed(DamageKind::Groups { seqs: 0..0 });
+            catalog.damage.push(Damage::of_some_groups(segment));
             catalog.lost_below = catalog.lost_below.max(key_end);
         }
         Ok(())

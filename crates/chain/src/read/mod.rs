@@ -27,7 +27,7 @@ use walk::{Goal, Held, Walk};
 use crate::cache::PartKey;
 use crate::catalog::Located;
 use crate::chain::{Chain, Inner};
-use crate::error::{DamageKind, ReadError};
+use crate::error::ReadError;
 use crate::limits;
 use crate::links::link_of;
 use crate::run::{Run, RunKind, RunView, Table};
@@ -228,8 +228,7 @@ impl Inner {
         if key >= catalog.lost_below || catalog.released.contains(key) {
             return Ok(None);
         }
-        let is_lost = |kind: &DamageKind| matches!(kind, DamageKind::Groups { .. } | DamageKind::Segment);
-        let lost = catalog.damage.iter().find(|it| is_lost(&it.kind));
+        let lost = catalog.damage.iter().find(|damage| damage.is_of_groups());
         let (segment, offset) = lost.map_or((0, 0), |damage| (damage.segment, damage.offset));
         Err(ReadError::Damaged { key, segment, offset })
     }

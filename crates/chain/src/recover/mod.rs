@@ -342,8 +342,7 @@ fn note_closed(
     catalog.add_closed(segment, closed_segment(trailer, keys));
     // Whoever has a newest version of each key hears at every open that it lists holes.
     if catalog.keys == Keys::Versioned && trailer.hole_count > 0 {
-        let kind = DamageKind::Groups { seqs: 0..0 };
-        recovered.damage.push(Damage { segment, offset: 0, bytes: 0, kind });
+        recovered.damage.push(Damage::of_some_groups(segment));
     }
 }
 

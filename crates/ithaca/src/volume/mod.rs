@@ -94,6 +94,11 @@ async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Resu
     Ok(opened)
 }
 
+/// A chain with so much memory for blocks that were read or written of late.
+fn with_read_cache(bytes: u64) -> ChainOptions {
+    ChainOptions { read_cache_bytes: usize::try_from(bytes).unwrap_or(usize::MAX), ..ChainOptions::default() }
+}
+
 /// Opens the volume of these directories.
 async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume, Failure> {
     let drives = open_drives(env, at, None).await?;

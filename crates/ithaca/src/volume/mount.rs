@@ -4,7 +4,6 @@
 //! answered, and everything that was answered is on stable storage. So does `umount PATH`. A drive that fails ends it too, with
 //! exit code 3.
 
-use ithaca_chain::ChainOptions;
 use ithaca_env::fuse::{FuseError, MountOptions};
 use ithaca_env::real::{self, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
@@ -13,7 +12,7 @@ use ithaca_volume::fuse::{Server, ServerOptions};
 
 use super::arguments::MountArgs;
 use super::serve::{name_of, serve_locally};
-use super::{context, failed, open};
+use super::{context, failed, open, with_read_cache};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -23,9 +22,7 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
-        let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
-        let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
-        let volume = open(&env, &arguments.at, chain).await?;
+        let volume = open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
         let region =
             arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));

@@ -13,7 +13,7 @@ use ithaca_volume::socket::{Client, ClientError, ClientOptions, Scrub, Status, S
 use ithaca_volume::{Region, Version, Volume};
 
 use super::arguments::DirArgs;
-use super::{failed, links, open};
+use super::{failed, links, open, with_read_cache};
 use crate::failure::Failure;
 
 /// The socket of a server, in the first directory of its volume.
@@ -79,7 +79,7 @@ pub async fn reach(
         }
     }
     // Whoever only looks, or changes something small, does not do without a side of a mirror for it.
-    let chain = ChainOptions { read_cache_bytes: 0, needs_sides: true, ..ChainOptions::default() };
+    let chain = ChainOptions { needs_sides: true, ..with_read_cache(0) };
     open(env, at, chain).await.map(Reached::Opened)
 }
 

@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 
-use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
 use ithaca_env::real::{self, shutdown_signal};
 use ithaca_env::task::{Ended, race};
@@ -14,7 +13,7 @@ use ithaca_volume::{Volume, socket};
 
 use super::arguments::{DirArgs, ServeVolumeArgs};
 use super::reach::default_socket;
-use super::{context, failed, open};
+use super::{context, failed, open, with_read_cache};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -29,9 +28,7 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let signalled = env.spawn(shutdown_signal());
         let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
-        let read_cache_bytes = usize::try_from(arguments.read_cache).unwrap_or(usize::MAX);
-        let chain = ChainOptions { read_cache_bytes, ..ChainOptions::default() };
-        let volume = open(&env, &arguments.at, chain).await?;
+        let volume = open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
         let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));

@@ -78,7 +78,7 @@ pub(super) struct ColdRead<'a> {
 
 impl ColdRead<'_> {
     /// The answer has something from memory: it waits for nothing any more.
-    pub(super) fn has_cached(&mut self) {
+    pub(super) fn note_cached(&mut self) {
         self.has_cached = true;
     }
 

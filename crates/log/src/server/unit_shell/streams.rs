@@ -371,7 +371,7 @@ impl UnitShell {
                         added = self.push_cached(&pieces[..1], next, found);
                     }
                     if added != (0, next) {
-                        cold.has_cached();
+                        cold.note_cached();
                     }
                     if found.is_full() {
                         return Ok(false);
@@ -522,7 +522,7 @@ impl UnitShell {
             kept += visit(heading);
         });
         if kept > 0 {
-            cold.has_cached();
+            cold.note_cached();
         }
         // What was shown from memory is worked up before anything is waited for.
         if let Some(next) = cached.or((from > keys.start).then_some(from)) {
