@@ -219,6 +219,10 @@ impl Handshake {
         if self.options >= OPTIONS_MAX {
             return Err(ProtocolError::Options { limit: OPTIONS_MAX });
         }
+        if option == option::SET_META_CONTEXT {
+            // It replaces what was chosen before, also when it is refused.
+            self.status_of = None;
+        }
         if len > OPTION_MAX_BYTES {
             // The one option that has no way to say no.
             if option == option::EXPORT_NAME {

@@ -198,6 +198,30 @@ fn contexts_that_were_chosen_for_another_name_do_not_count() {
 }
 
 #[test]
+fn contexts_that_were_chosen_before_do_not_count_when_a_later_choice_is_refused() {
+    // The protocol's text: a choice replaces all that were made before, also when it fails.
+    let set = |data: &[u8]| an_option(option::SET_META_CONTEXT, data);
+    let chosen = set(&contexts("disk", &["base:allocation"]));
+    let status_after = |then: &[u8]| {
+        let structured = an_option(option::STRUCTURED_REPLY, b"");
+        let go = an_option(option::GO, &export_ask("disk", &[]));
+        match talk(&[&flags(3)[..], &structured, &chosen, then, &go].concat(), 64) {
+            (_, End::Serves(terms)) => terms.status,
+            (_, end) => panic!("{end:?}"),
+        }
+    };
+    assert!(status_after(&[]));
+    let malformed = set(&contexts("disk", &["base:allocation"])[..8]);
+    let of_none_such = set(&contexts("else", &["base:allocation"]));
+    let too_long = set(&vec![0; 100_000]);
+    for refused in [malformed, of_none_such, too_long] {
+        assert!(!status_after(&refused), "{} bytes", refused.len());
+    }
+    let listed = an_option(option::LIST_META_CONTEXT, &contexts("else", &[]));
+    assert!(status_after(&listed), "a list is no choice");
+}
+
+#[test]
 fn senseless_options_are_refused_and_the_conversation_goes_on() {
     let long_name = [&5000_u32.to_be_bytes()[..], &[b'x'; 5000], &[0, 0]].concat();
     let cases: [(u32, Vec<u8>, u32); 7] = [
