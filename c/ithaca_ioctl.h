@@ -86,7 +86,7 @@ struct ithaca_accessed {
 #define ITHACA_END _IOR(0xB1, 2, uint64_t)
 /* Ends it with nothing of it done. */
 #define ITHACA_ABORT _IO(0xB1, 3)
-/* Lets go of it: another thread goes on with it by its handle, within 30 seconds. */
+/* Lets go of it: another thread goes on with it by its handle, within 30 seconds. Refused, the thread is in it still. */
 #define ITHACA_RELEASE _IOWR(0xB1, 4, struct ithaca_released)
 /* Goes on with a transaction that was released. */
 #define ITHACA_TAKE_OVER _IOW(0xB1, 5, struct ithaca_handle)

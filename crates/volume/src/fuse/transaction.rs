@@ -163,17 +163,16 @@ impl Shared {
         Ok(Bytes::copy_from_slice(&version.to_le_bytes()))
     }
 
-    /// Lets go of the transaction. Errors: `BUSY`: reads or writes of it are under way.
+    /// Lets go of the transaction. Errors, after which the thread is still in it: `BUSY`: reads or writes of it are under way.
     fn release(&self, head: &Head, to_anyone: bool) -> Result<Bytes, Errno> {
         let tx = self.in_transaction(head.thread)?;
         // One in the table, one here.
         if Rc::strong_count(&tx) > 2 {
             return Err(Errno::BUSY);
         }
-        self.threads.borrow_mut().remove(head.thread);
         let heir = if to_anyone { Heir::Anyone } else { Heir::User(head.user) };
-        let tx = Rc::into_inner(tx).expect("nothing else of the transaction is under way");
-        let handle = tx.release(heir)?;
+        let handle = tx.let_go(heir)?;
+        self.threads.borrow_mut().remove(head.thread);
         let mut out = BytesMut::zeroed(RELEASED_BYTES);
         out[..16].copy_from_slice(&handle.0.to_be_bytes());
         out[16..20].copy_from_slice(&u32::from(to_anyone).to_le_bytes());

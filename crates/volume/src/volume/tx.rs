@@ -333,13 +333,18 @@ impl Tx {
     /// [`VolumeSettings::released_max_age`](crate::VolumeSettings::released_max_age) finds it aborted. Errors, after which it is aborted
     /// too: `Ended`, `Preempted`, `TooManyReleased`; it may be doomed.
     pub fn release(self, heir: Heir) -> Result<TxHandle, TxError> {
+        self.let_go(heir)
+    }
+
+    /// The same for who goes on with it after an error. Nothing is to be done with it after success.
+    pub(crate) fn let_go(&self, heir: Heir) -> Result<TxHandle, TxError> {
         let handle = TxHandle(self.inner.env.random_u128());
         self.release_again(handle, heir)?;
         Ok(handle)
     }
 
     /// The same by the handle by which it was taken over.
-    pub(crate) fn release_again(self, handle: TxHandle, heir: Heir) -> Result<(), TxError> {
+    pub(crate) fn release_again(&self, handle: TxHandle, heir: Heir) -> Result<(), TxError> {
         match self.snapshot() {
             Ok(_) | Err(TxError::Doomed) => {}
             Err(error) => return Err(error),

@@ -13,6 +13,7 @@ use ithaca_env::fuse::{Channel, FuseError, Kernel};
 use ithaca_env::sim::Death;
 use ithaca_env::sync::Notify;
 use ithaca_volume::fuse::{Server, ServerOptions};
+use ithaca_volume::limits::RELEASED_MAX;
 use ithaca_volume::{Planted, Region, Volume};
 
 use crate::world::{BLOCKS, World, create, small_options, within};
@@ -280,6 +281,25 @@ fn a_released_transaction_goes_on_in_the_thread_that_takes_it_over() {
         assert_eq!(all.control(2, TAKE_OVER, &released[..16]).await, Err(EBUSY));
         assert_eq!(all.control(3, TAKE_OVER, &released[..16]).await, Err(ENOENT), "once");
         assert_eq!(all.end(2).await, Ok(1));
+    });
+}
+
+#[test]
+fn a_transaction_that_cannot_be_released_goes_on_in_its_thread() {
+    // A thread that is in none, and does not know it, writes at once and for good what was to be done as a whole or not at all.
+    served(15, async |_, volume, all| {
+        for nth in 0..RELEASED_MAX as u32 {
+            all.begin(10 + nth % 5).await.expect("begun");
+            all.control(10 + nth % 5, RELEASE, &[0; 24]).await.expect("released");
+        }
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, b"half").await.expect("written");
+        assert_eq!(all.control(1, RELEASE, &[0; 24]).await, Err(EMFILE), "more wait than may");
+        all.write(1, 4, b"more").await.expect("written");
+        assert_eq!(all.read(2, 0, 8).await.expect("outside")[..], [0; 8]);
+        assert_eq!(volume.info().version.0, 0, "nothing is written yet");
+        assert_eq!(all.end(1).await, Ok(1));
+        assert_eq!(all.read(2, 0, 8).await.expect("read")[..], b"halfmore"[..]);
     });
 }
 
