@@ -25,7 +25,8 @@
  *   ECANCELED  of reads, writes and calls within it: it was ended to make room, or one within it was aborted. End or abort it.
  *              Of ITHACA_END: one within it was aborted, or a write, a hole, zeros or a begin in it was refused. It has ended.
  *   EINVAL     the thread is in no transaction, or a field cannot be.
- *   EPERM      of ITHACA_BEGIN and ITHACA_TAKE_OVER: the server's system does not name the thread: it is in another PID namespace.
+ *   EPERM      of ITHACA_BEGIN and ITHACA_TAKE_OVER: the server's system does not name the thread: it is in another PID namespace, or the
+ *              server is short of descriptors to ask with.
  *   EBUSY      of ITHACA_TAKE_OVER: the thread is in a transaction. Of ITHACA_RELEASE: reads or writes of it are under way.
  *   ENOENT     of ITHACA_TAKE_OVER: nothing was released with this handle to this user, or it waited for too long.
  *   ENOSPC     no room is left, or the transaction reads or writes more blocks than one may.

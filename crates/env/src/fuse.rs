@@ -79,8 +79,8 @@ pub trait Kernel {
     /// Answers. A message that nobody waits for any more is dropped. Errors: the channel is of no use any more.
     fn send(&self, message: &[&[u8]]) -> Result<(), FuseError>;
     /// When a thread of this machine was started, in ticks of the system; `None` if there is none of this number. Two threads
-    /// that had the same number one after the other differ in it.
-    fn thread_started(&self, thread: u32) -> Option<u64>;
+    /// that had the same number one after the other differ in it. Errors: the system does not say, as when it is short of descriptors.
+    fn thread_started(&self, thread: u32) -> Result<Option<u64>, FuseError>;
 }
 
 /// See the module. What is mounted is unmounted when this is dropped.
@@ -111,7 +111,7 @@ impl Channel {
     }
 
     /// See [`Kernel::thread_started`].
-    pub fn thread_started(&self, thread: u32) -> Option<u64> {
+    pub fn thread_started(&self, thread: u32) -> Result<Option<u64>, FuseError> {
         self.kernel.thread_started(thread)
     }
 }

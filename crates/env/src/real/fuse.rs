@@ -191,8 +191,12 @@ impl Kernel for Mount {
         }
     }
 
-    fn thread_started(&self, thread: u32) -> Option<u64> {
-        process::started(thread)
+    fn thread_started(&self, thread: u32) -> Result<Option<u64>, FuseError> {
+        process::started(thread).map_err(|error| FuseError::Io {
+            path: self.path.clone(),
+            operation: "ask for a thread",
+            message: error.to_string(),
+        })
     }
 }
 

@@ -36,9 +36,24 @@ pub fn raise_descriptors() -> std::io::Result<()> {
 }
 
 /// When a thread of this machine was started, in ticks since the system was; `None` if there is none of this number, or only what is
-/// left of one that has ended.
-pub(super) fn started(thread: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+/// left of one that has ended. Errors: the system does not say, as when it is short of descriptors.
+pub(super) fn started(thread: u32) -> std::io::Result<Option<u64>> {
+    told(std::fs::read_to_string(format!("/proc/{thread}/stat")))
+}
+
+/// What the system tells of a thread.
+fn told(stat: std::io::Result<String>) -> std::io::Result<Option<u64>> {
+    match stat {
+        Ok(stat) => Ok(started_of(&stat)),
+        // It has ended before its file was opened, or since.
+        Err(error) => match rustix::io::Errno::from_io_error(&error) {
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+fn started_of(stat: &str) -> Option<u64> {
     // The name before the last bracket may hold anything. What follows begins with the third field, the state.
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_ascii_whitespace().collect();
     if matches!(*fields.first()?, "Z" | "X") {
@@ -97,6 +112,7 @@ mod tests {
     #[test]
     fn a_thread_is_told_from_one_that_is_not_there() {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).expect("positive");
+        let started = |thread| started(thread).expect("the system says");
         assert!(started(own).is_some_and(|ticks| ticks > 0));
         assert_eq!(started(own), started(own));
         assert_eq!(started(u32::MAX), None);
@@ -105,6 +121,17 @@ mod tests {
         // What has ended is gone as soon as the system has noticed, which it may not have when `join` returns.
         while started(ended).is_some() {
             std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_that_the_system_says_nothing_of_is_not_taken_for_one_that_has_ended() {
+        // What it has begun would be ended, and what it does next taken for something else.
+        let failed = |errno: rustix::io::Errno| Err(errno.into());
+        assert_eq!(told(failed(rustix::io::Errno::NOENT)).expect("it is known"), None);
+        assert_eq!(told(failed(rustix::io::Errno::SRCH)).expect("it ended while it was asked for"), None);
+        for short in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
+            assert!(told(failed(short)).is_err(), "{short}");
         }
     }
 }

@@ -144,11 +144,13 @@ impl Shared {
 
     /// The thread has a transaction from now on. Errors: `BUSY`: it has one already.
     fn enter(&self, head: &Head, begin: impl FnOnce() -> Result<Tx, TxError>) -> Result<(), Errno> {
-        let started = self.channel.thread_started(head.thread);
+        let told = self.channel.thread_started(head.thread);
+        let started = told.map_err(|error| tracing::warn!(thread = head.thread, "fuse: {error}"));
         // What a thread of this number has left is aborted first.
-        drop(self.threads.borrow_mut().admit(head.thread, started)?);
+        drop(self.threads.borrow_mut().admit(head.thread, &started)?);
+        let Ok(Some(started)) = started else { unreachable!("who is admitted is known") };
         let tx = begin()?;
-        self.threads.borrow_mut().insert(head.thread, started.unwrap_or_default(), Rc::new(tx));
+        self.threads.borrow_mut().insert(head.thread, started, Rc::new(tx));
         self.changed.ring();
         Ok(())
     }

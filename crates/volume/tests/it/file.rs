@@ -18,6 +18,7 @@ use ithaca_volume::{Planted, Region, Volume};
 
 use crate::world::{BLOCKS, World, create, small_options, within};
 
+const EPERM: i32 = 1;
 const EAGAIN: i32 = 11;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
@@ -51,6 +52,8 @@ struct Shared {
     threads: RefCell<BTreeMap<u32, u64>>,
     next: Cell<u64>,
     is_unmounted: Cell<bool>,
+    /// It does not say of any thread whether it is there.
+    is_short: Cell<bool>,
 }
 
 struct Memory(Rc<Shared>);
@@ -74,8 +77,12 @@ impl Kernel for Memory {
         Ok(())
     }
 
-    fn thread_started(&self, thread: u32) -> Option<u64> {
-        self.0.threads.borrow().get(&thread).copied()
+    fn thread_started(&self, thread: u32) -> Result<Option<u64>, FuseError> {
+        let (path, operation, message) = Default::default();
+        match self.0.is_short.get() {
+            true => Err(FuseError::Io { path, operation, message }),
+            false => Ok(self.0.threads.borrow().get(&thread).copied()),
+        }
     }
 }
 
@@ -330,6 +337,26 @@ fn the_transaction_of_a_thread_that_dies_is_aborted() {
 }
 
 #[test]
+fn a_thread_stays_in_its_transaction_while_the_system_does_not_say_whether_it_is_there() {
+    // Taken for another one, it would write at once and for good what was to be done as a whole or not at all.
+    served(16, async |env, volume, all| {
+        all.begin(1).await.expect("begun");
+        all.write(1, 0, b"half").await.expect("written");
+        all.shared.is_short.set(true);
+        env.sleep(Duration::from_millis(250)).await;
+        all.write(1, 4, b"more").await.expect("written");
+        assert_eq!(all.read(2, 0, 8).await.expect("outside")[..], [0; 8]);
+        all.begin(1).await.expect("within");
+        assert_eq!(all.end(1).await, Ok(u64::MAX));
+        assert_eq!(all.begin(2).await, Err(EPERM), "whose it would be is not known");
+        assert_eq!(volume.info().version.0, 0, "nothing is written yet");
+        all.shared.is_short.set(false);
+        assert_eq!(all.end(1).await, Ok(1));
+        assert_eq!(all.read(2, 0, 8).await.expect("read")[..], b"halfmore"[..]);
+    });
+}
+
+#[test]
 fn a_thread_that_gets_the_number_of_a_dead_one_does_not_get_its_transaction() {
     served(7, async |_, _, all| {
         all.begin(1).await.expect("begun");
@@ -355,7 +382,7 @@ fn what_cannot_be_done_is_refused_and_the_rest_goes_on() {
         assert_eq!(all.read(1, end + 5, 100).await.expect("behind it").len(), 0);
         assert_eq!(all.read(1, u64::MAX - 3, 100).await.expect("far behind it").len(), 0);
         assert_eq!(all.control(1, 0x5401, &[]).await, Err(ENOTTY));
-        assert_eq!(all.control(99, BEGIN, &[0; 8]).await, Err(1), "there is no such thread");
+        assert_eq!(all.control(99, BEGIN, &[0; 8]).await, Err(EPERM), "there is no such thread");
         assert_eq!(all.ask(1, 9999, 1, &[]).await, Err(38));
         assert_eq!(all.ask(1, 3, 77, &[0; 16]).await, Err(ENOENT), "no such node");
         // Too short for what they say that they are: they are left out.
