@@ -14,8 +14,8 @@ use crate::options::{Durability, Version};
 use crate::planted::PlantedBug;
 use crate::tx::Content;
 
-/// Blocks that are looked at between two turns of other work.
-const LOOK_SLICE: u64 = 1 << 20;
+/// Blocks that are looked at between two turns of other work: many discards may be under way, and each looks at so many in a turn.
+const LOOK_SLICE: u64 = 1 << 12;
 
 /// The table of blocks that hold nothing.
 static NOTHING: [u8; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES] = [0; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES];
@@ -94,10 +94,9 @@ impl Volume {
         inner.check_inside(blocks.start, blocks.end - blocks.start)?;
         let mut at = blocks.start;
         while at < blocks.end {
-            let (runs, next) = inner.to_discard(at..blocks.end);
+            let (runs, next) = inner.to_discard(at..blocks.end).await;
             at = next;
             if runs.is_empty() {
-                inner.env.yield_now().await;
                 continue;
             }
             let handed = inner.commit(|| Ok::<_, VolumeError>(runs.clone())).await?;
@@ -135,14 +134,26 @@ impl Volume {
 
 impl Inner {
     /// What of these blocks does not read as zeros, now or by what is on its way, as much of it as one commit takes; and where to go on.
-    fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
+    /// Others have their turn meanwhile: what they write to these blocks then is given up with the rest or not, as of any two at a time.
+    async fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
+        let (mut found, mut at) = (Vec::new(), blocks.start);
+        let mut room = DISCARD_BLOCKS_MAX;
+        loop {
+            at = self.look_for_data(at..blocks.end.min(at + LOOK_SLICE), &mut room, &mut found);
+            if at == blocks.end || room == 0 {
+                return (found.into_iter().map(junk_run).collect(), at);
+            }
+            self.env.yield_now().await;
+        }
+    }
+
+    /// Adds to `found` what of these blocks does not read as zeros, as much of it as there is `room` for. Returns where to go on.
+    fn look_for_data(&self, blocks: Range<u64>, room: &mut usize, found: &mut Vec<Range<u64>>) -> u64 {
         let (transactions, overlay) = (self.transactions.borrow(), self.overlay.borrow());
-        let mut found: Vec<Range<u64>> = Vec::new();
-        let end = blocks.end.min(blocks.start + LOOK_SLICE);
-        let (mut at, mut count) = (blocks.start, 0);
+        let mut at = blocks.start;
         self.blocks.with(|index| {
             let newest = index.newest();
-            while at < end && count < DISCARD_BLOCKS_MAX {
+            while at < blocks.end && *room > 0 {
                 let is_on_its_way = transactions.window.content(at, newest).is_some_and(Option::is_some);
                 // Of what nobody sees before it is durable, plain reads give what was there before it.
                 let is_seen = match overlay.get(at, newest) {
@@ -150,7 +161,7 @@ impl Inner {
                     None => index.now(at) != Found::Zeros,
                 };
                 if is_on_its_way || is_seen {
-                    count += 1;
+                    *room -= 1;
                     match found.last_mut() {
                         Some(last) if last.end == at => last.end += 1,
                         _ => found.push(at..at + 1),
@@ -159,7 +170,7 @@ impl Inner {
                 at += 1;
             }
         });
-        (found.into_iter().map(junk_run).collect(), at)
+        at
     }
 }
 

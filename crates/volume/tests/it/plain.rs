@@ -1,12 +1,14 @@
 //! Reads, writes, discards, flushes, extents, and what is refused.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_chain::CacheDrive;
+use ithaca_chain::{CacheDrive, ChainOptions};
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Random;
-use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
+use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 use crate::world::{
     BLOCKS, begin, block, create, numbers, open_drive, small_options, small_settings, within,
@@ -70,6 +72,33 @@ fn a_volume_that_was_closed_is_opened_as_it_was() {
         let expected: Vec<u64> = (0..7).map(|at| (194..=200).find(|it| it % 7 == at).expect("one")).collect();
         assert_eq!(numbers(&volume.read(0, 7).await.expect("it reads")), expected);
         assert_eq!(volume.write(0, block(1), Durability::Stable).await, Ok(Version(201)));
+    });
+}
+
+#[test]
+fn others_have_their_turn_while_a_discard_looks_at_many_blocks() {
+    // What is looked at in one go holds up every client of the volume, and one may ask for as many blocks as it likes.
+    within(8, async |env| {
+        let blocks = 1 << 18;
+        let chain = ChainOptions { capacity_bytes: 2 << 30, ..small_settings().chain };
+        let settings = VolumeSettings { chain, ..small_settings() };
+        let volume = create(&env, VolumeOptions { settings, ..VolumeOptions::new(blocks) }).await;
+        for (nth, at) in [0, 1, blocks / 2, blocks - 1].into_iter().enumerate() {
+            volume.write(at, block(nth as u64 + 1), Durability::Stable).await.expect("room");
+        }
+        let (turns, others) = (Rc::new(Cell::new(0)), env.clone());
+        let counted = Rc::clone(&turns);
+        let counting = env.spawn(async move {
+            loop {
+                others.yield_now().await;
+                counted.set(counted.get() + 1);
+            }
+        });
+        let version = volume.discard(0..blocks, Durability::Acknowledged).await;
+        assert!(turns.get() >= blocks >> 14, "{} turns", turns.get());
+        assert_eq!(version, Ok(Version(5)), "all of it is one commit");
+        counting.abort();
+        assert_eq!(volume.extents(0..blocks).expect("blocks").collect::<Vec<_>>(), [(0..blocks, false)]);
     });
 }
 
