@@ -6,6 +6,8 @@ use ithaca_env::fuse::MESSAGE_MAX_BYTES;
 
 /// Bytes of one read or write; the kernel splits longer ones.
 pub const WRITE_MAX_BYTES: u32 = 1 << 20;
+/// Bytes of a name.
+pub const NAME_MAX_BYTES: usize = 255;
 /// Requests under way; more are read when some are done.
 pub const REQUESTS_MAX: usize = 256;
 /// Of them, those that no thread waits for, such as parts of long reads.

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::limits::{BACKGROUND_MAX, WRITE_MAX_BYTES};
+use super::limits::{BACKGROUND_MAX, NAME_MAX_BYTES, WRITE_MAX_BYTES};
 use super::tree::{Node, Tree};
 use super::wire::{
     ASYNC_DIRECT, ASYNC_READ, BIG_WRITES, Errno, MAJOR, MAX_PAGES, MINOR, OPEN_DIRECT, OPEN_PARALLEL_WRITES,
@@ -17,6 +17,8 @@ const VALID_SECONDS: u64 = 3600;
 const BLOCK_BYTES: u32 = 4096;
 const FOLDER_MODE: u32 = 0o040_700;
 const FILE_MODE: u32 = 0o100_600;
+/// Bits of a mode that say who may do what; the others say what it is.
+const MAY_BITS: u32 = 0o7_777;
 /// Kinds of entries of a folder.
 const KIND_SHIFT: u32 = 12;
 
@@ -55,11 +57,24 @@ pub(super) fn init(read_ahead: u32, flags: u32) -> Body {
     one(out)
 }
 
+fn mode_of(node: Node) -> u32 {
+    match node {
+        Node::Folder => FOLDER_MODE,
+        Node::File => FILE_MODE,
+    }
+}
+
+/// Whether a node has this mode already.
+pub(super) fn has_mode(node: Node, mode: u32) -> bool {
+    (mode ^ mode_of(node)) & MAY_BITS == 0
+}
+
 fn put_attributes(out: &mut BytesMut, tree: &Tree, node: Node) {
-    let (size, mode, links) = match node {
-        Node::Folder => (0, FOLDER_MODE, 2),
-        Node::File => (tree.size_bytes, FILE_MODE, 1),
+    let (size, links) = match node {
+        Node::Folder => (0, 2),
+        Node::File => (tree.size_bytes, 1),
     };
+    let mode = mode_of(node);
     [tree.number_of(node), size, size.div_ceil(512), 0, 0, 0].into_iter().for_each(|it| out.put_u64_le(it));
     // Parts of seconds of three times, mode, links, user, group, device, block size, flags.
     let numbers = [0, 0, 0, mode, links, tree.user, tree.group, 0, BLOCK_BYTES, 0];
@@ -109,11 +124,10 @@ pub(super) fn entries(tree: &Tree, offset: u64, size: u32) -> Body {
         if out.len() + 24 + name.len() + padding > size as usize {
             break;
         }
-        let mode = if node == Node::File { FILE_MODE } else { FOLDER_MODE };
         out.put_u64_le(tree.number_of(node));
         out.put_u64_le(nth as u64 + 1);
         out.put_u32_le(name.len() as u32);
-        out.put_u32_le(mode >> KIND_SHIFT);
+        out.put_u32_le(mode_of(node) >> KIND_SHIFT);
         out.put_slice(name.as_bytes());
         out.put_bytes(0, padding);
     }
@@ -124,7 +138,7 @@ pub(super) fn entries(tree: &Tree, offset: u64, size: u32) -> Body {
 pub(super) fn statfs(tree: &Tree) -> Body {
     let mut out = BytesMut::new();
     [tree.size_bytes / u64::from(BLOCK_BYTES), 0, 0, 1, 0].into_iter().for_each(|it| out.put_u64_le(it));
-    [BLOCK_BYTES, 255, BLOCK_BYTES, 0].into_iter().for_each(|it| out.put_u32_le(it));
+    [BLOCK_BYTES, NAME_MAX_BYTES as u32, BLOCK_BYTES, 0].into_iter().for_each(|it| out.put_u32_le(it));
     out.put_bytes(0, 24);
     one(out)
 }

@@ -10,7 +10,7 @@ use ithaca_env::fuse::{Channel, FuseError};
 use ithaca_env::sync::{Count, Notify};
 use ithaca_env::task::TaskHandle;
 
-use super::limits::{LOOK_EVERY, REQUESTS_MAX, WRITE_MAX_BYTES};
+use super::limits::{LOOK_EVERY, NAME_MAX_BYTES, REQUESTS_MAX, WRITE_MAX_BYTES};
 use super::reply::{self, Body};
 use super::threads::Threads;
 use super::tree::{Node, Tree};
@@ -161,14 +161,21 @@ impl Shared {
                 Err(Errno::PROTO)
             }
             Operation::Init { read_ahead, flags, .. } => Ok(reply::init(read_ahead, flags)),
+            Operation::Lookup { name } if name.len() > NAME_MAX_BYTES => Err(Errno::NAMETOOLONG),
             Operation::Lookup { name } => match node_or_none? {
                 Node::Folder if name == self.tree.name => Ok(reply::entry(&self.tree, Node::File)),
                 _ => Err(Errno::NOENT),
             },
-            // A size that is asked for is not given: as that of any disk, it stays what it is.
-            Operation::Attributes | Operation::SetAttributes => {
-                Ok(reply::attributes(&self.tree, node_or_none?))
+            Operation::SetAttributes { mode, user, group } => {
+                let (node, tree) = (node_or_none?, &self.tree);
+                let stays = mode.is_none_or(|mode| reply::has_mode(node, mode))
+                    && user.is_none_or(|user| user == tree.user)
+                    && group.is_none_or(|group| group == tree.group);
+                // A size that is asked for is not given, and no error: as that of any disk, it stays what it is.
+                if stays { Ok(reply::attributes(tree, node)) } else { Err(Errno::PERM) }
             }
+            Operation::Attributes => Ok(reply::attributes(&self.tree, node_or_none?)),
+            Operation::ChangeFolder => Err(Errno::PERM),
             Operation::Open | Operation::OpenFolder => Ok(reply::opened(node_or_none?)),
             Operation::ReadFolder { offset, size } => Ok(reply::entries(&self.tree, offset, size)),
             Operation::StatFs => Ok(reply::statfs(&self.tree)),

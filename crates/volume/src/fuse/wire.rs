@@ -25,6 +25,10 @@ pub(super) const OPEN_DIRECT: u32 = 1 << 0;
 /// Of an open file: writes of several threads do not wait for each other.
 pub(super) const OPEN_PARALLEL_WRITES: u32 = 1 << 6;
 
+/// Of attributes that are set: these are given.
+const SET_MODE: u32 = 1 << 0;
+const SET_USER: u32 = 1 << 1;
+const SET_GROUP: u32 = 1 << 2;
 /// Of a read: it says whose the descriptor is, as calls do that go around the kernel's pages, and nothing else.
 const READ_LOCK_OWNER: u32 = 1 << 1;
 /// Of a write, among the flags of the open file: it was opened with `O_DSYNC`, or this one write is to be so. `O_SYNC` has this bit too.
@@ -43,6 +47,7 @@ impl Errno {
     pub(super) const MFILE: Self = Self(24);
     pub(super) const NOTTY: Self = Self(25);
     pub(super) const NOSPC: Self = Self(28);
+    pub(super) const NAMETOOLONG: Self = Self(36);
     pub(super) const NOSYS: Self = Self(38);
     pub(super) const PROTO: Self = Self(71);
     pub(super) const OPNOTSUPP: Self = Self(95);
@@ -72,7 +77,14 @@ pub(super) enum Operation {
         name: Bytes,
     },
     Attributes,
-    SetAttributes,
+    /// What is to be another one; times and the size are left out.
+    SetAttributes {
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+    },
+    /// Makes, removes or renames something.
+    ChangeFolder,
     Open,
     OpenFolder,
     Release,
@@ -130,6 +142,7 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
         26 => 16,
         15 | 16 | 28 => 40,
         39 | 43 => 32,
+        4 => 88,
         _ => 0,
     };
     if rest.len() < body_bytes {
@@ -139,7 +152,20 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
         1 => Operation::Lookup { name: name_of(&rest)? },
         2 | 36 | 42 => Operation::Told,
         3 => Operation::Attributes,
-        4 => Operation::SetAttributes,
+        4 => {
+            let which = rest.get_u32_le();
+            rest.advance(64);
+            let mode = rest.get_u32_le();
+            let _unused = rest.get_u32_le();
+            let (user, group) = (rest.get_u32_le(), rest.get_u32_le());
+            let given = |flag, value| (which & flag != 0).then_some(value);
+            Operation::SetAttributes {
+                mode: given(SET_MODE, mode),
+                user: given(SET_USER, user),
+                group: given(SET_GROUP, group),
+            }
+        }
+        6 | 8..=13 | 35 | 45 => Operation::ChangeFolder,
         14 => Operation::Open,
         15 | 28 => {
             let _handle = rest.get_u64_le();
@@ -235,9 +261,14 @@ mod tests {
     fn what_is_shorter_or_longer_than_it_says_is_no_request() {
         let mut write = [0; 40];
         write[16] = 200;
-        for (opcode, body) in
-            [(16, &write[..]), (15, &write[..39]), (39, &write[..31]), (1, b"disk"), (1, b"")]
-        {
+        for (opcode, body) in [
+            (4, &write[..]),
+            (16, &write[..]),
+            (15, &write[..39]),
+            (39, &write[..31]),
+            (1, b"disk"),
+            (1, b""),
+        ] {
             assert_eq!(decode(&message(opcode, body)), None, "{opcode}");
         }
         let whole = message(3, &[0; 16]);

@@ -26,6 +26,7 @@ const ENOENT: i32 = 2;
 pub const ENOSPC: i32 = 28;
 const EMFILE: i32 = 24;
 const ENOTTY: i32 = 25;
+const ENAMETOOLONG: i32 = 36;
 const ECANCELED: i32 = 125;
 
 pub const BEGIN: u32 = 0x4008_b101;
@@ -420,6 +421,47 @@ fn a_folder_has_the_file_and_nothing_else() {
         all.shared.is_unmounted.set(true);
         all.shared.changed.ring();
         server.ended().await.expect("unmounted");
+        server.stop().await;
+    });
+}
+
+#[test]
+fn what_nobody_can_change_of_the_file_and_its_folder_is_not_answered_as_done() {
+    // Who is told that only he may read it now would trust in that.
+    within(17, async |env| {
+        let volume = create(&env, small_options(0)).await;
+        let (all, server) = Programs::start(&env, &volume, true, Planted::default());
+        // Which fields count; size, mode, user and group.
+        let set = |valid: u32, size: u64, mode: u32, owners: [u32; 2]| {
+            let mut body = [0; 88];
+            body[..4].copy_from_slice(&valid.to_le_bytes());
+            body[16..24].copy_from_slice(&size.to_le_bytes());
+            body[68..72].copy_from_slice(&mode.to_le_bytes());
+            body[76..80].copy_from_slice(&owners[0].to_le_bytes());
+            body[80..84].copy_from_slice(&owners[1].to_le_bytes());
+            body
+        };
+        let user = env.user();
+        let (mode, sized, timed) = (0o100_600, 1 << 3, 1 << 5);
+        let same = set(0b1111 | timed, 7, mode, [user, 0]);
+        let told = all.ask(1, 4, 2, &same).await.expect("all but the size is as it is");
+        assert_eq!(told[24..32], (BLOCKS * 4096).to_le_bytes(), "the size stays");
+        assert!(all.ask(1, 4, 2, &set(sized | timed, 0, 0, [9, 9])).await.is_ok(), "others do not count");
+        for other in [
+            set(1, 0, 0o100_644, [0, 0]),
+            set(1 << 1, 0, 0, [user + 1, 0]),
+            set(1 << 2, 0, 0, [user, 1]),
+            set(0b111, 0, 0o100_400, [user, 0]),
+        ] {
+            assert_eq!(all.ask(1, 4, 2, &other).await, Err(EPERM));
+        }
+        // SYMLINK to LINK but for what needs none, CREATE, RENAME2.
+        for opcode in [6, 8, 9, 10, 11, 12, 13, 35, 45] {
+            assert_eq!(all.ask(1, opcode, 1, b"name\0other\0").await, Err(EPERM), "{opcode}");
+        }
+        let name = |len| [vec![b'x'; len], vec![0]].concat();
+        assert_eq!(all.ask(1, 1, 1, &name(255)).await, Err(ENOENT));
+        assert_eq!(all.ask(1, 1, 1, &name(256)).await, Err(ENAMETOOLONG));
         server.stop().await;
     });
 }
