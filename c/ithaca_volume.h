@@ -24,6 +24,10 @@
  * Every call waits for its answer, for as long as ithaca_set_timeout says. A connection is for one thread at a time: programs with several threads open one each. No call
  * leaves anything on the heap but what ithaca_open, ithaca_begin and ithaca_takeover give.
  *
+ * After a fork a connection is that of one of both processes: the other calls nothing but ithaca_close for it, by which
+ * nothing ends, and opens its own. A process that dies takes its transactions along when nobody has the connection open any
+ * more: a child that has neither closed it nor called exec does.
+ *
  * Every function that returns an int returns ITHACA_OK or why it was not done; ithaca_last_error has words for people. After
  * ITHACA_LOST the connection is gone, and with it every transaction that was not released: only closing and freeing are left.
  */

@@ -287,6 +287,26 @@ static void other_processes_take_transactions_over(void)
 	CHECK(first_byte(42) == 0);
 }
 
+static void a_child_that_closes_what_it_was_born_with_ends_nothing(void)
+{
+	struct ithaca_tx *tx = begin(volume);
+	int status;
+	EXPECT(ithaca_tx_write(tx, 90, filled(1), ITHACA_BLOCK_BYTES), ITHACA_OK);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		ithaca_close(volume);
+		volume = another();
+		EXPECT(ithaca_write(volume, 91, filled(2), ITHACA_BLOCK_BYTES, 1), ITHACA_OK);
+		CHECK(first_byte(90) == 0);
+		ithaca_close(volume);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	EXPECT(ithaca_commit(tx, NULL), ITHACA_OK);
+	CHECK(first_byte(90) == 1 && first_byte(91) == 2);
+}
+
 static void what_exceeds_a_limit_is_refused(void)
 {
 	struct ithaca_tx *tx = begin(volume);
@@ -347,6 +367,7 @@ int main(int count, char **arguments)
 	the_depth_says_which_end_frees();
 	a_transaction_that_lacks_a_write_does_not_commit();
 	other_processes_take_transactions_over();
+	a_child_that_closes_what_it_was_born_with_ends_nothing();
 	what_exceeds_a_limit_is_refused();
 	a_region_is_reached_alone();
 	ithaca_close(volume);
