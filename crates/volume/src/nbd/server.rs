@@ -141,6 +141,8 @@ async fn choose(
 ) -> Result<Option<(Export, Terms)>, ConnectionError> {
     let mut out = BytesMut::new();
     let mut handshake = Handshake::new(shared.disk.names(), &mut out);
+    // The state of the past that was asked about last: what a client then chooses by the same name is what it was told of.
+    let mut asked: Option<(String, Export)> = None;
     loop {
         let next = handshake.next(received, &mut out);
         // Also before an error: what was answered before it is to be read.
@@ -154,18 +156,23 @@ async fn choose(
                 }
             }
             handshake::Next::Open(name) => {
-                let opened = match shared.gate.is_stopping() {
-                    true => Err(NoExport::Shutdown),
-                    false => shared.disk.open(&name),
+                let opened = match asked.take() {
+                    _ if shared.gate.is_stopping() => Err(NoExport::Shutdown),
+                    Some((before, export)) if before == name => Ok(export),
+                    _ => shared.disk.open(&name),
                 };
                 let answer = match &opened {
                     Ok(export) => handshake.opened(Ok(export.info()), &mut out)?,
                     Err(no) => handshake.opened(Err(no.clone()), &mut out)?,
                 };
-                if let (Some(terms), Ok(export)) = (answer, opened) {
-                    writer.push_shared(out.freeze());
-                    export.enter();
-                    return Ok(Some((export, terms)));
+                match (answer, opened) {
+                    (Some(terms), Ok(export)) => {
+                        writer.push_shared(out.freeze());
+                        export.enter();
+                        return Ok(Some((export, terms)));
+                    }
+                    (None, Ok(export)) if export.info().read_only => asked = Some((name, export)),
+                    _ => {}
                 }
             }
         }

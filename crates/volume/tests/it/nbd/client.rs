@@ -37,16 +37,20 @@ impl Client {
 
     /// Opens an export; `None` if the server ends the connection instead.
     pub async fn try_open(env: &Env, addr: SocketAddr, export: &str) -> Option<Self> {
-        let mut client = Self::greeted(env, addr).await;
-        client.conn.writer.push(|out| {
+        Self::greeted(env, addr).await.choose(export).await
+    }
+
+    /// The same where other things were asked before.
+    pub async fn choose(mut self, export: &str) -> Option<Self> {
+        self.conn.writer.push(|out| {
             out.put_slice(b"IHAVEOPT");
             out.put_u32(1);
             out.put_u32(export.len() as u32);
             out.put_slice(export.as_bytes());
         });
-        let mut answer = client.take(10).await?;
-        (client.size_bytes, client.flags) = (answer.get_u64(), answer.get_u16());
-        Some(client)
+        let mut answer = self.take(10).await?;
+        (self.size_bytes, self.flags) = (answer.get_u64(), answer.get_u16());
+        Some(self)
     }
 
     /// A connection on which no export was chosen.
@@ -60,22 +64,31 @@ impl Client {
 
     /// Asks what an export is without choosing it. Returns whether it is there.
     pub async fn knows(&mut self, export: &str) -> bool {
+        self.name_of(export).await.is_some()
+    }
+
+    /// Asks for an export's own name without choosing it. `None` if it is not there.
+    pub async fn name_of(&mut self, export: &str) -> Option<String> {
         self.conn.writer.push(|out| {
             out.put_slice(b"IHAVEOPT");
             out.put_u32(6);
-            out.put_u32(export.len() as u32 + 6);
+            out.put_u32(export.len() as u32 + 8);
             out.put_u32(export.len() as u32);
             out.put_slice(export.as_bytes());
-            out.put_u16(0);
+            out.put_u16(1);
+            out.put_u16(1);
         });
+        let mut name = None;
         loop {
             let mut head = self.take(20).await.expect("an answer");
             head.advance(12);
             let (kind, len) = (head.get_u32(), head.get_u32());
-            self.take(len as usize).await.expect("all of it");
+            let mut told = self.take(len as usize).await.expect("all of it");
             // Information, until it ends by an acknowledgement or an error.
-            if kind != 3 {
-                return kind == 1;
+            match kind {
+                3 if told.get_u16() == 1 => name = Some(String::from_utf8_lossy(&told).into_owned()),
+                3 => {}
+                kind => return name.filter(|_| kind == 1),
             }
         }
     }

@@ -197,6 +197,26 @@ fn exports_of_the_past_stay_as_they_are_and_cannot_be_written() {
 }
 
 #[test]
+fn what_a_client_hears_of_the_newest_version_is_of_the_one_that_it_gets() {
+    // A copy of one version that is called another one is found out when it is needed.
+    within(29, async |env| {
+        let (_volume, _server) = served(&env, 1000).await;
+        let mut client = Client::open(&env, addr(), "").await;
+        client.write(0, &[1; 4096], FUA).await.expect("room");
+        let mut asking = Client::greeted(&env, addr()).await;
+        assert_eq!(asking.name_of("@now").await, Some("disk@v=1".into()));
+        client.write(0, &[2; 4096], FUA).await.expect("room");
+        assert_eq!(asking.name_of("@now").await, Some("disk@v=1".into()));
+        let mut copying = asking.choose("@now").await.expect("it is there");
+        assert_eq!(copying.read(0, 4096).await, Ok(vec![1; 4096]));
+        let mut asking = Client::greeted(&env, addr()).await;
+        assert_eq!(asking.name_of("@v=1").await, Some("disk@v=1".into()));
+        assert_eq!(asking.name_of("@now").await, Some("disk@v=2".into()), "by another name");
+        assert_eq!(asking.name_of("").await, Some("disk".into()));
+    });
+}
+
+#[test]
 fn a_senseless_client_ends_its_own_connection_only() {
     within(25, async |env| {
         let (_volume, server) = served(&env, 0).await;
