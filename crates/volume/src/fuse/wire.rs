@@ -152,19 +152,7 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
         1 => Operation::Lookup { name: name_of(&rest)? },
         2 | 36 | 42 => Operation::Told,
         3 => Operation::Attributes,
-        4 => {
-            let which = rest.get_u32_le();
-            rest.advance(64);
-            let mode = rest.get_u32_le();
-            let _unused = rest.get_u32_le();
-            let (user, group) = (rest.get_u32_le(), rest.get_u32_le());
-            let given = |flag, value| (which & flag != 0).then_some(value);
-            Operation::SetAttributes {
-                mode: given(SET_MODE, mode),
-                user: given(SET_USER, user),
-                group: given(SET_GROUP, group),
-            }
-        }
+        4 => set_attributes(rest),
         6 | 8..=13 | 35 | 45 => Operation::ChangeFolder,
         14 => Operation::Open,
         15 | 28 => {
@@ -207,6 +195,22 @@ fn operation(opcode: u32, mut rest: Bytes) -> Option<Operation> {
         }
         _ => Operation::Other,
     })
+}
+
+/// What is given of attributes, in a body that is long enough.
+fn set_attributes(mut rest: Bytes) -> Operation {
+    let which = rest.get_u32_le();
+    // Padding, the handle, the size, the owner of locks, three times and parts of seconds of them.
+    rest.advance(64);
+    let mode = rest.get_u32_le();
+    let _unused = rest.get_u32_le();
+    let (user, group) = (rest.get_u32_le(), rest.get_u32_le());
+    let given = |flag, value| (which & flag != 0).then_some(value);
+    Operation::SetAttributes {
+        mode: given(SET_MODE, mode),
+        user: given(SET_USER, user),
+        group: given(SET_GROUP, group),
+    }
 }
 
 /// A name that ends with a zero.
