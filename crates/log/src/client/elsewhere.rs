@@ -216,7 +216,12 @@ impl Inner {
 /// Whether the last replica's answer is one that no other replica makes better: anything but that it is gone, or does not serve what it
 /// is asked. Without a lease it finds nothing where it is asked, and then nothing is on every replica.
 fn is_final<R>(answer: &Result<R, ClientError>) -> bool {
-    let Err(ClientError::Node { error, .. }) = answer else { return true };
+    let error = match answer {
+        Err(ClientError::Node { error, .. }) => error,
+        // It has lost everything.
+        Err(ClientError::NoCluster { .. }) => return false,
+        _ => return true,
+    };
     match error {
         CallError::Lost(_) | CallError::TimedOut => false,
         CallError::Refused(refusal) => !matches!(

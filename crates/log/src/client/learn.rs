@@ -75,6 +75,11 @@ impl Learning {
         }
         self.failed = error.cloned();
     }
+
+    /// Whether the newest layout that was seen has a node beside the one at `addr`.
+    pub(super) fn has_beside(&self, addr: SocketAddr) -> bool {
+        self.nodes.iter().any(|&(_, at)| at != addr)
+    }
 }
 
 impl Inner {

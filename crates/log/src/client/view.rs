@@ -302,6 +302,8 @@ impl Inner {
                 matches!(refusal.advice(), Advice::NewLayout | Advice::Later)
             }
             ClientError::Node { error: CallError::Lost(_) | CallError::Superseded, .. } => true,
+            // It has lost everything, and the others are about to go on without it.
+            ClientError::NoCluster { addr } => self.learning.borrow().has_beside(*addr),
             ClientError::TooFewReplicas { .. } => self.env.now() + SHORTAGE_WAIT + SHORTAGE_ANSWER < deadline,
             _ => false,
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
+use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientOptions, MembersError};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId};
@@ -122,5 +123,48 @@ fn what_other_stripes_hold_is_read_while_a_stripe_has_lost_every_replica() {
         cluster.start(&env, 5, of).await;
         cluster.until(&env, "all are back", Layout::is_whole).await;
         append(&cluster.client, 20..30).await;
+    });
+}
+
+#[test]
+fn an_empty_server_at_the_address_of_a_node_stands_in_nobodys_way_before_the_others_have_missed_that() {
+    // Whoever asked the server was told at once that it belongs to no cluster, although the others were about to go on without it.
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let of = |dir: &std::path::Path, id| {
+            let mut options = node_options(dir, id, SEGMENTS);
+            // A node is missed when it has not answered for a while, also where nobody listens.
+            (options.timing.refusals, options.timing.silent_after) = (u32::MAX, Duration::from_secs(1));
+            options
+        };
+        let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        append(&cluster.client, 0..10).await;
+        // The other replicas are told that theirs is on all.
+        env.sleep(Duration::from_secs(1)).await;
+        // Node 1 is the sequencer, the first replica of a stripe, and the last one of another.
+        cluster.kill(1);
+        cluster.wipe(1);
+        cluster.start(&env, 1, of).await;
+        env.sleep(Duration::from_millis(1)).await;
+        let endpoints = cluster.addrs.iter().map(|&(_, addr)| addr).collect();
+        let options = ClientOptions { endpoints, ..ClientOptions::default() };
+        let connecting = env.spawn({
+            let env = env.clone();
+            async move { Client::connect(&env, options).await }
+        });
+        let appending = cluster.client.append(entry(10));
+        let found = cluster.client.read(LogPos(2)).await.expect("another replica is there");
+        assert_eq!(found.data, entry(2));
+        let layout = cluster.client.layout().await.expect("known");
+        assert_eq!(
+            layout.locate(LogPos(2)).expect("there").replicas,
+            [3, 1].map(NodeId),
+            "it is not missed yet"
+        );
+        assert_eq!(appending.await, Ok(LogPos(10)));
+        let connected = connecting.join().await.expect("it ends").expect("the others serve");
+        assert_eq!(connected.append(entry(11)).await, Ok(LogPos(11)));
     });
 }
