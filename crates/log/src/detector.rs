@@ -12,7 +12,8 @@
 //! * Nodes propose one after the other, in the order of their ids, so that nearly always one does.
 //! * A node that was taken out comes back by itself once it has heard most of the others without a break for
 //!   [`Timing::return_after`], or for [`Timing::slow_rest`] if it was slow. If it is taken out again soon after, it waits twice as
-//!   long each time, up to a bound, unless fewer nodes than copies are in use.
+//!   long each time, up to a bound, unless fewer nodes than copies are in use. It does not come while most of those that it hears do not
+//!   hear it, because it listens elsewhere than the layout says, say: they would take it out again at once, for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -207,6 +208,12 @@ impl Detector {
         let wait = if is_needed { return_after } else { longer };
         self.steady
             .is_some_and(|steady| now.since(self.own.out.map_or(steady, |out| out.max(steady))) >= wait)
+    }
+
+    /// Whether most of the nodes that this one hears do not hear it.
+    pub fn is_unheard(&self) -> bool {
+        let heard = || self.peers.values().filter(|peer| peer.suspected.is_none());
+        2 * heard().filter(|peer| peer.account.suspects.contains(&self.me)).count() > heard().count()
     }
 
     /// Nodes that this one does not hear, in order: what it tells the others.
@@ -441,6 +448,23 @@ mod tests {
         detector.is_used(at(now_ms), true, 0);
         detector.is_used(at(now_ms + 60_000), false, 0);
         assert!(detector.may_return(at(now_ms + 61_000), false), "it was in use for a minute");
+    }
+
+    #[test]
+    fn a_node_is_unheard_while_most_of_those_that_it_hears_say_so() {
+        let (mut detector, _) = watching(3, 4);
+        for (ms, answers, is_unheard) in [
+            // Node 4 is taken to be there until it has been silent for a while.
+            (0, [(1, &[3][..]), (2, &[3])], true),
+            (100, [(1, &[3]), (2, &[])], false),
+            (200, [(1, &[2, 4]), (2, &[3, 4])], false),
+            (300, [(1, &[3]), (2, &[3])], true),
+        ] {
+            beat(&mut detector, ms, &answers);
+            assert_eq!(detector.is_unheard(), is_unheard, "{ms}");
+        }
+        detector.tick(at(3_000));
+        assert!(!detector.is_unheard(), "nobody is heard");
     }
 
     #[test]

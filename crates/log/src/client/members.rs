@@ -70,9 +70,9 @@ pub enum MembersError {
         /// The time that there was.
         waited: Duration,
     },
-    /// The node is a member, and was not in use in time. It joins by itself as soon as it hears the others.
+    /// The node is a member, and was not in use in time. It joins by itself as soon as it hears the others and they hear it.
     #[error(
-        "node {} is a member and not in use yet after {waited:?}; it joins by itself when it hears the others", node.0)]
+        "node {} is a member and not in use yet after {waited:?}; it joins by itself when it and the others hear each other", node.0)]
     Joining {
         /// Which.
         node: NodeId,

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use ithaca_env::Time;
 use ithaca_env::sim::Sim;
 use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind};
+use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 use ithaca_log::wire::{Kind, Refusal};
 
 use crate::gates::World;
+use crate::nodes::{Cluster, listed, node_options};
 use crate::stream_waits::run;
 
 /// As long as a call takes at the most.
@@ -191,5 +193,33 @@ fn who_waits_for_room_goes_on_after_a_program_stood_still_longer_than_its_append
         for append in appends {
             append.await.expect_err("its time was over");
         }
+    });
+}
+
+#[test]
+fn a_node_that_listens_elsewhere_than_the_layout_says_stays_out_until_it_does_not() {
+    // It hears the others, so it came back by itself, and they took it out again, for ever: each time costs two epochs, and a range of which a
+    // layout has room for so many.
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let of = |dir: &Path, id| node_options(dir, id, 64);
+        let mut cluster = Cluster::form(&env, 3, 3, of).await;
+        let right = cluster.addrs[2].1;
+        cluster.stop(3).await;
+        let out = cluster.until(&env, "3 is out", |layout| listed(layout, 3).state == NodeState::Out).await;
+        cluster.addrs[2].1 = ([127, 0, 0, 1], 0).into();
+        cluster.start(&env, 3, of).await;
+        for number in 0..60 {
+            env.sleep(Duration::from_secs(1)).await;
+            cluster.client.append(entry(number)).await.expect("appended");
+        }
+        let later = cluster.client.layout().await.expect("known");
+        assert_eq!((later.epoch, later.ranges.len()), (out.epoch, out.ranges.len()));
+        cluster.stop(3).await;
+        cluster.addrs[2].1 = right;
+        cluster.start(&env, 3, of).await;
+        cluster.until(&env, "all are back", Layout::is_whole).await;
     });
 }

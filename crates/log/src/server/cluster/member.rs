@@ -56,6 +56,8 @@ pub(super) struct Member {
     beating: RefCell<BTreeMap<NodeId, Beating>>,
     /// An epoch that is over here although no later layout is known, and since when.
     pub(super) over_since: Cell<Option<(Epoch, Time)>>,
+    /// Whether the others do not reach it, which it has told.
+    pub(super) is_unheard: Cell<bool>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
     pub(super) began_in: Epoch,
     applied: Cell<Epoch>,
@@ -109,6 +111,7 @@ impl Member {
             peers,
             beating: RefCell::default(),
             over_since: Cell::default(),
+            is_unheard: Cell::default(),
             began_in,
             applied: Cell::default(),
             state: Cell::new(NodeState::Serving),

@@ -10,6 +10,7 @@ use super::member::Member;
 use super::order;
 use super::reconfigure::reconfigure;
 use super::room;
+use crate::detector::Detector;
 use crate::layout::{Change, Layout, Node as Listed, NodeState as Standing};
 use crate::pos::NodeId;
 use crate::wire::NodeState;
@@ -98,7 +99,8 @@ impl Member {
         // What a leaving node holds is copied from it in an epoch that its unit serves, which after a restart is a new one.
         if !in_use.contains(&me) && own.state != Standing::Leaving {
             let is_needed = layout.units().count() < usize::from(layout.replicas);
-            let comes = own.state == Standing::Out && detector.may_return(now, is_needed);
+            let may_come = own.state == Standing::Out && detector.may_return(now, is_needed);
+            let comes = may_come && self.is_heard(&detector, own);
             return room::standing(self, layout, own).filter(|_| comes).map(change_to);
         }
         if self.is_over(layout) {
@@ -125,5 +127,17 @@ impl Member {
         self.completed.borrow_mut().retain(|copied| missing.contains(copied));
         let completed = self.completed.borrow().clone();
         (!completed.is_empty()).then(|| Change { completed, ..Change::default() })
+    }
+
+    /// Whether the others hear this node, which stands in the layout as `own`. Where they do not, that is told once: nobody else can know that it
+    /// listens elsewhere, or that something keeps the others out.
+    fn is_heard(&self, detector: &Detector, own: &Listed) -> bool {
+        let is_unheard = detector.is_unheard();
+        if is_unheard && !self.is_unheard.get() {
+            let (node, address) = (own.id.0, &own.address);
+            tracing::warn!(node, %address, "the others do not reach this node at its address in the layout: it stays out until they do");
+        }
+        self.is_unheard.set(is_unheard);
+        !is_unheard
     }
 }
