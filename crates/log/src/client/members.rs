@@ -257,15 +257,17 @@ impl Client {
         deadline: Time,
         is_so: impl Fn(&Layout) -> bool,
     ) -> Result<Result<Rc<Layout>, Rc<Layout>>, ClientError> {
+        let inner = &self.inner;
         loop {
-            let layout = self.layout().await?;
+            inner.forget_view(&inner.view());
+            let layout = inner.view_by(deadline).await?.layout;
             if is_so(&layout) {
                 return Ok(Ok(layout));
             }
-            if self.inner.env.now() + LOOK >= deadline {
+            if inner.env.now() + LOOK >= deadline {
                 return Ok(Err(layout));
             }
-            self.inner.env.sleep(LOOK).await;
+            inner.env.sleep(LOOK).await;
         }
     }
 }

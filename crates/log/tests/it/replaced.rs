@@ -8,6 +8,7 @@ use ithaca_env::sim::Sim;
 use ithaca_log::client::{Client, ClientOptions, MembersError};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::server::NodeOptions;
 
 use crate::nodes::{Cluster, listed, node_options};
 use crate::worlds::run;
@@ -166,5 +167,28 @@ fn an_empty_server_at_the_address_of_a_node_stands_in_nobodys_way_before_the_oth
         assert_eq!(appending.await, Ok(LogPos(10)));
         let connected = connecting.join().await.expect("it ends").expect("the others serve");
         assert_eq!(connected.append(entry(11)).await, Ok(LogPos(11)));
+    });
+}
+
+#[test]
+fn a_removal_that_waits_when_everybody_is_gone_takes_no_longer_than_it_was_given() {
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        // Nothing is copied, so that the removal waits.
+        let of = |dir: &std::path::Path, id| NodeOptions {
+            rebuild_bytes_per_second: 1,
+            ..node_options(dir, id, SEGMENTS)
+        };
+        let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        append(&cluster.client, 0..10).await;
+        let (client, began) = (cluster.client.clone(), env.now());
+        let removing = env.spawn(async move { client.remove_node(NodeId(3)).await });
+        env.sleep(Duration::from_secs(4)).await;
+        assert_eq!(listed(&cluster.client.layout().await.expect("known"), 3).state, NodeState::Leaving);
+        cluster.crash();
+        removing.join().await.expect("it ends").expect_err("nobody is there");
+        assert!(env.now().since(began) <= cluster.client.timeout(), "{:?}", env.now().since(began));
     });
 }
