@@ -411,11 +411,16 @@ impl Session {
         }
         let request = match Request::decode(&frame) {
             Ok(request) => request,
-            Err(_) if !self.greeted => return Err(Ended::Greeting),
             Err(error) => {
                 tracing::debug!(node = self.node.id.0, %error, "refused");
-                self.route(head).refuse(Refusal::Malformed { kind: frame.kind });
-                return Ok(());
+                // Whoever has not greeted is told so, unless it is the greeting that cannot be understood.
+                let is_greeting = self.greeted || frame.kind == Kind::Hello as u16;
+                let refusal = match is_greeting {
+                    true => Refusal::Malformed { kind: frame.kind },
+                    false => Refusal::Greeting,
+                };
+                self.route(head).refuse(refusal);
+                return if self.greeted { Ok(()) } else { Err(Ended::Greeting) };
             }
         };
         match request {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ithaca_env::Env;
 use ithaca_env::drive::DriveError;
 use ithaca_env::net::NetError;
@@ -15,10 +15,10 @@ use ithaca_log::client::{
     CallError, Client, ClientError, ClientOptions, Connection, ErrorClass, Forming, Identity, form,
 };
 use ithaca_log::limits::ENTRY_MAX_BYTES;
-use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId};
+use ithaca_log::pos::{ClientId, ClusterId, Epoch, LogPos, NodeId, RequestId};
 use ithaca_log::server::register::RegisterError;
 use ithaca_log::server::{ClusterNode, LocalCluster, NodeOptions, StartError};
-use ithaca_log::wire::{Grant, Refusal, Token};
+use ithaca_log::wire::{self, Grant, HEADER_BYTES, Head, Hello, Kind, Message, Refusal, Token};
 
 use crate::nodes::node_options;
 use crate::worlds::{append, connect, entry, options, run, start};
@@ -94,10 +94,45 @@ fn bytes_that_are_no_frames_end_their_connection_and_nothing_else() {
         let (cluster, client) = start(&env, &dir, 1).await;
         let mut stranger = env.connect(cluster.addrs()[0]).await.expect("it listens");
         stranger.writer.push_shared(Bytes::from(vec![0xff; 4096]));
-        let mut buf = bytes::BytesMut::new();
+        let mut buf = BytesMut::new();
         // Whatever it is told, the connection ends.
         while stranger.reader.read(&mut buf).await.is_ok_and(|len| len > 0) {}
         assert_eq!(append(&client, 0, 1).await, [LogPos(0)]);
+    });
+}
+
+#[test]
+fn a_greeting_that_cannot_be_understood_is_refused_before_its_connection_ends() {
+    // Whoever writes a client of its own is told what is wrong; a connection that just ends looks like a server that fails.
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let node = ClusterNode::start(&env, node_options(Path::new("data"), 1, 8)).await.expect("it starts");
+        let (cluster, id) = (ClusterId::UNKNOWN, NodeId(0));
+        let hello = Hello { version_min: 1, version_max: 1, client: ClientId(1), node: id, cluster };
+        let mut whole = BytesMut::new();
+        wire::encode_message(&mut whole, Head::new(RequestId(7), Epoch(0)), &hello);
+        let malformed = Refusal::Malformed { kind: Kind::Hello as u16 };
+        for (kind, body_len, refusal) in [
+            (Kind::Hello as u16, 39, malformed),
+            (Kind::Hello as u16, 0, malformed),
+            (0x7777, 40, Refusal::Greeting),
+        ] {
+            let mut frame = whole[..HEADER_BYTES + body_len].to_vec();
+            frame[0..4].copy_from_slice(&(body_len as u32).to_le_bytes());
+            frame[8..10].copy_from_slice(&kind.to_le_bytes());
+            frame[12..16].copy_from_slice(&(body_len as u32).to_le_bytes());
+            let checksum = crc32c::crc32c(&frame[8..]);
+            frame[4..8].copy_from_slice(&checksum.to_le_bytes());
+            let mut stranger = env.connect(node.addr()).await.expect("it listens");
+            stranger.writer.push_shared(Bytes::from(frame));
+            let mut told = BytesMut::new();
+            while stranger.reader.read(&mut told).await.is_ok_and(|len| len > 0) {}
+            let answer = wire::next_frame(&mut told).expect("a frame").expect("all of it");
+            assert_eq!(answer.head.request, RequestId(7));
+            assert_eq!(Refusal::decode_body(&answer.body, 0), Ok(refusal), "{body_len} bytes");
+        }
     });
 }
 
@@ -157,7 +192,7 @@ fn a_connection_that_nobody_greets_by_is_closed_and_one_that_was_greeted_by_is_k
         for part in [&[][..], b"ITHL"] {
             let mut silent = env.connect(node.addr()).await.expect("it listens");
             silent.writer.push_shared(Bytes::from_static(part));
-            let mut told = bytes::BytesMut::new();
+            let mut told = BytesMut::new();
             let read = env.timeout(hour, silent.reader.read(&mut told)).await.expect("it is closed");
             assert!(matches!(read, Ok(0) | Err(NetError::Closed { .. })), "{read:?}");
         }
