@@ -337,6 +337,7 @@ fn failed(error: StartError) -> Failure {
             Failure::usage(line)
         }
         StartError::OtherDrive { .. }
+        | StartError::OtherNode { .. }
         | StartError::Cache(_)
         | StartError::Metadata(_)
         | StartError::Units { .. }

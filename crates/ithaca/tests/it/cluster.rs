@@ -61,7 +61,11 @@ impl Drop for Server {
 
 /// A server whose pages are at `http`.
 pub fn server_command(dir: &Path, id: u64, http: &str) -> Command {
-    let data = dir.join(id.to_string());
+    server_command_at(&dir.join(id.to_string()), id, http)
+}
+
+/// The same with its data in `data`.
+fn server_command_at(data: &Path, id: u64, http: &str) -> Command {
     let id = id.to_string();
     let mut command = ithaca(&["server", "--json", "--drive-size", "64M", "--node", &id]);
     command.args(["--listen", "127.0.0.1:0", "--http", http, "--log-level", "off"]);
@@ -227,6 +231,21 @@ fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies
     assert!(status.contains("\"tail\":null") && status.contains("\"appendable\":false"), "{status}");
     assert_eq!(status.matches("\"state\":\"up\"").count(), 1, "{status}");
     assert_eq!(status.matches("\"state\":\"unreachable\",\"error\":").count(), 2, "{status}");
+}
+
+#[test]
+fn a_directory_that_is_started_as_another_node_is_said_to_be_whose_it_is() {
+    // It was said to be of a node that was removed, and of no use any more: whoever believes that deletes what node 2 has.
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 2, "");
+    cluster(&servers, "log append", b"a").expect(0);
+    signal(&servers[1].child, "KILL");
+    servers[1].end();
+    for id in [1, 7] {
+        let command = server_command_at(&dir.path().join("2"), id, "127.0.0.1:0");
+        let told = run(command, b"").expect(2).stderr;
+        assert!(told.contains(&format!("is that of node 2, not of node {id}")), "{told}");
+    }
 }
 
 #[test]

@@ -142,6 +142,14 @@ pub enum StartError {
         /// What is wrong with it.
         error: RecordError,
     },
+    /// The data is another node's. Nothing is wrong with it.
+    #[error("the data directory is that of node {}, not of node {}", holds.0, node.0)]
+    OtherNode {
+        /// The node that is to be started.
+        node: NodeId,
+        /// Whose it is.
+        holds: NodeId,
+    },
     /// The cluster goes on without this node, for good: its data can be deleted, and with an empty directory it may be added
     /// again.
     #[error("node {} was removed from cluster {cluster}; its data directory is of no use any more", node.0)]

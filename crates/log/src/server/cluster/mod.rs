@@ -206,13 +206,17 @@ impl ClusterNode {
     /// Opens what the node has and serves. A node that belongs to no cluster yet waits to be told of one; any other learns
     /// what has happened meanwhile and has the cluster take it back.
     ///
-    /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else; the node was removed from its cluster,
+    /// Errors: the address is taken, the register or a drive cannot be used, or belongs to something else, or to another node; the node was removed from its cluster,
     /// which by then most of those know who decide there, if they could be reached within 10 seconds; its layout gives it a role that it does
     /// not offer; its unit's data is an older copy, by the layouts that it knows.
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
         let remembered = Remembered::open(env, &options.data).await?;
+        // Its register would say that there is no such node any more, or that its drive is gone.
+        if let Some(holds) = remembered.is_of_another(options.id) {
+            return Err(StartError::OtherNode { node: options.id, holds });
+        }
         let (named, had) = (options.wanted(None).links.into_iter().flatten(), remembered.held());
         let Opened { register, acceptor, formed } =
             open_register(env, options.id, &options.data, named, &had, options.planted).await?;

@@ -189,6 +189,12 @@ impl Remembered {
         self.units.borrow().get(&node).cloned()
     }
 
+    /// Another node whose unit is remembered, where that of `node` is not: the directory is that node's.
+    pub(super) fn is_of_another(&self, node: NodeId) -> Option<NodeId> {
+        let units = self.units.borrow();
+        units.keys().next().copied().filter(|_| !units.contains_key(&node))
+    }
+
     /// Every path that a unit has, or may have, a drive at.
     pub(super) fn held(&self) -> Vec<PathBuf> {
         let units = self.units.borrow();
