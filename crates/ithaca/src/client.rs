@@ -30,6 +30,11 @@ pub fn endpoints(global: &Global) -> String {
     endpoints.join(",")
 }
 
+/// A failure with what was tried, and where, before it.
+pub fn told_at(global: &Global, verb: &str, failure: Failure) -> Failure {
+    failure.context(format_args!("{verb} at {}", endpoints(global)))
+}
+
 /// What an endpoint stands for; blocks while a name is looked up.
 type Ask = fn(&Endpoint) -> Result<Vec<SocketAddr>, EndpointError>;
 
@@ -123,18 +128,27 @@ pub fn with_options<T>(
     verb: &str,
     work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let done = real::run(|env| async move {
-        let client = reach(&env, global, async |mut options, lookups| {
-            change(&mut options);
-            Client::connect_by(&env, options, lookups).await
-        });
-        work(env.clone(), client.await?).await
-    });
-    done.map_err(|failure| failure.context(format_args!("{verb} at {}", endpoints(global))))
+    real::run(async |env| with_client_in(&env, global, change, verb, work).await)
+}
+
+/// The same in an environment that there is.
+pub async fn with_client_in<T>(
+    env: &Env,
+    global: &Global,
+    change: impl FnOnce(&mut ClientOptions),
+    verb: &str,
+    work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let connect = async |mut options, lookups| {
+        change(&mut options);
+        Client::connect_by(env, options, lookups).await
+    };
+    let done = async { work(env.clone(), reach(env, global, connect).await?).await };
+    done.await.map_err(|failure| told_at(global, verb, failure))
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::sync::Barrier;
 
     use clap::FromArgMatches;
@@ -145,7 +159,7 @@ mod tests {
     use crate::failure::Exit;
 
     /// A command with these endpoints, that waits for a second.
-    fn given(endpoints: &str) -> Global {
+    pub fn given(endpoints: &str) -> Global {
         let command = config::apply(cli::command(), &config::File::default());
         let arguments = ["ithaca", "log", "check", "--timeout", "1s", "--endpoint", endpoints];
         let matches = command.try_get_matches_from(arguments).expect(endpoints);

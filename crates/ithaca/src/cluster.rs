@@ -1,8 +1,10 @@
 //! `ithaca cluster status`: the layout, and what each of its nodes says of itself.
 
 use std::fmt::Write;
+use std::pin::pin;
 use std::rc::Rc;
 
+use ithaca_env::task::{Ended, race};
 use ithaca_env::{Env, real};
 use ithaca_log::client::{NodeAnswer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
@@ -10,7 +12,7 @@ use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::wire::{Durability, NodeStatus};
 
 use crate::cli::Global;
-use crate::client::{observe, with_client};
+use crate::client::{observe, with_client_in};
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
@@ -27,24 +29,42 @@ struct Status {
 
 /// Prints the status; fails if the cluster or a node of it does not answer, after what is known was printed.
 pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
-    let asked = with_client(global, "cluster status", async |_, client| {
-        let layout = client.layout().await?;
-        Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
-    });
-    let (status, failed) = match asked {
-        Ok(status) => (status, None),
-        // Too few of those who decide are there, or nobody hands out positions: whoever is there is shown all the same.
-        Err(failure) => match real::run(async |env| seen(&env, global).await) {
-            Ok(Sight { layout, nodes }) => (Status { layout, tail: None, nodes }, Some(failure)),
-            Err(_) => return Err(failure),
-        },
-    };
+    let (status, failed) = real::run(async |env| ask(&env, global).await)?;
     out.either(|| status.human(), || status.json())?;
     out.flush()?;
     let silent = status.nodes.iter().find_map(|(_, _, answer)| answer.as_ref().err());
     match failed.or_else(|| silent.map(|error| Failure::from(error.clone()).context("cluster status"))) {
         Some(failure) => Err(failure),
         None => Ok(()),
+    }
+}
+
+/// What is known, and why that is not all. Errors: why nothing is.
+async fn ask(env: &Env, global: &Global) -> Result<(Status, Option<Failure>), Failure> {
+    let asking = with_client_in(
+        env,
+        global,
+        |_| {},
+        "cluster status",
+        async |_, client| {
+            let layout = client.layout().await?;
+            Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
+        },
+    );
+    // Too few of those who decide may be there, or nobody who hands out positions: whoever is there is shown all the same. It is looked for at the
+    // same time, since the first may take all of it.
+    let (mut asking, mut seeing) = (pin!(asking), pin!(seen(env, global)));
+    let (asked, seen) = match race(asking.as_mut(), seeing.as_mut()).await {
+        Ended::First(Ok(status)) => return Ok((status, None)),
+        Ended::First(Err(failure)) => (Err(failure), seeing.await),
+        Ended::Second(seen) => (asking.await, seen),
+    };
+    match (asked, seen) {
+        (Ok(status), _) => Ok((status, None)),
+        (Err(failure), Ok(Sight { layout, nodes })) => {
+            Ok((Status { layout, tail: None, nodes }, Some(failure)))
+        }
+        (Err(failure), Err(_)) => Err(failure),
     }
 }
 
@@ -261,5 +281,33 @@ fn durability(durability: Durability) -> &'static str {
     match durability {
         Durability::Fsync => "fsync",
         Durability::Memory => "memory",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ithaca_env::sim::Sim;
+
+    use super::*;
+    use crate::client::tests::given;
+    use crate::failure::Exit;
+
+    #[test]
+    fn an_endpoint_that_is_silent_takes_the_time_that_was_given_once() {
+        // Whoever had given it five seconds waited for ten.
+        let sim = Sim::new(1);
+        let process = sim.process("operator", [10, 0, 0, 1].into());
+        let env = sim.env(process);
+        sim.block_on(process, async move {
+            let silent = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+            let global = given(&silent.local_addr().to_string());
+            let began = env.now();
+            let told = ask(&env, &global).await.err();
+            assert!(matches!(told, Some(Failure::Told { exit: Exit::Unreachable, .. })), "{told:?}");
+            assert!(env.now().since(began) <= global.timeout, "{:?}", env.now().since(began));
+            assert_eq!(global.timeout, Duration::from_secs(1));
+        });
     }
 }
