@@ -4,6 +4,7 @@
 //! fails ends it too, with exit code 3: what was acknowledged is on its drives, and the next start finds it there.
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -70,6 +71,13 @@ pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
 
 /// Runs one node until a signal comes.
 pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
+    if arguments.node != 0 && arguments.units != 1 {
+        let units = arguments.units;
+        let line = format!(
+            "server: --units {units} is of a whole cluster; a node of several servers (--node) has one unit"
+        );
+        return Err(Failure::usage(line));
+    }
     run("server", arguments, out, |out, at| {
         let next = match arguments.node {
             0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
@@ -139,7 +147,16 @@ fn run(
 }
 
 fn make_data_dir(dir: &Path) -> Result<(), Failure> {
-    files::create_dir(dir).map_err(|error| Failure::usage(format!("{}: {error}", dir.display())))
+    files::create_dir(dir).map_err(|error| not_made(dir, &error))
+}
+
+/// Why there is no data directory: a path that can be none is wrong usage, and one that could be made if there was room is not.
+fn not_made(dir: &Path, error: &std::io::Error) -> Failure {
+    let line = format!("{}: {error}", dir.display());
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Failure::unreachable(line),
+        _ => Failure::usage(line),
+    }
 }
 
 /// Refuses what can be no drive, before anything is made beside it.
@@ -376,5 +393,24 @@ impl http::Source for Pages {
 
     fn log_addr(&self) -> SocketAddr {
         self.served().map_or(self.listen, |served| served.addrs()[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    #[test]
+    fn a_directory_that_is_not_made_for_want_of_room_is_no_wrong_usage() {
+        // Scripts start again what failed with the one, and give up what failed with the other.
+        let exit = |kind: ErrorKind| match not_made(Path::new("data"), &kind.into()) {
+            Failure::Told { exit, line } if line.starts_with("data: ") => exit,
+            other => panic!("{other:?}"),
+        };
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            assert_eq!(exit(kind), Exit::Unreachable, "{kind}");
+        }
+        assert_eq!(exit(ErrorKind::NotADirectory), Exit::Usage);
     }
 }

@@ -82,7 +82,9 @@ pub const SETTINGS: &[Setting] = &[
         env: "ITHACA_DATA",
         default: Some("./ithaca-data"),
         list: false,
-        check: any,
+        check: |text| {
+            if text.is_empty() { Err("expected a directory, found nothing".into()) } else { Ok(()) }
+        },
         help: "Where dev and server keep their data; the same directory resumes.",
     },
     Setting {

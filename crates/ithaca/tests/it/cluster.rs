@@ -159,6 +159,21 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
 }
 
 #[test]
+fn a_node_of_several_servers_is_refused_more_units_than_the_one_that_it_has() {
+    // It started with one, and said nothing.
+    let dir = temp_dir();
+    let mut command = server_command(dir.path(), 1, "127.0.0.1:0");
+    let mut child = command.args(["--units", "2"]).spawn().expect("the program starts");
+    let stdout = child.stdout.take().expect("piped");
+    let mut server = Server { child, id: 1, addr: String::new(), ready: String::new() };
+    BufReader::new(stdout).read_line(&mut server.ready).expect("its output is open");
+    assert_eq!(server.ready, "", "it does not serve");
+    let (code, told) = server.end();
+    assert!(code == Some(2) && told.contains("--units 2") && told.contains("--node"), "{code:?} {told}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "nothing was made");
+}
+
+#[test]
 fn a_server_that_belongs_to_no_cluster_yet_says_so_long_before_the_time_is_over() {
     let dir = temp_dir();
     let servers = [Server::start(dir.path(), 1), Server::start(dir.path(), 2)];

@@ -79,6 +79,7 @@ fn a_value_of_the_file_that_cannot_be_is_named_with_its_file_and_line() {
         ("units = 0", "`units`: expected 1 to 64"),
         ("replicas = 9", "`replicas`: expected 1 to 8"),
         ("roles = [\"unit\", \"storage\"]", "`roles`: invalid variant: storage"),
+        ("data = \"\"", "`data`: expected a directory, found nothing"),
     ] {
         std::fs::write(dir.path().join("ithaca.toml"), format!("\n{line}\n")).expect("writable");
         let mut command = ithaca(&["log", "check"]);
