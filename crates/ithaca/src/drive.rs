@@ -12,7 +12,7 @@ use ithaca_log::pos::NodeId;
 use ithaca_log::wire::{DriveRefusal, UnitDrive};
 
 use crate::cli::Global;
-use crate::client::with_client;
+use crate::client::{told_at, with_client};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -133,7 +133,7 @@ fn ls(global: &Global, node: Option<NodeId>, out: &mut Output) -> Result<(), Fai
         }
     }
     out.flush()?;
-    failed.map_or(Ok(()), |error| Err(Failure::from(error).context("drive ls")))
+    failed.map_or(Ok(()), |error| Err(told_at(global, "drive ls", error.into())))
 }
 
 /// Refuses drives of which two are the same, by whatever paths.

@@ -118,7 +118,8 @@ pub fn set(global: &Global, count: u16, out: &mut Output) -> Result<(), Failure>
 
 /// Has a server with an empty data directory take the place of a node that has lost its own.
 pub fn replace(global: &Global, (node, at): &(NodeId, Endpoint), out: &mut Output) -> Result<(), Failure> {
-    let (addr, layout) = with_client(global, "cluster replace", async |env, client| {
+    let verb = format!("cluster replace {}={at}", node.0);
+    let (addr, layout) = with_client(global, &verb, async |env, client| {
         let addr = address_of(&env, at, global.timeout).await?;
         Ok((addr, client.replace_node(*node, addr).await?))
     })?;

@@ -6,7 +6,7 @@ use ithaca_log::client::{Entry, EntryKind};
 use ithaca_log::pos::{LogPos, POSITION_MAX};
 
 use crate::cli::Global;
-use crate::client::with_client;
+use crate::client::{told_at, with_client};
 use crate::failure::Failure;
 use crate::json::{Object, array};
 use crate::output::Output;
@@ -20,9 +20,10 @@ pub fn one(global: &Global, pos: LogPos, line: bool, out: &mut Output) -> Result
         print(&entry, line, out)?;
         out.flush()?;
     }
+    let no = |line| told_at(global, &verb, Failure::no(line));
     match entry.kind {
-        EntryKind::Trimmed => Err(Failure::no(format!("{verb}: position {pos} is trimmed"))),
-        EntryKind::Junk if !out.is_json() => Err(Failure::no(format!("{verb}: position {pos} is junk"))),
+        EntryKind::Trimmed => Err(no(format!("position {pos} is trimmed"))),
+        EntryKind::Junk if !out.is_json() => Err(no(format!("position {pos} is junk"))),
         _ => Ok(()),
     }
 }

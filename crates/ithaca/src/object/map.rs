@@ -7,7 +7,7 @@ use ithaca_object::collections::{Map, Placed, Put, Remove};
 use super::arguments::MapCommand;
 use super::{of_type, runtime, watch};
 use crate::cli::Global;
-use crate::client::with_client;
+use crate::client::{told_at, with_client};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -82,7 +82,7 @@ fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), F
     })?;
     match before {
         Some(_) => told(pos, out),
-        None => Err(not_there(&verb, name, key)),
+        None => Err(not_there(global, &verb, name, key)),
     }
 }
 
@@ -126,7 +126,7 @@ fn told(pos: Option<LogPos>, out: &mut Output) -> Result<(), Failure> {
 fn get(global: &Global, (name, key): (&str, &str), when: When, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map get {name} {key}");
     let found = with_map(global, &verb, name, when, async |map| Ok(map.get_placed(&key.to_owned()).await?))?;
-    let Some(found) = found else { return Err(not_there(&verb, name, key)) };
+    let Some(found) = found else { return Err(not_there(global, &verb, name, key)) };
     out.either(|| found.value.clone(), || entry(key, &found))?;
     out.flush()
 }
@@ -135,8 +135,8 @@ fn entry(key: &str, found: &Placed<String>) -> Object {
     Object::new().string("key", key).string("value", &found.value).number("log_pos", found.pos)
 }
 
-fn not_there(verb: &str, name: &str, key: &str) -> Failure {
-    Failure::no(format!("{verb}: map {name:?} has no key {key:?}"))
+fn not_there(global: &Global, verb: &str, name: &str, key: &str) -> Failure {
+    told_at(global, verb, Failure::no(format!("map {name:?} has no key {key:?}")))
 }
 
 fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {

@@ -143,6 +143,7 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
     };
     let healthy = format!("cluster replace {} --timeout 1s", servers[1].name());
     refused(&healthy, 3, "node 2 is in use: the cluster has not missed it in 1s");
+    refused(&healthy, 3, &format!("cluster replace {} at ", servers[1].name()));
     refused("cluster remove 2", 2, "without node 2 1 are left for 2 copies of each entry");
     refused(&format!("cluster add 2={}", nobody()), 2, "node 2 is a member already and listens at");
     refused(&format!("cluster add 7={}", servers[0].addr), 2, "is the address of node 1");

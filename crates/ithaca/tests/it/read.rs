@@ -130,3 +130,29 @@ fn the_tail_is_above_everything_that_was_appended() {
     assert!(positions.iter().all(|&pos| pos < tail), "tail {tail}");
     assert_eq!(dev.run("log read --from 0").expect(0).stdout, b"line".repeat(1000));
 }
+
+#[test]
+fn an_answer_that_is_no_says_where_it_was_given() {
+    // Of several clusters nobody knows by the line which one was asked.
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.feed("log append --lines", b"a\nb\n").expect(0);
+    dev.run("log trim 0").expect(0);
+    dev.run("log fill 2").expect(0);
+    for line in [
+        "log read 0",
+        "log read 2",
+        "log read 7",
+        "log fill 1",
+        "log trim 9",
+        "stream read none 3",
+        "map get none key",
+        "map del none key",
+        "drive ls --node 9",
+        "drive remove /no/such",
+        "cluster remove 9",
+    ] {
+        let told = dev.run(line).expect(1).stderr;
+        assert!(told.contains(&format!(" at {}: ", dev.log)), "{line}: {told}");
+    }
+}
