@@ -169,13 +169,39 @@ fn human(layout: &Layout) -> String {
         layout.cluster, layout.epoch.0, layout.sequencer.0, layout.replicas, layout.min_replicas
     )];
     lines.extend(layout.nodes.iter().map(|node| {
-        let out = match node.state {
-            NodeState::Full => ", full",
+        let state = match node.state {
             NodeState::InUse => "",
-            _ => ", out",
+            NodeState::Full => ", full",
+            NodeState::Out => ", out",
+            NodeState::Leaving => ", leaving",
         };
-        format!("node {} at {}{out}", node.id.0, node.address)
+        format!("node {} at {}{state}", node.id.0, node.address)
     }));
     lines.extend(layout.ranges.iter().map(crate::cluster::range_line));
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_log::layout::{Change, Node};
+    use ithaca_log::pos::{ClusterId, LogPos};
+    use ithaca_log::wire::Roles;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_leaves_is_not_shown_as_one_that_is_out() {
+        // It serves what it holds until others have that: whoever stops it, because it is out, has a copy less.
+        let roles = |id| if id < 4 { Roles::OFFERED } else { Roles::UNIT };
+        let node = |id| Node::new(NodeId(id), roles(id), format!("10.0.0.{id}:7420"));
+        let layout = Layout::first(ClusterId(1), (1..=4).map(node).collect(), 2, 2);
+        let nodes_out = Change { lost: vec![NodeId(4)], removed: vec![NodeId(3)], ..Change::default() };
+        let layout = layout.and_then(|layout| layout.change(LogPos(8), &nodes_out)).expect("a layout");
+        let told = human(&layout);
+        for line in
+            ["node 2 at 10.0.0.2:7420", "node 3 at 10.0.0.3:7420, leaving", "node 4 at 10.0.0.4:7420, out"]
+        {
+            assert!(told.lines().any(|told| told == line), "{told}");
+        }
+    }
 }
