@@ -216,14 +216,14 @@ pub(crate) struct Core {
     ready_wanted: usize,
     /// Every group up to this one is durable, and a durable group says so.
     vouched_seq: u64,
-    /// A segment was closed that no census names yet, or one is asked for.
+    /// A segment was closed that no census names yet, or freed that one does, or a census is asked for.
     census_due: bool,
     /// The group with the newest census.
     census_seq: u64,
     /// For each link the newest group whose census names it; what was before the open may name any.
     named_seq: [u64; limits::LINKS_MAX],
-    /// Closed segments when that was last looked at.
-    counted_closed: u64,
+    /// Segments that were closed, and cleaned, when that was last looked at.
+    counted: (u64, u64),
     cleaner: Cleaner,
     /// The cleaner's own segment.
     body: Option<Body>,
@@ -286,7 +286,7 @@ impl Core {
             census_due: true,
             census_seq: 0,
             named_seq: [resume.next_seq - 1; limits::LINKS_MAX],
-            counted_closed: 0,
+            counted: (0, 0),
             cleaner: Cleaner::new(),
             body: None,
             grown_out: BTreeMap::new(),
@@ -299,9 +299,11 @@ impl Core {
         if self.stopped.is_some() {
             return;
         }
-        // Other segments than those of the log are closed too.
-        if self.counters.segments_closed != self.counted_closed {
-            self.counted_closed = self.counters.segments_closed;
+        // Other segments than those of the log are closed too. One that was freed is named no more as soon as may be: who rescues what is
+        // older than a lost group has to know that it was free before.
+        let Counters { segments_closed, segments_cleaned, .. } = self.counters;
+        if self.counted != (segments_closed, segments_cleaned) {
+            self.counted = (segments_closed, segments_cleaned);
             self.census_due = true;
         }
         self.prepare_next(out);
