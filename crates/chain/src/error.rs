@@ -57,6 +57,15 @@ pub enum OpenError {
         /// Byte in the segment.
         offset: u32,
     },
+    /// A chain is not shown as it was before what is lost ([`ChainOptions::rescue`](crate::ChainOptions)): something that it held then may be
+    /// lost too, and nothing says what.
+    #[error("{drive}: {why}")]
+    NoRescue {
+        /// The drives of the chain.
+        drive: String,
+        /// What stands in the way.
+        why: NoRescue,
+    },
     /// Too few copies of the superblock agree.
     #[error(
         "{drive}: {valid} of 4 superblock copies are good, 2 must be equal (the first fault: {first_fault})"
@@ -215,6 +224,41 @@ pub enum OpenError {
     },
 }
 
+/// Why it is not certain what a chain held before a group was lost.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoRescue {
+    /// Records are lost, or may be, that can be of any age: in a segment that is closed, or in one of a cleaner's.
+    #[error("records of any age may be lost (segment {segment}, byte {offset})")]
+    AnyAge {
+        /// The segment.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
+    /// No group that is left, with all those between it and the lost one, says which segments held something.
+    #[error(
+        "no group before the lost one (segment {segment}, byte {offset}) says which segments held something"
+    )]
+    NoCensus {
+        /// The segment of the lost group.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
+    /// A segment was freed since: what was needed of it may have been moved into the lost group.
+    #[error(
+        "segment {freed} was freed since, and what it held may have been moved into the lost group (segment {segment}, byte {offset})"
+    )]
+    Freed {
+        /// The segment that was freed.
+        freed: u32,
+        /// The segment of the lost group.
+        segment: u32,
+        /// Byte in the segment.
+        offset: u32,
+    },
+}
+
 /// The chain has stopped: a write or a sync failed and is not tried again. What was durable stays readable.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ChainError {
@@ -227,6 +271,9 @@ pub enum ChainError {
     /// The chain was closed by its owner.
     #[error("the chain is closed")]
     Closed,
+    /// The chain is only read ([`ChainOptions::rescue`](crate::ChainOptions)).
+    #[error("the chain is only read")]
+    ReadOnly,
     /// The chain was closed by its owner, and there was no room any more for some of what waited to be written.
     #[error("the chain is closed, and some of what it was to write found no room")]
     Unwritten,

@@ -50,7 +50,9 @@ pub use crate::cache::{
 };
 pub use crate::core::{Batch, Counters, Ticket};
 pub use chain::{Chain, LinkStats, Scrubbed, Source, Stats, Stretch};
-pub use error::{AppendError, ChainError, ChangeError, Damage, DamageKind, OpenError, PlaceError, ReadError};
+pub use error::{
+    AppendError, ChainError, ChangeError, Damage, DamageKind, NoRescue, OpenError, PlaceError, ReadError,
+};
 pub use inspect::{CheckReport, DriveReport, DumpOptions, check, dump, identify};
 pub use links::{Drives, index_of, link_of, segment_of};
 pub use load::Queue;
@@ -62,6 +64,6 @@ pub use placement::Placement;
 pub use planted::{Planted, PlantedBug};
 pub use range_set::RangeSet;
 pub use read::{Described, Heading, RangeEnd, Reading, Record};
-pub use recover::Recovered;
+pub use recover::{LeftOut, Recovered};
 pub use run::{Run, RunKind, RunView, TABLE_ENTRY_BYTES, Table, TableEntry};
 pub use victims::{Cleaning, Victims};

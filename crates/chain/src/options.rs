@@ -128,6 +128,10 @@ pub struct ChainOptions {
     /// Whether an open fails, with `DriveMissing` or `StaleDrive` and before it writes anything, rather than go on without a side of a mirror
     /// that counts, which would be stale from then on.
     pub needs_sides: bool,
+    /// Whether the chain is only read, as it was right before the first group that is lost, or as it is if none is. Nothing is written to
+    /// its drives, by the open or later, and appends fail with `ReadOnly`. The open fails with `NoRescue` unless all is certain to be there that
+    /// the chain held then. No metadata drive is asked. See [`Recovered::left_out`](crate::Recovered).
+    pub rescue: bool,
     /// A deliberate fault.
     pub planted: Planted,
 }
@@ -163,6 +167,7 @@ impl Default for ChainOptions {
             needs_control: false,
             needs_groups: false,
             needs_sides: false,
+            rescue: false,
             planted: Planted::NONE,
         }
     }

@@ -79,6 +79,8 @@ ithaca_env::planted_bugs! {
     ControlToldOnce,
     /// An open does not miss the segments that a census names.
     CensusIgnored,
+    /// A rescue does not ask whether segments were freed since the last census before the lost group.
+    RescueIgnoresFreed,
     /// A footer is put on the metadata drive before all groups that belong into it are durable.
     MetadataBeforeClose,
 }

@@ -64,9 +64,9 @@ impl Registry {
         self.roster.borrow().membership.member(drive).is_some()
     }
 
-    /// Whether the drives are the chain's still: see [`Registry::unlock`].
-    pub(crate) fn is_locked(&self) -> bool {
-        self.roster.borrow().drives.iter().any(|it| it.lock.is_some())
+    /// Whether the drives are the chain's to write to: not one's that is only read, and not after [`Registry::unlock`].
+    pub(crate) fn may_write(&self) -> bool {
+        !self.options.rescue && self.roster.borrow().drives.iter().any(|it| it.lock.is_some())
     }
 
     /// Nothing is under way on the drives, and nothing will be: others may have them.

@@ -208,6 +208,13 @@ impl Inner {
         self.registry.unlock();
     }
 
+    /// Takes nothing: what was recovered is all that there is to read.
+    fn only_read(self: &Rc<Self>) {
+        let mut effects = Vec::new();
+        self.core.borrow_mut().stop(ChainError::ReadOnly, &mut effects);
+        self.start(effects);
+    }
+
     /// Lets the core do what it can, and starts it.
     pub(crate) fn turn(self: &Rc<Self>) {
         let mut effects = Vec::new();
@@ -297,9 +304,14 @@ impl Chain {
         self.inner.core.borrow().stopped().cloned()
     }
 
-    /// Waits until the chain has stopped, and says why. Never ends for one that is well.
+    /// Waits until the chain has stopped, and says why. Never ends for one that is well, or only read.
     pub async fn until_stopped(&self) -> ChainError {
-        self.inner.changed.until(|| self.stopped()).await
+        self.inner.changed.until(|| self.stopped().filter(|_| !self.is_read_only())).await
+    }
+
+    /// Whether it is only read ([`ChainOptions::rescue`](crate::ChainOptions)).
+    pub fn is_read_only(&self) -> bool {
+        self.inner.core.borrow().options.rescue
     }
 
     /// Whether `key` is durably released.
@@ -340,6 +352,10 @@ impl Chain {
         inner.changed.ring();
         // A change of the drives that has begun is brought to its end, unless records have to be moved for it; no other begins.
         drop(inner.begin_change().await);
+        if self.is_read_only() {
+            inner.come_to_rest(ChainError::Closed).await;
+            return Ok(());
+        }
         inner.core.borrow_mut().close();
         inner.turn();
         let is_all_written = inner.changed.until(|| {

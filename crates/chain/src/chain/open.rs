@@ -23,7 +23,7 @@ use crate::membership::DriveId;
 use crate::metadata::{Known, Share};
 use crate::options::{ChainId, ChainOptions, Geometry, Identity, OptionsError};
 use crate::owner::{Keys, Opening, Owner};
-use crate::patient::patient;
+use crate::patient::{only_read, patient};
 use crate::planted::PlantedBug;
 use crate::recover::{
     Frame, Recovered, Reopened, Right, Unequal, put_together, read_frames, read_superblock, recover,
@@ -105,6 +105,8 @@ impl Chain {
     /// background. On return what it recovered is on stable storage, and fenced off from
     /// anything that a crash had left behind the end.
     ///
+    /// With [`ChainOptions::rescue`] the chain is only read, and none of that is done: nothing is written, nor marked.
+    ///
     /// `expect` refuses drives of another chain. A change of the drives that a crash has interrupted goes on, or is taken
     /// back if the drives given are those before it. Errors: see [`OpenError`]; nothing was written then, unless a drive
     /// failed while it was written to.
@@ -125,7 +127,10 @@ impl Chain {
         options: ChainOptions,
         owner: Option<Rc<dyn Owner>>,
     ) -> Result<(Self, Recovered), OpenError> {
-        let roster = gather(&drives, &options, true, |drive| patient(env, drive)).await?;
+        let mut roster = gather(&drives, &options, true, |drive| patient(env, drive)).await?;
+        if options.rescue {
+            roster.drives.iter_mut().for_each(|it| it.drive = only_read(&it.drive));
+        }
         let identity = roster.identity().clone();
         if let Some(expected) = expect.filter(|expected| **expected != identity) {
             return Err(OpenError::WrongChain {
@@ -153,7 +158,8 @@ impl Chain {
             roster.drives.iter().map(|it| (it.id(), patient(env, &it.drive))).collect();
         let registry = Registry::new(roster.watched(env, &options, &changed), options.clone());
         let links = registry.roster().links(&registry);
-        let known = match &drives.metadata {
+        let metadata = drives.metadata.filter(|_| !options.rescue);
+        let known = match &metadata {
             Some(metadata) => {
                 let is_believed = options.planted.is(PlantedBug::StaleMetadataBelieved);
                 Known::read(metadata, identity.id, is_believed, |segment, id| links.is_on(segment, id)).await
@@ -163,25 +169,22 @@ impl Chain {
         let read_links = links.read_by(|side| unwatched[&side.id].clone());
         let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
         refuse_losses(&reopened.recovered, &options, || registry.roster().names())?;
-        let mut taken = registry.take().await;
-        taken.settle().await?;
-        taken.store();
-        drop(taken);
-        make_equal(&links, geometry, &options, &reopened.unequal).await?;
-        wipe(&links, identity.id, geometry, &options, &reopened).await?;
-        let Reopened { catalog, resume, recovered, .. } = reopened;
-        // What was read may still be in the drives' own caches: it must not be shown before it is durable.
-        for link in links.iter() {
-            link.device.sync().await?;
+        if !options.rescue {
+            make_so(&registry, &links, identity.id, geometry, &options, &reopened).await?;
         }
+        let Reopened { catalog, resume, recovered, .. } = reopened;
         let options = as_owned(options, owner.as_ref(), recovered.state.as_ref())?;
         tell_of_opening(owner.as_ref(), recovered.state.as_ref(), geometry, &options, &links);
         let core = Core::new(options, geometry, identity.id, catalog, resume);
-        let metadata = drives.metadata.map(|metadata| Share::new(&metadata, identity.id));
+        let metadata = metadata.map(|metadata| Share::new(&metadata, identity.id));
         let chain = Self::over((env, changed), registry, links, core, owner, metadata);
         chain.inner.settle_metadata(&known);
         chain.inner.tell_owner_of_all(&known).await?;
         drop(known);
+        if chain.is_read_only() {
+            chain.inner.only_read();
+            return Ok((chain, recovered));
+        }
         chain.begin().await?;
         chain.inner.spawn_rebuild();
         Ok((chain, recovered))
@@ -283,15 +286,37 @@ fn refuse_losses(
     options: &ChainOptions,
     names: impl FnOnce() -> String,
 ) -> Result<(), OpenError> {
-    if options.needs_control && !recovered.is_control_certain {
+    if (options.needs_control || options.rescue) && !recovered.is_control_certain {
         return Err(OpenError::ControlLost { drive: names() });
     }
     match recovered.damage.iter().find(|damage| damage.is_of_groups()) {
-        Some(&Damage { segment, offset, .. }) if options.needs_groups => {
+        Some(&Damage { segment, offset, .. }) if options.needs_groups && !options.rescue => {
             Err(OpenError::GroupsLost { drive: names(), segment, offset })
         }
         _ => Ok(()),
     }
+}
+
+/// Makes the drives say what an open has decided. On return all of that is on stable storage.
+async fn make_so(
+    registry: &Rc<Registry>,
+    links: &Links,
+    chain: ChainId,
+    geometry: Geometry,
+    options: &ChainOptions,
+    reopened: &Reopened,
+) -> Result<(), OpenError> {
+    let mut taken = registry.take().await;
+    taken.settle().await?;
+    taken.store();
+    drop(taken);
+    make_equal(links, geometry, options, &reopened.unequal).await?;
+    wipe(links, chain, geometry, options, reopened).await?;
+    // What was read may still be in the drives' own caches: it must not be shown before it is durable.
+    for link in links.iter() {
+        link.device.sync().await?;
+    }
+    Ok(())
 }
 
 /// Tells an owner what the chain is that it is about to be told the records of.

@@ -146,7 +146,7 @@ impl Inner {
         let beside = [0..range.start, range.end..right.len()];
         let mut is_unread = false;
         for Copy { side, image, has_answered } in copies {
-            if !self.registry.is_locked() {
+            if !self.registry.may_write() {
                 return Ok(false);
             }
             if !has_answered || device.is_silent(side.id) {

@@ -12,6 +12,7 @@ use ithaca_env::drive::DriveError;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::hole;
+use super::rescue::LeftOut;
 use super::scan::{Scan, ScannedGroup};
 use crate::error::{Damage, DamageKind};
 use crate::format::{GroupArea, GroupFlags, GroupHead, Hole};
@@ -50,6 +51,8 @@ pub(crate) struct Judged {
     pub(crate) cut_groups: u64,
     /// The newest group that was durable is lost, and nothing that is left says what it held.
     pub(crate) is_end_lost: bool,
+    /// The first groups that are lost, if the log ends before them for who rescues what is older.
+    pub(crate) left_out: Option<LeftOut>,
     /// Why a group cannot be read that would be cut for that.
     pub(crate) unread: Option<DriveError>,
 }
@@ -79,6 +82,8 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         damage: Vec::new(),
         cut_groups: 0,
         cuts_damage: options.planted.is(PlantedBug::CutDamagedMiddle),
+        ends_at_loss: options.rescue,
+        left_out: None,
         unread: None,
     };
     let mut segments: Vec<_> = scans.into_iter().map(|scan| judge.segment(scan, closed)).collect();
@@ -93,7 +98,8 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         damage: judge.damage,
         next_seq: judge.next_seq,
         cut_groups: judge.cut_groups,
-        is_end_lost: judge.next_seq <= claimed && !judge.cuts_damage,
+        is_end_lost: judge.next_seq <= claimed && !judge.cuts_damage && judge.left_out.is_none(),
+        left_out: judge.left_out,
         unread: judge.unread,
     }
 }
@@ -119,6 +125,8 @@ struct Judge {
     damage: Vec<Damage>,
     cut_groups: u64,
     cuts_damage: bool,
+    ends_at_loss: bool,
+    left_out: Option<LeftOut>,
     unread: Option<DriveError>,
 }
 
@@ -145,6 +153,7 @@ impl Judge {
             self.check_data(&group, &kept);
             if self.is_cut {
                 self.cut_groups += 1;
+                self.note_left_out(&group);
                 continue;
             }
             end = group.end_offset();
@@ -186,6 +195,12 @@ impl Judge {
         } else {
             seqs.start..seqs.end.min(self.claimed + 1)
         };
+        if !vouched.is_empty() && !self.is_cut && self.ends_at_loss {
+            let (segment, offset) = (kept.segment, start);
+            self.left_out = Some(LeftOut { segment, offset, seqs: vouched, groups: 0, newest_version: 0 });
+            self.is_cut = true;
+            return;
+        }
         if !vouched.is_empty() && !self.is_cut {
             kept.holes.push(hole(start, end, vouched.clone()));
             kept.lost_below = kept.lost_below.max(key_end);
@@ -200,6 +215,14 @@ impl Judge {
         if vouched.end < seqs.end {
             self.is_cut = true;
         }
+    }
+
+    /// A group behind the end is left out, if the end is where one is lost.
+    fn note_left_out(&mut self, group: &ScannedGroup) {
+        let Some(left_out) = &mut self.left_out else { return };
+        left_out.groups += 1;
+        let versions = group.area.runs.iter().map(|run| run.version);
+        left_out.newest_version = versions.fold(left_out.newest_version, u64::max);
     }
 
     fn check_data(&mut self, group: &ScannedGroup, kept: &KeptSegment) {

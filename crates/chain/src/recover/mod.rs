@@ -11,6 +11,7 @@ mod frames;
 mod judge;
 mod lenient;
 mod merge;
+mod rescue;
 mod scan;
 mod told;
 
@@ -29,6 +30,7 @@ pub(crate) use frames::{Frame, read_frames, read_superblock};
 pub(crate) use judge::{ClosedEnd, ClosedLaps, Judged, judge};
 pub(crate) use lenient::{LenientRead, read_footer_part, read_lenient, start_lenient};
 pub(crate) use merge::{Image, RecordPlace, put_together};
+pub use rescue::LeftOut;
 pub(crate) use scan::{Scan, ScanTarget, ScannedGroup, group_around, scan_segment};
 use told::Told;
 
@@ -61,8 +63,10 @@ pub struct Recovered {
     /// Whether `state` and `released` are certainly the latest. False only if groups are lost that were durable and are newer than the
     /// last checkpoint, and the one behind them does not repeat what they said: they may have held a newer state, or releases.
     pub is_control_certain: bool,
-    /// Groups found behind the end of the log and cut: they were never acknowledged.
+    /// Groups found behind the end of the log and cut: they were never acknowledged, unless something is `left_out`.
     pub cut_groups: u64,
+    /// What a rescue shows nothing of ([`ChainOptions::rescue`](crate::ChainOptions)).
+    pub left_out: Option<LeftOut>,
     /// Groups that were read, and segments they were in.
     pub scanned_groups: u64,
     /// Segments scanned.
@@ -142,6 +146,8 @@ pub(crate) async fn recover(
     recovered.damage.retain(|damage| !to_wipe.contains(&damage.segment));
     to_wipe.extend(unwiped);
     add_lacking(links, &judged, &mut unequal);
+    let before = options.rescue.then(|| rescue::before(&judged, &found.closed_laps));
+    recovered.left_out.clone_from(&judged.left_out);
     let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
     for segment in lost.segments {
         highest_lap += 1;
@@ -161,6 +167,10 @@ pub(crate) async fn recover(
     recovered.state.clone_from(&resume.state);
     catalog.highest_key = recovered.highest_key;
     catalog.damage.clone_from(&recovered.damage);
+    if let Some(before) = before {
+        let certain = before.and_then(|before| rescue::check(before, &recovered, &mut catalog, options));
+        certain.map_err(|why| OpenError::NoRescue { drive: links.names(), why })?;
+    }
     Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap, unequal })
 }
 
