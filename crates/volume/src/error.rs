@@ -98,7 +98,7 @@ pub enum VolumeError {
     /// The drive failed.
     #[error(transparent)]
     Drive(#[from] DriveError),
-    /// A write failed and is not tried again: nothing more is taken. What was durable can still be read.
+    /// A write failed and is not tried again, or the volume can only be read: nothing more is taken. What was durable can still be read.
     #[error(transparent)]
     Stopped(#[from] ChainError),
     /// The chain does not take this; it is a fault of this software.

@@ -75,6 +75,7 @@ impl From<VolumeError> for Failed {
         let number = match &error {
             VolumeError::Full { .. } => Errno::NoSpace,
             VolumeError::Stopped(ChainError::Closed) => Errno::Shutdown,
+            VolumeError::Stopped(ChainError::ReadOnly) => Errno::NotPermitted,
             _ => Errno::InputOutput,
         };
         Self { error: number, words: error.to_string() }
@@ -139,7 +140,7 @@ impl Disk {
             name,
             description,
             size_bytes: bytes.end - bytes.start,
-            read_only: matches!(source, Source::Then(_)),
+            read_only: matches!(source, Source::Then(_)) || self.volume.is_read_only(),
             in_transaction: matches!(source, Source::Within(_)),
             same_for_all: point != Some(NOW) && !matches!(source, Source::Within(_)),
         };
@@ -155,7 +156,7 @@ impl Disk {
             name: own_name(self.name(), region),
             description: format!("volume {}", told.id),
             size_bytes: bytes.end - bytes.start,
-            read_only: false,
+            read_only: self.volume.is_read_only(),
             in_transaction: false,
             same_for_all: true,
         };

@@ -4,7 +4,12 @@ use super::Volume;
 use crate::error::VolumeError;
 
 impl Volume {
-    /// Waits until nothing more is taken because a write has failed, and says why. Never ends for one that is well.
+    /// Whether it can only be read: [`Volume::rescue`].
+    pub fn is_read_only(&self) -> bool {
+        self.inner.chain.is_read_only()
+    }
+
+    /// Waits until nothing more is taken because a write has failed, and says why. Never ends for one that is well, or can only be read.
     pub async fn failed(&self) -> VolumeError {
         VolumeError::Stopped(self.inner.chain.until_stopped().await)
     }

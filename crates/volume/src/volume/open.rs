@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ithaca_chain::{
-    CacheDrive, Chain, ChainId, ChainOptions, Drives, Identity, Label, OpenError, Owner, Recovered, Ticket,
+    CacheDrive, Chain, ChainId, ChainOptions, Damage, Drives, Identity, Label, LeftOut, NoRescue, OpenError,
+    Owner, Recovered, Ticket,
 };
 use ithaca_env::Env;
 
@@ -107,10 +108,35 @@ impl Volume {
         drives: impl Into<Drives>,
         settings: VolumeSettings,
     ) -> Result<Self, VolumeError> {
+        // An older version would be taken for the newest.
+        let options = ChainOptions { needs_groups: true, rescue: false, ..settings.chain.clone() };
+        let (volume, _) = Self::open_with(env, drives.into(), options, settings).await?;
+        Ok(volume)
+    }
+
+    /// Shows the volume that the drives hold as it was before a group of its chain was lost: as of the last commit before that one, with the
+    /// history and the names of then; as it is, if no group is lost. With it comes what is left out. Nothing is written, by this or
+    /// later, to drives or superblocks: drives that are opened for reading only will do. What would write ends with `Stopped`.
+    ///
+    /// Errors: as of [`Volume::open`]; instead of `Lost` that of the chain, `NoRescue`, if it is not certain what the volume held then: see
+    /// docs/decisions/0023. Dropping the future leaves the drives as they were, as everything does.
+    pub async fn rescue(
+        env: &Env,
+        drives: impl Into<Drives>,
+        settings: VolumeSettings,
+    ) -> Result<(Self, Option<LeftOut>), VolumeError> {
+        let options = ChainOptions { rescue: true, ..settings.chain.clone() };
+        Self::open_with(env, drives.into(), options, settings).await
+    }
+
+    async fn open_with(
+        env: &Env,
+        drives: Drives,
+        options: ChainOptions,
+        settings: VolumeSettings,
+    ) -> Result<(Self, Option<LeftOut>), VolumeError> {
         let owner = Rc::new(Blocks::new(None, &settings));
         let owned = Rc::clone(&owner) as Rc<dyn Owner>;
-        // An older version would be taken for the newest.
-        let options = ChainOptions { needs_groups: true, ..settings.chain.clone() };
         let (chain, recovered) = match Chain::open_owned(env, drives, None, options, owned).await {
             Err(OpenError::GroupsLost { segment, offset, .. }) => {
                 return Err(VolumeError::Lost { segment, offset });
@@ -121,9 +147,14 @@ impl Volume {
         let damage = chain.stats().damage;
         let is_volume = chain.identity().label.as_str() == LABEL;
         let refused = match damage.iter().find(|damage| damage.is_of_groups()) {
-            Some(damage) => VolumeError::Lost { segment: damage.segment, offset: damage.offset },
+            Some(&Damage { segment, offset, .. }) if chain.is_read_only() => {
+                let drive =
+                    chain.stats().links.into_iter().map(|link| link.drive).collect::<Vec<_>>().join(", ");
+                VolumeError::Chain(OpenError::NoRescue { drive, why: NoRescue::AnyAge { segment, offset } })
+            }
+            Some(&Damage { segment, offset, .. }) => VolumeError::Lost { segment, offset },
             None if is_volume && is_unfinished(&recovered) => VolumeError::Unfinished,
-            None => return Self::over(env, chain, owner, settings).await,
+            None => return Ok((Self::over(env, chain, owner, settings).await?, recovered.left_out)),
         };
         chain.abandon().await;
         Err(refused)
@@ -204,6 +235,9 @@ impl Volume {
     /// has little to do. Errors: `Stopped`.
     pub async fn close(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
+        if self.is_read_only() {
+            return Ok(inner.chain.clone().close().await?);
+        }
         let (now, newest) = (inner.env.now(), inner.next_version.get() - 1);
         let last = inner.history.borrow().last_record(now, newest);
         let shorter = |asked: &State| Ok(State { floor: last.floor.max(asked.floor), ..asked.clone() });

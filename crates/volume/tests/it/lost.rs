@@ -1,6 +1,6 @@
 //! What a volume's chain says of itself is harmed, block by block, after a power cut: groups that held records, floors, names and
 //! checkpoints, headers, footers, trailers. What was acknowledged is served as it was, all of it, or nothing is: also by the
-//! opens after that.
+//! opens after that. What is older than the harm is shown as it was at the last commit before it, if that is certain: see [`crate::rescue`].
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use ithaca_chain::{Drives, OpenError};
 use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::{Death, DriveFault, Random};
-use ithaca_volume::{Durability, Version, Volume, VolumeError};
+use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
 use crate::world::{
     Life, MACHINE, World, block, check_everything, number, numbers, open_drive, small_options, small_settings,
@@ -25,17 +25,24 @@ struct Found {
 
 /// A record of the chain that is one block, or begins with one.
 #[derive(Clone, Copy, Debug)]
-struct Record {
-    magic: [u8; 4],
-    offset: u64,
+pub struct Record {
+    pub magic: [u8; 4],
+    pub offset: u64,
     /// Of a group.
-    seq: u64,
+    pub seq: u64,
+    /// The newest version of a record in it.
+    pub version: u64,
 }
 
 /// A volume after a life that ended well and one that a power cut has ended.
-fn cut_world(seed: u64) -> World {
+pub fn cut_world(seed: u64) -> World {
+    cut_world_of(seed, &small_options(10))
+}
+
+/// The same of such a volume.
+pub fn cut_world_of(seed: u64, options: &VolumeOptions) -> World {
     let world = World::new(21);
-    let life = |seed, closes| Life { options: small_options(10), seed, steps: 250, closes };
+    let life = |seed, closes| Life { options: options.clone(), seed, steps: 250, closes };
     for (seed, closes) in [(seed, true), (seed + 1, false)] {
         assert!(world.live(life(seed, closes)), "a life without faults ends well");
         world.sim.end(world.process, Death::PowerCut);
@@ -44,12 +51,27 @@ fn cut_world(seed: u64) -> World {
     world
 }
 
-fn u64_at(block: &[u8], at: usize) -> u64 {
+pub fn u64_at(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"))
 }
 
+/// The newest version of a record in the group with which these bytes begin.
+fn newest_version(group: &[u8]) -> u64 {
+    let number = |at: usize| u32::from_le_bytes(group[at..at + 4].try_into().expect("4 bytes"));
+    let count_at = |at: usize| Some(number(at)).filter(|it| *it != u32::MAX).unwrap_or(0) as usize;
+    let mut at = 116 + 16 * count_at(92) + 8 * count_at(112) + count_at(96);
+    let mut newest = 0;
+    for _ in 0..number(88) {
+        newest = newest.max(u64_at(group, at + 8));
+        let meta = usize::from(u16::from_le_bytes(group[at + 28..at + 30].try_into().expect("2 bytes")));
+        let table = if group[at + 30] == 1 { 8 * count_at(at + 16) } else { 0 };
+        at += 32 + meta + table;
+    }
+    newest
+}
+
 /// All records of the chain, also what is left of uses before, and the highest group that another one says to be durable.
-fn records(world: &World) -> (Vec<Record>, u64) {
+pub fn records(world: &World) -> (Vec<Record>, u64) {
     let drive = world.sim.drive(MACHINE, "volume");
     let size = world.sim.drive_size_bytes(drive).expect("it is there");
     let image = world.sim.peek_drive(drive, 0, size as usize);
@@ -63,7 +85,8 @@ fn records(world: &World) -> (Vec<Record>, u64) {
         let is_of_log = &magic == b"ITHG" && block[10] & 8 == 0;
         let seq = if is_of_log { u64_at(block, 40) } else { 0 };
         claimed = if is_of_log { claimed.max(u64_at(block, 48)) } else { claimed };
-        records.push(Record { magic, offset: at as u64 * 4096, seq });
+        let version = if is_of_log { newest_version(&image[at * 4096..]) } else { 0 };
+        records.push(Record { magic, offset: at as u64 * 4096, seq, version });
     }
     (records, claimed)
 }
@@ -129,11 +152,11 @@ fn harm_and_look(
     world.audit(&small_options(10));
 }
 
-fn rot(offset: u64) -> DriveFault {
+pub fn rot(offset: u64) -> DriveFault {
     DriveFault::BitRot { offset: offset + 50, bit: 2 }
 }
 
-fn unreadable(offset: u64) -> DriveFault {
+pub fn unreadable(offset: u64) -> DriveFault {
     DriveFault::Unreadable { offset }
 }
 
@@ -186,7 +209,7 @@ fn whichever_records_of_the_chain_are_harmed_nothing_older_is_served() {
 
 /// A volume of these files, which hold the same, in which eight commits lie in a group each; the power was cut after the last. Of the first file the
 /// group of the fifth is harmed.
-fn world_without_a_group(names: &'static [&'static str]) -> World {
+pub fn world_without_a_group(names: &'static [&'static str]) -> World {
     let world = World::new(22);
     let env = world.sim.env(world.process);
     world.sim.block_on(world.process, async move {
@@ -203,12 +226,12 @@ fn world_without_a_group(names: &'static [&'static str]) -> World {
     world
 }
 
-fn cut_power(world: &World) {
+pub fn cut_power(world: &World) {
     world.sim.end(world.process, Death::PowerCut);
     world.sim.restart(world.process);
 }
 
-async fn open_sides(env: &Env, names: &[&str]) -> Drives {
+pub async fn open_sides(env: &Env, names: &[&str]) -> Drives {
     let mut sides = Vec::new();
     for name in names {
         let open = OpenDrive { path: (*name).into(), create_bytes: Some(64 << 10), read_only: false };

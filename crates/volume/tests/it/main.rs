@@ -12,6 +12,7 @@
 //! * [`planted`]: deliberate faults (with the feature `planted-bugs`).
 //! * [`real`]: a file of the real file system.
 //! * [`regions`]: parts of a volume with names, in every way into it.
+//! * [`rescue`]: what is shown of a volume that has lost groups of its chain.
 //! * [`socket`]: transactions of other processes.
 //! * [`socket_memory`]: the same through memory that client and server have.
 //! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
@@ -29,6 +30,7 @@ mod plain;
 mod planted;
 mod real;
 mod regions;
+mod rescue;
 mod socket;
 mod socket_memory;
 mod stale;

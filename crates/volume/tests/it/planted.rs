@@ -9,6 +9,7 @@ use crate::nbd::client::FUA;
 use crate::nbd::transactions::outlives_its_client;
 use crate::nbd::{neighbours, promises_are_kept};
 use crate::regions::a_client_stays_in_its_region;
+use crate::rescue;
 use crate::socket_memory::all_find_their_own;
 use crate::stale::clients_live;
 use crate::world::Life;
@@ -20,6 +21,15 @@ fn every_fault_of_plain_writes_and_history_is_found() {
         let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| lives(*seed, plant))).is_err();
         assert!((0..40).any(|seed| fails(&seed)), "{bug:?} goes unnoticed");
     }
+}
+
+#[test]
+fn a_rescue_that_does_not_think_of_the_cleaner_is_found() {
+    let mut options = rescue::options(ithaca_chain::Cleaning::MoveToTail);
+    options.settings.chain.planted = ithaca_chain::Planted::bug(ithaca_chain::PlantedBug::RescueIgnoresFreed);
+    let look = |seed| rescue::harm_each(seed, &options);
+    let fails = |seed: u64| catch_unwind(AssertUnwindSafe(|| look(seed))).is_err();
+    assert!((5..12).any(fails), "it goes unnoticed");
 }
 
 #[test]

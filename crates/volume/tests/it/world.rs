@@ -205,7 +205,7 @@ pub async fn check_everything(volume: &Volume, model: &RefCell<Model>) {
     }
 }
 
-async fn check_at(snapshot: &Snapshot, blocks: u64, model: &RefCell<Model>) {
+pub async fn check_at(snapshot: &Snapshot, blocks: u64, model: &RefCell<Model>) {
     let data = snapshot.read(0, blocks).await.expect("no damage");
     let version = snapshot.version().0;
     let expected = model.borrow().at(version);
