@@ -23,14 +23,18 @@ pub enum VolumeCommand {
                       versions are kept as far as that room goes.")]
     Create(CreateArgs),
     /// Show what a volume is and holds
-    #[command(after_help = "Example:\n  ithaca volume info ./disk --json")]
-    Info(ServedArgs),
+    #[command(
+        after_help = "Example:\n  ithaca volume info ./disk --json\n  ithaca volume info ./disk --rescue"
+    )]
+    Info(InfoArgs),
     /// Export a volume as a block device, until a signal comes
     #[command(after_help = "Example:\n  ithaca volume serve ./disk\n  nbdinfo nbd://127.0.0.1\n  \
                       nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
                       Exports: the name or none is the volume; NAME/REGION a region of it; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
                       a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
-                      The socket is for transactions, and for `info`, `snapshot`, `region` and `scrub`.")]
+                      The socket is for transactions, and for `info`, `snapshot`, `region` and `scrub`.\n\n\
+                      With --rescue a volume that has lost a part of its log is shown as it was before that, where it is certain what it was; every export is \
+                      read-only then, nothing is written to its drives, and there is no socket.")]
     Serve(ServeVolumeArgs),
     /// Show a volume as a file, until a signal comes or it is unmounted
     #[command(after_help = "Example:\n  touch disk.img && ithaca volume mount ./disk disk.img\n\n\
@@ -72,6 +76,17 @@ pub struct ServedArgs {
     /// The socket of the server that has it open [default: volume.sock in its first directory, if somebody listens there]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// `ithaca volume info`.
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    /// Where it lies, or is served
+    #[command(flatten)]
+    pub served: ServedArgs,
+    /// Show what is left of a volume that has lost a part of its log, and change nothing
+    #[arg(long, conflicts_with = "socket")]
+    pub rescue: bool,
 }
 
 /// What transactions are held to.
@@ -124,6 +139,9 @@ pub struct ServeVolumeArgs {
     /// Name of the export [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
+    /// Serve what is left of a volume that has lost a part of its log, read-only, and change nothing
+    #[arg(long, conflicts_with = "socket")]
+    pub rescue: bool,
 }
 
 /// `ithaca volume mount`.

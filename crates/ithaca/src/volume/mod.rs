@@ -8,6 +8,7 @@ mod check;
 mod mount;
 mod reach;
 mod region;
+mod rescue;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use ithaca_volume::socket::{DriveSummary, Summary};
 use ithaca_volume::{Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 pub use arguments::VolumeCommand;
-use arguments::{CreateArgs, DirArgs, IsolationArg, ServedArgs, SnapshotArgs};
+use arguments::{CreateArgs, DirArgs, InfoArgs, IsolationArg, ServedArgs, SnapshotArgs};
 use reach::reach;
 
 use crate::cli::Global;
@@ -50,7 +51,7 @@ pub fn run(global: &Global, command: &VolumeCommand, out: Output) -> Result<(), 
     let mut out = out;
     match command {
         VolumeCommand::Create(arguments) => create(arguments, &mut out),
-        VolumeCommand::Info(at) => info(global, at, &mut out),
+        VolumeCommand::Info(arguments) => info(global, arguments, &mut out),
         VolumeCommand::Serve(arguments) => serve::run(arguments, out),
         VolumeCommand::Mount(arguments) => mount::run(arguments, out),
         VolumeCommand::Check(at) => check::check(at, &mut out),
@@ -150,11 +151,11 @@ fn failed(error: VolumeError) -> Failure {
         VolumeError::Chain(error @ (OpenError::Options(_) | OpenError::NotBlank { .. })) => {
             Failure::usage(error.to_string())
         }
+        VolumeError::Chain(OpenError::NoRescue { .. }) => Failure::damaged(line),
         VolumeError::Chain(error) => chain_failed(error),
         VolumeError::Drive(error) => drive_failed(error),
-        VolumeError::Lost { .. } | VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => {
-            Failure::damaged(line)
-        }
+        VolumeError::Lost { .. } => Failure::damaged(line).and(rescue::WAY_OUT),
+        VolumeError::StrangeRecord { .. } | VolumeError::Damaged { .. } => Failure::damaged(line),
         VolumeError::NoSuchSnapshot { .. }
         | VolumeError::NoSuchVersion { .. }
         | VolumeError::NoSuchRegion { .. } => Failure::no(line),
@@ -234,8 +235,12 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
     })
 }
 
-fn info(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Result<(), Failure> {
+fn info(global: &Global, arguments: &InfoArgs, out: &mut Output) -> Result<(), Failure> {
+    let InfoArgs { served: arguments, rescue } = arguments;
     let told = real::run(|env| async move {
+        if *rescue {
+            return rescue::info(&env, &arguments.at, out).await;
+        }
         let reached = reach(&env, &arguments.at, arguments.socket.as_deref(), global.timeout).await?;
         let (info, snapshots) = reached.info().await?;
         let told = tell(&info, &snapshots, out);

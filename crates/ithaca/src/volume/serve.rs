@@ -13,6 +13,7 @@ use ithaca_volume::{Volume, socket};
 
 use super::arguments::{DirArgs, ServeVolumeArgs};
 use super::reach::default_socket;
+use super::rescue::{self, Rescued};
 use super::{context, failed, open, with_read_cache};
 use crate::failure::Failure;
 use crate::json::Object;
@@ -28,20 +29,30 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let signalled = env.spawn(shutdown_signal());
         let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
-        let volume = open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
+        let chain = with_read_cache(arguments.read_cache);
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
-        let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
+        let (volume, rescued, local) = if arguments.rescue {
+            let (volume, left_out) = rescue::open(&env, &arguments.at, chain).await?;
+            let rescued = Rescued { version: volume.info().version, left_out };
+            (volume, Some(rescued), None)
+        } else {
+            let volume = open(&env, &arguments.at, chain).await?;
+            let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
+            (volume, None, local)
+        };
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));
         let addr = server.addr().to_string();
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
         out.either(
             || {
                 let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
-                format!("ready: nbd {addr}, export {name}{socket}")
+                let rescued = rescued.iter().map(|it| format!(", {it}")).collect::<String>();
+                format!("ready: nbd {addr}, export {name}{socket}{rescued}")
             },
             || {
                 let ready = Object::new().boolean("ready", true).string("nbd", &addr).string("export", &name);
-                socket.iter().fold(ready, |ready, path| ready.string("socket", path))
+                let ready = socket.iter().fold(ready, |ready, path| ready.string("socket", path));
+                rescued.iter().fold(ready, |ready, it| it.add_to(ready.number("version", it.version.0)))
             },
         )?;
         out.flush()?;

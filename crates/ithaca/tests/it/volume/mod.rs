@@ -5,6 +5,7 @@
 //! * [`mount`]: a volume as a file, with transactions of the threads of C programs.
 //! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
 //! * [`within`]: libnbd's and QEMU's programs within a transaction.
+//! * [`rescue`]: what is left of a volume that has lost a part of its log.
 //! * [`filesystem`]: ext4 on a volume, and the server killed under it.
 //!
 //! What needs a program that is not installed says so and passes: `./test` installs them where it may.
@@ -13,6 +14,7 @@ mod c_library;
 mod commands;
 mod filesystem;
 mod mount;
+mod rescue;
 mod tools;
 mod within;
 
@@ -73,7 +75,10 @@ impl Served {
         let mut ready = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         stdout.read_line(&mut ready).expect("its output is open");
-        Self { child, addr: string_field(&ready, "nbd"), socket: string_field(&ready, "socket") }
+        // There is none where nothing can be written.
+        let has_socket = !more.contains(&"--rescue");
+        let socket = if has_socket { string_field(&ready, "socket") } else { String::new() };
+        Self { child, addr: string_field(&ready, "nbd"), socket }
     }
 
     /// The URI of an export.
