@@ -26,6 +26,8 @@ use crate::wire::{ChangeCluster, ClusterChanged, GetLayout, LayoutRecord, Roles}
 
 /// How often it is looked whether a change is complete.
 const LOOK: Duration = Duration::from_millis(50);
+/// What was seen so short a time before the end is told where the last look does not end in time.
+const RECENT: Duration = Duration::from_secs(1);
 /// How long a node may take to tell of an old layout.
 const HISTORY_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a node may take to have a change decided before another one is asked.
@@ -258,15 +260,24 @@ impl Client {
         is_so: impl Fn(&Layout) -> bool,
     ) -> Result<Result<Rc<Layout>, Rc<Layout>>, ClientError> {
         let inner = &self.inner;
+        let mut seen: Option<(Time, Rc<Layout>)> = None;
         loop {
             inner.forget_view(&inner.view());
-            let layout = inner.view_by(deadline).await?.layout;
+            let layout = match inner.view_by(deadline).await {
+                Ok(view) => view.layout,
+                // The time was over in the middle of a look: what it was before says more.
+                Err(error) => {
+                    let is_recent = |(at, _): &(Time, _)| inner.env.now().since(*at) < RECENT;
+                    return seen.filter(is_recent).map(|(_, layout)| Err(layout)).ok_or(error);
+                }
+            };
             if is_so(&layout) {
                 return Ok(Ok(layout));
             }
             if inner.env.now() + LOOK >= deadline {
                 return Ok(Err(layout));
             }
+            seen = Some((inner.env.now(), layout));
             inner.env.sleep(LOOK).await;
         }
     }

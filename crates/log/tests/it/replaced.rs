@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::sim::Sim;
+use ithaca_env::sim::{LinkOptions, Sim, SimOptions};
 use ithaca_log::client::{Client, ClientOptions, MembersError};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId};
@@ -190,5 +190,25 @@ fn a_removal_that_waits_when_everybody_is_gone_takes_no_longer_than_it_was_given
         cluster.crash();
         removing.join().await.expect("it ends").expect_err("nobody is there");
         assert!(env.now().since(began) <= cluster.client.timeout(), "{:?}", env.now().since(began));
+    });
+}
+
+#[test]
+fn what_was_waited_for_is_told_also_where_the_time_ends_in_the_middle_of_a_look() {
+    // "Timed out" says neither that the node is in use nor what to do.
+    let loopback = LinkOptions { latency: Duration::from_millis(40), ..SimOptions::default().loopback };
+    let sim = Sim::with_options(1, SimOptions { loopback, ..SimOptions::default() });
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let of = |dir: &std::path::Path, id| node_options(dir, id, SEGMENTS);
+        let cluster = Cluster::form(&env, 3, 2, of).await;
+        let addr = cluster.addrs[1].1;
+        for ms in 1_000..1_020 {
+            let client = client_of(&env, &cluster, 1, Duration::from_millis(ms)).await;
+            let told = client.replace_node(NodeId(2), addr).await;
+            let waited = Duration::from_millis(ms);
+            assert_eq!(told, Err(MembersError::InUse { node: NodeId(2), waited }));
+        }
     });
 }
