@@ -141,7 +141,7 @@ fn what_is_older_than_a_lost_group_is_shown_as_it_was() {
 fn what_a_cleaner_may_have_moved_into_a_lost_group_is_not_shown_without_it() {
     // Records that were moved into it, whose segments are free, would be older, or absent.
     for cleaning in [Cleaning::MoveToTail, Cleaning::CompactInBody] {
-        let tallies: Vec<Tally> = (5..8).map(|seed| harm_each(seed, &options(cleaning))).collect();
+        let tallies: Vec<Tally> = (5..13).map(|seed| harm_each(seed, &options(cleaning))).collect();
         let all = |count: fn(&Tally) -> u32| tallies.iter().map(count).sum::<u32>();
         // Neither all nor nothing: a census comes after each segment that is freed, and what is lost may stand behind it.
         assert!(all(|it| it.freed) > 3 && all(|it| it.shown) > 3, "{cleaning:?}: {tallies:?}");
