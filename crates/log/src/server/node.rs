@@ -414,10 +414,10 @@ impl Session {
             Err(error) => {
                 tracing::debug!(node = self.node.id.0, %error, "refused");
                 // Whoever has not greeted is told so, unless it is the greeting that cannot be understood.
-                let is_greeting = self.greeted || frame.kind == Kind::Hello as u16;
-                let refusal = match is_greeting {
-                    true => Refusal::Malformed { kind: frame.kind },
-                    false => Refusal::Greeting,
+                let refusal = if self.greeted || frame.kind == Kind::Hello as u16 {
+                    Refusal::Malformed { kind: frame.kind }
+                } else {
+                    Refusal::Greeting
                 };
                 self.route(head).refuse(refusal);
                 return if self.greeted { Ok(()) } else { Err(Ended::Greeting) };

@@ -144,12 +144,11 @@ impl Volume {
             opened => opened?,
         };
         // What was found when the chain told of its records.
-        let damage = chain.stats().damage;
+        let stats = chain.stats();
         let is_volume = chain.identity().label.as_str() == LABEL;
-        let refused = match damage.iter().find(|damage| damage.is_of_groups()) {
+        let refused = match stats.damage.iter().find(|damage| damage.is_of_groups()) {
             Some(&Damage { segment, offset, .. }) if chain.is_read_only() => {
-                let drive =
-                    chain.stats().links.into_iter().map(|link| link.drive).collect::<Vec<_>>().join(", ");
+                let drive = stats.links.iter().map(|link| &link.drive[..]).collect::<Vec<_>>().join(", ");
                 VolumeError::Chain(OpenError::NoRescue { drive, why: NoRescue::AnyAge { segment, offset } })
             }
             Some(&Damage { segment, offset, .. }) => VolumeError::Lost { segment, offset },

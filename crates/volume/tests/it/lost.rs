@@ -35,7 +35,7 @@ pub struct Record {
 }
 
 /// A volume after a life that ended well and one that a power cut has ended.
-pub fn cut_world(seed: u64) -> World {
+fn cut_world(seed: u64) -> World {
     cut_world_of(seed, &small_options(10))
 }
 
@@ -51,7 +51,7 @@ pub fn cut_world_of(seed: u64, options: &VolumeOptions) -> World {
     world
 }
 
-pub fn u64_at(block: &[u8], at: usize) -> u64 {
+fn u64_at(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"))
 }
 
@@ -156,7 +156,7 @@ pub fn rot(offset: u64) -> DriveFault {
     DriveFault::BitRot { offset: offset + 50, bit: 2 }
 }
 
-pub fn unreadable(offset: u64) -> DriveFault {
+fn unreadable(offset: u64) -> DriveFault {
     DriveFault::Unreadable { offset }
 }
 
