@@ -93,8 +93,8 @@ pub const CHUNKS_MAX_COUNT: usize = 65_536;
 pub const CHECKPOINT_MAX_BYTES: u64 = 1 << 30;
 
 /// Positions of the log for each record of an object from which on its records are rare: to read what lies between them takes longer than
-/// to read each by itself.
-pub const RARE_SPAN: u64 = 16;
+/// to read each by itself. With entries of 512 bytes that are 32 KiB, which a drive reads in one piece in about the time of a random block.
+pub const RARE_SPAN: u64 = 64;
 
 /// Bytes of calls for each byte of the last checkpoint before there is another one of an object whose records are rare.
 pub const RARE_BYTES: u64 = 2;

@@ -29,8 +29,8 @@ use ithaca_env::record::RecordError;
 use ithaca_log::pos::{LogPos, StreamId};
 use thiserror::Error;
 
-use crate::checkpoint::Last;
 use crate::checkpoint::chunk::Chunk;
+use crate::checkpoint::{Begun, Last};
 use crate::collections::Sharing;
 use crate::limits;
 use crate::object::{Back, CallError, Method, Object};
@@ -129,6 +129,8 @@ pub struct View<O: Object> {
     requests: Requests,
     /// The checkpoint that it began at.
     began: Last,
+    /// Where its first record stands, of those that it has applied itself.
+    first: Option<LogPos>,
     /// What the latest checkpoint in the stream itself reflects, of those that it has come past.
     passed: Option<LogPos>,
     /// Each change with the position of its record.
@@ -165,6 +167,7 @@ impl<O: Object> View<O> {
             bytes: 0,
             requests: Requests::default(),
             began: Last::default(),
+            first: None,
             passed: None,
             history: VecDeque::new(),
             covered: VecDeque::new(),
@@ -207,6 +210,15 @@ impl<O: Object> View<O> {
     /// The checkpoint that it began at.
     pub fn last_checkpoint(&self) -> Last {
         self.began
+    }
+
+    /// After what the next checkpoint is due, if `last` is what is known of the last one: of an object that has none that is where its first
+    /// record stands, which may be far into the log.
+    pub(crate) fn due_after(&self, last: Last) -> Last {
+        match self.first {
+            Some(first) if last.at.count == 0 => Last { at: Begun { upto: first.0, ..last.at }, ..last },
+            _ => last,
+        }
     }
 
     /// Below which position the latest checkpoint in the stream itself reflects everything, of those that it has come past.
@@ -292,6 +304,7 @@ impl<O: Object> View<O> {
         }
         self.history.extend(self.scratch.drain(..).map(|undo| (pos, undo)));
         self.covered.push_back((pos, self.bytes));
+        self.first.get_or_insert(pos);
         self.count += 1;
         self.advance(LogPos(pos.0 + 1));
         self.forget_old();

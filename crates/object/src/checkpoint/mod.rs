@@ -106,12 +106,13 @@ mod tests {
             let now = Begun { upto: 5_000 + upto, count: 100 + count, bytes: 10_000 + bytes };
             policy.is_due(now, &last, is_author)
         };
-        assert!(due(64 * 16, 64, 16_000, true));
-        assert!(!due(64 * 16, 63, 16_000, true), "too few calls");
-        assert!(!due(64 * 16 - 1, 64, 16_000, true), "they lie close together");
-        assert!(!due(64 * 16, 64, 15_999, true), "its state would be written too often");
-        assert!(!due(255 * 16, 255, 16_000, false), "others wait for the author");
-        assert!(due(256 * 16, 256, 16_000, false));
+        let span = limits::RARE_SPAN;
+        assert!(due(64 * span, 64, 16_000, true));
+        assert!(!due(64 * span, 63, 16_000, true), "too few calls");
+        assert!(!due(64 * span - 1, 64, 16_000, true), "they lie close together");
+        assert!(!due(64 * span, 64, 15_999, true), "its state would be written too often");
+        assert!(!due(255 * span, 255, 16_000, false), "others wait for the author");
+        assert!(due(256 * span, 256, 16_000, false));
         assert!(due(1000, 1000, 1, false), "many calls, wherever they lie");
         assert!(due(1, 1, 1 << 20, false), "many bytes");
         assert!(!due(1 << 30, 0, 0, true), "nothing was called");

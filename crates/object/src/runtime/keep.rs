@@ -161,7 +161,8 @@ impl<O: Object> Slot<O> {
             }
             return;
         }
-        let (now, last) = (self.begun(), self.reviewed.get());
+        let now = self.begun();
+        let last = self.view.borrow().due_after(self.reviewed.get());
         let policy = self.runtime.options.checkpoints;
         if !policy.is_due(now, &last, is_author) || self.view.borrow().fault().is_some() {
             return;
@@ -206,7 +207,8 @@ impl<O: Object> Slot<O> {
             (catalog.newest().map(|(upto, stored)| (upto, stored.clone())), catalog.last())
         };
         let (newest, last) = Self::look(&catalog, newest).await?;
-        if let Some((upto, stored)) = &newest {
+        let others = newest.as_ref().filter(|(_, stored)| self.made.get() != Some(stored.id));
+        if let Some((upto, stored)) = others {
             self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
         }
         self.state()?;
@@ -220,7 +222,7 @@ impl<O: Object> Slot<O> {
             return Err(dropped("checkpoint").into());
         }
         if let Some((policy, is_author)) = policy {
-            let is_due = policy.is_due(begun, &last, is_author);
+            let is_due = policy.is_due(begun, &self.view.borrow().due_after(last), is_author);
             // Whoever looked at the same moment may be told to go on; then nobody else is.
             let calls = begun.count.saturating_sub(last.at.count);
             if !is_due || !Box::pin(catalog.call(Begin { begun, calls, bytes: policy.bytes })).await? {
@@ -255,6 +257,7 @@ impl<O: Object> Slot<O> {
         let len = stored.len;
         let is_taken = Box::pin(catalog.call(Store { upto: upto.0, stored, swept })).await?;
         self.reviewed.set(Last { at, len });
+        self.made.set(Some(id));
         if !is_taken {
             self.trim_all(&written.positions()).await?;
         }

@@ -76,6 +76,8 @@ pub(super) struct Slot<O: Object> {
     /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
     pub(super) reviewed: Cell<Last>,
     pub(super) is_making: Cell<bool>,
+    /// The id of the checkpoint that this view has made last: to go back for comparing with it would say nothing.
+    pub(super) made: Cell<Option<u64>>,
     /// Whether it was said that the state cannot be encoded.
     pub(super) has_warned: Cell<bool>,
     /// Whether a record of this program was taken since that makes it the one to think of a checkpoint.
@@ -116,6 +118,7 @@ impl<O: Object> Slot<O> {
             coming: RefCell::default(),
             reviewed: Cell::default(),
             is_making: Cell::default(),
+            made: Cell::default(),
             has_warned: Cell::default(),
             is_author: Cell::default(),
             is_reading: Cell::default(),

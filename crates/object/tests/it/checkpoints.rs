@@ -230,7 +230,7 @@ fn an_object_that_has_few_of_the_logs_records_has_a_checkpoint_of_one_entry_soon
     run(async |world| {
         let program = world.program().await;
         let maps: Vec<Numbers> =
-            (0..24).map(|number| Numbers::open(&program, &format!("m{number}")).expect("opened")).collect();
+            (0..72).map(|number| Numbers::open(&program, &format!("m{number}")).expect("opened")).collect();
         for value in 0..70 {
             for map in &maps {
                 map.fast_put(format!("key {value}"), value).await.expect("put");
@@ -251,6 +251,19 @@ fn an_object_that_has_few_of_the_logs_records_has_a_checkpoint_of_one_entry_soon
         let fresh = Numbers::open(&world.program().await, "m0").expect("opened");
         assert_eq!(fresh.entries().await, maps[0].entries().await);
         assert!(entries(&program, StreamId::of_name("m0")).await.len() < 10, "the rest is forgotten");
+    });
+}
+
+#[test]
+fn an_object_whose_records_follow_each_other_far_into_the_log_has_no_checkpoint_sooner() {
+    // What lies below its first record is nothing that it has few of.
+    run(async |world| {
+        let program = world.program().await;
+        let [earlier, late] = ["earlier", "late"].map(|name| Numbers::open(&program, name).expect("opened"));
+        put(&earlier, 0..4_500).await;
+        put(&late, 0..130).await;
+        world.env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(late.handle().checkpoints().await, Ok(Vec::new()));
     });
 }
 
