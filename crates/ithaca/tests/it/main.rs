@@ -15,6 +15,7 @@
 //! * [`stream`]: appends to streams, and where they end.
 //! * [`object`]: maps and transactions.
 //! * [`bench`]: every workload prints its figures.
+//! * [`python`]: a client in another language.
 
 #![expect(
     clippy::disallowed_methods,
@@ -32,6 +33,7 @@ mod harness;
 mod object;
 mod offline;
 mod pages;
+mod python;
 mod read;
 mod roles;
 mod serve;

@@ -1,0 +1,631 @@
+"""Tests of the client, and through it of the pages that it was written from: golden frames, a cluster in one process, and three
+servers of which one is killed. `ITHACA_PROGRAM` names the program; without it that of a debug build is taken."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from collections.abc import Generator, Iterable
+
+import ithaca_wire as wire
+from ithaca import Client
+from ithaca_node import Code, Connection, Entry, Refused
+from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = os.environ.get("ITHACA_PROGRAM", str(ROOT / "target/debug/ithaca"))
+
+# The messages of docs/protocol.md that this client has no use for: what nodes, and who has orders for a cluster, send.
+RECORD = Blob(512_000)
+PATH = Text(1024)
+BALLOT: dict[str, Field] = {"outcome": U32, "reserved": Zeros(4), "round": U64, "proposer": U64, "record": RECORD}
+BEAT: dict[str, Field] = {
+    "node": U64, "state": U8, "reserved": Zeros(3), "write_us": U32, "unheard": Listed(U64, 1024),
+    "marks": Listed(Fields(start=U64, trimmed=U64, complete=U64), 64),
+}  # fmt: skip
+DRIVE = Fields(id=U64, link=U32, flags=U32, segments=U64, free=U64, live=U64, data=U64, size=U64, path=PATH)
+OTHERS = [
+    Message(0x0008, epoch=U64, ranges=Listed(wire.RANGE, 256)),
+    Message(0x8008, epoch=U64, highest=Listed(U64, 256)),
+    Message(0x0010, epoch=U64, round=U64, proposer=U64),
+    Message(0x8010, None, **BALLOT),
+    Message(0x0011, round=U64, proposer=U64, record=RECORD),
+    Message(0x8011, None, **BALLOT),
+    Message(0x0012, invitation=U32, record=RECORD),
+    Message(0x8012, epoch=U64),
+    Message(0x0013, epoch=U64),
+    Message(0x8013, granted=U32, reserved=Zeros(4)),
+    Message(0x0014, None, **BEAT),
+    Message(0x8014, None, **BEAT),
+    Message(0x0015, start=U64, end=U64),
+    Message(0x8015, ranges=wire.RANGES),
+    Message(0x0016, what=U32, count=U32, node=U64, address=Text(256), offers=U32),
+    Message(0x8016, epoch=U64),
+    Message(0x0019, stream=U128, length=U32, checksum=U32),
+    Message(0x8019, length=U32, checksum=U32),
+    Message(0x001A),
+    Message(0x801A, node=U64, drives=Listed(DRIVE, 64)),
+    Message(0x001B, what=U32, wait_ms=U32, node=U64, create=U64, of=PATH, paths=Listed(PATH, 4)),
+    Message(0x801B, outcome=U32, why=U32, left=U64, told=Text(8192)),
+]
+MESSAGES = wire.MESSAGES | {message.kind: message for message in OTHERS}
+
+
+def golden(file: str) -> dict[str, bytes]:
+    """Bytes by their names, of a file of golden bytes."""
+    text = (ROOT / "crates/log/testdata/golden" / file).read_text()
+    blocks = [block.strip().split("\n") for block in text.split("\n\n")[1:]]
+    return {name: bytes.fromhex("".join(lines)) for name, *lines in blocks}
+
+
+def settings() -> dict[str, str]:
+    """The environment, without settings of Ithaca but for how long a command may take."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ITHACA")}
+    return kept | {"ITHACA_TIMEOUT": "30s"}
+
+
+class Served:
+    """Processes of the program that are killed at the end, with their data below a directory of their own."""
+
+    def __init__(self) -> None:
+        self._dir = tempfile.TemporaryDirectory(prefix="ithaca-python-")
+        self.processes: list[subprocess.Popen[str]] = []
+        self.endpoints: list[str] = []
+
+    def start(self, *arguments: str) -> None:
+        """Starts one more, and waits until it serves."""
+        data = f"{self._dir.name}/{len(self.processes)}"
+        asked = ["--json", "--data", data, "--drive-size", "64M", "--log-level", "off"]
+        ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command = [PROGRAM, *arguments, *asked, *ports]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings(), cwd=self._dir.name)
+        assert process.stdout is not None
+        self.processes.append(process)
+        self.endpoints.append(json.loads(process.stdout.readline())["log"])
+
+    def cli(self, *arguments: str, given: str = "") -> str:
+        """What a command prints on its standard output."""
+        command = [PROGRAM, "--endpoint", ",".join(self.endpoints), *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, env=settings(), cwd=self._dir.name, check=False)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def lines(self, *arguments: str) -> list[tuple[int, str, bytes]]:
+        """Position, kind and data of the entries that a command prints as JSON."""
+        found = [json.loads(line) for line in self.cli(*arguments, "--json").splitlines()]
+        return [(entry.get("log_pos", entry["pos"]), entry["kind"], base64.b64decode(entry["data_base64"])) for entry in found]
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self._dir.cleanup()
+
+
+def shown(entries: Iterable[Entry]) -> list[tuple[int, str, bytes]]:
+    """The same of entries that the client has read."""
+    return [(entry.position, entry.kind.name.lower(), entry.data) for entry in entries]
+
+
+def numbered(name: str, count: int) -> list[bytes]:
+    return [f"{name} {number}".encode() for number in range(count)]
+
+
+class Golden(unittest.TestCase):
+    """The pages describe the golden bytes, of every message."""
+
+    def test_each_golden_frame_is_decoded_and_encoded_again(self) -> None:
+        frames = golden("frames.txt")
+        self.assertGreater(len(frames), 80)
+        for name, frame_bytes in frames.items():
+            with self.subTest(name):
+                frame = Frame.decode(frame_bytes)
+                self.assertEqual(frame.encode(), frame_bytes)
+                message = MESSAGES[frame.kind]
+                body = message.decode(frame.body)
+                self.assertEqual(message.write(body), frame.body)
+                for run in [*getattr(body, "runs", []), body]:
+                    if getattr(run, "meta", b""):
+                        self.assertEqual(wire.META.write(wire.META.decode(run.meta)), run.meta)
+
+    def test_no_frame_that_is_cut_off_or_harmed_is_taken(self) -> None:
+        # A lie about a length, or harm on the way, would be taken for what somebody has said.
+        for name, frame_bytes in golden("frames.txt").items():
+            frame = Frame.decode(frame_bytes)
+            body_end = wire.HEADER_LEN + len(frame.body)
+            for cut in range(len(frame_bytes)):
+                self.assertRaises(BadFrame, Frame.decode, frame_bytes[:cut])
+            for at in range(body_end):
+                harmed = frame_bytes[:at] + bytes([frame_bytes[at] ^ 0x81]) + frame_bytes[at + 1 :]
+                self.assertRaises(BadFrame, Frame.decode, harmed)
+            for cut in range(len(frame.body)):
+                with self.subTest(name, cut=cut):
+                    self.assertRaises(BadFrame, MESSAGES[frame.kind].decode, frame.body[:cut])
+
+    def test_lengths_beyond_the_limits_are_refused_before_anything_is_waited_for(self) -> None:
+        for frame_len, body_len in [
+            (wire.FRAME_MAX + 1, 0),
+            (wire.BODY_MAX + 1, wire.BODY_MAX + 1),
+            (8, 9),
+            (wire.DATA_MAX + 1, 0),
+        ]:
+            self.assertRaises(BadFrame, Frame.length, struct.pack("<I8xI16x", frame_len, body_len))
+
+    def test_a_layout_is_read_and_maps_positions(self) -> None:
+        layout = wire.Layout(golden("records.txt")["layout"])
+        self.assertEqual((layout.epoch, layout.sequencer, layout.tail, layout.nodes[2].address), (2, 2, 45, "127.0.0.1:7420"))
+        self.assertEqual(layout.spans(3, 10), [wire.Span([2], 3, 10, 3, 1)])
+
+    def test_streams_are_named_by_blake3(self) -> None:
+        # The published hashes of "abc" and of nothing but a's would do; a name of four blocks is compared with the program below.
+        self.assertEqual(wire.stream_id("abc").to_bytes(16, "little").hex(), "6437b3ac38465133ffb63b75273a8db5")
+
+
+class OneProcess(unittest.TestCase):
+    """`ithaca dev` with three units and two copies: three stripes, and the log begins with each test where the last one ended."""
+
+    served: Served
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.served = Served()
+        cls.addClassCleanup(cls.served.stop)
+        cls.served.start("dev", "--units", "3", "--replicas", "2")
+
+    def setUp(self) -> None:
+        self.client = self.connected()
+        self.start = self.client.tail()
+
+    def connected(self, timeout: float = 10) -> Client:
+        client = Client(self.served.endpoints, timeout)
+        self.addCleanup(client.close)
+        return client
+
+    def test_what_either_appends_the_other_reads(self) -> None:
+        entries = [b"", b"two", bytes(range(256)) * 40, *numbered("entry", 7)]
+        for tokens in (False, True):
+            start = self.client.tail()
+            self.assertEqual(self.client.append_many(entries, tokens=tokens), list(range(start, start + 10)))
+            expected = [(start + index, "data", entry) for index, entry in enumerate(entries)]
+            self.assertEqual(shown(self.client.read_range(start, start + 10)), expected)
+            self.assertEqual(self.served.lines("log", "read", "--from", str(start), "--to", str(start + 10)), expected)
+        told = self.served.cli("log", "append", "--lines", given="x\ny\nz\n").split()
+        self.assertEqual(
+            shown(map(self.client.read, map(int, told))), [(int(at), "data", text) for at, text in zip(told, [b"x", b"y", b"z"])]
+        )
+
+    def test_many_batches_at_a_time_keep_their_order(self) -> None:
+        entries = numbered("many", 3000)
+        positions = self.client.append_many(entries)
+        self.assertEqual(positions, list(range(self.start, self.start + 3000)))
+        self.assertEqual([entry.data for entry in self.client.read_range(self.start, self.start + 3000)], entries)
+
+    def test_an_entry_is_on_both_replicas_with_its_meta(self) -> None:
+        for tokens in (False, True):
+            for position in self.client.append_many(numbered("copied", 4), ["copies"], tokens=tokens):
+                self.assertEqual(*self.copies(position))
+
+    def copies(self, position: int) -> list[tuple[object, ...]]:
+        """What each replica of the position says of it by itself."""
+        layout, deadline = self.client.layout, time.monotonic() + 10
+        (span,) = layout.spans(position, position + 1)
+        found: list[tuple[object, ...]] = []
+        for replica in span.replicas:
+            connection = Connection(layout.nodes[replica].address, self.client.id, replica, layout.cluster, deadline)
+            read = wire.READ(limit_bytes=wire.READ_MAX, committed=0, ranges=[wire.RANGE(start=span.start, end=span.end)])
+            answer, data = connection.ask(wire.READ, read, layout.epoch, deadline)
+            connection.close()
+            run, meta = answer.runs[0], wire.META.decode(answer.runs[0].meta)
+            found.append((data, meta.client, wire.request_at(meta, span.start), meta.groups, run.epoch))
+        self.assertEqual(len(found), 2)
+        return found
+
+    def test_a_hole_is_filled_and_its_owner_finds_junk(self) -> None:
+        layout = self.client.layout
+        batch = self.client._batch([b"late", b"in time"], [])
+        groups = wire.TOKEN(groups=batch.groups())
+        grant, _ = self.client._ask(layout.sequencer, wire.TOKEN, groups, layout, time.monotonic() + 10)
+        self.assertEqual(self.client.read(grant.first).kind, Kind.UNWRITTEN)
+        self.assertEqual(self.client.fill(grant.first).kind, Kind.JUNK)
+        # One position is lost, the other is the owner's still.
+        self.assertEqual(self.client._write_batch(batch, grant.first, [], False, time.monotonic() + 10), [None, grant.first + 1])
+        self.assertEqual(
+            shown(self.client.read_range(grant.first, grant.first + 2)),
+            [(grant.first, "junk", b""), (grant.first + 1, "data", b"in time")],
+        )
+        self.assertEqual(self.client.fill(grant.first + 1).data, b"in time")
+        with self.assertRaises(Refused) as refused:
+            self.client.fill(self.client.tail() + wire.FILL_MAX)
+        self.assertEqual(refused.exception.code, Code.UNWRITTEN)
+
+    def test_a_writer_that_died_after_the_first_replica_is_completed_by_a_fill(self) -> None:
+        layout, deadline = self.client.layout, time.monotonic() + 10
+        batch = self.client._batch([b"half"], [])
+        grant, _ = self.client._ask(layout.sequencer, wire.TOKEN, wire.TOKEN(groups=batch.groups()), layout, deadline)
+        (span,) = layout.spans(grant.first, grant.first + 1)
+        first_only = wire.Span(span.replicas[:1], *span[1:])
+        self.client._write_span(batch, grant.first, [], batch.table(), first_only, False, deadline)
+        self.assertEqual(self.client.read(grant.first).kind, Kind.UNWRITTEN)
+        self.assertEqual(self.client.fill(grant.first).data, b"half")
+        self.assertEqual(*self.copies(grant.first))
+
+    def test_an_answer_that_is_lost_appends_nothing_twice(self) -> None:
+        # The client asks again, and must be told of the positions of the first copy, or find its entries by a search.
+        for streams in ([], ["answers lost"]):
+            self.client.append(b"before", streams)
+            start, send = self.client.tail(), self.client._send_batch
+            lost: list[int] = []
+
+            def send_and_lose(batch, deadline):  # type: ignore[no-untyped-def]
+                sent = send(batch, deadline)
+                assert sent is not None
+                if len(lost) < 2:
+                    lost.append(batch.number)
+                    connection, number = sent
+                    connection.frame(number, deadline)
+                    connection.close()
+                return sent
+
+            self.client._send_batch = send_and_lose  # type: ignore[method-assign]
+            positions = self.client.append_many(numbered("once", 3), streams)
+            self.client._send_batch = send  # type: ignore[method-assign]
+            self.assertEqual((positions, lost), ([start, start + 1, start + 2], [lost[0]] * 2))
+            self.assertEqual(self.client.tail(), start + 3)
+            self.assertEqual([self.client.read(position).data for position in positions], numbered("once", 3))
+
+    def test_a_search_finds_what_stands_there_and_makes_junk_of_the_rest(self) -> None:
+        batch = self.client._batch(numbered("sought", 2), [])
+        grant, _ = self.client._ask(
+            batch.layout.sequencer, wire.TOKEN, wire.TOKEN(groups=batch.groups()), batch.layout, time.monotonic() + 10
+        )
+        for span in batch.layout.spans(grant.first, grant.first + 1):
+            self.client._write_span(batch, grant.first, [], batch.table(), span, False, time.monotonic() + 10)
+        found = self.client._search(batch, batch.after, self.client.tail(), time.monotonic() + 10)
+        self.assertEqual(found, [grant.first, None])
+        self.assertEqual(self.client.read(grant.first + 1).kind, Kind.JUNK)
+
+    def test_positions_and_prefixes_are_trimmed(self) -> None:
+        positions = self.client.append_many(numbered("trimmed", 8))
+        self.client.trim(positions[5])
+        kinds = [entry.kind for entry in self.client.read_range(positions[0], positions[7] + 1)]
+        self.assertEqual(kinds, [Kind.TRIMMED if index == 5 else Kind.DATA for index in range(8)])
+        self.client.trim_prefix(positions[2])
+        self.assertEqual(self.client.first(), positions[2])
+        self.assertEqual(json.loads(self.served.cli("log", "check", "--json")), {"tail": positions[7] + 1, "first": positions[2]})
+        self.assertEqual(
+            [self.client.read(at).kind for at in (0, positions[1], positions[2])], [Kind.TRIMMED, Kind.TRIMMED, Kind.DATA]
+        )
+        with self.assertRaises(Refused) as refused:
+            self.client.trim(self.client.tail())
+        self.assertEqual(refused.exception.code, Code.UNWRITTEN)
+
+    def test_a_follower_is_pushed_each_position_and_passes_holes(self) -> None:
+        follower = self.connected().follow(self.start, timeout=30)
+        for text in numbered("followed", 20):
+            position = self.client.append(text)
+            self.assertEqual(next(follower), Entry(position, Kind.DATA, text, self.client.id, next_request(self.client)))
+        grant, _ = self.client._ask(
+            self.client.layout.sequencer, wire.TOKEN, wire.TOKEN(groups=[wire.GROUP(count=1, has_condition=0, streams=[])]),
+            self.client.layout, time.monotonic() + 10,
+        )  # fmt: skip
+        self.assertEqual(next(follower), Entry(grant.first, Kind.JUNK))
+        self.assertEqual(self.client.append(b"behind it"), grant.first + 1)
+        self.assertEqual(next(follower).data, b"behind it")
+        follower.close()
+        self.assertEqual([entry.data for entry in self.client.follow(grant.first + 1, timeout=0.1)], [b"behind it"])
+
+    def test_streams_are_shared_with_the_program(self) -> None:
+        long_name = "a name of four blocks, " * 9
+        both = self.client.append(b"in both", ["orders", long_name])
+        self.served.cli("stream", "append", "orders", "--lines", given="theirs\nand theirs\n")
+        ours = self.client.append_many(numbered("ours", 3), ["orders"], tokens=True)
+        self.client.append(b"in none")
+        expected = [(both, "data", b"in both"), (both + 1, "data", b"theirs"), (both + 2, "data", b"and theirs")]
+        expected += [(position, "data", text) for position, text in zip(ours, numbered("ours", 3))]
+        found = self.client.read_stream("orders")
+        self.assertEqual(shown(found), expected)
+        self.assertEqual(self.served.lines("stream", "read", "orders", "--from", "0", "--to", "6"), expected)
+        self.assertEqual(
+            [(place.position, place.previous) for entry in found for place in entry.places[:1]],
+            list(zip(range(6), [None, *[at for at, _, _ in expected]])),
+        )
+        self.assertEqual(self.served.lines("stream", "read", long_name, "--from", "0", "--to", "1"), expected[:1])
+        self.assertEqual(self.client.stream_end("orders"), (6, ours[2]))
+        self.assertEqual(
+            sorted(self.served.cli("stream", "ls", "--json").splitlines())[0:1],
+            [json.dumps({"stream": long_name}, separators=(",", ":"))],
+        )
+
+    def test_a_stream_is_followed_while_others_append(self) -> None:
+        follower = self.connected().follow_stream("news", self.start, timeout=30)
+        for text in numbered("news", 5):
+            self.client.append(b"something else")
+            position = self.client.append(text, ["news", "more news"])
+            entry = next(follower)
+            self.assertEqual((entry.position, entry.data), (position, text))
+        follower.close()
+
+    def test_a_node_says_what_it_is(self) -> None:
+        layout = self.client.layout
+        for node in layout.nodes:
+            status = self.client.status(node)
+            self.assertEqual((status.node, status.durability), (node, 1))
+        self.assertGreaterEqual(self.client.status(layout.sequencer).tail, self.start)
+
+
+def next_request(client: Client) -> int:
+    """The request number of the last append of the client."""
+    return client._next_request - 1
+
+
+class Peer:
+    """A connection on which anything is sent."""
+
+    def __init__(self, address: str, greeted: bool = True) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), 10)
+        if greeted:
+            self.send(greeting())
+            assert self.told() == (wire.HELLO_OK.kind, None)
+
+    def send(self, raw: bytes) -> None:
+        try:
+            self._socket.sendall(raw)
+        except ConnectionError:
+            # The node has refused by closing it, which the next question shows.
+            pass
+
+    def told(self) -> tuple[int, Record | None]:
+        """The kind of the next frame, and what it refuses; 0 once the connection has ended."""
+        try:
+            header = self._receive(wire.HEADER_LEN)
+            frame = Frame.decode(header + self._receive(Frame.length(header) - wire.HEADER_LEN))
+        except ConnectionError:
+            return 0, None
+        return frame.kind, wire.REFUSAL.decode(frame.body) if frame.kind == wire.REFUSAL.kind else None
+
+    def refused(self, raw: bytes) -> tuple[int, int, int]:
+        """What a frame is refused for: code, a and b."""
+        self.send(raw)
+        kind, refusal = self.told()
+        assert refusal is not None, hex(kind)
+        return refusal.code, refusal.a, refusal.b
+
+    def serves(self) -> bool:
+        """Whether the connection goes on."""
+        self.send(request(wire.GET_STATUS))
+        return self.told() == (wire.NODE_STATUS.kind, None)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self, length: int) -> bytes:
+        received = b""
+        while len(received) < length:
+            more = self._socket.recv(length - len(received))
+            if not more:
+                raise ConnectionError
+            received += more
+        return received
+
+
+def request(message: Message, body: bytes = b"", data: bytes = b"", epoch: int = 1, flags: int = 0) -> bytes:
+    return Frame(message.kind, flags, 9, epoch, body, data).encode()
+
+
+def greeting(**differs: int) -> bytes:
+    fields = {"version_min": 1, "version_max": 1, "client": 5, "node": 0, "cluster": 0} | differs
+    return request(wire.HELLO, wire.HELLO.write(wire.HELLO(**fields)))
+
+
+def patched(raw: bytes, offset: int, value: bytes) -> bytes:
+    return raw[:offset] + value + raw[offset + len(value) :]
+
+
+def write(entry: bytes, checksum: int | None = None, length: int | None = None, epoch: int = 1) -> bytes:
+    """A write of an entry to an address of no stripe, with a table that is perhaps wrong."""
+    row = wire.ROW(len=len(entry) if length is None else length, crc32c=wire.crc32c(entry) if checksum is None else checksum)
+    meta = wire.META.write(wire.META(version=1, stride=1, client=5, anchor=1 << 60, request=0, groups=[]))
+    return request(wire.WRITE, wire.WRITE.write(wire.WRITE(addr=1 << 60, meta=meta, table=[row])), entry, epoch)
+
+
+class WrongBytes(unittest.TestCase):
+    """What no client should send is answered as the pages say, and others are served all the while."""
+
+    served: Served
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.served = Served()
+        cls.addClassCleanup(cls.served.stop)
+        cls.served.start("dev")
+
+    def setUp(self) -> None:
+        client = Client(self.served.endpoints)
+        self.addCleanup(client.close)
+        # Whatever a test has sent, the next client appends and reads.
+        self.addCleanup(lambda: self.assertEqual(client.read(client.append(b"goes on")).data, b"goes on"))
+
+    def peer(self, greeted: bool = True) -> Peer:
+        peer = Peer(self.served.endpoints[0], greeted)
+        self.addCleanup(peer.close)
+        return peer
+
+    def test_a_frame_that_is_none_ends_the_connection(self) -> None:
+        status = request(wire.GET_STATUS)
+        flagged = status[:10] + bytes([8]) + status[11:]
+        frames = {
+            "longer than any frame": patched(status, 0, struct.pack("<I", wire.FRAME_MAX + 1)),
+            "2^32 - 1 bytes": patched(status, 0, b"\xff" * 4),
+            "a body longer than the frame": patched(status, 12, b"\x08"),
+            "too much data": patched(status, 0, struct.pack("<I", wire.DATA_MAX + 1)),
+            "a wrong checksum": patched(status, 4, b"\0\0\0\0"),
+            "an unknown flag": patched(flagged, 4, struct.pack("<I", wire.crc32c(flagged[8:]))),
+            "another protocol": b"GET / HTTP/1.1\r\nHost: ithaca\r\nAccept: */*\r\n\r\n",
+        }
+        for name, raw in frames.items():
+            with self.subTest(name):
+                peer = self.peer()
+                peer.send(raw)
+                self.assertEqual(peer.told(), (0, None))
+
+    def test_a_body_that_is_none_is_refused_and_the_connection_goes_on(self) -> None:
+        read = wire.READ.write(wire.READ(limit_bytes=100, committed=0, ranges=[wire.RANGE(start=0, end=1)]))
+        rows = [wire.RANGE(start=at, end=at + 1) for at in range(1024)]
+        bodies = [
+            (wire.READ, read[:-1]),
+            (wire.READ, read + b"\0"),
+            (wire.READ, patched(read, 4, b"\2")),
+            (wire.READ, patched(read, 5, b"\1")),
+            (wire.READ, patched(read, 0, struct.pack("<I", wire.READ_MAX + 1))),
+            (wire.READ, patched(read, 8, b"\xff" * 4)),
+            (wire.READ, patched(read, 20, bytes(8))),
+            (wire.READ, struct.pack("<IBBHI", 100, 0, 0, 0, 1025) + b"".join(map(wire.RANGE.write, [*rows, rows[0]]))),
+            (wire.FILL, wire.FILL.write(wire.FILL(ranges=[wire.RANGE(start=0, end=wire.FILL_MAX + 1)]))),
+            (wire.TOKEN, wire.TOKEN.write(wire.TOKEN(groups=[]))),
+            (wire.TOKEN, wire.TOKEN.write(wire.TOKEN(groups=[wire.GROUP(count=0, has_condition=0, streams=[])]))),
+            (wire.TOKEN, wire.TOKEN.write(wire.TOKEN(groups=[wire.GROUP(count=1, has_condition=0, streams=[7, 7])]))),
+            (wire.GET_STATUS, b"\0"),
+            (wire.RUNS, bytes(8)),
+            (wire.REFUSAL, bytes(24)),
+            (Message(0x7777), b"of a later version"),
+            (Message(0x000A), b""),
+        ]
+        peer = self.peer()
+        for message, body in bodies:
+            with self.subTest(kind=message.kind, body=body[:40]):
+                self.assertEqual(peer.refused(request(message, body)), (Code.UNDECODABLE, message.kind, 0))
+        self.assertEqual(peer.refused(request(wire.GET_STATUS, data=b"for nobody")), (Code.UNDECODABLE, wire.GET_STATUS.kind, 0))
+        self.assertEqual(peer.refused(write(b"entry", length=6)), (Code.UNDECODABLE, wire.WRITE.kind, 0))
+        self.assertEqual(peer.refused(write(bytes(wire.ENTRY_MAX + 1))), (Code.UNDECODABLE, wire.WRITE.kind, 0))
+        self.assertEqual(peer.refused(write(b"entry", checksum=1)), (Code.CHECKSUM, 0, 0))
+        self.assertEqual(peer.refused(request(wire.UNSUBSCRIBE)), (Code.NO_SUBSCRIPTION, 0, 0))
+        peer.send(request(wire.CREDIT, bytes(8)))
+        self.assertTrue(peer.serves())
+
+    def test_a_greeting_that_is_none_is_refused_and_ends_the_connection(self) -> None:
+        client = Client(self.served.endpoints)
+        self.addCleanup(client.close)
+        cluster = client.layout.cluster
+        for raw, expected in [
+            (request(wire.GET_STATUS), (Code.GREETING, 0, 0)),
+            (request(wire.HELLO, bytes(39)), (Code.UNDECODABLE, 1, 0)),
+            (greeting(version_min=2, version_max=3), (Code.NO_VERSION, 1, 1)),
+            (greeting(cluster=3), (Code.OTHER_CLUSTER, cluster >> 64, cluster & wire.NONE)),
+            (greeting(node=999), (Code.OTHER_NODE, client.layout.sequencer, 0)),
+        ]:
+            peer = self.peer(greeted=False)
+            self.assertEqual(peer.refused(raw), expected)
+            self.assertEqual(peer.told(), (0, None))
+        long = self.peer(greeted=False)
+        long.send(request(wire.HELLO, bytes(1025)))
+        self.assertEqual(long.told(), (0, None))
+        twice = self.peer()
+        self.assertEqual(twice.refused(greeting()), (Code.GREETING, 0, 0))
+        self.assertTrue(twice.serves())
+        later = self.peer(greeted=False)
+        later.send(greeting(version_max=9))
+        self.assertEqual(later.told(), (wire.HELLO_OK.kind, None))
+
+    def test_a_frame_that_comes_in_parts_is_answered_when_it_is_whole(self) -> None:
+        # Each part comes after somebody else was answered, and the last peer is gone in the middle of its frame.
+        raw, other = write(b"entry", checksum=1), self.peer()
+        for cut in (1, 7, 31, 32, 33, len(raw) - 1):
+            peer = self.peer()
+            peer.send(raw[:cut])
+            self.assertTrue(other.serves())
+            self.assertEqual(peer.refused(raw[cut:]), (Code.CHECKSUM, 0, 0))
+            self.assertTrue(peer.serves())
+        gone = self.peer()
+        gone.send(raw[:40])
+        gone.close()
+        self.assertTrue(other.serves())
+
+
+class Servers(unittest.TestCase):
+    """Three servers with two copies, of which one is killed while the client works."""
+
+    def setUp(self) -> None:
+        self.served = Served()
+        self.addCleanup(self.served.stop)
+        for node in (1, 2, 3):
+            self.served.start("server", "--node", str(node))
+        named = [f"{node}={address}" for node, address in enumerate(self.served.endpoints, 1)]
+        self.served.cli("cluster", "init", *named)
+        self.client = Client(self.served.endpoints, timeout=30)
+        self.addCleanup(self.client.close)
+
+    def kill(self, node: int) -> None:
+        process = self.served.processes[node - 1]
+        process.kill()
+        process.wait()
+
+    def killing(self, node: int, sends: int) -> None:
+        """Has the node killed when the client has sent so many more batches, with as many answers on their way as it likes."""
+        send, left = self.client._send_batch, iter(range(sends, 0, -1))
+
+        def send_and_kill(batch, deadline):  # type: ignore[no-untyped-def]
+            sent = send(batch, deadline)
+            if next(left, 0) == 1:
+                self.kill(node)
+            return sent
+
+        self.client._send_batch = send_and_kill  # type: ignore[method-assign]
+
+    def test_a_sequencer_that_is_killed_costs_no_entry_and_doubles_none(self) -> None:
+        follower = self.client_of_its_own().follow(0, timeout=30)
+        begun = self.client.append_many(numbered("begun", 10))
+        epoch, entries = self.client.layout.epoch, numbered("killed", 8000)
+        self.killing(self.client.layout.sequencer, sends=4)
+        positions = self.client.append_many(entries)
+        self.assertGreater(self.client.layout.epoch, epoch)
+        ended = self.client.append(b"ended", ["after the end"])
+        self.check(follower, [*zip(begun, numbered("begun", 10)), *zip(positions, entries), (ended, b"ended")])
+        self.assertEqual(shown(self.client.read_stream("after the end")), [(ended, "data", b"ended")])
+
+    def test_a_unit_that_is_killed_between_grant_and_write_costs_no_entry_and_doubles_none(self) -> None:
+        follower = self.client_of_its_own().follow(0, timeout=30)
+        layout, entries = self.client.layout, numbered("killed", 30)
+        ask = self.client._ask
+        asked: list[int] = []
+
+        def ask_and_kill(node, message, *more):  # type: ignore[no-untyped-def]
+            if message is wire.WRITE and node != layout.sequencer and not asked:
+                asked.append(node)
+                self.kill(node)
+            return ask(node, message, *more)
+
+        self.client._ask = ask_and_kill  # type: ignore[method-assign]
+        positions = self.client.append_many(entries, tokens=True)
+        self.assertGreater(self.client.layout.epoch, layout.epoch)
+        self.check(follower, list(zip(positions, entries)))
+
+    def client_of_its_own(self) -> Client:
+        client = Client(self.served.endpoints, timeout=30)
+        self.addCleanup(client.close)
+        return client
+
+    def check(self, follower: Generator[Entry, None, None], acknowledged: list[tuple[int, bytes]]) -> None:
+        """Everything acknowledged stands where it was said to, once, for a reader, a follower and the program."""
+        tail = self.client.tail()
+        followed = shown(next(follower) for _ in range(tail))
+        follower.close()
+        data = [(position, text) for position, kind, text in followed if kind == "data"]
+        names = {b"after the end"}
+        self.assertEqual(sorted(acknowledged), [(position, text) for position, text in data if text not in names])
+        self.assertEqual(shown(self.client.read_range(0, tail)), followed)
+        self.assertEqual(self.served.lines("log", "read", "--from", "0", "--to", str(tail)), followed)
+
+
+if __name__ == "__main__":
+    unittest.main()
