@@ -55,7 +55,7 @@ impl Unit {
     fn write(&mut self, to: ReplyTo, run: Run, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         assert!(run.kind == RunKind::Data && run.count() > 0, "a write carries entries");
         let epoch = Epoch(run.version);
-        self.check_epoch(epoch)?;
+        self.check_change(epoch)?;
         self.check_room(run.data.len())?;
         if let Some(index) = run.table.first_mismatch(&run.data)
             && !self.options.planted.is(PlantedBug::ChecksumIgnored)
@@ -88,7 +88,7 @@ impl Unit {
         ranges: &[AddrRange],
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        self.check_epoch(epoch)?;
+        self.check_change(epoch)?;
         self.check_room(0)?;
         let ranges = disjoint(ranges);
         let mut sorted = Sorted::default();
@@ -116,7 +116,7 @@ impl Unit {
         ranges: &[AddrRange],
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        self.check_epoch(epoch)?;
+        self.check_change(epoch)?;
         self.check_room(0)?;
         let end = self.highest().map_or(0, |highest| highest.0 + 1);
         let mut sorted = Sorted::default();
@@ -211,6 +211,14 @@ impl Unit {
     pub fn admits(&self, epoch: Epoch, bytes: usize) -> Result<(), Refusal> {
         self.check_epoch(epoch)?;
         self.check_room(bytes)
+    }
+
+    /// Refuses what would change something in an epoch that is over, or is far ahead of all that the unit knows of. No layout is of
+    /// such a one: whoever asks is mistaken, and would end every epoch before it, for good.
+    fn check_change(&self, epoch: Epoch) -> Result<(), Refusal> {
+        self.check_epoch(epoch)?;
+        let ahead = epoch.0.saturating_sub(self.floor.0);
+        if ahead <= limits::EPOCHS_AHEAD_MAX { Ok(()) } else { Err(Refusal::NoLayout { epoch }) }
     }
 
     /// Refuses more work than may wait.

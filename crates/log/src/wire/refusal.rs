@@ -114,7 +114,7 @@ pub enum Refusal {
     /// Code 17. No positions are left.
     #[error("the log is at its last position")]
     Exhausted,
-    /// Code 18. There is no layout for the epoch yet.
+    /// Code 18. There is no layout for the epoch yet, as far as the node knows.
     #[error("no layout for epoch {epoch}")]
     NoLayout {
         /// The epoch that was asked for.
