@@ -223,6 +223,11 @@ fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
     one.start.max(other.start)..one.end.min(other.end)
 }
 
+/// What of a stretch of blocks lies in these bytes, and whether it is data.
+fn clipped((blocks, is_data): (Range<u64>, bool), range: &Range<u64>) -> (Range<u64>, bool) {
+    (common(&(blocks.start * BLOCK..blocks.end * BLOCK), range), is_data)
+}
+
 fn pieces(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = blocks.end;
     blocks.step_by(PIECE_BLOCKS as usize).map(move |first| first..(first + PIECE_BLOCKS).min(end))
@@ -269,18 +274,16 @@ impl Export {
         }
     }
 
-    /// The extents of these blocks that have a byte in `range`, in order and clipped to it, and whether each is data.
-    fn extents(&self, range: &Range<u64>, at_most: usize) -> Result<Vec<(Range<u64>, bool)>, Failed> {
+    /// The extents of these blocks that have a byte in `range`, in order and clipped to it, and whether each is data: of as many as one
+    /// read is of.
+    fn extents(&self, range: &Range<u64>) -> Result<Vec<(Range<u64>, bool)>, Failed> {
         let extents = match &self.source {
             Source::Now => self.disk.volume.extents(around(range))?,
             Source::Then(snapshot) => snapshot.extents(around(range))?,
             // What is stored is known when it is committed.
             Source::Within(_) => return Ok(vec![(range.clone(), true)]),
         };
-        let clip = |(blocks, is_data): (Range<u64>, bool)| {
-            (common(&(blocks.start * BLOCK..blocks.end * BLOCK), range), is_data)
-        };
-        Ok(extents.take(at_most).map(clip).collect())
+        Ok(extents.map(|extent| clipped(extent, range)).collect())
     }
 
     /// Reads bytes. With `holes` what is not stored is told apart and not read.
@@ -291,7 +294,7 @@ impl Export {
             self.read_data(&range, &mut parts).await?;
             return Ok(parts);
         }
-        for (extent, is_data) in self.extents(&range, usize::MAX)? {
+        for (extent, is_data) in self.extents(&range)? {
             if is_data {
                 self.read_data(&extent, &mut parts).await?;
             } else {
@@ -412,9 +415,18 @@ impl Export {
     }
 
     /// Lengths of extents from the start of `range` on, and whether each is data.
-    pub fn status(&self, range: &Range<u64>, one: bool) -> Result<Vec<(u32, bool)>, Failed> {
-        let extents = self.extents(&self.place(range), if one { 1 } else { EXTENTS_MAX })?;
-        let told = |(extent, is_data): (Range<u64>, bool)| ((extent.end - extent.start) as u32, is_data);
+    pub async fn status(&self, range: &Range<u64>, one: bool) -> Result<Vec<(u32, bool)>, Failed> {
+        let (range, at_most) = (self.place(range), if one { 1 } else { EXTENTS_MAX });
+        let extents = match &self.source {
+            Source::Now => self.disk.volume.extents_in_turn(around(&range), at_most).await?,
+            Source::Then(snapshot) => snapshot.extents_in_turn(around(&range), at_most).await?,
+            // What is stored is known when it is committed.
+            Source::Within(_) => vec![(around(&range), true)],
+        };
+        let told = |extent| {
+            let (extent, is_data) = clipped(extent, &range);
+            ((extent.end - extent.start) as u32, is_data)
+        };
         Ok(extents.into_iter().map(told).collect())
     }
 }

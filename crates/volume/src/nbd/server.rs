@@ -293,7 +293,7 @@ impl Session {
                 return Ok(());
             }
             Command::Status { range, one } => {
-                let extents = export.status(&range, one)?;
+                let extents = export.status(&range, one).await?;
                 self.replies.status(&mut &self.writer, cookie, ALLOCATION_ID, &extents);
                 return Ok(());
             }

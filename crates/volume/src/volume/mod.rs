@@ -4,6 +4,7 @@ mod commit;
 mod health;
 mod history;
 mod info;
+mod look;
 mod open;
 mod overlay;
 mod part;
@@ -22,6 +23,7 @@ use std::rc::Rc;
 
 use ithaca_chain::{Chain, Ticket};
 use ithaca_env::Env;
+use ithaca_env::sync::Semaphore;
 
 pub use info::{Info, Memory, VolumeCounters};
 pub use read::Extents;
@@ -86,6 +88,8 @@ struct Inner {
     regions_going: RefCell<BTreeSet<String>>,
     /// Commits wait here for room, in order.
     turnstile: Rc<Turnstile>,
+    /// Whose turn it is to look at many blocks: one at a time.
+    looks: Semaphore,
     counters: RefCell<VolumeCounters>,
 }
 

@@ -9,6 +9,7 @@ use ithaca_chain::{
     Owner, Recovered, Ticket,
 };
 use ithaca_env::Env;
+use ithaca_env::sync::Semaphore;
 
 use super::commit::commit_blocks_max;
 use super::history::History;
@@ -195,6 +196,7 @@ impl Volume {
             region_users: RefCell::default(),
             regions_going: RefCell::default(),
             turnstile: Rc::default(),
+            looks: Semaphore::new(1),
             counters: RefCell::default(),
             settings,
         };

@@ -69,6 +69,15 @@ impl Volume {
     pub fn extents(&self, blocks: Range<u64>) -> Result<Extents, VolumeError> {
         Extents::new(&self.inner, blocks, View::Plain)
     }
+
+    /// The first of them, `at_most`, looked for in turn with others who look at many blocks.
+    pub(crate) async fn extents_in_turn(
+        &self,
+        blocks: Range<u64>,
+        at_most: usize,
+    ) -> Result<Vec<(Range<u64>, bool)>, VolumeError> {
+        self.inner.extents_in_turn(blocks, at_most, View::Plain).await
+    }
 }
 
 impl Inner {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use ithaca_chain::{Run, RunKind, TABLE_ENTRY_BYTES, Table};
 
 use super::commit::commit_blocks_max;
+use super::look::LOOK_SLICE;
 use super::{Inner, Volume};
 use crate::error::VolumeError;
 use crate::index::Found;
@@ -13,9 +14,6 @@ use crate::limits::{DISCARD_BLOCKS_MAX, VOLUME_BLOCK_BYTES};
 use crate::options::{Durability, Version};
 use crate::planted::PlantedBug;
 use crate::tx::Content;
-
-/// Blocks that are looked at between two turns of other work: many discards may be under way, and each looks at so many in a turn.
-const LOOK_SLICE: u64 = 1 << 12;
 
 /// The table of blocks that hold nothing.
 static NOTHING: [u8; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES] = [0; DISCARD_BLOCKS_MAX * TABLE_ENTRY_BYTES];
@@ -94,12 +92,19 @@ impl Volume {
         inner.check_inside(blocks.start, blocks.end - blocks.start)?;
         let mut at = blocks.start;
         while at < blocks.end {
-            let (runs, next) = inner.to_discard(at..blocks.end).await;
+            let (found, next) = inner.to_discard(at..blocks.end, durability).await;
             at = next;
-            if runs.is_empty() {
-                continue;
-            }
-            let handed = inner.commit(|| Ok::<_, VolumeError>(runs.clone())).await?;
+            let mut runs = Vec::new();
+            let still_there = || {
+                // Another discard may have given them up since.
+                runs = inner.look_again(&found, durability).into_iter().map(junk_run).collect();
+                if runs.is_empty() { Err(NotDiscarded::Nothing) } else { Ok(runs.clone()) }
+            };
+            let handed = match inner.commit(still_there).await {
+                Ok(handed) => handed,
+                Err(NotDiscarded::Nothing) => continue,
+                Err(NotDiscarded::Failed(error)) => return Err(error),
+            };
             let all = || runs.iter().flat_map(Run::keys);
             inner.transactions.borrow_mut().note_plain(handed.version.0, all().map(|block| (block, None)));
             if durability == Durability::Acknowledged {
@@ -132,35 +137,67 @@ impl Volume {
     }
 }
 
+/// Why a part of a discard is no commit.
+enum NotDiscarded {
+    /// It reads as zeros already.
+    Nothing,
+    Failed(VolumeError),
+}
+
+impl From<VolumeError> for NotDiscarded {
+    fn from(error: VolumeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Inner {
     /// What of these blocks does not read as zeros, now or by what is on its way, as much of it as one commit takes; and where to go on.
     /// Others have their turn meanwhile: what they write to these blocks then is given up with the rest or not, as of any two at a time.
-    async fn to_discard(&self, blocks: Range<u64>) -> (Vec<Run>, u64) {
+    async fn to_discard(&self, blocks: Range<u64>, durability: Durability) -> (Vec<Range<u64>>, u64) {
         let (mut found, mut at) = (Vec::new(), blocks.start);
         let mut room = DISCARD_BLOCKS_MAX;
-        loop {
-            at = self.look_for_data(at..blocks.end.min(at + LOOK_SLICE), &mut room, &mut found);
-            if at == blocks.end || room == 0 {
-                return (found.into_iter().map(junk_run).collect(), at);
-            }
-            self.env.yield_now().await;
+        while at < blocks.end && room > 0 {
+            let slice = at..blocks.end.min(at + LOOK_SLICE);
+            let look = || self.look_for_data(slice.clone(), durability, &mut room, &mut found);
+            at = self.in_turn(&slice, look).await;
         }
+        (found, at)
+    }
+
+    /// What of these blocks still does not read as zeros.
+    fn look_again(&self, found: &[Range<u64>], durability: Durability) -> Vec<Range<u64>> {
+        let (mut left, mut room) = (Vec::new(), DISCARD_BLOCKS_MAX);
+        for blocks in found {
+            self.look_for_data(blocks.clone(), durability, &mut room, &mut left);
+        }
+        left
     }
 
     /// Adds to `found` what of these blocks does not read as zeros, as much of it as there is `room` for. Returns where to go on.
-    fn look_for_data(&self, blocks: Range<u64>, room: &mut usize, found: &mut Vec<Range<u64>>) -> u64 {
+    fn look_for_data(
+        &self,
+        blocks: Range<u64>,
+        durability: Durability,
+        room: &mut usize,
+        found: &mut Vec<Range<u64>>,
+    ) -> u64 {
         let (transactions, overlay) = (self.transactions.borrow(), self.overlay.borrow());
         let mut at = blocks.start;
         self.blocks.with(|index| {
             let newest = index.newest();
             while at < blocks.end && *room > 0 {
-                let is_on_its_way = transactions.window.content(at, newest).is_some_and(Option::is_some);
                 // Of what nobody sees before it is durable, plain reads give what was there before it.
-                let is_seen = match overlay.get(at, newest) {
+                let is_seen = || match overlay.get(at, newest) {
                     Some(acknowledged) => acknowledged.is_some(),
                     None => index.now(at) != Found::Zeros,
                 };
-                if is_on_its_way || is_seen {
+                let is_data = match transactions.window.content(at, newest) {
+                    Some(Some(_)) => true,
+                    // Given up by what is on its way: a discard that ends when it is durable waits for that as well.
+                    Some(None) => durability == Durability::Acknowledged && is_seen(),
+                    None => is_seen(),
+                };
+                if is_data {
                     *room -= 1;
                     match found.last_mut() {
                         Some(last) if last.end == at => last.end += 1,

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{CacheDrive, ChainOptions};
+use ithaca_env::Env;
 use ithaca_env::drive::OpenDrive;
 use ithaca_env::sim::Random;
+use ithaca_env::task::TaskHandle;
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 use crate::world::{
@@ -75,6 +77,19 @@ fn a_volume_that_was_closed_is_opened_as_it_was() {
     });
 }
 
+/// Counts turns of others from now on, until the task is aborted.
+fn count_turns(env: &Env) -> (Rc<Cell<u64>>, TaskHandle<()>) {
+    let (counted, others) = (Rc::new(Cell::new(0)), env.clone());
+    let count = Rc::clone(&counted);
+    let counting = env.spawn(async move {
+        loop {
+            others.yield_now().await;
+            count.set(count.get() + 1);
+        }
+    });
+    (counted, counting)
+}
+
 #[test]
 fn others_have_their_turn_while_a_discard_looks_at_many_blocks() {
     // What is looked at in one go holds up every client of the volume, and one may ask for as many blocks as it likes.
@@ -86,20 +101,64 @@ fn others_have_their_turn_while_a_discard_looks_at_many_blocks() {
         for (nth, at) in [0, 1, blocks / 2, blocks - 1].into_iter().enumerate() {
             volume.write(at, block(nth as u64 + 1), Durability::Stable).await.expect("room");
         }
-        let (turns, others) = (Rc::new(Cell::new(0)), env.clone());
-        let counted = Rc::clone(&turns);
-        let counting = env.spawn(async move {
-            loop {
-                others.yield_now().await;
-                counted.set(counted.get() + 1);
-            }
-        });
+        let (turns, counting) = count_turns(&env);
         let version = volume.discard(0..blocks, Durability::Acknowledged).await;
         assert!(turns.get() >= blocks >> 14, "{} turns", turns.get());
         assert_eq!(version, Ok(Version(5)), "all of it is one commit");
         counting.abort();
         assert_eq!(volume.extents(0..blocks).expect("blocks").collect::<Vec<_>>(), [(0..blocks, false)]);
     });
+}
+
+/// A volume of so many blocks with data in four of them, and so many discards of all of it that have just begun.
+async fn discards_at_a_time(
+    env: &Env,
+    (blocks, discards): (u64, u64),
+    durability: Durability,
+) -> (Volume, Vec<TaskHandle<Result<Version, VolumeError>>>) {
+    let chain = ChainOptions { capacity_bytes: 1 << 30, ..small_settings().chain };
+    let settings = VolumeSettings { chain, ..small_settings() };
+    let volume = create(env, VolumeOptions { settings, ..VolumeOptions::new(blocks) }).await;
+    for at in [0, 1, blocks / 2, blocks - 1] {
+        volume.write(at, block(at + 1), Durability::Stable).await.expect("room");
+    }
+    let begin = |_| {
+        let volume = volume.clone();
+        env.spawn(async move { volume.discard(0..blocks, durability).await })
+    };
+    let begun = (0..discards).map(begin).collect();
+    (volume, begun)
+}
+
+#[test]
+fn many_discards_at_a_time_hold_up_others_no_more_than_one() {
+    // Each looked at a slice of its own in every turn.
+    within(8, async |env| {
+        let (blocks, discards) = (1 << 16, 20);
+        let (_volume, begun) = discards_at_a_time(&env, (blocks, discards), Durability::Acknowledged).await;
+        let (turns, counting) = count_turns(&env);
+        for discard in begun {
+            assert!(matches!(discard.join().await, Some(Ok(_))));
+        }
+        counting.abort();
+        let (turns, slices) = (turns.get(), (discards * blocks) >> 12);
+        assert!(turns >= slices, "{turns} turns of others while {slices} slices were looked at");
+    });
+}
+
+#[test]
+fn what_several_discards_give_up_at_a_time_is_given_up_once() {
+    // Each of them wrote junk over what it had found, also where another had done so meanwhile.
+    for durability in [Durability::Acknowledged, Durability::Stable] {
+        within(8, async move |env| {
+            let (volume, begun) = discards_at_a_time(&env, (1 << 14, 5), durability).await;
+            for discard in begun {
+                assert_eq!(discard.join().await, Some(Ok(Version(5))), "{durability:?}");
+            }
+            assert_eq!(volume.info().counters.blocks_discarded, 4, "{durability:?}");
+            assert_eq!(numbers(&volume.read(0, 2).await.expect("no damage")), [0, 0]);
+        });
+    }
 }
 
 #[test]
