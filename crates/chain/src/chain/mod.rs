@@ -116,6 +116,8 @@ pub(crate) struct Inner {
     copies: RefCell<VecDeque<Copied>>,
     /// Stale sides are being rebuilt.
     is_rebuilding: Cell<bool>,
+    /// The one that is rebuilt now, and how many of its segments are gone through.
+    rebuilt: Cell<Option<(DriveId, u32)>>,
     /// Sides that failed while they were rebuilt; they are left alone until the next open.
     failed_sides: RefCell<Vec<DriveId>>,
     /// Writes under way, and rounds of the keeper and the others who work in the background: a closed chain leaves its drives alone.

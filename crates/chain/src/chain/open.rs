@@ -229,6 +229,7 @@ impl Chain {
             owner,
             copies: RefCell::default(),
             is_rebuilding: Cell::new(false),
+            rebuilt: Cell::new(None),
             failed_sides: RefCell::default(),
             busy: Count::default(),
             me: me.clone(),

@@ -121,6 +121,7 @@ impl Inner {
             let busy = inner.busy.one_more();
             while let Some((link, device, side)) = inner.next_stale() {
                 let name = side.drive.name();
+                inner.rebuilt.set(Some((side.id, 0)));
                 match inner.rebuild_side(link, &device, &side).await {
                     Ok(()) => tracing::info!(drive = %name, "a side is rebuilt: it has everything"),
                     Err(Interrupted::Drive(error)) => {
@@ -138,10 +139,16 @@ impl Inner {
                 }
                 device.follow(side.id, false);
             }
+            inner.rebuilt.set(None);
             drop(busy);
             inner.is_rebuilding.set(false);
             inner.changed.ring();
         });
+    }
+
+    /// How many segments of this side are gone through, if it is being rebuilt.
+    pub(super) fn rebuilt_of(&self, side: DriveId) -> Option<u64> {
+        self.rebuilt.get().filter(|(id, _)| *id == side).map(|(_, segments)| u64::from(segments))
     }
 
     /// A stale side that is there and has not failed.
@@ -187,6 +194,7 @@ impl Inner {
                 result => {
                     result?;
                     index += 1;
+                    self.rebuilt.set(Some((side.id, index)));
                 }
             }
         }

@@ -66,6 +66,8 @@ pub struct LinkStats {
     pub link: u32,
     /// Whether it has everything that was acknowledged. The counts are those of the link, whose live sides all hold the same.
     pub state: SideState,
+    /// Of a side that is being rebuilt: its segments that are gone through.
+    pub rebuilt: Option<u64>,
     /// Segments it has.
     pub segments: u64,
     /// Segments that are free.
@@ -138,6 +140,7 @@ impl Chain {
                     is_there: it.is_some(),
                     link: member.link,
                     state: member.state,
+                    rebuilt: self.inner.rebuilt_of(member.drive),
                     segments: 0,
                     segments_free: 0,
                     segments_live: 0,

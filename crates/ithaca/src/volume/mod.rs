@@ -10,6 +10,7 @@ mod reach;
 mod region;
 mod rescue;
 mod serve;
+mod sides;
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
-use ithaca_volume::socket::{DriveSummary, Summary};
+use ithaca_volume::socket::{DriveState, DriveSummary, Summary};
 use ithaca_volume::{Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 pub use arguments::VolumeCommand;
@@ -295,8 +296,16 @@ fn human(info: &Summary, snapshots: &[(String, Version)]) -> String {
     for (name, version) in snapshots {
         text += &format!("\n  snapshot {name}: version {version}");
     }
-    for drive in &info.drives {
-        text += &format!("\n  {}: {} segments, {} free", drive.drive, drive.segments, drive.segments_free);
+    for DriveSummary { drive, state, segments, segments_free } in &info.drives {
+        let state = match state {
+            DriveState::Live => String::new(),
+            DriveState::Stale => ", stale: has not everything".to_owned(),
+            DriveState::Rebuilding { segments: done } => {
+                format!(", being rebuilt: {done} of {segments} segments")
+            }
+            DriveState::Missing => ", not given or lost".to_owned(),
+        };
+        text += &format!("\n  {drive}: {segments} segments, {segments_free} free{state}");
     }
     text
 }
@@ -312,7 +321,15 @@ fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
     };
     let drive = |drive: &DriveSummary| {
         let object = Object::new().string("drive", &drive.drive).number("segments", drive.segments);
-        object.number("free", drive.segments_free).finish()
+        let object = object.number("free", drive.segments_free);
+        let state = |state| object.string("state", state);
+        match drive.state {
+            DriveState::Live => state("live"),
+            DriveState::Stale => state("stale"),
+            DriveState::Rebuilding { segments } => state("rebuilding").number("rebuilt", segments),
+            DriveState::Missing => state("missing"),
+        }
+        .finish()
     };
     Object::new()
         .string("volume", &info.id.to_string())

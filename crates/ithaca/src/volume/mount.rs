@@ -12,7 +12,8 @@ use ithaca_volume::fuse::{Server, ServerOptions};
 
 use super::arguments::MountArgs;
 use super::serve::{name_of, serve_locally};
-use super::{context, failed, open, with_read_cache};
+use super::sides::{self, Rebuilt};
+use super::{context, failed, with_read_cache};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -22,7 +23,7 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
-        let volume = open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
+        let volume = sides::open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
         let region =
             arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
@@ -38,14 +39,15 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         let options = ServerOptions { name, region, group: process::group(), planted: Planted::default() };
         let server = Server::start(&env, channel, &volume, options);
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
+        let rebuilt = Rebuilt::of(&volume);
         out.either(
             || {
                 let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
-                format!("ready: file {}{socket}", file.display())
+                format!("ready: file {}{socket}{rebuilt}", file.display())
             },
             || {
                 let ready = Object::new().boolean("ready", true).string("file", &file.display().to_string());
-                socket.iter().fold(ready, |ready, path| ready.string("socket", path))
+                rebuilt.add_to(socket.iter().fold(ready, |ready, path| ready.string("socket", path)))
             },
         )?;
         out.flush()?;

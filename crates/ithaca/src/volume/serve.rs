@@ -14,7 +14,8 @@ use ithaca_volume::{Volume, socket};
 use super::arguments::{DirArgs, ServeVolumeArgs};
 use super::reach::default_socket;
 use super::rescue::{self, Rescued};
-use super::{context, failed, open, with_read_cache};
+use super::sides::{self, Rebuilt};
+use super::{context, failed, with_read_cache};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -36,22 +37,24 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
             let rescued = Rescued { version: volume.info().version, left_out };
             (volume, Some(rescued), None)
         } else {
-            let volume = open(&env, &arguments.at, chain).await?;
+            let volume = sides::open(&env, &arguments.at, chain).await?;
             let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
             (volume, None, local)
         };
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));
         let addr = server.addr().to_string();
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
+        let rebuilt = Rebuilt::of(&volume);
         out.either(
             || {
                 let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
                 let rescued = rescued.iter().map(|it| format!(", {it}")).collect::<String>();
-                format!("ready: nbd {addr}, export {name}{socket}{rescued}")
+                format!("ready: nbd {addr}, export {name}{socket}{rescued}{rebuilt}")
             },
             || {
                 let ready = Object::new().boolean("ready", true).string("nbd", &addr).string("export", &name);
                 let ready = socket.iter().fold(ready, |ready, path| ready.string("socket", path));
+                let ready = rebuilt.add_to(ready);
                 rescued.iter().fold(ready, |ready, it| it.add_to(ready.number("version", it.version.0)))
             },
         )?;

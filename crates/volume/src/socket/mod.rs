@@ -30,4 +30,4 @@ pub use frame::FrameError;
 pub use refusal::{Refusal, Status};
 pub use reply::Scrub;
 pub use server::{Server, ServerOptions};
-pub use summary::{DriveSummary, Summary};
+pub use summary::{DriveState, DriveSummary, Summary};

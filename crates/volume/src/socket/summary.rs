@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use ithaca_chain::ChainId;
+use ithaca_chain::{ChainId, LinkStats, SideState};
 use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 
 use crate::{Isolation, Retention, Version, Volume};
@@ -45,20 +45,73 @@ pub struct Summary {
 /// A drive of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveSummary {
-    /// Its path.
+    /// Its path; of one that is not there, its id.
     pub drive: String,
+    /// Whether it has everything.
+    pub state: DriveState,
     /// Segments of its link.
     pub segments: u64,
     /// Those that are free.
     pub segments_free: u64,
 }
 
+/// Whether a drive of a volume has everything: one that is no side of a mirror always has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriveState {
+    /// It has.
+    Live,
+    /// It missed a write, and nobody rebuilds it now.
+    Stale,
+    /// It is being made equal to the others of its mirror: so many of its segments are gone through.
+    Rebuilding {
+        /// Segments.
+        segments: u64,
+    },
+    /// It was not given, or is lost.
+    Missing,
+}
+
+impl DriveState {
+    fn of(link: &LinkStats) -> Self {
+        match (link.is_there, link.state, link.rebuilt) {
+            (false, _, _) => Self::Missing,
+            (true, SideState::Live, _) => Self::Live,
+            (true, SideState::Stale, Some(segments)) => Self::Rebuilding { segments },
+            (true, SideState::Stale, None) => Self::Stale,
+        }
+    }
+
+    /// As on the wire: a number, and how many segments are rebuilt.
+    fn to_wire(self) -> (u8, u64) {
+        match self {
+            Self::Live => (1, 0),
+            Self::Stale => (2, 0),
+            Self::Rebuilding { segments } => (3, segments),
+            Self::Missing => (4, 0),
+        }
+    }
+
+    fn of_wire(found: u8, segments: u64) -> Result<Self, DecodeError> {
+        match (found, segments) {
+            (1, 0) => Ok(Self::Live),
+            (2, 0) => Ok(Self::Stale),
+            (3, segments) => Ok(Self::Rebuilding { segments }),
+            (4, 0) => Ok(Self::Missing),
+            _ => {
+                let expected = "1 to 4, and segments with 3 only";
+                Err(DecodeError::Invalid { field: "state of a drive", found: u64::from(found), expected })
+            }
+        }
+    }
+}
+
 impl Summary {
     /// That of a volume, as it is now.
     pub fn of(volume: &Volume) -> Self {
         let info = volume.info();
-        let drive = |link: &ithaca_chain::LinkStats| DriveSummary {
+        let drive = |link: &LinkStats| DriveSummary {
             drive: link.drive.clone(),
+            state: DriveState::of(link),
             segments: link.segments,
             segments_free: link.segments_free,
         };
@@ -101,6 +154,9 @@ impl Summary {
         for drive in self.drives.iter().take(usize::from(u16::MAX)) {
             out.put_u64_le(drive.segments);
             out.put_u64_le(drive.segments_free);
+            let (state, rebuilt) = drive.state.to_wire();
+            out.put_u8(state);
+            out.put_u64_le(rebuilt);
             let path = drive.drive.as_bytes();
             out.counted(&path[..path.len().min(PATH_MAX_BYTES)]);
         }
@@ -139,10 +195,34 @@ impl Summary {
         };
         for _ in 0..fields.u16("drives")? {
             let (segments, segments_free) = (fields.u64("segments")?, fields.u64("free segments")?);
+            let (state, rebuilt) = (fields.u8("state of a drive")?, fields.u64("rebuilt segments")?);
+            let state = DriveState::of_wire(state, rebuilt)?;
             let drive = String::from_utf8_lossy(fields.counted("path", PATH_MAX_BYTES)?).into_owned();
-            summary.drives.push(DriveSummary { drive, segments, segments_free });
+            summary.drives.push(DriveSummary { drive, state, segments, segments_free });
         }
         fields.finish()?;
         Ok(summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_told_as_what_it_is_and_one_that_is_nothing_is_refused() {
+        let states = [
+            DriveState::Live,
+            DriveState::Stale,
+            DriveState::Rebuilding { segments: 31 },
+            DriveState::Missing,
+        ];
+        for (nth, state) in states.into_iter().enumerate() {
+            let (found, segments) = state.to_wire();
+            assert_eq!((usize::from(found), DriveState::of_wire(found, segments)), (nth + 1, Ok(state)));
+        }
+        for (found, segments) in [(0, 0), (1, 31), (4, 1), (5, 0)] {
+            assert!(DriveState::of_wire(found, segments).is_err(), "{found}, {segments}");
+        }
     }
 }

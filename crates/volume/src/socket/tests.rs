@@ -19,7 +19,7 @@ use super::reply::{Reply, Scrub};
 use super::request::{About, Request, kind};
 use super::server::{Server, ServerOptions};
 use super::session::{Next, Session};
-use super::summary::{DriveSummary, Summary};
+use super::summary::{DriveState, DriveSummary, Summary};
 use crate::{
     Durability, Heir, Isolation, Planted, Region, Retention, TxHandle, Version, Volume, VolumeOptions,
 };
@@ -103,6 +103,7 @@ fn summary() -> Summary {
         free_bytes: 1 << 30,
         drives: vec![DriveSummary {
             drive: "/disk/volume.chain".to_owned(),
+            state: DriveState::Rebuilding { segments: 31 },
             segments: 95,
             segments_free: 94,
         }],

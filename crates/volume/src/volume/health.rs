@@ -1,5 +1,8 @@
 //! Whether the drives are well.
 
+use ithaca_chain::{ChangeError, DriveId};
+use ithaca_env::drive::Drive;
+
 use super::Volume;
 use crate::error::VolumeError;
 
@@ -12,6 +15,14 @@ impl Volume {
     /// Waits until nothing more is taken because a write has failed, and says why. Never ends for one that is well, or can only be read.
     pub async fn failed(&self) -> VolumeError {
         VolumeError::Stopped(self.inner.chain.until_stopped().await)
+    }
+
+    /// Gives the mirror that the drive `beside` is a side of another side, in place of one that is missing if there is such a one; a drive that has none
+    /// becomes a mirror by it. On return that is durable. The side counts when it was rebuilt, which goes on while the volume is used, and after the
+    /// next open if need be: [`LinkStats::state`](ithaca_chain::LinkStats) says so. Errors, what may be on the drive, and what a dropped future
+    /// leaves: as of [`Chain::add_side`](ithaca_chain::Chain::add_side).
+    pub async fn add_side(&self, beside: DriveId, drive: Drive) -> Result<DriveId, ChangeError> {
+        self.inner.chain.add_side(beside, drive).await
     }
 
     /// Reads and verifies everything that the drives hold, old versions too, no faster than the chain's

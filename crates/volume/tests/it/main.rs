@@ -13,6 +13,7 @@
 //! * [`real`]: a file of the real file system.
 //! * [`regions`]: parts of a volume with names, in every way into it.
 //! * [`rescue`]: what is shown of a volume that has lost groups of its chain.
+//! * [`sides`]: sides that a volume is given while it is used.
 //! * [`socket`]: transactions of other processes.
 //! * [`socket_memory`]: the same through memory that client and server have.
 //! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
@@ -31,6 +32,7 @@ mod planted;
 mod real;
 mod regions;
 mod rescue;
+mod sides;
 mod socket;
 mod socket_memory;
 mod stale;

@@ -48,7 +48,11 @@ pub fn small_options(versions: u64) -> VolumeOptions {
 }
 
 pub async fn open_drive(env: &Env) -> Drive {
-    let open = OpenDrive { path: "volume".into(), create_bytes: Some(64 << 10), read_only: false };
+    open_named(env, "volume").await
+}
+
+pub async fn open_named(env: &Env, name: &str) -> Drive {
+    let open = OpenDrive { path: name.into(), create_bytes: Some(64 << 10), read_only: false };
     env.open_drive(open).await.expect("the drive opens")
 }
 
@@ -92,12 +96,25 @@ pub async fn create(env: &Env, options: VolumeOptions) -> Volume {
     Volume::create(env, open_drive(env).await, options).await.expect("created")
 }
 
-/// One machine with one process and the drive of one volume.
+/// Which drives a life is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Given {
+    /// The first.
+    #[default]
+    First,
+    /// The first, and another one as a side that holds the same: a new one, unless it is that already.
+    Both,
+    /// The other one.
+    Second,
+}
+
+/// One machine with one process and the drives of one volume.
 pub struct World {
     pub sim: Sim,
     pub process: ProcessId,
     pub model: Rc<RefCell<Model>>,
     pub cleaned: Rc<Cell<u64>>,
+    pub given: Cell<Given>,
 }
 
 /// What a life does, by a seed.
@@ -114,7 +131,7 @@ impl World {
         let drive_jitter_percent = Random::new(seed).pick(&[30, 300, 2000]);
         let sim = Sim::with_options(seed, SimOptions { drive_jitter_percent, ..SimOptions::default() });
         let process = sim.process("volume", MACHINE);
-        Self { sim, process, model: Rc::default(), cleaned: Rc::default() }
+        Self { sim, process, model: Rc::default(), cleaned: Rc::default(), given: Cell::default() }
     }
 
     /// One life: opens, checks everything, works. True if it came to its end.
@@ -124,8 +141,9 @@ impl World {
         }
         let (env, done) = (self.sim.env(self.process), Rc::new(Cell::new(false)));
         let (model, cleaned, over) = (Rc::clone(&self.model), Rc::clone(&self.cleaned), Rc::clone(&done));
+        let given = self.given.get();
         env.clone().spawn(async move {
-            let volume = open_or_create(&env, &life.options, &model).await;
+            let volume = open_or_create(&env, given, &life.options, &model).await;
             check_everything(&volume, &model).await;
             let mut worker = Worker { env, volume: volume.clone(), model, rng: Random::new(life.seed) };
             for _ in 0..life.steps {
@@ -156,10 +174,24 @@ impl World {
     }
 }
 
-async fn open_or_create(env: &Env, options: &VolumeOptions, model: &RefCell<Model>) -> Volume {
-    let drive = open_drive(env).await;
-    match Volume::open(env, &drive, options.settings.clone()).await {
+async fn open_or_create(env: &Env, given: Given, options: &VolumeOptions, model: &RefCell<Model>) -> Volume {
+    let first = if given == Given::Second { "side" } else { "volume" };
+    let (drive, mut new) = (open_named(env, first).await, None);
+    let mut drives = vec![drive.clone()];
+    if given == Given::Both {
+        let other = open_named(env, "side").await;
+        match ithaca_chain::identify(&other).await {
+            Ok(Some(_)) => drives.push(other),
+            Ok(None) | Err(OpenError::SuperblockLost { valid: 0 | 1, .. }) => new = Some(other),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    match Volume::open(env, vec![drives], options.settings.clone()).await {
         Ok(volume) => {
+            if let Some(new) = new {
+                let first = volume.info().chain.links[0].id;
+                volume.add_side(first, new).await.expect("it is blank");
+            }
             let (newest, mut names) = (volume.info().version.0, volume.snapshots().into_iter());
             let mut model = model.borrow_mut();
             model.settle(newest);

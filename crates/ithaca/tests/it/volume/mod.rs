@@ -6,6 +6,7 @@
 //! * [`tools`]: libnbd's and QEMU's programs, and the server killed under their load.
 //! * [`within`]: libnbd's and QEMU's programs within a transaction.
 //! * [`rescue`]: what is left of a volume that has lost a part of its log.
+//! * [`sides`]: sides of a mirror that are lost and replaced.
 //! * [`filesystem`]: ext4 on a volume, and the server killed under it.
 //!
 //! What needs a program that is not installed says so and passes: `./test` installs them where it may.
@@ -15,6 +16,7 @@ mod commands;
 mod filesystem;
 mod mount;
 mod rescue;
+mod sides;
 mod tools;
 mod within;
 
@@ -53,6 +55,8 @@ struct Served {
     addr: String,
     /// Where transactions of other processes connect.
     socket: String,
+    /// What it said when it was ready.
+    ready: String,
 }
 
 impl Served {
@@ -78,7 +82,7 @@ impl Served {
         // There is none where nothing can be written.
         let has_socket = !more.contains(&"--rescue");
         let socket = if has_socket { string_field(&ready, "socket") } else { String::new() };
-        Self { child, addr: string_field(&ready, "nbd"), socket }
+        Self { child, addr: string_field(&ready, "nbd"), socket, ready }
     }
 
     /// The URI of an export.

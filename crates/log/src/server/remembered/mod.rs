@@ -250,6 +250,7 @@ mod tests {
             is_there: path.starts_with('/'),
             link,
             state: SideState::Live,
+            rebuilt: None,
             segments: 0,
             segments_free: 0,
             segments_live: 0,

@@ -1,0 +1,85 @@
+//! Sides of a volume's mirror that are lost and replaced, or the first that it is given.
+
+use std::path::Path;
+
+use super::{Served, has, text, tool, until, volume};
+use crate::harness::temp_dir;
+
+/// What becomes of each drive, as the server says.
+fn states(dir: &str) -> Vec<String> {
+    let told = volume(&["info", dir, "--json"]).expect(0).text();
+    let state = |part: &str| part.split('"').next().expect("it ends").to_owned();
+    told.split("\"state\":\"").skip(1).map(state).collect()
+}
+
+/// Serves these until all of them have everything.
+fn rebuild(dirs: &str) {
+    let served = Served::start(Path::new(dirs));
+    until("a side is rebuilt", || states(dirs).iter().all(|state| state == "live"));
+    assert_eq!(served.stop(), Some(0));
+}
+
+#[test]
+fn a_lost_side_is_replaced_while_the_volume_is_served_also_where_the_server_is_killed() {
+    if !has(&["nbdcopy"]) {
+        return;
+    }
+    let dir = temp_dir();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let [a, b, c] = ["a", "b", "c"].map(&path);
+    let (old, new) = (format!("{a}+{b}"), format!("{a}+{c}"));
+    volume(&["create", &old, "--size", "32M"]).expect(0);
+    let image: Vec<u8> =
+        (0..8_000_000_u32).flat_map(|word| (word / 1024).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(path("image"), &image).expect("writable");
+    let served = Served::start(Path::new(&old));
+    assert!(!served.ready.contains("rebuilding"), "{}", served.ready);
+    tool(&["nbdcopy", "--flush", &path("image"), &served.uri("")]);
+    assert_eq!(served.stop(), Some(0));
+    std::fs::remove_dir_all(&b).expect("it is there");
+    // B may be away for this moment only: nothing comes in its place before it is left out once.
+    std::fs::create_dir(&c).expect("a new directory");
+    for missing in [&old, &new] {
+        std::fs::create_dir_all(&b).expect("as a disk that is not mounted");
+        let told = volume(&["serve", missing]).expect(2).stderr;
+        assert!(told.contains("is missing") && told.contains("without it"), "{told}");
+    }
+    assert!(std::fs::read_dir(&b).expect("it is there").next().is_none(), "nothing is made");
+    assert_eq!(Served::start(Path::new(&a)).stop(), Some(0));
+    // What is there already is nobody's to be written over, and no directory is made.
+    let text = b"not a volume's".repeat(1000);
+    std::fs::write(path("other"), &text).expect("writable");
+    let told = volume(&["serve", &format!("{a}+{}", path("other"))]).expect(2).stderr;
+    assert!(told.contains("other is not blank"), "{told}");
+    assert!(std::fs::read(path("other")).expect("it is there") == text);
+    let told = volume(&["serve", &format!("{a}+{}", path("nowhere"))]).expect(2).stderr;
+    assert!(told.contains("no such directory"), "{told}");
+    assert_eq!(states(&a), ["live", "missing"]);
+
+    let served = Served::start(Path::new(&new));
+    assert!(served.ready.contains(&format!("\"rebuilding\":[\"{c}/volume.chain\"]")), "{}", served.ready);
+    drop(served);
+    rebuild(&new);
+    std::fs::remove_dir_all(&a).expect("it is there");
+    let served = Served::start(Path::new(&c));
+    tool(&["nbdcopy", &served.uri(""), &path("out")]);
+    assert!(std::fs::read(path("out")).expect("copied")[..image.len()] == image);
+    assert_eq!(served.stop(), Some(0));
+}
+
+#[test]
+fn a_volume_that_was_no_mirror_becomes_one() {
+    let dir = temp_dir();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let [one, two] = ["one", "two"].map(&path);
+    volume(&["create", &one, "--size", "8M"]).expect(0);
+    volume(&["snapshot", &one, "first"]).expect(0);
+    std::fs::create_dir(&two).expect("a new directory");
+    let both = format!("{one}+{two}");
+    // Whoever only looks makes nothing.
+    volume(&["info", &both]).expect(2);
+    rebuild(&both);
+    std::fs::remove_dir_all(&one).expect("it is there");
+    assert_eq!(Served::start(Path::new(&two)).stop(), Some(0));
+    assert!(volume(&["info", &two]).expect(0).text().contains("snapshot first"));
+}
