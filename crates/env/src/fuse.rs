@@ -22,6 +22,8 @@ pub struct MountOptions {
     pub source: String,
     /// Whether others than the user who mounts may use it, as far as the modes of files let them.
     pub allow_other: bool,
+    /// Whether the kernel refuses whatever would change it.
+    pub read_only: bool,
 }
 
 /// Why something is not mounted, or not served any more.

@@ -95,6 +95,9 @@ fn start(options: &MountOptions, keeps: bool) -> Result<(Child, OwnedFd), FuseEr
     if options.allow_other {
         how.push_str(",allow_other");
     }
+    if options.read_only {
+        how.push_str(",ro");
+    }
     if keeps {
         how.push_str(",auto_unmount");
     }

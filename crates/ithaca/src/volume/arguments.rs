@@ -32,7 +32,8 @@ pub enum VolumeCommand {
                       nbdcopy nbd://127.0.0.1/disk@now backup.img\n\n\
                       Exports: the name or none is the volume; NAME/REGION a region of it; NAME@v=N is its version N, NAME@now the newest, NAME@snapshot=S \
                       a snapshot; those are read-only. There is no authentication: whoever reaches the port can read and write.\n\
-                      The socket is for transactions, and for `info`, `snapshot`, `region` and `scrub`.\n\n\
+                      The socket is for transactions, and for `info`, `snapshot`, `region` and `scrub`. Of A+C a C that is blank, or a directory \
+                      without a volume, becomes a new side of the mirror, and is rebuilt meanwhile.\n\n\
                       With --rescue a volume that has lost a part of its log is shown as it was before that, where it is certain what it was; every export is \
                       read-only then, nothing is written to its drives, and there is no socket.")]
     Serve(ServeVolumeArgs),
@@ -40,7 +41,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  touch disk.img && ithaca volume mount ./disk disk.img\n\n\
                       PATH is a file, which then has the volume's bytes, or a folder, which then has one file of the export's name. \
                       Needs fusermount3 (package fuse3). The socket is for `info`, `snapshot`, `region` and `scrub`, and for transactions, \
-                      which programs can also begin by control calls on the file.")]
+                      which programs can also begin by control calls on the file. --rescue is as of `serve`.")]
     Mount(MountArgs),
     /// Verify everything that a volume holds; never changes it
     #[command(after_help = "Example:\n  ithaca volume check ./disk")]
@@ -167,6 +168,9 @@ pub struct MountArgs {
     /// The file's name in a folder [default: the name of the first directory]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
+    /// Show what is left of a volume that has lost a part of its log, read-only, and change nothing
+    #[arg(long, conflicts_with = "socket")]
+    pub rescue: bool,
 }
 
 /// `ithaca volume snapshot`.

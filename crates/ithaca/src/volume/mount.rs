@@ -11,9 +11,10 @@ use ithaca_volume::Planted;
 use ithaca_volume::fuse::{Server, ServerOptions};
 
 use super::arguments::MountArgs;
+use super::rescue;
 use super::serve::{name_of, serve_locally};
-use super::sides::{self, Rebuilt};
-use super::{context, failed, with_read_cache};
+use super::sides::Rebuilt;
+use super::{context, failed};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -23,14 +24,19 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
-        let volume = sides::open(&env, &arguments.at, with_read_cache(arguments.read_cache)).await?;
+        let MountArgs { at, rescue, read_cache, .. } = arguments;
+        let (volume, rescued) = rescue::or_open(&env, at, *rescue, *read_cache).await?;
         let region =
             arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
         let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
         let source = arguments.at.dirs[0].display().to_string();
-        let options =
-            MountOptions { path: arguments.path.clone(), source, allow_other: arguments.allow_other };
+        let options = MountOptions {
+            path: arguments.path.clone(),
+            source,
+            allow_other: arguments.allow_other,
+            read_only: rescued.is_some(),
+        };
         let channel = env.mount_fuse(&options).map_err(|error| match error {
             FuseError::NotFound { .. } => Failure::usage(error.to_string()),
             error => Failure::unreachable(error.to_string()),
@@ -43,11 +49,14 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         out.either(
             || {
                 let socket = socket.iter().map(|path| format!(", socket {path}")).collect::<String>();
-                format!("ready: file {}{socket}{rebuilt}", file.display())
+                let rescued = rescued.iter().map(|it| format!(", {it}")).collect::<String>();
+                format!("ready: file {}{socket}{rescued}{rebuilt}", file.display())
             },
             || {
                 let ready = Object::new().boolean("ready", true).string("file", &file.display().to_string());
-                rebuilt.add_to(socket.iter().fold(ready, |ready, path| ready.string("socket", path)))
+                let ready =
+                    rebuilt.add_to(socket.iter().fold(ready, |ready, path| ready.string("socket", path)));
+                rescued.iter().fold(ready, |ready, it| it.add_to(ready.number("version", it.version.0)))
             },
         )?;
         out.flush()?;

@@ -8,7 +8,7 @@ use ithaca_volume::socket::Summary;
 use ithaca_volume::{Version, Volume, VolumeSettings};
 
 use super::arguments::DirArgs;
-use super::{failed, human, json, links, refuse_others, with_read_cache};
+use super::{failed, human, json, links, refuse_others, sides, with_read_cache};
 use crate::failure::Failure;
 use crate::fsck::{self, drive_failed};
 use crate::json::Object;
@@ -62,6 +62,22 @@ impl Rescued {
             .number("newest_version", left_out.newest_version);
         object.raw("left_out", &lost.finish())
     }
+}
+
+/// Opens the volume of these directories to be used, or with `rescue` what is left of it.
+pub async fn or_open(
+    env: &Env,
+    at: &DirArgs,
+    rescue: bool,
+    read_cache: u64,
+) -> Result<(Volume, Option<Rescued>), Failure> {
+    let chain = with_read_cache(read_cache);
+    if !rescue {
+        return Ok((sides::open(env, at, chain).await?, None));
+    }
+    let (volume, left_out) = open(env, at, chain).await?;
+    let version = volume.info().version;
+    Ok((volume, Some(Rescued { version, left_out })))
 }
 
 /// Shows the volume of these directories as it was before what is lost of it, for reading. Where its files cannot be written to they are

@@ -13,9 +13,9 @@ use ithaca_volume::{Volume, socket};
 
 use super::arguments::{DirArgs, ServeVolumeArgs};
 use super::reach::default_socket;
-use super::rescue::{self, Rescued};
-use super::sides::{self, Rebuilt};
-use super::{context, failed, with_read_cache};
+use super::rescue;
+use super::sides::Rebuilt;
+use super::{context, failed};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -30,17 +30,10 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
         let signalled = env.spawn(shutdown_signal());
         let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
-        let chain = with_read_cache(arguments.read_cache);
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
-        let (volume, rescued, local) = if arguments.rescue {
-            let (volume, left_out) = rescue::open(&env, &arguments.at, chain).await?;
-            let rescued = Rescued { version: volume.info().version, left_out };
-            (volume, Some(rescued), None)
-        } else {
-            let volume = sides::open(&env, &arguments.at, chain).await?;
-            let local = serve_locally(&env, &arguments.at, arguments.socket.as_ref(), &volume)?;
-            (volume, None, local)
-        };
+        let ServeVolumeArgs { at, rescue, read_cache, .. } = arguments;
+        let (volume, rescued) = rescue::or_open(&env, at, *rescue, *read_cache).await?;
+        let local = serve_locally(&env, at, arguments.socket.as_ref(), &volume)?;
         let server = Server::start(&env, listener, volume.clone(), ServerOptions::new(&name));
         let addr = server.addr().to_string();
         let socket = local.as_ref().map(|(_, path)| path.display().to_string());
@@ -75,14 +68,14 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
 }
 
 /// Serves at the socket that was asked for, or at the one that commands look for in the volume's directory: without that one
-/// everything else works.
+/// everything else works. Of one that is only read there is none.
 pub fn serve_locally(
     env: &Env,
     at: &DirArgs,
     asked: Option<&PathBuf>,
     volume: &Volume,
 ) -> Result<Option<(socket::Server, PathBuf)>, Failure> {
-    let Some(path) = asked.cloned().or_else(|| default_socket(at)) else {
+    let Some(path) = asked.cloned().or_else(|| default_socket(at)).filter(|_| !volume.is_read_only()) else {
         return Ok(None);
     };
     match env.listen_local(&path) {

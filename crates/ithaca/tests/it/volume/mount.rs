@@ -9,19 +9,26 @@ use super::{has, leave_out, text, tool, until, volume};
 use crate::harness::{ithaca, signal, string_field, temp_dir};
 
 /// A mounted volume; its server is killed when this is dropped.
-struct Mounted {
+pub struct Mounted {
     child: Child,
     file: PathBuf,
+    /// What it said when it was ready.
+    pub ready: String,
 }
 
 impl Mounted {
     fn start(dir: &Path, at: &Path) -> Self {
+        Self::with(dir, at, &[])
+    }
+
+    /// Mounts it with more arguments.
+    pub fn with(dir: &Path, at: &Path, more: &[&str]) -> Self {
         let mut command = ithaca(&["volume", "mount", text(dir), text(at), "--json"]);
-        let mut child = command.stderr(Stdio::inherit()).spawn().expect("the program starts");
+        let mut child = command.args(more).stderr(Stdio::inherit()).spawn().expect("the program starts");
         let mut ready = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         stdout.read_line(&mut ready).expect("its output is open");
-        Self { child, file: string_field(&ready, "file").into() }
+        Self { child, file: string_field(&ready, "file").into(), ready }
     }
 
     fn open(&self) -> std::fs::File {
@@ -30,7 +37,7 @@ impl Mounted {
     }
 
     /// Asks it to stop, and returns its exit code.
-    fn stop(mut self) -> Option<i32> {
+    pub fn stop(mut self) -> Option<i32> {
         signal(&self.child, "TERM");
         self.child.wait().expect("it ends").code()
     }
@@ -45,7 +52,7 @@ impl Drop for Mounted {
 }
 
 /// Whether FUSE can be mounted here.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let is_able = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     (is_able || leave_out("/dev/fuse cannot be opened")) && has(&["fusermount3"])
 }

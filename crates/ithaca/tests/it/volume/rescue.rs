@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::mount::{Mounted, can_mount};
 use super::{Served, has, text, tool, volume};
 use crate::harness::{number_field, temp_dir};
 
@@ -20,6 +21,39 @@ fn harm_group_of(file: &Path, pattern: u8) {
     std::fs::write(file, image).expect("writable");
 }
 
+/// A volume that had 1, then 2 and then 3 in its first 64 KiB, and has lost the last of that.
+fn harmed(disk: &Path) {
+    volume(&["create", text(disk), "--size", "8M"]).expect(0);
+    let served = Served::start(disk);
+    for pattern in 1..=3 {
+        let write = format!("write -P {pattern} 0 64k");
+        tool(&["qemu-io", "-f", "raw", "-c", &write, "-c", "flush", &served.uri("disk")]);
+    }
+    assert_eq!(served.stop(), Some(0));
+    harm_group_of(&disk.join("volume.chain"), 3);
+}
+
+#[test]
+fn what_is_older_than_a_lost_group_is_mounted_too_and_cannot_be_written() {
+    if !can_mount() || !has(&["qemu-io"]) {
+        return;
+    }
+    let dir = temp_dir();
+    let (disk, at) = (dir.path().join("disk"), dir.path().join("disk.img"));
+    harmed(&disk);
+    std::fs::write(&at, b"").expect("writable");
+    let before = std::fs::read(disk.join("volume.chain")).expect("readable");
+    volume(&["mount", text(&disk), text(&at)]).expect(4);
+    let mounted = Mounted::with(&disk, &at, &["--rescue"]);
+    assert!(mounted.ready.contains("\"read_only\":true"), "{}", mounted.ready);
+    let shown = std::fs::read(&at).expect("readable");
+    assert!(shown.len() == 8 << 20 && shown[..64 << 10].iter().all(|&byte| byte == 2), "version 2");
+    let refused = std::fs::OpenOptions::new().write(true).open(&at).expect_err("it is read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(mounted.stop(), Some(0));
+    assert!(before == std::fs::read(disk.join("volume.chain")).expect("readable"), "the file has changed");
+}
+
 #[test]
 fn what_is_older_than_a_lost_group_is_served_and_nothing_is_written() {
     if !has(&["qemu-io", "nbdcopy", "nbdinfo"]) {
@@ -27,15 +61,8 @@ fn what_is_older_than_a_lost_group_is_served_and_nothing_is_written() {
     }
     let dir = temp_dir();
     let (disk, copy) = (dir.path().join("disk"), dir.path().join("copy"));
-    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
-    let served = Served::start(&disk);
-    for pattern in 1..=3 {
-        let write = format!("write -P {pattern} 0 64k");
-        tool(&["qemu-io", "-f", "raw", "-c", &write, "-c", "flush", &served.uri("disk")]);
-    }
-    assert_eq!(served.stop(), Some(0));
+    harmed(&disk);
     let file = disk.join("volume.chain");
-    harm_group_of(&file, 3);
     let before = std::fs::read(&file).expect("readable");
     for verb in [&["info"] as &[&str], &["serve", "--nbd", "127.0.0.1:0"], &["snapshot", "now"]] {
         let told = volume(&[&[verb[0], text(&disk)], &verb[1..]].concat()).expect(4).stderr;
