@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Served, has, text, tool, until, volume};
-use crate::harness::temp_dir;
+use crate::harness::{string_field, temp_dir};
 
 /// What becomes of each drive, as the server says.
 fn states(dir: &str) -> Vec<String> {
@@ -34,6 +34,8 @@ fn a_lost_side_is_replaced_while_the_volume_is_served_also_where_the_server_is_k
     std::fs::write(path("image"), &image).expect("writable");
     let served = Served::start(Path::new(&old));
     assert!(!served.ready.contains("rebuilding"), "{}", served.ready);
+    // The first directory's, which stays when the other one is replaced.
+    assert_eq!(string_field(&served.ready, "export"), "a");
     tool(&["nbdcopy", "--flush", &path("image"), &served.uri("")]);
     assert_eq!(served.stop(), Some(0));
     std::fs::remove_dir_all(&b).expect("it is there");
