@@ -95,11 +95,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
 /// reached, anything else is wrong usage.
 fn told(error: &clap::Error) -> Result<(), Failure> {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that went away has seen enough of the help.
-            let _ = error.print();
-            Ok(())
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(output::failed),
         _ => match error.source().and_then(|source| source.downcast_ref()) {
             Some(unresolved @ EndpointError::Unresolved { .. }) => {
                 Err(Failure::unreachable(unresolved.to_string()))

@@ -58,7 +58,8 @@ impl Output {
     }
 }
 
-fn failed(error: std::io::Error) -> Failure {
+/// Why what is printed does not get to whoever reads it.
+pub fn failed(error: std::io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::unreachable(format!("standard output: {error}")),

@@ -139,6 +139,18 @@ fn help_version_completions_and_manual_need_no_cluster() {
 }
 
 #[test]
+fn help_that_cannot_be_written_is_no_success() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    for arguments in [&["--help"][..], &["log", "append", "--help"], &["--version"], &["version"]] {
+        let mut child = ithaca(arguments);
+        let told = child.stdout(full()).output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&told.stderr);
+        assert_eq!(told.status.code(), Some(3), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("standard output: No space left"), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
     let dir = temp_dir();
     let data = dir.path().to_str().expect("text");
