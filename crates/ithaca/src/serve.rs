@@ -23,12 +23,14 @@ use ithaca_log::wire::{NodeStatus, Roles};
 use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
+use crate::config;
 use crate::drive::refuse_twice;
 use crate::failure::Failure;
 use crate::fsck::is_chain;
 use crate::http;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
+use crate::quantity;
 use crate::roles::Named;
 
 /// Where everything listens.
@@ -71,13 +73,6 @@ pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
 
 /// Runs one node until a signal comes.
 pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
-    if arguments.node != 0 && arguments.units != 1 {
-        let units = arguments.units;
-        let line = format!(
-            "server: --units {units} is of a whole cluster; a node of several servers (--node) has one unit"
-        );
-        return Err(Failure::usage(line));
-    }
     run("server", arguments, out, |out, at| {
         let next = match arguments.node {
             0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
@@ -102,6 +97,7 @@ fn run(
     }
     let served = real::run(|env| async move {
         let roles = Named::of(arguments)?;
+        refuse_idle(arguments)?;
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
         // Before the cluster starts: a port in use must not cost an epoch.
@@ -157,6 +153,26 @@ fn not_made(dir: &Path, error: &std::io::Error) -> Failure {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Failure::unreachable(line),
         _ => Failure::usage(line),
     }
+}
+
+/// Refuses settings that would have no effect in what is started, unless they are as by default.
+fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
+    let ServeArgs { units, replicas, cache, cache_size, cache_keeps, .. } = arguments;
+    let (is_node, has_cache) = (arguments.node != 0, cache.is_some());
+    let is_size = |text: &str| quantity::size_bytes(text).is_ok_and(|bytes| bytes == *cache_size);
+    let line = if is_node && *units != 1 {
+        format!("--units {units} is of a whole cluster; a node of several servers (--node) has one unit")
+    } else if is_node && *replicas != 1 {
+        let told = "`cluster init` says how many copies several servers (--node) keep";
+        format!("--replicas {replicas} is of a whole cluster; {told}")
+    } else if !has_cache && !config::is_default("cache-size", is_size) {
+        "--cache-size is of a cache, and none is named (--cache)".to_owned()
+    } else if !has_cache && *cache_keeps != CacheKeeps::Tail {
+        "--cache-keeps is of a cache, and none is named (--cache)".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(line))
 }
 
 /// Refuses what can be no drive, before anything is made beside it.

@@ -225,6 +225,12 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// Whether a setting's default is such a one.
+pub fn is_default(key: &str, is_such: impl Fn(&str) -> bool) -> bool {
+    let defaults = SETTINGS.iter().filter(|setting| setting.key == key).filter_map(|setting| setting.default);
+    defaults.into_iter().any(is_such)
+}
+
 fn any(_: &str) -> Result<(), String> {
     Ok(())
 }

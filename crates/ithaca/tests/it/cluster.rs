@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Ran, get, ithaca, nobody, run, signal, string_field, temp_dir};
+use crate::harness::{Ran, get, ithaca, nobody, run, run_refused, signal, string_field, temp_dir};
 
 /// A server that runs until it is dropped.
 pub struct Server {
@@ -160,18 +160,24 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
 }
 
 #[test]
-fn a_node_of_several_servers_is_refused_more_units_than_the_one_that_it_has() {
-    // It started with one, and said nothing.
+fn a_node_of_several_servers_is_refused_what_is_of_a_whole_cluster() {
+    // It started with one unit, and with as many copies as its cluster keeps, and said nothing.
     let dir = temp_dir();
-    let mut command = server_command(dir.path(), 1, "127.0.0.1:0");
-    let mut child = command.args(["--units", "2"]).spawn().expect("the program starts");
-    let stdout = child.stdout.take().expect("piped");
-    let mut server = Server { child, id: 1, addr: String::new(), ready: String::new() };
-    BufReader::new(stdout).read_line(&mut server.ready).expect("its output is open");
-    assert_eq!(server.ready, "", "it does not serve");
-    let (code, told) = server.end();
-    assert!(code == Some(2) && told.contains("--units 2") && told.contains("--node"), "{code:?} {told}");
-    assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "nothing was made");
+    let settings = dir.path().join("two.toml");
+    std::fs::write(&settings, "replicas = 2\n").expect("writable");
+    for (arguments, variable) in [
+        (&["--units", "2"][..], "ITHACA_OTHER"),
+        (&["--replicas", "2"], "ITHACA_OTHER"),
+        (&[], "ITHACA_REPLICAS"),
+        (&["--config", settings.to_str().expect("text")], "ITHACA_OTHER"),
+    ] {
+        let mut command = server_command(dir.path(), 1, "127.0.0.1:0");
+        command.args(arguments).env(variable, "2");
+        let told = run_refused(command).expect(2).stderr;
+        let is_told = told.contains("--units 2 is of") || told.contains("--replicas 2 is of");
+        assert!(is_told && told.contains("--node"), "{arguments:?} {variable}: {told}");
+        assert!(!dir.path().join("1").exists(), "nothing was made");
+    }
 }
 
 #[test]

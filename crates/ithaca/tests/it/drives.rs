@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use crate::harness::{Dev, dev_command, ithaca, run, temp_dir};
+use crate::harness::{Dev, dev_command, ithaca, run, run_refused, temp_dir};
 
 /// `--drive` for each of these names in a directory.
 fn drives(dir: &std::path::Path, names: &[&str]) -> Vec<String> {
@@ -186,4 +186,28 @@ fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
     let told = refused(dir.path(), &["a", "./a"], 2);
     assert!(told.contains("/a is named twice"), "{told}");
     assert!(!dir.path().join("a").exists() && !dir.path().join("data").exists());
+}
+
+#[test]
+fn what_is_said_of_a_cache_where_there_is_none_is_refused() {
+    // It had no effect, and nothing was said.
+    let dir = temp_dir();
+    let data = dir.path().join("data");
+    let settings = dir.path().join("cache.toml");
+    std::fs::write(&settings, "cache-keeps = \"all\"\n").expect("writable");
+    let settings = settings.to_str().expect("text");
+    let mut from_environment = dev_command(&data, &[]);
+    from_environment.env("ITHACA_CACHE_SIZE", "1G");
+    for command in [
+        dev_command(&data, &["--cache-size", "8M"]),
+        dev_command(&data, &["--cache-keeps", "all"]),
+        dev_command(&data, &["--config", settings]),
+        from_environment,
+    ] {
+        let told = run_refused(command).expect(2).stderr;
+        assert!(told.contains("is of a cache, and none is named (--cache)"), "{told}");
+    }
+    assert!(!data.exists(), "nothing was made");
+    // As by default it says nothing.
+    Dev::start(&data, &["--cache-size", "4096M", "--cache-keeps", "tail"]);
 }

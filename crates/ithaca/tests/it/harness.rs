@@ -60,6 +60,22 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
     Ran { code: output.status.code(), stdout: output.stdout, stderr }
 }
 
+/// Runs a server that is to be refused. Panics if it serves.
+pub fn run_refused(mut command: Command) -> Ran {
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut ready = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut ready).expect("its output is open");
+    if !ready.is_empty() {
+        // It may have ended already.
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(ready, "", "it serves");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ran { code: output.status.code(), stdout: Vec::new(), stderr }
+}
+
 /// A cluster that runs until it is dropped.
 pub struct Dev {
     pub child: Child,
