@@ -114,8 +114,8 @@ fn run(
         let named: Vec<PathBuf> =
             absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
         refuse_twice(named.iter())?;
+        refuse_unfit(&env, &arguments.data, named).await?;
         make_data_dir(&arguments.data)?;
-        refuse_unfit(&env, arguments).await?;
         let served = Rc::new(Served::start(&env, arguments, roles.offers).await?);
         if roles.views {
             served.host_views(&env);
@@ -175,16 +175,22 @@ fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
     Err(Failure::usage(line))
 }
 
-/// Refuses what can be no drive, before anything is made beside it.
-async fn refuse_unfit(env: &Env, arguments: &ServeArgs) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", arguments.data.display()));
-    let listed = files::list(&arguments.data).map_err(failed)?;
-    let named = arguments.drive.iter().flat_map(|drive| sides_of(drive));
+/// Refuses what can be no drive, before anything is made beside it. While there is nothing in the data directory every one that is named is
+/// needed: also one that somebody else has is refused then, and one that is not there and has no place where it could be made.
+async fn refuse_unfit(env: &Env, data: &Path, named: Vec<PathBuf>) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", data.display()));
+    let listed = if files::is_dir(data) { files::list(data).map_err(failed)? } else { Vec::new() };
+    let is_new = listed.is_empty();
     for path in listed.into_iter().filter(|file| is_chain(file)).chain(named) {
-        let open = OpenDrive { path, create_bytes: None, read_only: true };
-        let opened = env.open_drive(open).await;
-        if let Err(error @ (DriveError::NotADrive { .. } | DriveError::TooShort { .. })) = opened {
-            return Err(Failure::usage(error.to_string()));
+        let has_place = path.parent().is_some_and(files::is_dir);
+        let open = OpenDrive { path, create_bytes: None, read_only: !is_new };
+        match env.open_drive(open).await {
+            Err(error @ (DriveError::NotADrive { .. } | DriveError::TooShort { .. })) => {
+                return Err(Failure::usage(error.to_string()));
+            }
+            Err(DriveError::NotFound { .. }) if has_place => {}
+            Err(error) if is_new => return Err(Failure::unreachable(error.to_string())),
+            _ => {}
         }
     }
     Ok(())

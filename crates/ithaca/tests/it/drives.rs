@@ -189,6 +189,32 @@ fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
 }
 
 #[test]
+fn a_start_that_is_refused_one_of_its_drives_has_made_none_of_the_others() {
+    // They were left behind, as large as they would have been.
+    let dir = temp_dir();
+    let held = std::fs::File::create(dir.path().join("held")).expect("writable");
+    held.set_len(64 << 20).expect("writable");
+    held.lock().expect("nobody else has it");
+    std::fs::create_dir(dir.path().join("directory")).expect("writable");
+    for (name, code, told) in [
+        ("held", 3, "in use by another process"),
+        ("no/such", 3, "no such file or drive"),
+        ("directory", 2, "a directory is no drive"),
+    ] {
+        for units in ["1", "2"] {
+            let mut arguments = drives(dir.path(), &["a", name]);
+            arguments.extend(["--units".to_owned(), units.to_owned()]);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let stderr = run(dev_command(&dir.path().join("data"), &arguments), b"").expect(code).stderr;
+            assert!(stderr.contains(name) && stderr.contains(told), "{stderr}");
+            let is_made = |name| dir.path().join(name).exists();
+            assert!(!is_made("a") && !is_made("data"), "{name}");
+        }
+    }
+    started(dir.path(), &["a", "b"]);
+}
+
+#[test]
 fn what_is_said_of_a_cache_where_there_is_none_is_refused() {
     // It had no effect, and nothing was said.
     let dir = temp_dir();
