@@ -1,9 +1,10 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use ithaca_env::real;
-use ithaca_log::client::{FormError, Forming, MembersError, form};
+use ithaca_log::client::{CallError, FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::NodeId;
+use ithaca_log::wire::Refusal;
 
 use crate::cli::{Endpoint, Global, InitArgs};
 use crate::client::{address_of, with_client};
@@ -18,7 +19,10 @@ impl From<FormError> for Failure {
             FormError::Layout(_)
             | FormError::NotOffered { .. }
             | FormError::TooFewUnits { .. }
-            | FormError::Formed { .. } => Self::usage(error.to_string()),
+            | FormError::Formed { .. }
+            | FormError::Node { error: CallError::Refused(Refusal::WrongNode { .. }), .. } => {
+                Self::usage(error.to_string())
+            }
             FormError::BadLayout { .. } | FormError::Node { .. } => Self::unreachable(error.to_string()),
         }
     }
@@ -30,9 +34,10 @@ impl From<MembersError> for Failure {
         match error {
             MembersError::NoMember { .. } => Self::no(line),
             MembersError::Change(_) | MembersError::Removed { .. } => Self::usage(line),
-            MembersError::Joining { .. } | MembersError::Leaving { .. } | MembersError::InUse { .. } => {
-                Self::unreachable(line)
-            }
+            MembersError::NotNow(_)
+            | MembersError::Joining { .. }
+            | MembersError::Leaving { .. }
+            | MembersError::InUse { .. } => Self::unreachable(line),
             MembersError::Cluster(error) => error.into(),
             MembersError::Node(error) => error.into(),
         }

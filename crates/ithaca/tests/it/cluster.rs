@@ -24,8 +24,16 @@ impl Server {
 
     /// The same with these arguments.
     pub fn start_with(dir: &Path, id: u64, more: &[&str]) -> Self {
-        let mut child =
-            server_command(dir, id, "127.0.0.1:0").args(more).spawn().expect("the program starts");
+        Self::of(server_command(dir, id, "127.0.0.1:0").args(more), id)
+    }
+
+    /// The same where another one has listened.
+    fn start_at(dir: &Path, id: u64, addr: &str) -> Self {
+        Self::of(&mut server_command_at(&dir.join(id.to_string()), id, addr, "127.0.0.1:0"), id)
+    }
+
+    fn of(command: &mut Command, id: u64) -> Self {
+        let mut child = command.spawn().expect("the program starts");
         let mut ready = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut ready).expect("its output is open");
@@ -61,14 +69,14 @@ impl Drop for Server {
 
 /// A server whose pages are at `http`.
 pub fn server_command(dir: &Path, id: u64, http: &str) -> Command {
-    server_command_at(&dir.join(id.to_string()), id, http)
+    server_command_at(&dir.join(id.to_string()), id, "127.0.0.1:0", http)
 }
 
-/// The same with its data in `data`.
-fn server_command_at(data: &Path, id: u64, http: &str) -> Command {
+/// The same with its data in `data`, and where it listens.
+fn server_command_at(data: &Path, id: u64, listen: &str, http: &str) -> Command {
     let id = id.to_string();
     let mut command = ithaca(&["server", "--json", "--drive-size", "64M", "--node", &id]);
-    command.args(["--listen", "127.0.0.1:0", "--http", http, "--log-level", "off"]);
+    command.args(["--listen", listen, "--http", http, "--log-level", "off"]);
     command.arg("--data").arg(data);
     command.stderr(Stdio::piped());
     command
@@ -156,7 +164,27 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
     let third = Server::start(other_dir.path(), 3);
     cluster(&others, &format!("cluster add {}", third.name()), b"").expect(0);
     refused(&format!("cluster add {}", third.name()), 2, "belongs to cluster");
+    refused(&format!("cluster add 5={}", third.addr), 2, "refused: this is node n3");
     refused("cluster remove 9", 1, "node 9 is none of the cluster");
+}
+
+#[test]
+fn a_node_that_cannot_be_removed_as_long_as_another_one_is_out_is_no_wrong_usage() {
+    // Scripts give up what is wrong usage, and try this again.
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "");
+    signal(&servers[1].child, "KILL");
+    servers[1].end();
+    let layout = || cluster(&servers, "cluster layout --json", b"").expect(0).text();
+    while !layout().contains("\"in_use\":false") {}
+    let told = cluster(&servers, "cluster remove 3", b"").expect(3).stderr;
+    assert!(
+        told.contains("without node 3 1 are left for 2 copies of each entry; that may be otherwise"),
+        "{told}"
+    );
+    servers[1] = Server::start_at(dir.path(), 2, &servers[1].addr);
+    whole(&servers);
+    cluster(&servers, "cluster remove 3", b"").expect(0);
 }
 
 #[test]
@@ -264,7 +292,7 @@ fn a_directory_that_is_started_as_another_node_is_said_to_be_whose_it_is() {
     signal(&servers[1].child, "KILL");
     servers[1].end();
     for id in [1, 7] {
-        let command = server_command_at(&dir.path().join("2"), id, "127.0.0.1:0");
+        let command = server_command_at(&dir.path().join("2"), id, "127.0.0.1:0", "127.0.0.1:0");
         let told = run(command, b"").expect(2).stderr;
         assert!(told.contains(&format!("is that of node 2, not of node {id}")), "{told}");
     }

@@ -90,7 +90,7 @@ async fn remove(env: &Env, client: &Client, node: NodeId) -> Option<()> {
     loop {
         match client.remove_node(node).await {
             Ok(_) => return Some(()),
-            Err(MembersError::Change(_)) => return None,
+            Err(MembersError::Change(_) | MembersError::NotNow(_)) => return None,
             Err(_) => env.sleep(AGAIN).await,
         }
     }

@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::Client;
 use super::error::{ClientError, Phase};
 use super::form::{FormError, known_to, offers_of, remind, tell};
-use crate::layout::{ChangeError, Layout, NodeState};
+use crate::layout::{Change, ChangeError, Layout, NodeState};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, NodeId};
 use crate::wire::{ChangeCluster, ClusterChanged, GetLayout, LayoutRecord, Roles};
@@ -38,7 +38,10 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 pub enum MembersError {
     /// There is no such layout. Nothing was changed.
     #[error(transparent)]
-    Change(#[from] ChangeError),
+    Change(ChangeError),
+    /// There is no such layout as long as members are out, have no room, or are leaving. Nothing was changed.
+    #[error("{0}; that may be otherwise when all members are in use, have room, or are gone")]
+    NotNow(ChangeError),
     /// The cluster did not answer, or could not decide in time.
     #[error(transparent)]
     Cluster(#[from] ClientError),
@@ -105,7 +108,7 @@ impl Client {
         let layout = self.layout().await?;
         // Whatever it offers.
         if let Some(change) = layout.change_for(&add(Roles::OFFERED)) {
-            layout.change(layout.tail(), &change)?;
+            layout.change(layout.tail(), &change).map_err(|error| refused(&layout, &change, error))?;
         }
         let is_used = |layout: &Layout| layout.in_use().any(|used| used == node);
         if is_used(&layout) {
@@ -133,7 +136,7 @@ impl Client {
             {
                 Ok(younger) => tell(&inner.env, (node, addr), &younger, deadline).await?,
                 // What an earlier call has told it came late.
-                Err(MembersError::Change(ChangeError::InUse { .. })) => {}
+                Err(MembersError::NotNow(ChangeError::InUse { .. })) => {}
                 Err(error) => return Err(error),
             },
         }
@@ -151,7 +154,7 @@ impl Client {
         let asked = ChangeCluster::Remove { node };
         let layout = self.layout().await?;
         if let Some(change) = layout.change_for(&asked) {
-            layout.change(layout.tail(), &change)?;
+            layout.change(layout.tail(), &change).map_err(|error| refused(&layout, &change, error))?;
         }
         self.change_cluster(&asked, layout.epoch, deadline).await?;
         let layout = self.wait_until(deadline, |layout| layout.node(node).is_none()).await?;
@@ -174,7 +177,7 @@ impl Client {
         let known = layout.node(node).ok_or(MembersError::NoMember { node, cluster })?;
         let (known, address) = (known.address.clone(), addr.to_string());
         if known != address {
-            return Err(ChangeError::OtherAddress { node, known, address }.into());
+            return Err(MembersError::Change(ChangeError::OtherAddress { node, known, address }));
         }
         let is_missed = |layout: &Layout| layout.in_use().all(|used| used != node);
         let missed = self.wait_until(deadline, is_missed).await?;
@@ -217,7 +220,8 @@ impl Client {
             if replaced_in.is_some_and(|epoch| view.layout.epoch >= epoch) {
                 return Ok(view.layout);
             }
-            view.layout.change(view.layout.tail(), &change)?;
+            let layout = &view.layout;
+            layout.change(layout.tail(), &change).map_err(|error| refused(layout, &change, error))?;
             let units: Vec<NodeId> = view.layout.units().collect();
             let node = units.get(tried % units.len().max(1)).copied().unwrap_or(view.layout.sequencer);
             let until = deadline.min(inner.env.now() + ATTEMPT);
@@ -280,6 +284,14 @@ impl Client {
             seen = Some((inner.env.now(), layout));
             inner.env.sleep(LOOK).await;
         }
+    }
+}
+
+/// Why a change that makes no layout, because of `error`, is refused.
+fn refused(layout: &Layout, change: &Change, error: ChangeError) -> MembersError {
+    match layout.may_change_later(change, &error) {
+        true => MembersError::NotNow(error),
+        false => MembersError::Change(error),
     }
 }
 

@@ -106,6 +106,18 @@ impl Layout {
         }
     }
 
+    /// Whether what cannot be changed so, because of `error`, may be later: when members that are out are in use again, have room, or are
+    /// gone for good.
+    pub fn may_change_later(&self, change: &Change, error: &ChangeError) -> bool {
+        let mut whole = self.clone();
+        let stays = |node: &&mut Node| node.state != NodeState::Leaving;
+        whole.nodes.iter_mut().filter(stays).for_each(|node| node.state = NodeState::InUse);
+        match error {
+            ChangeError::InUse { .. } | ChangeError::Leaving { .. } | ChangeError::OnlyCopy { .. } => true,
+            _ => whole.change(self.tail(), change).is_ok(),
+        }
+    }
+
     fn state(&self, node: NodeId) -> Option<NodeState> {
         self.node(node).map(|node| node.state)
     }

@@ -201,6 +201,38 @@ fn what_cannot_be_added_or_removed_says_why() {
 }
 
 #[test]
+fn what_cannot_be_for_a_moment_is_told_from_what_cannot_be_at_all() {
+    // Scripts try again what may be later, and give up the rest.
+    fn may_later(layout: &Layout, wanted: &Change) -> bool {
+        let refused = layout.change(layout.tail(), wanted).expect_err("it cannot be now");
+        layout.may_change_later(wanted, &refused)
+    }
+    let full = |id| Change { joined: vec![Node { state: NodeState::Full, ..node(id) }], ..Change::default() };
+    assert!(!may_later(&first(2, 2), &removed(2)));
+    let three = first(3, 2);
+    assert!(may_later(&change(&three, 10, &lost(&[1])), &removed(2)));
+    assert!(may_later(&change(&three, 10, &full(1)), &removed(2)));
+    // Too few, whoever comes back.
+    assert!(!may_later(&change(&first(3, 3), 10, &lost(&[1])), &removed(2)));
+    // The others that may hand out positions are out, or there are none.
+    let units = |id| offering(id, Roles::UNIT.with(Roles::LAYOUT));
+    let two =
+        Layout::first(ClusterId(7), vec![node(1), node(2), units(3), units(4)], 2, 2).expect("a layout");
+    assert!(may_later(&change(&two, 10, &lost(&[2])), &removed(1)));
+    let one = Layout::first(ClusterId(7), vec![node(1), units(2), units(3)], 2, 2).expect("a layout");
+    assert!(!may_later(&one, &removed(1)));
+    // Others have no copy yet, and one that is leaving can be added when it is gone.
+    let alone = change(&first(3, 1), 30, &lost(&[2]));
+    assert!(may_later(&alone, &removed(2)));
+    assert!(may_later(&change(&first(4, 2), 40, &removed(2)), &added(2)));
+    let replaced = |id| Change { replaced: vec![NodeId(id)], ..Change::default() };
+    assert!(may_later(&alone, &replaced(1)) && may_later(&alone, &replaced(2)));
+    // What is taken stays so.
+    let taken = Change { added: vec![Node { id: NodeId(9), ..node(3) }], ..Change::default() };
+    assert!(!may_later(&change(&three, 10, &lost(&[1])), &taken));
+}
+
+#[test]
 fn what_is_so_already_needs_no_change() {
     let a = first(3, 2);
     let add = |id: u64| {
