@@ -128,8 +128,17 @@ pub fn replace(global: &Global, (node, at): &(NodeId, Endpoint), out: &mut Outpu
         let addr = address_of(&env, at, global.timeout).await?;
         Ok((addr, client.replace_node(*node, addr).await?))
     })?;
+    let is_used = layout.in_use().any(|used| used == *node);
     out.either(
-        || format!("node {} at {addr} knows the cluster; it is used as soon as the others hear it", node.0),
+        || match is_used {
+            true => format!("node {} at {addr} is in use, in epoch {}", node.0, layout.epoch.0),
+            false => {
+                format!(
+                    "node {} at {addr} knows the cluster; it is used as soon as the others hear it",
+                    node.0
+                )
+            }
+        },
         || Object::new().number("node", node.0).number("epoch", layout.epoch.0),
     )?;
     out.flush()

@@ -188,6 +188,24 @@ fn a_node_that_cannot_be_removed_as_long_as_another_one_is_out_is_no_wrong_usage
 }
 
 #[test]
+fn a_replacement_that_is_asked_for_again_is_found_to_be_done() {
+    // It waited for all of its time for the node to be missed, and failed.
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "");
+    cluster(&servers, "log append", b"a").expect(0);
+    signal(&servers[2].child, "KILL");
+    servers[2].end();
+    std::fs::remove_dir_all(dir.path().join("3")).expect("it is there");
+    servers[2] = Server::start_at(dir.path(), 3, &servers[2].addr);
+    let replace = format!("cluster replace {}", servers[2].name());
+    let told = cluster(&servers, &replace, b"").expect(0).text();
+    assert!(told.contains("knows the cluster; it is used as soon as the others hear it"), "{told}");
+    whole(&servers);
+    let told = cluster(&servers, &replace, b"").expect(0).text();
+    assert!(told.contains(&format!("node 3 at {} is in use, in epoch ", servers[2].addr)), "{told}");
+}
+
+#[test]
 fn a_node_of_several_servers_is_refused_what_is_of_a_whole_cluster() {
     // It started with one unit, and with as many copies as its cluster keeps, and said nothing.
     let dir = temp_dir();

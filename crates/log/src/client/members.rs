@@ -167,7 +167,8 @@ impl Client {
     /// Has a server with an empty data directory take the place of a node that has lost its own, once the cluster has gone on without
     /// that node: in a layout that counts on its copies it would serve what it does not have. Those who decide layouts decide one first in
     /// which it is none of them: most of them must be there, without it. Returns the layout that it was told of; it is used as soon as the
-    /// others hear it.
+    /// others hear it. A node that the cluster has missed, as far back as the nodes remember, and that is in use again and knows that, is left
+    /// alone: the layout that is returned has it in use.
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
@@ -180,6 +181,9 @@ impl Client {
             return Err(MembersError::Change(ChangeError::OtherAddress { node, known, address }));
         }
         let is_missed = |layout: &Layout| layout.in_use().all(|used| used != node);
+        if !is_missed(&layout) && self.is_back((node, addr), cluster, deadline).await {
+            return Ok(layout);
+        }
         let missed = self.wait_until(deadline, is_missed).await?;
         missed.map_err(|_| MembersError::InUse { node, waited: inner.options.timeout })?;
         // What it promised and accepted as one of those who decide is gone too. So it is told of a layout in which it decides nothing, and
@@ -187,6 +191,20 @@ impl Client {
         let layout = self.change_cluster(&ChangeCluster::Replace { node }, layout.epoch, deadline).await?;
         tell(&inner.env, (node, addr), &layout, deadline).await?;
         Ok(layout)
+    }
+
+    /// Whether a node in use is one that the cluster has missed before, and has what it needs: an empty one knows of no cluster.
+    async fn is_back(&self, at: (NodeId, SocketAddr), cluster: ClusterId, deadline: Time) -> bool {
+        let inner = &self.inner;
+        let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
+        let knows = known_to(&inner.env, at, until).await;
+        if !knows.is_ok_and(|known| known.is_some_and(|layout| layout.cluster == cluster)) {
+            return false;
+        }
+        let left = deadline.since(inner.env.now());
+        let before = inner.env.timeout(left, self.layouts()).await;
+        let is_out = |layout: &Rc<Layout>| layout.node(at.0).is_some_and(|node| node.state == NodeState::Out);
+        before.is_ok_and(|layouts| layouts.is_ok_and(|layouts| layouts.iter().any(is_out)))
     }
 
     /// Has an append need `count` replicas from now on: with fewer nodes in use nothing is appended. Returns a layout that

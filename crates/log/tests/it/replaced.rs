@@ -194,6 +194,33 @@ fn a_removal_that_waits_when_everybody_is_gone_takes_no_longer_than_it_was_given
 }
 
 #[test]
+fn a_node_that_was_replaced_already_is_left_alone_and_one_that_is_empty_is_waited_for() {
+    // The same command again waited for all of its time and failed: the node was in use.
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let of = |dir: &std::path::Path, id| node_options(dir, id, SEGMENTS);
+        let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        append(&cluster.client, 0..10).await;
+        let addr = cluster.addrs[2].1;
+        for _ in 0..2 {
+            cluster.kill(3);
+            cluster.wipe(3);
+            cluster.start(&env, 3, of).await;
+            // The cluster has not missed it yet, and may have it back from the last time.
+            let told = cluster.client.replace_node(NodeId(3), addr).await.expect("replaced");
+            assert!(is_out(&told, 3), "{told:?}");
+            cluster.until(&env, "all are back", Layout::is_whole).await;
+            let before = cluster.client.layout().await.expect("known");
+            let again = cluster.client.replace_node(NodeId(3), addr).await.expect("it is done");
+            assert!(!is_out(&again, 3) && again.epoch == before.epoch, "{again:?}");
+        }
+        append(&cluster.client, 10..20).await;
+    });
+}
+
+#[test]
 fn what_was_waited_for_is_told_also_where_the_time_ends_in_the_middle_of_a_look() {
     // "Timed out" says neither that the node is in use nor what to do.
     let loopback = LinkOptions { latency: Duration::from_millis(40), ..SimOptions::default().loopback };
