@@ -377,6 +377,7 @@ fn failed(error: StartError) -> Failure {
         }
         StartError::OtherDrive { .. }
         | StartError::OtherNode { .. }
+        | StartError::OneOfServers { .. }
         | StartError::Cache(_)
         | StartError::Metadata(_)
         | StartError::Units { .. }

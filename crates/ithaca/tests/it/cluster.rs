@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Ran, get, ithaca, nobody, run, run_refused, signal, string_field, temp_dir};
+use crate::harness::{
+    Dev, Ran, dev_command, get, ithaca, nobody, run, run_refused, signal, string_field, temp_dir,
+};
 
 /// A server that runs until it is dropped.
 pub struct Server {
@@ -223,6 +225,52 @@ fn a_node_of_several_servers_is_refused_what_is_of_a_whole_cluster() {
         let is_told = told.contains("--units 2 is of") || told.contains("--replicas 2 is of");
         assert!(is_told && told.contains("--node"), "{arguments:?} {variable}: {told}");
         assert!(!dir.path().join("1").exists(), "nothing was made");
+    }
+}
+
+#[test]
+fn a_directory_of_one_of_several_servers_is_not_taken_for_a_whole_cluster() {
+    // It said that it was ready, and nothing could be appended: others decide with it.
+    let dir = temp_dir();
+    let witness = |id| Server::start_with(dir.path(), id, &["--roles", "layout,http"]);
+    let mut servers = vec![Server::start(dir.path(), 1), witness(2), witness(3)];
+    let names: Vec<String> = servers.iter().map(Server::name).collect();
+    cluster(&servers, &format!("cluster init --replicas 1 {}", names.join(" ")), b"").expect(0);
+    cluster(&servers, "log append", b"a").expect(0);
+    signal(&servers[0].child, "KILL");
+    servers[0].end();
+    let told = run_refused(dev_command(&dir.path().join("1"), &[])).expect(2).stderr;
+    assert!(told.contains("a cluster of servers (1 2 3): start it as that node"), "{told}");
+    servers[0] = Server::start_at(dir.path(), 1, &servers[0].addr);
+    whole(&servers);
+    assert_eq!(cluster(&servers, "log read 0", b"").expect(0).text(), "a");
+    // Of a cluster of one server it is all that there is.
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 1, "");
+    cluster(&servers, "log append", b"b").expect(0);
+    signal(&servers[0].child, "KILL");
+    servers[0].end();
+    assert_eq!(Dev::start(&dir.path().join("1"), &[]).run("log read 0").expect(0).text(), "b");
+}
+
+#[test]
+fn a_directory_of_a_whole_cluster_that_was_started_as_one_of_its_nodes_is_that_of_a_whole_cluster_still() {
+    // All decide in the layout after that, as of several servers; but everything is in this directory.
+    let dir = temp_dir();
+    let data = dir.path().join("data");
+    let whole = ["--units", "3", "--replicas", "3"];
+    let dev = Dev::start(&data, &whole);
+    dev.feed("log append", b"a").expect(0);
+    let addr = dev.log.clone();
+    assert_eq!(dev.stop().0, Some(0));
+    let mut server = [Server::of(&mut server_command_at(&data, 1, &addr, "127.0.0.1:0"), 1)];
+    cluster(&server, "cluster set --min-replicas 1", b"").expect(0);
+    signal(&server[0].child, "KILL");
+    server[0].end();
+    for _ in 0..2 {
+        let dev = Dev::start(&data, &whole);
+        assert_eq!(dev.run("log read 0").expect(0).text(), "a");
+        assert_eq!(dev.stop().0, Some(0));
     }
 }
 

@@ -229,6 +229,14 @@ pub enum StartError {
         /// How many were asked for.
         asked: usize,
     },
+    /// The cluster is one of servers that decide together, and the data is one's. Nothing is wrong with it.
+    #[error(
+        "the data directory is that of a node of a cluster of servers ({nodes}): start it as that node (`server --node`)"
+    )]
+    OneOfServers {
+        /// The cluster's nodes.
+        nodes: String,
+    },
     /// There are too few units for the copies that were asked for.
     #[error(
         "{replicas} copies of each entry were asked for, which {units} units cannot keep: 1 to {max} can be kept"
@@ -348,6 +356,7 @@ impl LocalCluster {
         let (decided, is_formed) = (acceptor.latest().cloned(), acceptor.latest().is_some());
         let layout = Layout::single(cluster, first_node());
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
+        check_nodes(decided.as_ref(), &remembered)?;
         check_units(decided.as_ref(), &options)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
         let cache = open_cache(env, options.cache.as_ref()).await?;
@@ -574,6 +583,21 @@ fn check_replicas(options: &LocalOptions) -> Result<(), StartError> {
     let (replicas, units) = (options.replicas, options.units);
     let max = units.min(limits::REPLICAS_MAX_COUNT);
     if (1..=max).contains(&replicas) { Ok(()) } else { Err(StartError::Replicas { replicas, units, max }) }
+}
+
+/// Refuses to go on for a cluster of which other nodes decide too, or are not called as units here: they may serve, or have done so since. Those
+/// whose drives are in this directory do not.
+fn check_nodes(decided: Option<&Layout>, remembered: &Remembered) -> Result<(), StartError> {
+    let Some(layout) = decided else { return Ok(()) };
+    let is_here = |node: &crate::layout::Node| {
+        node.id == FIRST_NODE || node.roles == Roles::UNIT || remembered.unit(node.id).is_some()
+    };
+    let mut nodes = layout.nodes.iter().enumerate();
+    if nodes.all(|(unit, node)| node.id == unit_id(unit) && is_here(node)) {
+        return Ok(());
+    }
+    let nodes: Vec<String> = layout.nodes.iter().map(|node| node.id.0.to_string()).collect();
+    Err(StartError::OneOfServers { nodes: nodes.join(" ") })
 }
 
 /// Refuses other numbers than the cluster was formed with.
