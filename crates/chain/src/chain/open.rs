@@ -424,17 +424,21 @@ pub(super) async fn grow_to_least(
     options: &ChainOptions,
     segments: u32,
 ) -> Result<(), OpenError> {
-    let needed_bytes = geometry.bytes_for(segments).min(options.capacity_bytes);
-    if drive.size_bytes() >= needed_bytes {
-        return Ok(());
-    }
-    drive.grow(needed_bytes.next_multiple_of(4096)).await?;
+    grow_to(drive, geometry.bytes_for(segments).min(options.capacity_bytes)).await
+}
+
+/// Makes a drive at least as large as that. Errors: `TooSmall` if it cannot be made larger, as a block device; `Drive`.
+pub(super) async fn grow_to(drive: &Drive, needed_bytes: u64) -> Result<(), OpenError> {
     if drive.size_bytes() < needed_bytes {
-        return Err(OpenError::TooSmall {
-            drive: drive.name(),
-            found_bytes: drive.size_bytes(),
-            needed_bytes,
-        });
+        match drive.grow(needed_bytes.next_multiple_of(BLOCK_BYTES as u64)).await {
+            // Which is seen by its size.
+            Err(DriveError::CannotGrow { .. }) => {}
+            grown => grown?,
+        }
+    }
+    if drive.size_bytes() < needed_bytes {
+        let found_bytes = drive.size_bytes();
+        return Err(OpenError::TooSmall { drive: drive.name(), found_bytes, needed_bytes });
     }
     Ok(())
 }

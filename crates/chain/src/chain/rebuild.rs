@@ -17,6 +17,7 @@ use std::rc::Rc;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
+use super::open::grow_to;
 use super::{Chain, Inner};
 use crate::catalog::SegmentState;
 use crate::error::{ChangeError, OpenError};
@@ -71,7 +72,8 @@ impl Chain {
         let sequence = inner.check_new(&roster, &drive).await?;
         let lock = drive.try_lock().map_err(OpenError::Drive)?;
         let device = inner.device(link);
-        grow_like(&drive, &device).await?;
+        // A side must be as large as the others.
+        grow_to(&drive, device.size_bytes()).await?;
         let mut taken = inner.registry.take().await;
         // Only now: a side may have failed meanwhile, and is not to be called live again.
         let mut members = taken.roster.membership.members.clone();
@@ -95,19 +97,6 @@ impl Chain {
         inner.spawn_rebuild();
         Ok(id)
     }
-}
-
-/// A side must be as large as the others.
-async fn grow_like(drive: &Drive, device: &Sides) -> Result<(), OpenError> {
-    let needed_bytes = device.size_bytes();
-    if drive.size_bytes() < needed_bytes {
-        drive.grow(needed_bytes).await?;
-    }
-    if drive.size_bytes() < needed_bytes {
-        let found_bytes = drive.size_bytes();
-        return Err(OpenError::TooSmall { drive: drive.name(), found_bytes, needed_bytes });
-    }
-    Ok(())
 }
 
 impl Inner {

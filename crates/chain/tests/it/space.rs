@@ -1,7 +1,9 @@
 //! Full drives, the reserve, recycling, growing, failing drives, bounded queues.
 
 use bytes::Bytes;
-use ithaca_chain::{AppendError, Batch, Chain, ChainError, ChainOptions, OpenError, SideState, Ticket};
+use ithaca_chain::{
+    AppendError, Batch, Chain, ChainError, ChainOptions, ChangeError, OpenError, SideState, Ticket,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::sim::{Death, DriveFault, Sim, SimOptions};
@@ -256,4 +258,27 @@ fn a_growth_that_cannot_be_made_durable_is_a_failure_and_one_that_is_refused_is_
         grow_with(73, 2, error.clone(), (&[true, true], None));
         grow_with(74, 1, error, (&[true], None));
     }
+}
+
+#[test]
+fn a_new_drive_that_cannot_be_made_large_enough_is_too_small() {
+    // A block device is what it is: that is no failure of it.
+    within(75, async |env| {
+        let small = Held::new(&env, &open_named(&env, "small").await);
+        let refusal = DriveError::CannotGrow { path: "small".to_owned(), message: "no".to_owned() };
+        *small.grows_with.borrow_mut() = Some(refusal);
+        let is_too_small = |error: Option<OpenError>| {
+            let told = matches!(&error, Some(OpenError::TooSmall { drive, found_bytes, needed_bytes })
+                if drive == "small" && found_bytes < needed_bytes);
+            assert!(told, "{error:?}");
+        };
+        is_too_small(Chain::create(&env, small.as_drive(), identity(), small_options()).await.err());
+        let chain = create(&env, small_options()).await;
+        let of_open = |error| match error {
+            Some(ChangeError::Open(error)) => Some(error),
+            other => panic!("{other:?}"),
+        };
+        is_too_small(of_open(chain.add_drive(small.as_drive()).await.err()));
+        is_too_small(of_open(chain.add_side(chain.drive_ids()[0], small.as_drive()).await.err()));
+    });
 }
