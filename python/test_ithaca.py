@@ -171,16 +171,23 @@ class Golden(unittest.TestCase):
         self.assertEqual(wire.stream_id("abc").to_bytes(16, "little").hex(), "6437b3ac38465133ffb63b75273a8db5")
 
 
-class OneProcess(unittest.TestCase):
-    """`ithaca dev` with three units and two copies: three stripes, and the log begins with each test where the last one ended."""
+class Dev(unittest.TestCase):
+    """Tests that share an `ithaca dev`, started with these flags."""
 
+    flags: tuple[str, ...] = ()
     served: Served
 
     @classmethod
     def setUpClass(cls) -> None:
         cls.served = Served()
         cls.addClassCleanup(cls.served.stop)
-        cls.served.start("dev", "--units", "3", "--replicas", "2")
+        cls.served.start("dev", *cls.flags)
+
+
+class OneProcess(Dev):
+    """Three units and two copies: three stripes, and the log begins with each test where the last one ended."""
+
+    flags = ("--units", "3", "--replicas", "2")
 
     def setUp(self) -> None:
         self.client = self.connected()
@@ -439,16 +446,8 @@ def write(entry: bytes, checksum: int | None = None, length: int | None = None, 
     return request(wire.WRITE, wire.WRITE.write(wire.WRITE(addr=1 << 60, meta=meta, table=[row])), entry, epoch)
 
 
-class WrongBytes(unittest.TestCase):
+class WrongBytes(Dev):
     """What no client should send is answered as the pages say, and others are served all the while."""
-
-    served: Served
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.served = Served()
-        cls.addClassCleanup(cls.served.stop)
-        cls.served.start("dev")
 
     def setUp(self) -> None:
         client = Client(self.served.endpoints)

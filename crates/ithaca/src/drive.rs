@@ -136,6 +136,14 @@ fn ls(global: &Global, node: Option<NodeId>, out: &mut Output) -> Result<(), Fai
     failed.map_or(Ok(()), |error| Err(told_at(global, "drive ls", error.into())))
 }
 
+/// The paths of the sides of what is named `A+B`, a drive or a directory with one.
+pub fn sides_of(drive: &Path) -> Vec<PathBuf> {
+    match drive.to_str() {
+        Some(text) => text.split('+').map(PathBuf::from).collect(),
+        None => vec![drive.to_owned()],
+    }
+}
+
 /// Refuses drives of which two are the same, by whatever paths.
 pub fn refuse_twice<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
     let mut places = BTreeSet::new();

@@ -24,7 +24,7 @@ use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
 use crate::config;
-use crate::drive::refuse_twice;
+use crate::drive::{refuse_twice, sides_of};
 use crate::failure::Failure;
 use crate::fsck::is_chain;
 use crate::http;
@@ -294,14 +294,6 @@ fn absolute_drives(arguments: &ServeArgs) -> Vec<PathBuf> {
         sides.join("+".as_ref()).into()
     };
     arguments.drive.iter().map(drive).collect()
-}
-
-/// The paths of a drive's sides.
-fn sides_of(drive: &Path) -> Vec<PathBuf> {
-    match drive.to_str() {
-        Some(text) => text.split('+').map(PathBuf::from).collect(),
-        None => vec![drive.to_owned()],
-    }
 }
 
 fn cache(arguments: &ServeArgs) -> Option<CacheOptions> {

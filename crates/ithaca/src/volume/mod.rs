@@ -29,6 +29,7 @@ use reach::reach;
 
 use crate::cli::Global;
 use crate::drive;
+use crate::drive::sides_of;
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
 use crate::json::{Object, array};
@@ -70,11 +71,7 @@ fn context(verb: &str, at: &DirArgs) -> String {
 
 /// The files of a volume: those of a link, which hold the same, together.
 fn links(dirs: &[PathBuf]) -> Vec<Vec<PathBuf>> {
-    let sides = |dir: &PathBuf| match dir.to_str() {
-        Some(text) => text.split('+').map(|side| file_of(Path::new(side))).collect(),
-        None => vec![file_of(dir)],
-    };
-    dirs.iter().map(sides).collect()
+    dirs.iter().map(|dir| sides_of(dir).iter().map(|side| file_of(side)).collect()).collect()
 }
 
 /// A file or a block device is meant itself; anything else is a directory.

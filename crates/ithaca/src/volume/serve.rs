@@ -3,7 +3,7 @@
 //! One line on stdout says that it serves, and where; nothing follows it. SIGINT and SIGTERM end it cleanly: what is under way is
 //! answered, and everything that was answered is on stable storage. A drive that fails ends it too, with exit code 3.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ithaca_env::Env;
 use ithaca_env::real::{self, shutdown_signal};
@@ -16,6 +16,7 @@ use super::reach::default_socket;
 use super::rescue;
 use super::sides::Rebuilt;
 use super::{context, failed};
+use crate::drive::sides_of;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -93,7 +94,7 @@ pub fn serve_locally(
 
 /// The name of the first directory, if it can be one: of a mirror that of its first side, which stays when another one is replaced.
 pub fn name_of(at: &DirArgs) -> String {
-    let first = at.dirs[0].to_str().and_then(|sides| sides.split('+').next());
-    let name = first.and_then(|side| Path::new(side).file_name()?.to_str());
+    let sides = sides_of(&at.dirs[0]);
+    let name = sides[0].file_name().and_then(|name| name.to_str());
     name.filter(|name| !name.contains('@')).unwrap_or(DEFAULT_NAME).to_owned()
 }
