@@ -1,7 +1,8 @@
 //! Background work: a few segments written over in advance, and a file that grows before it is full.
 //!
 //! A flush into blocks that were never written makes the file system record an allocation first, which takes as long
-//! again. So free segments are filled with zeros before they are used, gently: the log comes first.
+//! again. So free segments are filled with zeros before they are used, gently: the log comes first. Most of that is done when the log is
+//! calm: as many segments as it has taken since the open are made ready then, and a log that is busy does not share its drive.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ const REST_FACTOR: u32 = 4;
 /// The longest rest: after a write that took long because the drive hung, the log may soon need room that only the keeper
 /// makes.
 const REST_MAX: Duration = Duration::from_millis(200);
+/// When no group was written for so long, more is written in advance than the log needs soon.
+const CALM: Duration = Duration::from_millis(50);
 /// A file that had no room to grow on its file system is asked to grow again after this: nobody says when there is some.
 const GROW_AGAIN: Duration = Duration::from_secs(1);
 
@@ -32,6 +35,7 @@ impl Inner {
         let env = self.env.clone();
         self.env.spawn(async move {
             let mut asked = env.now();
+            let (mut written, mut wrote) = (0, env.now());
             loop {
                 let ticket = changed.ticket();
                 let Some(inner) = weak.upgrade() else { return };
@@ -43,7 +47,12 @@ impl Inner {
                 if again {
                     asked = env.now();
                 }
-                let kept = inner.keep(again).await;
+                let groups = inner.core.borrow().next_seq();
+                if groups != written || inner.core.borrow().is_flying() {
+                    (written, wrote) = (groups, env.now());
+                }
+                let is_calm = env.now().since(wrote) >= CALM;
+                let kept = inner.keep(again, is_calm).await;
                 drop(busy);
                 let goes_on = match kept {
                     Ok(goes_on) => goes_on,
@@ -53,14 +62,17 @@ impl Inner {
                     }
                 };
                 let may_have_room = inner.core.borrow().may_have_room_later();
+                let waits_for_calm = !is_calm && inner.core.borrow().has_raw_for_calm();
                 drop(inner);
-                match (goes_on, may_have_room) {
+                let due = [(may_have_room, asked + GROW_AGAIN), (waits_for_calm, wrote + CALM)];
+                let due = due.into_iter().filter_map(|(is_due, at)| is_due.then_some(at)).min();
+                match (goes_on, due) {
                     (true, _) => {}
                     // Whichever comes first: a chain that is busy rings all the time.
-                    (false, true) => {
-                        let _ = env.timeout_at(asked + GROW_AGAIN, changed.after(ticket)).await;
+                    (false, Some(due)) => {
+                        let _ = env.timeout_at(due, changed.after(ticket)).await;
                     }
-                    (false, false) => changed.after(ticket).await,
+                    (false, None) => changed.after(ticket).await,
                 }
             }
         });
@@ -95,10 +107,11 @@ impl Inner {
 
     /// One round. Returns whether another may have something to do. With `again`, files are asked to grow that could not
     /// before.
-    async fn keep(self: &Rc<Self>, again: bool) -> Result<bool, DriveError> {
+    async fn keep(self: &Rc<Self>, again: bool, is_calm: bool) -> Result<bool, DriveError> {
         self.grow_if_due(again).await?;
         // While the chain closes nobody would give it back, and what waits to be written may need it.
-        let to_prepare = if self.is_closing.get() { None } else { self.core.borrow_mut().take_raw_segment() };
+        let to_prepare =
+            if self.is_closing.get() { None } else { self.core.borrow_mut().take_raw_segment(is_calm) };
         if let Some(segment) = to_prepare {
             self.prepare(segment).await?;
         }
@@ -161,7 +174,7 @@ impl Inner {
     /// Writes over as many segments as should be ready, before the chain begins.
     pub(super) async fn prepare_at_once(self: &Rc<Self>) -> Result<(), DriveError> {
         loop {
-            let Some(segment) = self.core.borrow_mut().take_raw_segment() else { return Ok(()) };
+            let Some(segment) = self.core.borrow_mut().take_raw_segment(false) else { return Ok(()) };
             self.write_over(segment).await?;
             self.core.borrow_mut().set_ready(segment);
         }

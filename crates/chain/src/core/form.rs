@@ -258,9 +258,9 @@ impl Core {
         self.reclaim_if_short();
         let space = &self.catalog.space;
         let Some(segment) = space.find_free(self.options.placement, self.tail_link()) else { return };
-        if matches!(space.get(segment), Some(SegmentState::Raw)) {
-            // The log is faster than the keeper: next time more is to be ready, for as long as this open lasts.
-            self.ready_wanted = (2 * self.ready_wanted).min(SEGMENTS_READY_MAX).max(self.ready_wanted);
+        // What the log took once it may take again, faster than segments are written over.
+        if (1..SEGMENTS_READY_MAX).contains(&self.ready_wanted) {
+            self.ready_wanted += 1;
         }
         let lap = self.next_lap;
         self.next_lap += 1;

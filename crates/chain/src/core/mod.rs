@@ -45,6 +45,9 @@ use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
 
+/// While the log is being written to, the keeper sees to so much of what should be ready.
+const READY_BUSY_PART: usize = 4;
+
 /// Which write an effect or a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Io {
@@ -212,7 +215,7 @@ pub(crate) struct Core {
     /// Every key of a record or a release in a formed group is below.
     formed_key_end: u64,
     reclaim_due: bool,
-    /// Segments to be kept ready: more once the log had to go on in a raw one.
+    /// Segments to be made ready while the log is calm: one more for each that it has begun.
     ready_wanted: usize,
     /// Every group up to this one is durable, and a durable group says so.
     vouched_seq: u64,
@@ -443,10 +446,17 @@ impl Core {
         self.durable_seq >= self.fence_seq
     }
 
-    /// A raw segment to be written over, if more should be ready where the log goes on. It is not used until
-    /// [`Core::prepared`].
-    pub(crate) fn take_raw_segment(&mut self) -> Option<u32> {
+    /// A raw segment to be written over, if more should be ready where the log goes on. A calm log gets more ready than one that is being
+    /// written to. It is not used until [`Core::prepared`].
+    pub(crate) fn take_raw_segment(&mut self, is_calm: bool) -> Option<u32> {
         self.reclaim_if_short();
+        let raw = self.raw_segment(is_calm)?;
+        self.catalog.set(raw, SegmentState::Preparing);
+        Some(raw)
+    }
+
+    /// The raw segment that is to be written over next, if any is.
+    fn raw_segment(&self, is_calm: bool) -> Option<u32> {
         if self.stopped.is_some() {
             return None;
         }
@@ -454,14 +464,22 @@ impl Core {
         let link = self.links_ahead().find(|&link| space.free_on(link) != (0, 0))?;
         let (ready, raw) = space.free_on(link);
         // A segment that is being written over counts for nothing: where few are free, no more than asked for.
-        let wanted =
-            if ready + raw > self.plenty() { self.ready_wanted } else { self.options.segments_ready };
-        if ready >= wanted {
-            return None;
-        }
-        let raw = space.first_raw(link)?;
-        self.catalog.set(raw, SegmentState::Preparing);
-        Some(raw)
+        let wanted = match (ready + raw > self.plenty(), is_calm) {
+            (true, true) => self.ready_wanted,
+            (true, false) => self.options.segments_ready.max(self.ready_wanted / READY_BUSY_PART),
+            (false, _) => self.options.segments_ready,
+        };
+        if ready >= wanted { None } else { space.first_raw(link) }
+    }
+
+    /// Whether there is a segment to be written over when the log is calm.
+    pub(crate) fn has_raw_for_calm(&self) -> bool {
+        self.raw_segment(true).is_some()
+    }
+
+    /// The number of the next group.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.next_seq
     }
 
     /// The links in the order in which they take the next segments.

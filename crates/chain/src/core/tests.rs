@@ -130,23 +130,38 @@ fn recycles_too_early(options: ChainOptions) -> bool {
 }
 
 #[test]
-fn a_log_that_outruns_its_keeper_has_more_segments_ready_from_then_on() {
-    // Else every burst would write to blocks that the file system has yet to record as written.
-    let keep = |rig: &mut Rig| {
+fn a_calm_log_has_as_many_segments_ready_as_it_took_and_a_busy_one_a_part_of_them() {
+    // Else every burst would write to blocks that the file system has yet to record as written, or share the drive with the keeper.
+    let keep = |rig: &mut Rig, is_calm| {
         let prepared = std::iter::from_fn(|| {
-            let raw = rig.core.take_raw_segment()?;
+            let raw = rig.core.take_raw_segment(is_calm)?;
             rig.core.set_ready(raw);
             Some(raw)
         });
         prepared.collect::<Vec<u32>>()
     };
-    let mut rig = Rig::new(ChainOptions { segments_ready: 1, reserve_segments: 0, ..options() });
-    assert_eq!(keep(&mut rig), [1, 2], "the first one was raw");
-    while rig.core.cursor.is_none_or(|cursor| cursor.segment < 2) {
-        rig.append(None);
-        rig.answer(|_, _| true);
-    }
-    assert_eq!(keep(&mut rig), [4, 5, 6, 7], "the one after those that were ready was raw too");
+    let take = |rig: &mut Rig, end: u32| {
+        while rig.core.cursor.is_none_or(|cursor| cursor.segment < end) {
+            rig.append(None);
+            rig.answer(|_, _| true);
+        }
+    };
+    let options = ChainOptions { segments_ready: 1, reserve_segments: 0, ..options() };
+    let mut rig = Rig::with_segments(options, 40);
+    assert_eq!(keep(&mut rig, false), [1], "what is asked for");
+    assert!(rig.core.has_raw_for_calm());
+    assert_eq!(keep(&mut rig, true), [2], "one more: the first one is taken");
+    assert!(!rig.core.has_raw_for_calm());
+    take(&mut rig, 4);
+    assert_eq!(
+        keep(&mut rig, false),
+        [6],
+        "it was written to as fast as could be, and will not be held up for more"
+    );
+    assert_eq!(keep(&mut rig, true), [7, 8, 9, 10, 11, 12]);
+    take(&mut rig, 12);
+    assert_eq!(keep(&mut rig, false), [14, 15, 16]);
+    assert_eq!(keep(&mut rig, true).len(), 12, "never more than the most");
 }
 
 #[test]
@@ -241,7 +256,7 @@ fn a_log_of_the_fewest_segments_has_room_again_once_all_of_it_is_released() {
 fn a_segment_that_is_being_written_over_is_room_that_comes() {
     let capacity_bytes = 4 * SEGMENT_BYTES + (64 << 10);
     let mut rig = Rig::with_segments(ChainOptions { capacity_bytes, segments_ready: 2, ..options() }, 4);
-    let raw = rig.core.take_raw_segment().expect("none is ready");
+    let raw = rig.core.take_raw_segment(false).expect("none is ready");
     let fill = |rig: &mut Rig| loop {
         if let Err(error) = rig.try_append(None) {
             break error;
@@ -298,7 +313,7 @@ fn full_but_for_one(segments: u32) -> (Rig, u32) {
     let capacity_bytes = u64::from(segments) * SEGMENT_BYTES + (64 << 10);
     let options = ChainOptions { capacity_bytes, segments_ready: 2, reserve_segments: 0, ..options() };
     let mut rig = Rig::with_segments(options, segments);
-    let raw = rig.core.take_raw_segment().expect("none is ready");
+    let raw = rig.core.take_raw_segment(false).expect("none is ready");
     rig.answer(|_, _| true);
     while rig.try_append(None).is_ok() {
         rig.turn();

@@ -12,7 +12,7 @@ use crate::world::{Workload, World, identity, open_drives};
 
 /// Two lives in which segments are cleaned all the time; the second is cut off at I/O point `point`.
 pub fn cut_at(point: u64, death: Death, drives: &[&'static str], options: &ChainOptions) -> bool {
-    let world = World::over(3, drives);
+    let world = World::over(19, drives);
     let steps = |seed| if seed == 1 { 150 } else { 70 };
     let work = |seed| Workload {
         rng: Random::new(seed),

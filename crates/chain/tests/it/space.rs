@@ -282,3 +282,21 @@ fn a_new_drive_that_cannot_be_made_large_enough_is_too_small() {
         is_too_small(of_open(chain.add_side(chain.drive_ids()[0], small.as_drive()).await.err()));
     });
 }
+
+#[test]
+fn a_log_that_rests_has_segments_written_over_for_as_much_as_it_took() {
+    // While it is written to the drive is its own; what it will take next is made ready when nobody waits.
+    within(6, async |env| {
+        let options = ChainOptions { grow_bytes: 4 << 20, ..small_options() };
+        let chain = create(&env, options).await;
+        for key in 0..100 {
+            let ticket = chain.append(data(key, 8192)).expect("there is room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        let busy = chain.stats();
+        env.sleep(std::time::Duration::from_secs(1)).await;
+        let calm = chain.stats();
+        assert!(busy.segments_closed >= 5 && busy.segments_ready <= 3, "{busy:?}");
+        assert!(calm.segments_ready > busy.segments_closed && calm.segments_raw > 0, "{calm:?}");
+    });
+}
