@@ -200,35 +200,44 @@ impl EntryMeta {
 
     /// Bytes that it takes, encoded.
     pub fn encoded_bytes(&self) -> usize {
-        let groups: usize = self.groups.iter().map(StreamGroup::encoded_bytes).sum();
-        META_HEAD_BYTES + if self.groups.is_empty() { 0 } else { GROUPS_HEAD_BYTES + groups }
+        encoded_bytes(&self.groups)
     }
 
     /// Appends its encoding. Panics if there are more streams in a group than [`limits::STREAMS_MAX_COUNT`], or if it takes more
     /// than [`limits::META_MAX_BYTES`].
     pub fn encode(&self, out: &mut BytesMut) {
-        assert!(self.encoded_bytes() <= limits::META_MAX_BYTES, "a meta of {} bytes", self.encoded_bytes());
-        out.put_u8(META_VERSION);
-        out.put_u8(0);
-        out.put_u16_le(self.stride);
-        out.put_u16_le(self.groups.len() as u16);
-        out.put_u16_le(0);
-        out.put_u64_le(self.client.0);
-        out.put_u64_le(self.anchor.0);
-        out.put_u64_le(self.request.0);
-        if !self.groups.is_empty() {
-            out.put_u64_le(self.groups_from.0);
-        }
-        for group in &self.groups {
-            encode_group(group, out);
-        }
+        self.encode_with(self.groups_from, &self.groups, out);
     }
 
     /// Its encoding.
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.encoded_bytes());
-        self.encode(&mut out);
+        self.to_bytes_with(self.groups_from, &self.groups)
+    }
+
+    /// The encoding of the same meta with other groups, from the request `from` on. They are those of all its entries.
+    pub(crate) fn to_bytes_with(&self, from: RequestNo, groups: &[StreamGroup]) -> Bytes {
+        let mut out = BytesMut::with_capacity(encoded_bytes(groups));
+        self.encode_with(from, groups, &mut out);
         out.freeze()
+    }
+
+    fn encode_with(&self, from: RequestNo, groups: &[StreamGroup], out: &mut BytesMut) {
+        let bytes = encoded_bytes(groups);
+        assert!(bytes <= limits::META_MAX_BYTES, "a meta of {bytes} bytes");
+        out.put_u8(META_VERSION);
+        out.put_u8(0);
+        out.put_u16_le(self.stride);
+        out.put_u16_le(groups.len() as u16);
+        out.put_u16_le(0);
+        out.put_u64_le(self.client.0);
+        out.put_u64_le(self.anchor.0);
+        out.put_u64_le(self.request.0);
+        if !groups.is_empty() {
+            out.put_u64_le(from.0);
+        }
+        for group in groups {
+            encode_group(group, out);
+        }
     }
 
     /// Decodes all of `bytes`.
@@ -392,6 +401,12 @@ fn divide_up(number: i128, by: i128) -> i128 {
         (Ok(number), Ok(by)) => (number.div_euclid(by) + i64::from(number.rem_euclid(by) != 0)).into(),
         _ => number.div_euclid(by) + i128::from(number.rem_euclid(by) != 0),
     }
+}
+
+/// Bytes that a meta with these groups takes, encoded.
+fn encoded_bytes(groups: &[StreamGroup]) -> usize {
+    let bytes: usize = groups.iter().map(StreamGroup::encoded_bytes).sum();
+    META_HEAD_BYTES + if groups.is_empty() { 0 } else { GROUPS_HEAD_BYTES + bytes }
 }
 
 /// A meta without its groups, and how many follow.

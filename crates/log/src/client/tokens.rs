@@ -73,7 +73,7 @@ pub(super) fn groups_of(entries: &[Queued]) -> Vec<TokenGroup> {
     if entries.iter().all(|queued| queued.aim.is_none()) {
         return Vec::new();
     }
-    let mut groups: Vec<TokenGroup> = Vec::new();
+    let mut groups: Vec<TokenGroup> = Vec::with_capacity(entries.len());
     let mut before: Option<&Aim> = None;
     for queued in entries {
         let aim = queued.aim.as_deref();
@@ -86,7 +86,7 @@ pub(super) fn groups_of(entries: &[Queued]) -> Vec<TokenGroup> {
                 }
             }
             _ => {
-                let condition = condition(aim).cloned();
+                let condition = condition(aim).cloned().map(Box::new);
                 groups.push(TokenGroup { count: 1, streams: streams(aim).into(), condition });
             }
         }
@@ -126,8 +126,8 @@ pub(super) struct Sorted {
 
 /// Sorts the entries of a batch by what its groups got, which must be an answer to what was asked.
 pub(super) fn sort(entries: Vec<Queued>, asked: &[TokenGroup], got: Vec<GroupGrant>) -> Sorted {
-    let granted = Vec::with_capacity(entries.len());
-    let mut sorted = Sorted { granted, groups: Vec::new(), refused: Vec::new() };
+    let (granted, groups) = (Vec::with_capacity(entries.len()), Vec::with_capacity(asked.len()));
+    let mut sorted = Sorted { granted, groups, refused: Vec::new() };
     let mut entries = entries.into_iter();
     for (asked, got) in asked.iter().zip(got) {
         let of_group = entries.by_ref().take(asked.count as usize);

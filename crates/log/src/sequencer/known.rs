@@ -6,12 +6,12 @@
 //! had more entries than the log has positions, so every stream goes on at that log position or above: positions are left
 //! out, and none is granted twice.
 //!
-//! What a checkpoint says stays as it was read, encoded; beside it there is a map of the streams that have gone on since.
+//! What a checkpoint says stays as it was read, encoded; beside it there is a table of the streams that have gone on since.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use super::table::StreamTable;
+use super::tails::Tails;
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::StreamTail;
 
@@ -23,7 +23,7 @@ pub struct KnownStreams {
     /// The decided tail that the base is cut to, once it is.
     cut: Option<LogPos>,
     /// Where streams end of which more is known than the base says.
-    changed: BTreeMap<StreamId, StreamTail>,
+    changed: Tails,
     /// Streams of both.
     count: usize,
     /// Below this log position there may be entries of any stream that were not seen.
@@ -33,7 +33,7 @@ pub struct KnownStreams {
 impl KnownStreams {
     /// These streams, and no others.
     pub fn of(tails: BTreeMap<StreamId, StreamTail>) -> Self {
-        Self { count: tails.len(), changed: tails, ..Self::default() }
+        Self { count: tails.len(), changed: tails.into_iter().collect(), ..Self::default() }
     }
 
     /// Each stream ends where the highest of a checkpoint and of these ends say, or later. The ends come in any order; the tables ascend,
@@ -75,7 +75,7 @@ impl KnownStreams {
     /// may end in what was trimmed unseen: whoever has not read that far must not take what comes next for all that was missing.
     pub fn below(mut self, tail: LogPos) -> Self {
         let unseen = self.unseen;
-        self.changed.values_mut().for_each(|known| *known = cut(*known, tail, unseen));
+        self.changed.iter_mut().for_each(|known| *known = cut(*known, tail, unseen));
         self.cut = Some(tail);
         self
     }
@@ -86,7 +86,7 @@ impl KnownStreams {
     }
 
     fn known(&self, stream: StreamId) -> Option<StreamTail> {
-        self.changed.get(&stream).copied().or_else(|| self.in_base(stream))
+        self.changed.get(stream).or_else(|| self.in_base(stream))
     }
 
     /// Where a stream ends of which nothing was seen.
@@ -113,11 +113,19 @@ impl KnownStreams {
 
     /// `count` positions are granted in a stream, the last of them for `last`. Where it ended before.
     pub(super) fn grant(&mut self, stream: StreamId, count: u32, last: LogPos) -> StreamTail {
-        let known = self.known(stream);
+        let after = |before: StreamTail| StreamTail {
+            next: StreamPos(before.next.0 + u64::from(count)),
+            last: Some(last),
+        };
+        if let Some(tail) = self.changed.get_mut(stream) {
+            let before = *tail;
+            *tail = after(before);
+            return before;
+        }
+        let known = self.in_base(stream);
         let before = known.unwrap_or_else(|| self.unknown());
         self.count += usize::from(known.is_none());
-        let next = StreamPos(before.next.0 + u64::from(count));
-        self.changed.insert(stream, StreamTail { next, last: Some(last) });
+        self.changed.add(stream, after(before));
         before
     }
 
@@ -137,21 +145,20 @@ impl KnownStreams {
 
     /// Streams in the order of their ids: at most `count`, behind `after`.
     pub(super) fn some_after(&self, after: Option<StreamId>, count: usize) -> Vec<(StreamId, StreamTail)> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut changed = self.changed.range((start, Bound::Unbounded)).peekable();
+        let mut changed = self.changed.after(after).peekable();
         let mut base = self.base_after(after).peekable();
         let mut some = Vec::new();
         while some.len() < count {
-            // Of a stream that is in both the map knows more.
+            // Of a stream that is in both the table knows more.
             let is_changed = match (base.peek(), changed.peek()) {
-                (Some((stream, _)), Some((other, _))) => stream >= *other,
+                (Some((stream, _)), Some((other, _))) => stream >= other,
                 (found, _) => found.is_none(),
             };
             if !is_changed {
                 some.extend(base.next().map(|(stream, tail)| (stream, self.settled(tail))));
                 continue;
             }
-            let Some((&stream, &tail)) = changed.next() else { break };
+            let Some((stream, tail)) = changed.next() else { break };
             base.next_if(|(other, _)| *other == stream);
             some.push((stream, tail));
         }
@@ -244,7 +251,7 @@ mod tests {
                 assert_eq!(known.contains(stream), model.contains(stream));
                 assert_eq!(known.grant(stream, 2, LogPos(80)), model.grant(stream, 2, LogPos(80)));
             }
-            assert_eq!((known.all(), known.len()), (model.all(), model.changed.len()));
+            assert_eq!((known.all(), known.len()), (model.all(), model.all().len()));
             for (after, count) in (0..61).flat_map(|after| [(after, 1), (after, 5)]) {
                 let after = Some(StreamId(after));
                 assert_eq!(known.some_after(after, count), model.some_after(after, count));

@@ -16,6 +16,7 @@ pub mod checkpoint;
 mod known;
 mod streams;
 mod table;
+mod tails;
 mod writes;
 
 use std::collections::VecDeque;

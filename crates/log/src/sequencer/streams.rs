@@ -90,7 +90,7 @@ impl Streams {
     /// Grants a group positions from `first` on, or says why not. Also how many are used up. The group must have been
     /// admitted.
     pub(super) fn grant(&mut self, group: &TokenGroup, first: LogPos) -> (GroupGrant, u32) {
-        if let Some(refused) = group.condition.as_ref().and_then(|condition| self.refuses(condition)) {
+        if let Some(refused) = group.condition.as_deref().and_then(|condition| self.refuses(condition)) {
             return (refused, 0);
         }
         let count = group.count;
@@ -105,7 +105,7 @@ impl Streams {
             }
             places.push(StreamPlace { stream, position: before.next, previous: before.last });
             self.granted += u64::from(count);
-            self.note_writes(stream, group.condition.as_ref(), last);
+            self.note_writes(stream, group.condition.as_deref(), last);
         }
         (GroupGrant::Granted { count, places }, count)
     }

@@ -123,7 +123,7 @@ fn draw(random: &mut Random, next: u64) -> Vec<TokenGroup> {
         });
         let is_blind = condition.as_ref().is_none_or(|it: &Condition| it.reads.is_empty());
         let count = if is_blind { 1 + random.below(3) as u32 } else { 1 };
-        TokenGroup { count, streams: streams.into(), condition }
+        TokenGroup { count, streams: streams.into(), condition: condition.map(Box::new) }
     };
     (0..1 + random.below(4)).map(|_| group(random)).collect()
 }
@@ -186,7 +186,7 @@ fn a_quiet_stream_is_remembered_however_much_is_written_to_others() {
             reads: vec![key(part)].into(),
             writes: vec![key(part)].into(),
         };
-        TokenGroup { count: 1, streams: vec![quiet].into(), condition: Some(condition) }
+        TokenGroup { count: 1, streams: vec![quiet].into(), condition: Some(Box::new(condition)) }
     };
     let of_busy = TokenGroup { count: 1, streams: vec![busy].into(), condition: None };
     let mut grant = |groups: &[TokenGroup]| {
@@ -236,11 +236,11 @@ fn a_batch_of_groups_that_is_sent_again_is_granted_nothing_and_told_where_to_loo
         let of = |reads: &[ConflictKey], snapshot| TokenGroup {
             count: 1,
             streams: vec![StreamId(300)].into(),
-            condition: Some(Condition {
+            condition: Some(Box::new(Condition {
                 snapshot: LogPos(snapshot),
                 reads: reads.into(),
                 writes: vec![key].into(),
-            }),
+            })),
         };
         let mut send = |number, groups: &[TokenGroup]| {
             let (client, request, after) = (ClientId(7), RequestNo(number), LogPos(START));

@@ -40,7 +40,7 @@ impl Forwarder {
         Self { layout, relay, planted }
     }
 
-    /// Appends a batch; `route` is answered when every replica of every part has answered. What this copy of it
+    /// Appends a batch; `route` is answered when every replica of every part has answered. `note` is told what this copy of it
     /// was granted, or why nothing was.
     pub(super) fn append(
         &self,
@@ -48,46 +48,40 @@ impl Forwarder {
         route: ReplyRoute,
         append: Append,
         data: Bytes,
-    ) -> Result<Grant, Refusal> {
+        note: impl FnOnce(&Result<Grant, Refusal>),
+    ) {
         let (epoch, count) = (route.epoch(), append.table.count() as u32);
         let admitted = self.relay.admits(&self.layout, epoch, data.len());
         if append.groups.is_empty() {
-            return match sequencer.append(epoch, &append.batch, count, admitted) {
+            match sequencer.append(epoch, &append.batch, count, admitted) {
                 Ok(Placed::New(grant)) => {
                     let Granted { first, count } = grant;
+                    let whole = GroupGrant::Granted { count, places: StreamPlaces::new() };
+                    note(&Ok(Grant { first, groups: vec![whole] }));
                     self.write(route, grant, Vec::new(), &[Section::whole(grant)], &append, &data);
-                    Ok(Grant {
-                        first,
-                        groups: vec![GroupGrant::Granted { count, places: StreamPlaces::new() }],
-                    })
                 }
                 Ok(Placed::Again(Granted { first, count })) => {
+                    note(&Ok(Grant { first, groups: Vec::new() }));
                     // The earlier copy's entries are on their way; whether they arrive, the units know.
                     route.send(&Appended { first, count, written: false, groups: Vec::new() });
-                    Ok(Grant { first, groups: Vec::new() })
                 }
                 Err(refusal) => {
+                    note(&Err(refusal));
                     route.refuse(refusal);
-                    Err(refusal)
                 }
-            };
+            }
+            return;
         }
-        match sequencer.append_groups(epoch, &append.batch, &append.groups, admitted) {
+        let granted = sequencer.append_groups(epoch, &append.batch, &append.groups, admitted);
+        note(&granted);
+        match granted {
             Ok(grant) => {
-                self.write_groups(route, &grant, &append, &data);
-                Ok(grant)
+                let granted = Granted { first: grant.first, count: grant.count() };
+                let sections = sections(&grant, &append.groups, self.planted);
+                self.write(route, granted, grant.groups, &sections, &append, &data);
             }
-            Err(refusal) => {
-                route.refuse(refusal);
-                Err(refusal)
-            }
+            Err(refusal) => route.refuse(refusal),
         }
-    }
-
-    fn write_groups(&self, route: ReplyRoute, grant: &Grant, append: &Append, data: &Bytes) {
-        let granted = Granted { first: grant.first, count: grant.count() };
-        let sections = sections(grant, &append.groups, self.planted);
-        self.write(route, granted, grant.groups.clone(), &sections, append, data);
     }
 
     fn write(
@@ -160,7 +154,9 @@ fn sections(grant: &Grant, asked: &[TokenGroup], planted: Planted) -> Vec<Sectio
             _ => {
                 let closes_up = planted.is(PlantedBug::NumbersCloseUp);
                 let number = if closes_up { next.0 - grant.first.0 } else { entries.start as u64 };
-                sections.push(Section { first: next, entries, number, groups: vec![group] });
+                let mut groups = Vec::with_capacity(asked.len());
+                groups.push(group);
+                sections.push(Section { first: next, entries, number, groups });
             }
         }
         next = LogPos(next.0 + u64::from(*count));
@@ -176,21 +172,19 @@ fn part(piece: &Piece<'_>, epoch: Epoch, section: &Section, append: &Append, dat
         stride: piece.stride as u16,
         ..EntryMeta::new(append.batch.client, piece.addrs.start, number.after(skipped))
     };
-    let meta = bare.in_groups(number, &section.groups, piece.addrs);
     let count = piece.addrs.count() as usize;
     let first = section.entries.start + skipped as usize;
-    let (table, data) = match piece.stride {
-        1 if count == append.table.count() => (append.table.clone(), data.clone()),
-        stride => gather(append, data, first, stride as usize, count),
+    let (meta, table, data) = match piece.stride {
+        1 if count == append.table.count() => {
+            (bare.to_bytes_with(number, &section.groups), append.table.clone(), data.clone())
+        }
+        stride => {
+            let meta = bare.in_groups(number, &section.groups, piece.addrs).to_bytes();
+            let (table, data) = gather(append, data, first, stride as usize, count);
+            (meta, table, data)
+        }
     };
-    Run {
-        first_key: piece.addrs.start.0,
-        version: epoch.0,
-        kind: RunKind::Data,
-        meta: meta.to_bytes(),
-        table,
-        data,
-    }
+    Run { first_key: piece.addrs.start.0, version: epoch.0, kind: RunKind::Data, meta, table, data }
 }
 
 /// Every `step`-th entry from the one at index `first` on, `count` of them.
@@ -235,11 +229,11 @@ mod tests {
     use super::*;
     use crate::entry::StreamPlace;
     use crate::pos::{Addr, BatchNo, ClientId, NodeId, RequestNo, StreamId, StreamPos};
-    use crate::stream::{Condition, ConflictKey, KeyHash};
+    use crate::stream::{ConflictKey, KeyHash};
     use crate::wire::BatchHead;
 
     fn group(count: u32) -> TokenGroup {
-        TokenGroup { count, streams: vec![StreamId(300)].into(), condition: Some(Condition::default()) }
+        TokenGroup { count, streams: vec![StreamId(300)].into(), condition: Some(Box::default()) }
     }
 
     fn granted(count: u32, position: u64) -> GroupGrant {
@@ -300,6 +294,8 @@ mod tests {
         let grant = |answers| Grant { first: LogPos(40), groups: answers };
         let all = sections(&grant(vec![granted(2, 4), granted(1, 6)]), &asked, Planted::NONE);
         assert_eq!((all.len(), all[0].groups.len()), (1, 1), "{all:?}");
+        let places = written(&asked, vec![granted(2, 4), granted(1, 6)], Planted::NONE);
+        assert_eq!(places.iter().map(|entry| entry.0).collect::<Vec<_>>(), [50, 51, 52]);
         assert_eq!(sections(&grant(vec![refused(), refused()]), &asked, Planted::NONE), []);
     }
 }

@@ -505,8 +505,8 @@ impl Session {
         match wire::Append::decode_body(&frame.body, frame.data.len()) {
             Ok(append) => {
                 add(&self.node.counters.appends, 1);
-                let granted = forwarder.append(sequencer, route, append, frame.data);
-                self.node.note_granted(&granted);
+                forwarder
+                    .append(sequencer, route, append, frame.data, |granted| self.node.note_granted(granted));
             }
             Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }

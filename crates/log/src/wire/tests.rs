@@ -184,10 +184,10 @@ fn in_streams() -> Vec<Sample> {
         reads: vec![key(9, part), key(11, KeyHash::ALL)].into(),
         writes: vec![key(9, part)].into(),
     };
-    let group = |count, streams: &[u128], condition| TokenGroup {
+    let group = |count, streams: &[u128], condition: Option<Condition>| TokenGroup {
         count,
         streams: streams.iter().copied().map(StreamId).collect(),
-        condition,
+        condition: condition.map(Box::new),
     };
     let token = Token {
         groups: vec![group(2, &[9, 10], None), group(1, &[9], Some(condition)), group(3, &[], None)],

@@ -28,8 +28,8 @@ pub struct TokenGroup {
     pub count: u32,
     /// The streams, at most [`limits::STREAMS_MAX_COUNT`], all different.
     pub streams: StreamIds,
-    /// On what it depends. Parts that it writes are of its streams.
-    pub condition: Option<Condition>,
+    /// On what it depends. Parts that it writes are of its streams. Out of line: most groups have none, and a message has many groups.
+    pub condition: Option<Box<Condition>>,
 }
 
 /// The answer: what each group got. Those that were granted positions have them one after the other from `first` on, in
@@ -192,7 +192,8 @@ fn encode_group(group: &TokenGroup, out: &mut BytesMut) {
     out.put_u8(group.condition.is_some().into());
     out.put_u16_le(0);
     group.streams.iter().for_each(|stream| out.put_u128_le(stream.0));
-    let Some(Condition { snapshot, reads, writes }) = &group.condition else { return };
+    let Some(condition) = &group.condition else { return };
+    let Condition { snapshot, reads, writes } = &**condition;
     assert!(reads.len().max(writes.len()) <= limits::CONDITION_KEYS_MAX_COUNT, "too many parts of streams");
     out.put_u64_le(snapshot.0);
     out.put_u16_le(reads.len() as u16);
@@ -219,7 +220,7 @@ fn decode_group(decoder: &mut Decoder<'_>, keys_left: &mut usize) -> Result<Toke
     }
     let mut group = TokenGroup { count, streams, condition: None };
     if has_condition == 1 {
-        group.condition = Some(decode_condition(decoder, keys_left, &group.streams)?);
+        group.condition = Some(Box::new(decode_condition(decoder, keys_left, &group.streams)?));
     }
     Ok(group)
 }
