@@ -310,6 +310,17 @@ pub enum ChangeError {
         /// Its segments that hold some.
         segments: u32,
     },
+    /// A read failed while records on the drive were moved to another one. That may pass, and says nothing of the records: none is to be
+    /// released for it. Try again.
+    #[error(
+        "a read failed while {drive} was emptied, which holds records in {segments} segments still; try again"
+    )]
+    Unread {
+        /// The drive.
+        drive: String,
+        /// Its segments that hold some.
+        segments: u32,
+    },
     /// The other drives have not enough free segments for the log to go on.
     #[error("the chain is too full to do without {drive}")]
     NoRoom {

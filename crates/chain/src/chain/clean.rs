@@ -60,7 +60,11 @@ impl From<ReadError> for Unclean {
         tracing::debug!(%error, "a segment cannot be cleaned");
         match error {
             ReadError::Drive(error) if is_refusal(&error) => Self::Refused,
-            ReadError::Drive(_) | ReadError::Damaged { .. } => Self::PassedBy(PassedBy::Damaged),
+            ReadError::Drive(error) => {
+                tracing::warn!(%error, "a segment cannot be cleaned because a read failed");
+                Self::PassedBy(PassedBy::Unread)
+            }
+            ReadError::Damaged { .. } => Self::PassedBy(PassedBy::Damaged),
         }
     }
 }
@@ -108,8 +112,8 @@ impl Inner {
         }
     }
 
-    /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not. Errors: the chain has
-    /// stopped, or closes: that is not kept waiting for all of a drive.
+    /// Moves all records that are not released away from a link. Returns why that was not possible, if it was not: as long as a read
+    /// failed that may pass, that. Errors: the chain has stopped, or closes: that is not kept waiting for all of a drive.
     pub(super) async fn clean_link(self: &Rc<Self>, link: u32) -> Result<Option<PassedBy>, ChainError> {
         let _turn = self.begin_cleaning().await;
         // What is in a body segment that is not closed does not count, and may be on this link.
@@ -122,7 +126,7 @@ impl Inner {
             }
             self.grow_for_copies().await?;
             if let Some(why) = self.clean(segment, lap, Cause::Leaving).await? {
-                passed = Some(why);
+                passed = passed.filter(|&before| before == PassedBy::Unread).or(Some(why));
             }
         }
         // The last one may have been left because of that.
@@ -209,7 +213,7 @@ impl Inner {
             Unclean::PassedBy(why) => why,
         };
         let is_new = self.core.borrow_mut().pass_by(segment, lap, why);
-        if is_new && why == PassedBy::Damaged {
+        if is_new && matches!(why, PassedBy::Damaged | PassedBy::Unread) {
             tracing::warn!(
                 segment,
                 lap,

@@ -62,8 +62,9 @@ impl Chain {
     ///
     /// Records on it that are not released are moved to the other drives first.
     ///
-    /// Errors: `HoldsRecords` if some of them are damaged or their owner does not let them go, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then, as it does if the chain is closed while they are moved; `Stopped`. Dropping the future gives up the
-    /// answer, not the change.
+    /// Errors: `HoldsRecords` if some of them are damaged or their owner does not let them go, `Unread` if a read failed meanwhile, which
+    /// may pass, `LastDrive`, `NoRoom` if the others have no room for them, `NoSuchDrive`, `Refused`: the drive goes on being used then,
+    /// as it does if the chain is closed while they are moved; `Stopped`. Dropping the future gives up the answer, not the change.
     pub async fn remove_drive(&self, id: DriveId) -> Result<(), ChangeError> {
         let chain = self.clone();
         self.to_its_end(async move { chain.remove(id).await }).await
@@ -213,6 +214,7 @@ impl Chain {
         match (self.inner.core.borrow_mut().closed_on(link).len() as u32, passed) {
             (0, _) => Ok(()),
             (_, Some(PassedBy::NoRoom)) => Err(ChangeError::NoRoom { drive }),
+            (segments, Some(PassedBy::Unread)) => Err(ChangeError::Unread { drive, segments }),
             (segments, _) => Err(ChangeError::HoldsRecords { drive, segments }),
         }
     }

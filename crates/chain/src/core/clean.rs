@@ -26,8 +26,10 @@ use crate::victims::{Candidate, Cleaning};
 /// Why a segment is not cleaned for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedBy {
-    /// It has holes, or something in it does not match its checksum or cannot be read, which may pass: it keeps its damage.
+    /// It has holes, or something in it does not match its checksum: it keeps its damage.
     Damaged,
+    /// A read of it failed, which may pass. For the cleaner it is as damaged, until somebody looks again.
+    Unread,
     /// Too little of it is released: so many records are live.
     NoGain { live: u64 },
     /// What is left of it does not fit into what is free.
@@ -218,7 +220,7 @@ impl Core {
             let (live, dead) = self.estimate(closed);
             let is_passed = match self.cleaner.passed.get(&closed.lap) {
                 None => false,
-                Some((PassedBy::Damaged, _)) => true,
+                Some((PassedBy::Damaged | PassedBy::Unread, _)) => true,
                 Some((PassedBy::NoGain { .. } | PassedBy::Kept, again)) => dead < *again,
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
             };
@@ -257,7 +259,7 @@ impl Core {
             return false;
         };
         let measure = match why {
-            PassedBy::Damaged => 0,
+            PassedBy::Damaged | PassedBy::Unread => 0,
             // A measure of every record that goes would cost more than it gives; but when all have gone there is one. How many are
             // live is not known from ranges that span keys of others.
             PassedBy::NoGain { .. } | PassedBy::Kept => {
@@ -274,7 +276,8 @@ impl Core {
     pub(crate) fn look_again_at_damaged(&mut self, lap: Option<u64>) {
         let is_meant = |it: u64| lap.is_none_or(|lap| lap == it);
         let before = self.cleaner.passed.len();
-        self.cleaner.passed.retain(|lap, (why, _)| !is_meant(*lap) || *why != PassedBy::Damaged);
+        let is_unreadable = |why: PassedBy| matches!(why, PassedBy::Damaged | PassedBy::Unread);
+        self.cleaner.passed.retain(|lap, (why, _)| !is_meant(*lap) || !is_unreadable(*why));
         self.cleaner.is_due |= self.cleaner.passed.len() < before;
     }
 

@@ -164,7 +164,7 @@ pub(crate) async fn is_footer_good(
             return Ok(false);
         }
         let offset = geometry.segment_start(trailer.segment) + u64::from(page.offset);
-        let bytes = read_footer_part(drive, offset, page.bytes as usize).await?;
+        let (bytes, _) = read_footer_part(drive, offset, page.bytes as usize).await?;
         let Ok(view) = PageView::decode(&bytes, trailer.segment, trailer.lap) else { return Ok(false) };
         runs += view.run_count() as u64;
     }

@@ -14,6 +14,20 @@ use crate::error::{Damage, DamageKind, ReadError};
 use crate::format::{Directory, PageEntry, PageView};
 use crate::recover::{ScanTarget, read_footer_part, scan_segment};
 
+/// Parts of a footer as they were read, the one that was asked for first.
+#[derive(Default)]
+struct Loaded {
+    parts: Vec<(PartKey, FooterPart)>,
+    /// Why a side could not be read that may have it, if none was found to have it.
+    unread: Option<DriveError>,
+}
+
+impl From<Vec<(PartKey, FooterPart)>> for Loaded {
+    fn from(parts: Vec<(PartKey, FooterPart)>) -> Self {
+        Self { parts, unread: None }
+    }
+}
+
 impl Inner {
     /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
     /// segment was recycled meanwhile, or if its footer had to be made again: look again.
@@ -22,32 +36,15 @@ impl Inner {
         key: PartKey,
         ahead_bytes: usize,
     ) -> Result<Vec<(PartKey, FooterPart)>, ReadError> {
-        let parts = match key.page {
-            None => self.load_directory(key).await?,
-            Some(page) => {
-                let directory = PartKey { page: None, ..key };
-                let cached = self.footers.borrow_mut().get(directory);
-                let cached = match cached {
-                    Some(part) => vec![(directory, part)],
-                    None => self.load_directory(directory).await?,
-                };
-                match cached.first() {
-                    Some((_, FooterPart::Directory(directory))) => {
-                        self.load_pages(key, page as usize, directory, ahead_bytes).await?
-                    }
-                    _ => Vec::new(),
-                }
-            }
-        };
-        if parts.is_empty() && self.core.borrow().catalog.is_lap(key.segment, key.lap) {
+        let parts = self.load(key, ahead_bytes).await?.parts;
+        if parts.is_empty() {
             self.rebuild(key.segment, key.lap).await?;
         }
-        let mut footers = self.footers.borrow_mut();
-        parts.iter().for_each(|(key, part)| footers.add(*key, part.clone()));
         Ok(parts)
     }
 
-    /// The same of the one part, from memory if it is there.
+    /// The one part, from memory if it is there; nothing if the segment was recycled meanwhile, or if its footer is harmed on all sides.
+    /// Errors: also where it cannot be read, which may pass: nothing is made of the groups then.
     pub(crate) async fn footer_part(
         &self,
         key: PartKey,
@@ -57,11 +54,34 @@ impl Inner {
         if cached.is_some() {
             return Ok(cached);
         }
-        let loaded = self.load_footer_part(key, ahead_bytes).await?;
-        Ok(loaded.into_iter().next().map(|(_, part)| part))
+        let Loaded { parts, unread } = self.load(key, ahead_bytes).await?;
+        match (parts.into_iter().next(), unread) {
+            (Some((_, part)), _) => Ok(Some(part)),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => self.rebuild(key.segment, key.lap).await.map(|()| None),
+        }
     }
 
-    async fn load_directory(&self, key: PartKey) -> Result<Vec<(PartKey, FooterPart)>, DriveError> {
+    /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache.
+    async fn load(&self, key: PartKey, ahead_bytes: usize) -> Result<Loaded, DriveError> {
+        let directory_key = PartKey { page: None, ..key };
+        let cached = self.footers.borrow_mut().get(directory_key).filter(|_| key.page.is_some());
+        let directory = match cached {
+            Some(part) => vec![(directory_key, part)].into(),
+            None => self.load_directory(directory_key).await?,
+        };
+        let loaded = match (key.page, directory.parts.first()) {
+            (Some(page), Some((_, FooterPart::Directory(directory)))) => {
+                self.load_pages(key, page as usize, directory, ahead_bytes).await?
+            }
+            _ => directory,
+        };
+        let mut footers = self.footers.borrow_mut();
+        loaded.parts.iter().for_each(|(key, part)| footers.add(*key, part.clone()));
+        Ok(loaded)
+    }
+
+    async fn load_directory(&self, key: PartKey) -> Result<Loaded, DriveError> {
         let place = {
             let core = self.core.borrow();
             let closed = core.catalog.closed(key.segment).filter(|closed| closed.lap == key.lap);
@@ -70,30 +90,31 @@ impl Inner {
                 (start, it.directory_offset, it.directory_bytes as usize, it.directory_checksum)
             })
         };
-        let Some((start, in_segment, len, checksum)) = place else { return Ok(Vec::new()) };
-        let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let Some((start, in_segment, len, checksum)) = place else { return Ok(Loaded::default()) };
+        let Some(device) = self.device_of(key.segment) else { return Ok(Loaded::default()) };
         let decode = |bytes: &Bytes| {
             let is_same = bytes.get(4..8) == Some(&checksum.to_le_bytes()[..]);
             Directory::decode(bytes, key.segment, key.lap).ok().filter(|_| is_same)
         };
         let cached = self.cached_footer(key, in_segment, len).await;
         if let Some(directory) = cached.as_ref().and_then(decode) {
-            return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
+            return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))].into());
         }
         let offset = start + u64::from(in_segment);
-        let mut is_harmed = false;
+        let (mut is_harmed, mut unread) = (false, None);
         for drive in device.in_turn() {
-            let bytes = read_footer_part(&drive, offset, len).await?;
+            let (bytes, failure) = read_footer_part(&drive, offset, len).await?;
             if let Some(directory) = decode(&bytes) {
                 if is_harmed {
                     self.mend_footer(key, offset, &bytes).await?;
                 }
                 self.offer_footer(key.segment, key.lap, in_segment, &bytes);
-                return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))]);
+                return Ok(vec![(key, FooterPart::Directory(Rc::new(directory)))].into());
             }
             is_harmed = true;
+            unread = unread.or(failure);
         }
-        Ok(Vec::new())
+        Ok(Loaded { parts: Vec::new(), unread })
     }
 
     /// Writes a part of a footer, as one side has it, to those that have not.
@@ -111,7 +132,7 @@ impl Inner {
         first: usize,
         directory: &Directory,
         ahead_bytes: usize,
-    ) -> Result<Vec<(PartKey, FooterPart)>, DriveError> {
+    ) -> Result<Loaded, DriveError> {
         let mut pages: Vec<&PageEntry> = Vec::new();
         let mut bytes = 0;
         for page in directory.pages.iter().skip(first) {
@@ -121,43 +142,48 @@ impl Inner {
             }
             pages.push(page);
         }
-        let Some(start) = pages.first().map(|page| page.offset) else { return Ok(Vec::new()) };
+        let Some(start) = pages.first().map(|page| page.offset) else { return Ok(Loaded::default()) };
         let len: usize = pages.iter().map(|page| page.bytes as usize).sum();
         let geometry = self.core.borrow().geometry;
         if u64::from(start) + len as u64 > geometry.segment_bytes {
-            return Ok(Vec::new());
+            return Ok(Loaded::default());
         }
-        let Some(device) = self.device_of(key.segment) else { return Ok(Vec::new()) };
+        let Some(device) = self.device_of(key.segment) else { return Ok(Loaded::default()) };
         let cached = self.cached_footer(key, start, len).await;
         let parts = cached.map(|bytes| decode_pages(key, first, &pages, &bytes)).unwrap_or_default();
         if parts.len() == pages.len() {
-            return Ok(parts);
+            return Ok(parts.into());
         }
         let offset = geometry.segment_start(key.segment) + u64::from(start);
-        let (mut is_harmed, mut best) = (false, Vec::new());
+        let (mut is_harmed, mut best) = (false, Loaded::default());
         for drive in device.in_turn() {
-            let bytes = read_footer_part(&drive, offset, len).await?;
+            let (bytes, failure) = read_footer_part(&drive, offset, len).await?;
             let parts = decode_pages(key, first, &pages, &bytes);
             if parts.len() == pages.len() {
                 if is_harmed {
                     self.mend_footer(key, offset, &bytes).await?;
                 }
                 self.offer_footer(key.segment, key.lap, start, &bytes);
-                return Ok(parts);
+                return Ok(parts.into());
             }
             is_harmed = true;
-            if parts.len() > best.len() {
-                best = parts;
+            best.unread = best.unread.or(failure);
+            if parts.len() > best.parts.len() {
+                best.parts = parts;
             }
         }
         Ok(best)
     }
 
     /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory. Where they hold fewer
-    /// records than the segment does, the others are lost. Errors: a side does not answer that may have them.
+    /// records than the segment does, the others are lost. Nothing if the segment is in another use by now. Errors: a side does not answer
+    /// that may have them.
     async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
         let (geometry, options) = {
             let core = self.core.borrow();
+            if !core.catalog.is_lap(segment, lap) {
+                return Ok(());
+            }
             (core.geometry, core.options.clone())
         };
         let Some(device) = self.device_of(segment) else { return Ok(()) };

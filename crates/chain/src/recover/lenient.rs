@@ -85,13 +85,16 @@ async fn read_block(drive: &Drive, offset: u64) -> Result<Bytes, DriveError> {
     answered
 }
 
-/// Reads a part of a footer. One of which nothing can be read is harmed, as one is whose checksum does not match: nothing comes
-/// back. Whoever needs it reads the groups, which tell the same, and a drive that is gone fails that too.
-pub(crate) async fn read_footer_part(drive: &Drive, offset: u64, len: usize) -> Result<Bytes, DriveError> {
-    match read_lenient(drive, offset, len).await {
-        Err(DriveError::Io { .. }) => Ok(Bytes::new()),
-        answered => answered,
-    }
+/// Reads a part of a footer, and says why some of it could not be read: what stands for that does not match its checksum, as if it were
+/// harmed. Whoever needs it may read the groups, which tell the same, and a drive that is gone fails that too. Errors: others than
+/// failed reads.
+pub(crate) async fn read_footer_part(
+    drive: &Drive,
+    offset: u64,
+    len: usize,
+) -> Result<(Bytes, Option<DriveError>), DriveError> {
+    let (bytes, unread) = start_lenient(drive, offset, len).finish_in_blocks().await?;
+    Ok((bytes, unread.map(|unread| unread.error)))
 }
 
 /// Reads `[offset, offset + len)`; see [`LenientRead::finish`].

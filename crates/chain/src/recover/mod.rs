@@ -401,7 +401,7 @@ pub(crate) async fn read_directory(
     }
     let offset = geometry.segment_start(trailer.segment) + u64::from(trailer.directory_offset);
     for drive in sides {
-        let bytes = read_footer_part(drive, offset, trailer.directory_bytes as usize).await?;
+        let (bytes, _) = read_footer_part(drive, offset, trailer.directory_bytes as usize).await?;
         if let Ok(directory) = Directory::decode(&bytes, trailer.segment, trailer.lap) {
             return Ok(Some(directory));
         }

@@ -22,6 +22,7 @@
 //! * [`cache`]: a cache drive, to which anything may happen.
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
+//! * [`unread`]: reads that fail while a drive is removed.
 //! * [`owned`]: keys with versions, whose owner is told where records lie.
 //! * [`late`]: owners of many versions: their state before the first record, reads of stretches, garbage that is told of late.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
@@ -53,4 +54,5 @@ mod scrub;
 mod silent;
 mod slow;
 mod space;
+mod unread;
 mod world;

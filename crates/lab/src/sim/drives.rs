@@ -15,6 +15,9 @@ use super::workload::Shared;
 const PAUSE: Duration = Duration::from_millis(60);
 /// The wait before what did not work is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How often a removal is refused as one that may work later before it is taken for one that never does: by then everything has been
+/// healed for long but harm, as a block that cannot be read.
+const REFUSALS_MAX: u32 = 100;
 /// Paths of a unit that drives are added at, one and the same again after it was removed.
 const PLACES: u64 = 3;
 /// Links that a unit has before one is rather removed.
@@ -98,6 +101,7 @@ async fn remove(
     drive: &UnitDrive,
     done: &Done,
 ) -> Result<(), String> {
+    let mut refusals = 0;
     loop {
         match client.remove_drives(node, vec![drive.path.clone()]).await {
             Ok(()) => {
@@ -110,7 +114,10 @@ async fn remove(
                 done.refused.set(done.refused.get() + 1);
                 return Ok(());
             }
-            Err(DrivesError::Refused { why: DriveRefusal::Failed, .. }) => env.sleep(AGAIN).await,
+            Err(DrivesError::Refused { why: DriveRefusal::Failed, .. }) if refusals < REFUSALS_MAX => {
+                refusals += 1;
+                env.sleep(AGAIN).await;
+            }
             Err(error @ DrivesError::Refused { .. }) => {
                 return Err(format!("removing {}: {error}", drive.path));
             }

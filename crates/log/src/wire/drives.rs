@@ -113,7 +113,8 @@ pub enum DriveRefusal {
     NoRoom = 4,
     /// What is on it is damaged, and is not given up for that.
     Damaged = 5,
-    /// The drive cannot be opened or has failed, or the unit has stopped.
+    /// The drive cannot be opened or has failed, a read failed while entries were moved, or the unit has stopped: the same again
+    /// may work.
     Failed = 6,
 }
 

@@ -378,6 +378,31 @@ fn a_drive_with_damaged_entries_is_not_given_up_until_they_are_trimmed() {
     assert_eq!(paths_of(&world.drives()), [FIRST]);
 }
 
+#[test]
+fn a_removal_during_which_reads_fail_is_to_be_tried_again_and_works_when_they_do() {
+    // Its entries are all there: nobody is to be told to trim them.
+    let world = World::new(options(&[FIRST, ADDED], 64));
+    let positions = world.append(0..100);
+    // What was written last is not in memory any more.
+    world.restart(Death::Kill);
+    assert_eq!(paths_of(&world.drives()), [FIRST, ADDED]);
+    world.sim.fault_drive(world.sim.drive(machine(1), ADDED), DriveFault::FailReads { count: 40 });
+    let mut refused = 0;
+    loop {
+        match world.run(async |_, client| client.remove_drives(NODE, path(ADDED)).await) {
+            Ok(()) => break,
+            Err(DrivesError::Refused { why: DriveRefusal::Failed, told, .. }) => {
+                assert!(told.contains(ADDED) && told.contains("try again"), "{told}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        refused += 1;
+    }
+    assert!((1..40).contains(&refused), "{refused} times");
+    world.restart(Death::PowerCut);
+    world.check(&positions, &[FIRST]);
+}
+
 /// Where the node remembers its drives.
 const REGISTER: &str = "/data/drives.register";
 

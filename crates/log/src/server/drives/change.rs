@@ -91,6 +91,11 @@ fn naming(path: &str, error: &ChangeError) -> String {
                 "{drive}: harm keeps entries there, in {segments} segments; trim those that are not needed"
             )
         }
+        ChangeError::Unread { drive, segments } => {
+            format!(
+                "{drive}: reads failed while its entries were moved, {segments} segments are left; try again"
+            )
+        }
         error => error.to_string(),
     };
     if line.contains(path) { line } else { format!("{path}: {line}") }
@@ -150,9 +155,10 @@ fn why(error: &ChangeError) -> DriveRefusal {
         }
         ChangeError::NoRoom { .. } => DriveRefusal::NoRoom,
         ChangeError::HoldsRecords { .. } => DriveRefusal::Damaged,
-        ChangeError::Open(OpenError::Drive(_)) | ChangeError::Stopped(_) | ChangeError::Refused(_) => {
-            DriveRefusal::Failed
-        }
+        ChangeError::Open(OpenError::Drive(_))
+        | ChangeError::Unread { .. }
+        | ChangeError::Stopped(_)
+        | ChangeError::Refused(_) => DriveRefusal::Failed,
         ChangeError::Open(_) => DriveRefusal::Unfit,
     }
 }
