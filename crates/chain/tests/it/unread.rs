@@ -104,6 +104,33 @@ fn a_block_that_cannot_be_read_for_good_is_named_by_a_scrub_and_keeps_the_drive_
 }
 
 #[test]
+fn a_footer_that_cannot_be_read_for_good_keeps_the_drive_no_longer_than_its_records_are_needed() {
+    // They are all read by way of its groups meanwhile.
+    let world = World::new(14);
+    let chain = three_closed(&world, false);
+    // The directory is the last block but one of a segment.
+    let offset = (64 << 10) + (128 << 10) - 2 * (4 << 10);
+    world.sim.fault_drive(world.sim.drive(MACHINE, THREE[0]), DriveFault::Unreadable { offset });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let first = chain.drive_ids()[0];
+        for is_scrubbed in [false, true] {
+            let unread = chain.remove_drive(first).await;
+            assert!(matches!(&unread, Err(ChangeError::Unread { segments: 1, .. })), "{unread:?}");
+            for key in 0..30 {
+                assert!(chain.read(key).await.expect("its groups are well").is_some(), "key {key}");
+            }
+            if !is_scrubbed {
+                chain.scrub().await.expect("it goes on");
+            }
+        }
+        let release = || Batch { release: std::iter::once(0..20).collect(), ..Batch::default() };
+        put(&env, &chain, release).await;
+        chain.remove_drive(first).await.expect("nothing on it is needed");
+    });
+}
+
+#[test]
 fn a_mirrored_drive_of_which_one_side_fails_every_read_is_removed() {
     // The other side has everything.
     let world = World::over(15, &["a", "b", "c", "d"]);
