@@ -102,6 +102,26 @@ impl Dev {
         self.started.child.id()
     }
 
+    /// Waits until the server is idle: after many appends it prepares segments for the next ones, and meanwhile the drive
+    /// would not be alone with what is measured next.
+    pub fn settle(&self) -> io::Result<()> {
+        let path = format!("/proc/{}/io", self.pid());
+        let written = || std::fs::read_to_string(&path);
+        let deadline = Instant::now() + QUIET_MAX;
+        let mut before = written()?;
+        while Instant::now() < deadline {
+            std::thread::sleep(QUIET);
+            let now = written()?;
+            let bytes =
+                |text: &str| text.lines().find(|line| line.starts_with("write_bytes")).map(str::to_owned);
+            if bytes(&now) == bytes(&before) {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
     /// Where clients connect.
     pub fn endpoint(&self) -> io::Result<SocketAddr> {
         self.endpoint.parse().map_err(io::Error::other)
@@ -127,32 +147,12 @@ impl Side for Ithaca {
         let is_each = matches!(self.bench.operation, Operation::Get | Operation::Snapshot);
         let inflight = if is_each { self.bench.batch() } else { self.bench.inflight };
         let figure = self.work(workload, inflight, span, cold)?;
-        self.settle()?;
+        self.dev.settle()?;
         Ok(figure)
     }
 }
 
 impl Ithaca {
-    /// Waits until the server is idle: after many appends it prepares segments for the next ones, and meanwhile the drive
-    /// would not be the others' alone.
-    fn settle(&self) -> io::Result<()> {
-        let path = format!("/proc/{}/io", self.dev.pid());
-        let written = || std::fs::read_to_string(&path);
-        let deadline = Instant::now() + QUIET_MAX;
-        let mut before = written()?;
-        while Instant::now() < deadline {
-            std::thread::sleep(QUIET);
-            let now = written()?;
-            let bytes =
-                |text: &str| text.lines().find(|line| line.starts_with("write_bytes")).map(str::to_owned);
-            if bytes(&now) == bytes(&before) {
-                break;
-            }
-            before = now;
-        }
-        Ok(())
-    }
-
     /// Runs `ithaca bench` and takes its figures.
     fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
         let Bench { size, clients, .. } = self.bench;

@@ -38,7 +38,7 @@ const WORKS: [Work; 4] = [
 pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
     build()?;
     let what = format!(
-        "{} clients, {CLIENTS} in each of {PROCESSES} processes of `ithaca bench`, on `ithaca dev`, {VALUE_BYTES} bytes, one workload after the other; append and \
+        "{} clients, {CLIENTS} in each of {PROCESSES} processes of `ithaca bench`, on `ithaca dev`, {VALUE_BYTES} bytes, one workload after the other, each when the server has come to rest; append and \
          stream with 16 under way for each client, map and tx with 64; maps of 10000 keys, one for each client; a put gives back what was there, a transaction reads \
          two keys and writes a third. CPU: microseconds an operation",
         PROCESSES * CLIENTS
@@ -52,6 +52,7 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
         for (work, rates) in WORKS.iter().zip(&mut rates) {
             let flush_us = flush_probe_us(probe)?;
             let it = slice(&dev, work, span)?;
+            dev.settle()?;
             let row = format!(
                 "{round},{flush_us:.0},{},{:.0},{:.1},{:.1},{:.2},{:.2}",
                 work.name, it.ops_per_s, it.p50_us, it.p99_us, it.client_cpu_us, it.server_cpu_us
