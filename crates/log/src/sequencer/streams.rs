@@ -84,7 +84,12 @@ impl Streams {
     pub(super) fn prepare(&self, groups: &[TokenGroup]) {
         let conditions = || groups.iter().filter_map(|group| group.condition.as_ref());
         self.writes.bring_near(conditions().flat_map(|it| it.reads.iter().chain(&it.writes)).copied());
-        self.writes.bring_oldest_near(conditions().map(|it| it.writes.len()).sum());
+        // One that names nothing that it writes changes all of each of its streams.
+        let noted = |group: &TokenGroup| match group.condition.as_ref().map_or(0, |it| it.writes.len()) {
+            0 => group.streams.len(),
+            named => named,
+        };
+        self.writes.bring_oldest_near(groups.iter().map(noted).sum());
     }
 
     /// Grants a group positions from `first` on, or says why not. Also how many are used up. The group must have been
