@@ -45,7 +45,7 @@ use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
 
-/// While the log is being written to, the keeper sees to so much of what should be ready.
+/// While the log is being written to, one of so many segments is made ready of those that are while it is calm.
 const READY_BUSY_PART: usize = 4;
 
 /// Which write an effect or a completion is about.

@@ -34,6 +34,8 @@ const SPACE_OF_CACHE: u64 = 4;
 /// What of the tail stays in memory.
 const TAIL_BYTES: usize = 8 << 20;
 const WARM: Duration = Duration::from_millis(100);
+/// A disk of half a volume is written over once in less.
+const REST: Duration = Duration::from_secs(10);
 
 /// The grain at which conflicts are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +110,8 @@ async fn filled(env: Env, drives: Vec<Drive>, cache: Option<Drive>, blocks: u64,
         body_cache: true,
         cleaning: Cleaning::Off,
         reserve_segments: 1,
+        // As a log that has gone round: none of the segments that it comes to has to be written over first.
+        segments_ready: (size_bytes / SEGMENT_BYTES) as usize,
         flights: 4,
         ..ChainOptions::default()
     };
@@ -125,8 +129,8 @@ async fn filled(env: Env, drives: Vec<Drive>, cache: Option<Drive>, blocks: u64,
         written.expect("there is room");
     }
     volume.flush().await.expect("no fault meets the drives");
-    // The segments that the log comes to next are written over once, while nothing else goes on.
-    env.sleep(Duration::from_secs(1)).await;
+    // They are written over once, while nothing else goes on.
+    env.sleep(REST).await;
     volume
 }
 
