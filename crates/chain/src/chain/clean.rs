@@ -213,7 +213,7 @@ impl Inner {
             Unclean::PassedBy(why) => why,
         };
         let is_new = self.core.borrow_mut().pass_by(segment, lap, why);
-        if is_new && matches!(why, PassedBy::Damaged | PassedBy::Unread) {
+        if is_new && why.is_unreadable() {
             tracing::warn!(
                 segment,
                 lap,

@@ -38,6 +38,13 @@ pub(crate) enum PassedBy {
     Kept,
 }
 
+impl PassedBy {
+    /// Whether it is passed by until somebody looks at it again, because something of it could not be read or is damaged.
+    pub(crate) fn is_unreadable(self) -> bool {
+        matches!(self, Self::Damaged | Self::Unread)
+    }
+}
+
 /// The segment that is being cleaned.
 #[derive(Debug)]
 struct Victim {
@@ -276,8 +283,7 @@ impl Core {
     pub(crate) fn look_again_at_damaged(&mut self, lap: Option<u64>) {
         let is_meant = |it: u64| lap.is_none_or(|lap| lap == it);
         let before = self.cleaner.passed.len();
-        let is_unreadable = |why: PassedBy| matches!(why, PassedBy::Damaged | PassedBy::Unread);
-        self.cleaner.passed.retain(|lap, (why, _)| !is_meant(*lap) || !is_unreadable(*why));
+        self.cleaner.passed.retain(|lap, (why, _)| !is_meant(*lap) || !why.is_unreadable());
         self.cleaner.is_due |= self.cleaner.passed.len() < before;
     }
 

@@ -129,7 +129,7 @@ async fn filled(env: Env, drives: Vec<Drive>, cache: Option<Drive>, blocks: u64,
         written.expect("there is room");
     }
     volume.flush().await.expect("no fault meets the drives");
-    // They are written over once, while nothing else goes on.
+    // The segments that the log comes to next are written over, while nothing else goes on.
     env.sleep(REST).await;
     volume
 }
