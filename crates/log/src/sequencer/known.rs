@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::table::StreamTable;
-use super::tails::Tails;
+use super::tails::{KnownStream, Tails, WholeWrites};
 use crate::pos::{LogPos, StreamId, StreamPos};
 use crate::stream::StreamTail;
 
@@ -82,11 +82,14 @@ impl KnownStreams {
 
     /// Where a stream ends.
     pub fn tail(&self, stream: StreamId) -> StreamTail {
-        self.known(stream).unwrap_or_else(|| self.unknown())
+        self.stream(stream).tail
     }
 
-    fn known(&self, stream: StreamId) -> Option<StreamTail> {
-        self.changed.get(stream).or_else(|| self.in_base(stream))
+    /// What is known of a stream.
+    pub(super) fn stream(&self, stream: StreamId) -> KnownStream {
+        let unchanged = |tail| KnownStream { tail, ..KnownStream::default() };
+        let before = || unchanged(self.in_base(stream).unwrap_or_else(|| self.unknown()));
+        self.changed.get(stream).unwrap_or_else(before)
     }
 
     /// Where a stream ends of which nothing was seen.
@@ -111,26 +114,36 @@ impl KnownStreams {
         self.unseen
     }
 
-    /// `count` positions are granted in a stream, the last of them for `last`. Where it ended before.
-    pub(super) fn grant(&mut self, stream: StreamId, count: u32, last: LogPos) -> StreamTail {
-        let after = |before: StreamTail| StreamTail {
-            next: StreamPos(before.next.0 + u64::from(count)),
-            last: Some(last),
+    /// `count` positions are granted in a stream, the last of them for `last`. Where it ended before, and its writes.
+    pub(super) fn grant(
+        &mut self,
+        stream: StreamId,
+        count: u32,
+        last: LogPos,
+    ) -> (StreamTail, &mut WholeWrites) {
+        let place = match self.changed.place(stream) {
+            Some(place) => place,
+            None => {
+                let in_base = self.in_base(stream);
+                self.count += usize::from(in_base.is_none());
+                let tail = in_base.unwrap_or_else(|| self.unknown());
+                self.changed.add(stream, KnownStream { tail, ..KnownStream::default() })
+            }
         };
-        if let Some(tail) = self.changed.get_mut(stream) {
-            let before = *tail;
-            *tail = after(before);
-            return before;
-        }
-        let known = self.in_base(stream);
-        let before = known.unwrap_or_else(|| self.unknown());
-        self.count += usize::from(known.is_none());
-        self.changed.add(stream, after(before));
-        before
+        let known = self.changed.at(place);
+        let next = StreamPos(known.tail.next.0 + u64::from(count));
+        let before = std::mem::replace(&mut known.tail, StreamTail { next, last: Some(last) });
+        (before, &mut known.writes)
+    }
+
+    /// The writes of a stream in which positions were granted.
+    pub(super) fn writes_of_granted(&mut self, stream: StreamId) -> &mut WholeWrites {
+        let place = self.changed.place(stream).expect("a stream that was granted positions is known");
+        &mut self.changed.at(place).writes
     }
 
     pub(super) fn contains(&self, stream: StreamId) -> bool {
-        self.known(stream).is_some()
+        self.changed.get(stream).is_some() || self.in_base(stream).is_some()
     }
 
     /// How many streams.

@@ -1,11 +1,9 @@
 //! What the sequencer knows of streams, and whether a condition holds.
 //!
-//! A part of a stream was written by the appends that name it, and by those that name nothing of that stream. The table of last writes
-//! forgets the oldest; where each stream ends is never forgotten, nor up to where its own writes are. So a condition on a stream that was
+//! A part of a stream was written by the appends that name it, and by those that change all of that stream. The table of the parts' last
+//! writes forgets the oldest; where each stream ends is never forgotten, nor when all of it was changed, nor up to where its own writes are. So a condition on a stream that was
 //! not appended to since its snapshot holds, however old that is; and one below the low-water mark of a stream that was appended
 //! to is neither held nor broken by what is known here. The mark is the stream's own: others may be written as much as they like.
-
-use std::collections::BTreeMap;
 
 use super::known::KnownStreams;
 use super::writes::{Write, Writes};
@@ -24,9 +22,6 @@ pub(super) struct Streams {
     writes: Writes,
     /// Where the epoch begins.
     start: LogPos,
-    /// Of streams that were granted positions in this epoch: below this one there may be writes that are not remembered. Of one that is
-    /// not in here all are.
-    low_water: BTreeMap<StreamId, LogPos>,
     /// Positions in streams that were granted.
     granted: u64,
     planted: Planted,
@@ -36,7 +31,7 @@ impl Streams {
     /// Of an epoch that begins at `start`.
     pub(super) fn new(start: LogPos, planted: Planted) -> Self {
         let writes = Writes::new(limits::SEQUENCER_WRITES_MAX_COUNT);
-        Self { known: None, writes, start, low_water: BTreeMap::new(), granted: 0, planted }
+        Self { known: None, writes, start, granted: 0, planted }
     }
 
     /// To be called before anything is granted.
@@ -84,12 +79,7 @@ impl Streams {
     pub(super) fn prepare(&self, groups: &[TokenGroup]) {
         let conditions = || groups.iter().filter_map(|group| group.condition.as_ref());
         self.writes.bring_near(conditions().flat_map(|it| it.reads.iter().chain(&it.writes)).copied());
-        // One that names nothing that it writes changes all of each of its streams.
-        let noted = |group: &TokenGroup| match group.condition.as_ref().map_or(0, |it| it.writes.len()) {
-            0 => group.streams.len(),
-            named => named,
-        };
-        self.writes.bring_oldest_near(groups.iter().map(noted).sum());
+        self.writes.bring_oldest_near(conditions().map(|it| it.writes.len()).sum());
     }
 
     /// Grants a group positions from `first` on, or says why not. Also how many are used up. The group must have been
@@ -101,49 +91,25 @@ impl Streams {
         let count = group.count;
         let last = LogPos(first.0 + u64::from(count) - 1);
         let mut places = StreamPlaces::with_capacity(group.streams.len());
+        let used = if self.planted.is(PlantedBug::StreamPositionReused) { 1 } else { count };
         for &stream in &group.streams {
             let known = self.known.as_mut().expect("the group was admitted");
-            let used = if self.planted.is(PlantedBug::StreamPositionReused) { 1 } else { count };
-            let before = known.grant(stream, used, last);
+            let (before, writes) = known.grant(stream, used, last);
             if let Some(end) = before.last.filter(|end| *end < self.start) {
-                self.forget(stream, end);
+                writes.forget(end);
+            }
+            if changes_all(group.condition.as_deref(), stream) {
+                writes.last = Some(last);
             }
             places.push(StreamPlace { stream, position: before.next, previous: before.last });
             self.granted += u64::from(count);
-            self.note_writes(stream, group.condition.as_deref(), last);
+            for &key in named(group.condition.as_deref(), stream).filter(|key| key.key != KeyHash::ALL) {
+                if let Some(forgotten) = self.writes.note(Write { key, pos: last }) {
+                    known.writes_of_granted(forgotten.key.stream).forget(forgotten.pos);
+                }
+            }
         }
         (GroupGrant::Granted { count, places }, count)
-    }
-
-    /// Notes what of `stream` an append at `pos` changes.
-    fn note_writes(&mut self, stream: StreamId, condition: Option<&Condition>, pos: LogPos) {
-        let named = condition.iter().flat_map(|condition| &condition.writes);
-        let mut named = named.filter(|key| key.stream == stream).peekable();
-        if named.peek().is_none() {
-            self.note_write(ConflictKey { stream, key: KeyHash::ALL }, pos);
-        }
-        named.for_each(|key| self.note_write(*key, pos));
-    }
-
-    fn note_write(&mut self, key: ConflictKey, pos: LogPos) {
-        if let Some(Write { key, pos }) = self.writes.note(Write { key, pos }) {
-            self.forget(key.stream, pos);
-        }
-    }
-
-    /// A write of a part of `stream` at `pos` is not remembered.
-    fn forget(&mut self, stream: StreamId, pos: LogPos) {
-        let mark = self.low_water.entry(stream).or_default();
-        *mark = LogPos(pos.0 + 1).max(*mark);
-    }
-
-    /// Every write of `stream`, which ends at `last`, at or above this position is remembered.
-    fn low_water(&self, stream: StreamId, last: Option<LogPos>) -> LogPos {
-        match last {
-            // It was granted nothing in this epoch.
-            Some(last) if last < self.start => LogPos(last.0 + 1),
-            _ => self.low_water.get(&stream).copied().unwrap_or_default(),
-        }
     }
 
     /// Why a group with this condition is refused, if it is.
@@ -152,10 +118,12 @@ impl Streams {
             return None;
         }
         let snapshot = condition.snapshot;
+        let is_ignored = self.planted.is(PlantedBug::WholeKeyIgnored);
         let mut too_old: Option<LogPos> = None;
         for &key in &condition.reads {
             let known = self.known.as_ref().expect("the group was admitted");
-            let last = known.tail(key.stream).last;
+            let stream = known.stream(key.stream);
+            let last = stream.tail.last;
             let is_appended_to = last.is_some_and(|last| last >= snapshot);
             // Below the snapshot it ends, and is known to: what was read holds.
             if !is_appended_to && snapshot >= known.unseen() {
@@ -163,25 +131,33 @@ impl Streams {
             }
             let written = match key.key {
                 KeyHash::ALL => last,
-                _ => self.last_write(key),
+                _ => self.writes.last(key).max(stream.writes.last.filter(|_| !is_ignored)),
             };
             if let Some(pos) = written.filter(|&pos| pos >= snapshot) {
                 return Some(GroupGrant::Conflict { key, pos });
             }
-            let low_water = self.low_water(key.stream, last).max(known.unseen());
+            let low_water = match last {
+                // It was granted nothing in this epoch.
+                Some(last) if last < self.start => LogPos(last.0 + 1),
+                _ => stream.writes.low_water,
+            };
+            let low_water = low_water.max(known.unseen());
             if snapshot < low_water && !self.planted.is(PlantedBug::EvictedIsUnwritten) {
                 too_old = too_old.max(Some(low_water));
             }
         }
         too_old.map(|low_water| GroupGrant::TooOld { low_water })
     }
+}
 
-    /// The last write that is remembered of a part of a stream.
-    fn last_write(&self, key: ConflictKey) -> Option<LogPos> {
-        let whole = match self.planted.is(PlantedBug::WholeKeyIgnored) {
-            true => None,
-            false => self.writes.last(ConflictKey { key: KeyHash::ALL, ..key }),
-        };
-        self.writes.last(key).max(whole)
-    }
+/// What of `stream` an append with this condition names that it changes.
+fn named(condition: Option<&Condition>, stream: StreamId) -> impl Iterator<Item = &ConflictKey> {
+    let writes = condition.map_or(&[][..], |condition| &condition.writes);
+    writes.iter().filter(move |key| key.stream == stream)
+}
+
+/// Whether an append with this condition changes all of `stream`: by naming that, or no part of it.
+fn changes_all(condition: Option<&Condition>, stream: StreamId) -> bool {
+    let mut named = named(condition, stream).peekable();
+    named.peek().is_none() || named.any(|key| key.key == KeyHash::ALL)
 }

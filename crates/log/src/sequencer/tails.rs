@@ -1,8 +1,8 @@
-//! Where streams end, in the order of their ids, with the busy ones at hand.
+//! Where streams end and when all of each was changed last, in the order of their ids, with the busy ones at hand.
 //!
 //! ```text
 //!   near:   by a few bits of the id, the stream that was granted to last ──┐
-//!   order:  id ──────────────────────────────────────────────────────────► place ─► tail
+//!   order:  id ──────────────────────────────────────────────────────────► place ─► tail, writes
 //! ```
 //!
 //! A stream that is granted to all the time is found in one step, however many others there are.
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::limits;
-use crate::pos::StreamId;
+use crate::pos::{LogPos, StreamId};
 use crate::stream::StreamTail;
 
 /// Streams that are at hand at the most. A power of two.
@@ -21,53 +21,78 @@ const NOWHERE: u32 = u32::MAX;
 
 const _: () = assert!(limits::STREAMS_KNOWN_MAX_COUNT < NOWHERE as usize);
 
-/// Streams with where each ends.
+/// What is known of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KnownStream {
+    pub(super) tail: StreamTail,
+    pub(super) writes: WholeWrites,
+}
+
+/// What is known of an epoch's writes of a stream, beside the latest ones of its parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WholeWrites {
+    /// The last one that changed all of it.
+    pub(super) last: Option<LogPos>,
+    /// Every write at or above this position is remembered.
+    pub(super) low_water: LogPos,
+}
+
+impl WholeWrites {
+    /// The write of a part at `pos` is not remembered.
+    pub(super) fn forget(&mut self, pos: LogPos) {
+        self.low_water = self.low_water.max(LogPos(pos.0 + 1));
+    }
+}
+
+/// Streams with what is known of each.
 #[derive(Clone, Debug)]
 pub(super) struct Tails {
-    /// The place of each stream's tail.
+    /// The place of each stream.
     order: BTreeMap<StreamId, u32>,
-    tails: Vec<StreamTail>,
+    streams: Vec<KnownStream>,
     near: Vec<(StreamId, u32)>,
 }
 
 impl Tails {
-    /// Where a stream ends.
-    pub(super) fn get(&self, stream: StreamId) -> Option<StreamTail> {
+    /// What is known of a stream.
+    pub(super) fn get(&self, stream: StreamId) -> Option<KnownStream> {
         let place = self.at_hand(stream).or_else(|| self.order.get(&stream).copied())?;
-        Some(self.tails[place as usize])
+        Some(self.streams[place as usize])
     }
 
-    /// The same, to be changed. The stream is at hand from now on.
-    pub(super) fn get_mut(&mut self, stream: StreamId) -> Option<&mut StreamTail> {
-        let place = match self.at_hand(stream) {
-            Some(place) => place,
-            None => {
-                let place = *self.order.get(&stream)?;
-                self.near[slot(stream)] = (stream, place);
-                place
-            }
-        };
-        Some(&mut self.tails[place as usize])
+    /// The place of a stream, which is at hand from now on.
+    pub(super) fn place(&mut self, stream: StreamId) -> Option<u32> {
+        self.at_hand(stream).or_else(|| {
+            let place = *self.order.get(&stream)?;
+            self.near[slot(stream)] = (stream, place);
+            Some(place)
+        })
     }
 
-    /// Adds a stream that is not there.
-    pub(super) fn add(&mut self, stream: StreamId, tail: StreamTail) {
-        let place = self.tails.len() as u32;
-        self.tails.push(tail);
+    /// What is known of the stream at a place, to be changed.
+    pub(super) fn at(&mut self, place: u32) -> &mut KnownStream {
+        &mut self.streams[place as usize]
+    }
+
+    /// Adds a stream that is not there. Its place.
+    pub(super) fn add(&mut self, stream: StreamId, known: KnownStream) -> u32 {
+        let place = self.streams.len() as u32;
+        self.streams.push(known);
         assert_eq!(self.order.insert(stream, place), None, "a stream is added once");
         self.near[slot(stream)] = (stream, place);
+        place
     }
 
     /// Every tail, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StreamTail> {
-        self.tails.iter_mut()
+        self.streams.iter_mut().map(|known| &mut known.tail)
     }
 
     /// The streams behind `after`, ascending.
     pub(super) fn after(&self, after: Option<StreamId>) -> impl Iterator<Item = (StreamId, StreamTail)> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let places = self.order.range((start, Bound::Unbounded));
-        places.map(|(stream, place)| (*stream, self.tails[*place as usize]))
+        places.map(|(stream, place)| (*stream, self.streams[*place as usize].tail))
     }
 
     fn at_hand(&self, stream: StreamId) -> Option<u32> {
@@ -82,16 +107,13 @@ impl Default for Tails {
     }
 }
 
-/// Ascending, each stream once.
+/// Ascending, each stream once; without a write.
 impl FromIterator<(StreamId, StreamTail)> for Tails {
     fn from_iter<T: IntoIterator<Item = (StreamId, StreamTail)>>(streams: T) -> Self {
-        let (mut ids, mut tails) = (Vec::new(), Vec::new());
-        for (stream, tail) in streams {
-            ids.push(stream);
-            tails.push(tail);
-        }
+        let known = |(stream, tail)| (stream, KnownStream { tail, ..KnownStream::default() });
+        let (ids, streams): (Vec<_>, _) = streams.into_iter().map(known).unzip();
         let order = ids.into_iter().zip(0..).collect();
-        Self { order, tails, near: vec![(StreamId(0), NOWHERE); NEAR_COUNT] }
+        Self { order, streams, near: vec![(StreamId(0), NOWHERE); NEAR_COUNT] }
     }
 }
 
@@ -120,15 +142,16 @@ mod tests {
         for round in 0..20_000 {
             let nth = u128::from(random.below(4000));
             let (stream, next) = (StreamId(nth << 60 | nth), StreamPos(round));
-            assert_eq!(tails.get(stream), model.get(&stream).copied());
-            match (tails.get_mut(stream), model.get_mut(&stream)) {
-                (Some(tail), Some(known)) => {
-                    assert_eq!(tail, known);
-                    (tail.next, known.next) = (next, next);
+            assert_eq!(tails.get(stream).map(|known| known.tail), model.get(&stream).copied());
+            let known = tails.place(stream).map(|place| tails.at(place));
+            match (known, model.get_mut(&stream)) {
+                (Some(stream), Some(known)) => {
+                    assert_eq!(stream.tail, *known);
+                    (stream.tail.next, known.next) = (next, next);
                 }
                 (None, None) => {
                     let tail = StreamTail { next, last: None };
-                    tails.add(stream, tail);
+                    tails.add(stream, KnownStream { tail, ..KnownStream::default() });
                     model.insert(stream, tail);
                 }
                 (tail, known) => panic!("{stream:?}: {tail:?} and {known:?}"),
