@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ithaca_env::Time;
 use ithaca_env::task::TaskHandle;
 use ithaca_log::client::{AppendTo, Client, ClientError};
-use ithaca_log::pos::StreamId;
+use ithaca_log::pos::{LogPos, StreamId};
 
 use super::meter::Meter;
 
@@ -25,13 +25,15 @@ pub fn streams(client: &Client, count: u32) -> Vec<StreamId> {
     (0..count).map(|nth| StreamId::of_name(&format!("bench {} {nth}", client.id()))).collect()
 }
 
-/// Starts a worker that keeps `window` appends of `size` bytes in flight, each to the next one of `streams`, if there are any.
+/// Starts a worker that keeps `window` appends of `size` bytes in flight, each to the next one of `streams`, if there are any. `done` is told
+/// where they stand, in the order in which they began: when it is told of one, all before it are done.
 pub fn start(
     meter: &Rc<Meter>,
     client: Client,
     window: usize,
     size: usize,
     streams: Vec<StreamId>,
+    done: impl Fn(LogPos) + 'static,
 ) -> TaskHandle<()> {
     let worker = Rc::clone(meter);
     meter.env().spawn(async move {
@@ -49,7 +51,7 @@ pub fn start(
             if in_flight.is_empty() {
                 return;
             }
-            if let Err(error) = poll_fn(|cx| take_finished(cx, &meter, &mut in_flight)).await {
+            if let Err(error) = poll_fn(|cx| take_finished(cx, &meter, &mut in_flight, &done)).await {
                 return meter.fail(error);
             }
         }
@@ -61,14 +63,16 @@ fn take_finished(
     cx: &mut Context<'_>,
     meter: &Meter,
     in_flight: &mut VecDeque<Begun>,
+    done: &impl Fn(LogPos),
 ) -> Poll<Result<(), ClientError>> {
     let (mut now, mut since, mut count) = (None, Time::ZERO, 0);
     while let Some(front) = in_flight.front_mut() {
         let Poll::Ready(result) = Pin::new(&mut front.append).poll(cx) else { break };
         let at = front.at;
         in_flight.pop_front();
-        if let Err(error) = result {
-            return Poll::Ready(Err(error));
+        match result {
+            Ok(placed) => done(placed.pos),
+            Err(error) => return Poll::Ready(Err(error)),
         }
         let now = *now.get_or_insert_with(|| meter.now());
         if at != since && count > 0 {

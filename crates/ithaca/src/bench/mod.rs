@@ -36,7 +36,7 @@ pub enum Workload {
     Stream,
     /// Random reads of the last entries, or with --cold of the whole log.
     Read,
-    /// Half of what is in flight appends, half reads.
+    /// Half of what is in flight appends, half reads the last entries, or with --cold the whole log.
     Mixed,
     /// The whole log in order, again and again.
     Replay,
@@ -163,6 +163,7 @@ async fn measure(
         Workload::Replay => read::prepare(control, plan.size, true).await?,
         _ => 0..0,
     };
+    let random = Rc::new(read::Span::new(span.clone(), arguments.cold));
     let meter = Rc::new(Meter::new(env));
     // Those of objects begin when all are prepared: what reads from memory would hold the others up.
     let (mut workers, mut prepared) = (Vec::new(), Vec::new());
@@ -170,15 +171,19 @@ async fn measure(
         let (meter, client) = (&meter, client.clone());
         match arguments.workload {
             Workload::Token => workers.push(token::start(meter, client, window)),
-            Workload::Append => workers.push(append::start(meter, client, window, plan.size, Vec::new())),
+            Workload::Append => {
+                workers.push(append::start(meter, client, window, plan.size, Vec::new(), drop));
+            }
             Workload::Stream => {
                 let streams = append::streams(&client, arguments.streams);
-                workers.push(append::start(meter, client, window, plan.size, streams));
+                workers.push(append::start(meter, client, window, plan.size, streams, drop));
             }
-            Workload::Read => workers.extend(read::start(meter, &client, window, &span, arguments.cold)),
+            Workload::Read => workers.extend(read::start(meter, &client, window, &random, arguments.cold)),
             Workload::Mixed => {
-                workers.push(append::start(meter, client.clone(), window.div_ceil(2), plan.size, Vec::new()));
-                workers.extend(read::start(meter, &client, window / 2, &span, arguments.cold));
+                let (appender, half) = (client.clone(), window.div_ceil(2));
+                let done = random.appender();
+                workers.push(append::start(meter, appender, half, plan.size, Vec::new(), done));
+                workers.extend(read::start(meter, &client, window / 2, &random, arguments.cold));
             }
             Workload::Map | Workload::Get | Workload::Snapshot | Workload::Tx => {
                 let deed = arguments.workload.deed().expect("it is done with objects");
