@@ -137,7 +137,8 @@ fn operation(words: &[&str]) -> Result<Operation, String> {
             Operation::Expect { map: own(map), key: own(key), value: Some(own(value)) }
         }
         ["add", counter, amount] => {
-            let amount = amount.parse().map_err(|_| format!("{amount:?} is no whole number"))?;
+            let amount =
+                amount.parse().map_err(|_| format!("{amount:?} is no whole number that a counter holds"))?;
             Operation::Add { counter: own(counter), amount }
         }
         ["count", counter] => Operation::Count { counter: own(counter) },

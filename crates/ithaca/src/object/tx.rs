@@ -1,7 +1,7 @@
 //! `ithaca tx`: a script over maps, counters and lists, as one transaction.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -24,6 +24,11 @@ use crate::output::Output;
 
 /// Bytes of a script at the most.
 const SCRIPT_MAX_BYTES: u64 = 4 << 20;
+
+/// A counter is added to without being read, so that scripts which add do not conflict, where it stands no farther from 0 than the first of
+/// these and the script adds no more than the second: 2^30 such scripts would have to commit before this one to bring it to an end.
+const FAR_FROM_ENDS: u64 = 1 << 62;
+const SMALL_AMOUNT: u64 = 1 << 32;
 
 /// What an operation is told as: for people and for programs.
 type Told = (String, Object);
@@ -81,11 +86,12 @@ async fn transact(
     }
     // A call of another type of object would stop what it is sent to for good.
     check_types(runtime, script.operations.iter().filter_map(Operation::changed)).await?;
+    let near_ends = near_ends(runtime, script).await?;
     let told = RefCell::new(Vec::new());
     let body = async |tx: &Tx| -> Result<(), Failure> {
         told.borrow_mut().clear();
         for operation in &script.operations {
-            let said = perform(env, runtime, tx, operation).await?;
+            let said = perform(env, runtime, tx, operation, &near_ends).await?;
             told.borrow_mut().extend(said);
         }
         Ok(())
@@ -114,11 +120,45 @@ async fn check_types<'a>(
     Ok(())
 }
 
+/// The counters that may come to an end of their range by what the script adds.
+async fn near_ends<'a>(runtime: &Runtime, script: &'a Script) -> Result<BTreeSet<&'a str>, ObjectError> {
+    let mut added: BTreeMap<&str, u64> = BTreeMap::new();
+    for operation in &script.operations {
+        if let Operation::Add { counter, amount } = operation {
+            let sum = added.entry(counter).or_default();
+            *sum = sum.saturating_add(amount.unsigned_abs());
+        }
+    }
+    let mut near = BTreeSet::new();
+    for (name, amount) in added {
+        let stands_at = Counter::open(runtime, name)?.get().await?;
+        if stands_at.unsigned_abs() > FAR_FROM_ENDS || amount > SMALL_AMOUNT {
+            near.insert(name);
+        }
+    }
+    Ok(near)
+}
+
+/// Adds to a counter; to one that is near the ends of its range only where that does not carry it over one, to the other.
+async fn add(counter: &Counter, name: &str, amount: i64, near_ends: &BTreeSet<&str>) -> Result<(), Failure> {
+    if !near_ends.contains(name) {
+        return Ok(counter.add(amount).await?);
+    }
+    let after = counter.add_and_get(amount).await?;
+    let before = after.wrapping_sub(amount);
+    if before.checked_add(amount).is_some() {
+        return Ok(());
+    }
+    let held = format!("a counter holds {} to {}", i64::MIN, i64::MAX);
+    Err(Failure::no(format!("aborted: {name:?} is {before}, and {amount} cannot be added: {held}")))
+}
+
 async fn perform(
     env: &Env,
     runtime: &Runtime,
     tx: &Tx,
     operation: &Operation,
+    near_ends: &BTreeSet<&str>,
 ) -> Result<Option<Told>, Failure> {
     let map = |name: &str| -> Result<Strings, ObjectError> { Ok(Strings::open(runtime, name)?.within(tx)) };
     let list =
@@ -160,7 +200,7 @@ async fn perform(
             None
         }
         Operation::Add { counter: name, amount } => {
-            counter(name)?.add(*amount).await?;
+            add(&counter(name)?, name, *amount, near_ends).await?;
             None
         }
         Operation::Count { counter: name } => {

@@ -191,6 +191,32 @@ fn an_expectation_that_is_not_met_aborts() {
 }
 
 #[test]
+fn an_addition_that_a_counter_has_no_room_for_aborts_and_changes_nothing() {
+    // It came out at the other end of the range, without a word.
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let max = i64::MAX.to_string();
+    dev.feed("tx -", format!("add full {max}\nadd low -5000000000000000000\n").as_bytes()).expect(0);
+    for (script, counter, stands_at) in [
+        ("put kept k v\nadd full 1\n", "full", max.as_str()),
+        ("add low -5000000000000000000\n", "low", "-5000000000000000000"),
+        ("add new 9223372036854775807\nadd new 1\n", "new", max.as_str()),
+    ] {
+        for isolation in ["strict", "snapshot"] {
+            let ran = dev.feed(&format!("tx - --isolation {isolation}"), script.as_bytes()).expect(1);
+            let told = format!("aborted: \"{counter}\" is {stands_at}, and ");
+            assert!(ran.stderr.contains(&told), "{script}: {}", ran.stderr);
+        }
+    }
+    dev.run("map get kept k").expect(1);
+    dev.feed("tx -", b"add full -1\nadd full 1\nadd low 1\n").expect(0);
+    let stand = dev.feed("tx -", b"count full\ncount low\ncount new\n").expect(0).text();
+    assert_eq!(stand.lines().take(3).collect::<Vec<_>>(), [max.as_str(), "-4999999999999999999", "0"]);
+    let told = dev.feed("tx -", b"add full 9223372036854775808\n").expect(2).stderr;
+    assert!(told.contains("line 1") && told.contains("is no whole number"), "{told}");
+}
+
+#[test]
 fn a_script_that_cannot_be_read_is_wrong_usage_before_anything_is_reached() {
     let mut command = crate::harness::ithaca(&["tx", "/no/such/script"]);
     command.args(["--endpoint", "127.0.0.1:0"]);
