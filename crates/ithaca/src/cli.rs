@@ -290,7 +290,7 @@ pub struct ServeArgs {
     /// that is new to a unit is added to its drives. A+B is one mirrored drive: each side holds the same, and a side that is
     /// new, or was away, is rebuilt. Without any, and with the same as before, the units have the drives that they had last
     /// (`ithaca drive`)
-    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    #[arg(long, value_name = "PATH", value_delimiter = ',', value_parser = crate::drive::sided())]
     pub drive: Vec<PathBuf>,
     /// Size at which a new drive file begins
     #[arg(long, value_name = "SIZE", value_parser = quantity::drive_bytes)]

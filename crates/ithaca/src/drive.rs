@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use ithaca_env::real::files;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, DrivesError};
@@ -134,6 +135,14 @@ fn ls(global: &Global, node: Option<NodeId>, out: &mut Output) -> Result<(), Fai
     }
     out.flush()?;
     failed.map_or(Ok(()), |error| Err(told_at(global, "drive ls", error.into())))
+}
+
+/// Takes a drive, or a directory with one, or `A+B`: none of the sides is nothing, which would be the working directory.
+pub fn sided() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let is_whole = sides_of(&path).iter().all(|side| !side.as_os_str().is_empty());
+        if is_whole { Ok(path) } else { Err("a side without a path; A+B names both") }
+    })
 }
 
 /// The paths of the sides of what is named `A+B`, a drive or a directory with one.

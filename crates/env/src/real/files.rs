@@ -1,6 +1,6 @@
 //! Ordinary files, for configuration, reports and tools: blocking, whole, and not for the log's data.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -8,6 +8,17 @@ use rustix::io::Errno;
 /// Reads a whole file.
 pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
+}
+
+/// The same of a file that may be anything, such as a device without an end: `FileTooLarge` for one of more than `max_bytes`.
+pub fn read_at_most(path: &Path, max_bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        let line = format!("a file of more than {max_bytes} bytes");
+        return Err(std::io::Error::new(ErrorKind::FileTooLarge, line));
+    }
+    Ok(bytes)
 }
 
 /// Writes a whole file, replacing one that is there; not durable.
@@ -142,6 +153,17 @@ pub fn cut_power(directory: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_not_read_to_its_end() {
+        let read = |max_bytes| read_at_most(Path::new("/dev/zero"), max_bytes).map_err(|error| error.kind());
+        assert_eq!(read(1 << 20), Err(ErrorKind::FileTooLarge));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a");
+        write(&path, b"four").expect("writable");
+        assert_eq!(read_at_most(&path, 4).expect("it is short enough"), b"four");
+        assert!(read_at_most(&path, 3).is_err_and(|error| error.kind() == ErrorKind::FileTooLarge));
+    }
 
     #[test]
     fn a_place_is_the_same_by_every_path_that_leads_to_it() {

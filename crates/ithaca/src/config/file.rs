@@ -7,6 +7,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::{SETTINGS, Setting};
 
+/// Bytes of a settings file at the most.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
 /// Why a settings file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
@@ -66,7 +69,7 @@ pub struct File {
 impl File {
     /// Reads and checks a settings file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = ithaca_env::real::files::read(path)
+        let text = ithaca_env::real::files::read_at_most(path, FILE_MAX_BYTES)
             .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other))
             .map_err(|error| ConfigError::Unreadable { path: path.into(), message: error.to_string() })?;
         Self::parse(path, &text)

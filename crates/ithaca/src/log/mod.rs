@@ -5,7 +5,8 @@ mod lines;
 mod read;
 mod tail;
 
-use ithaca_log::client::EntryKind;
+use ithaca_log::client::{ClientError, EntryKind};
+use ithaca_log::limits::FILL_AHEAD_MAX_COUNT;
 use ithaca_log::pos::LogPos;
 
 use crate::cli::{Global, LogCommand};
@@ -43,10 +44,16 @@ fn check(global: &Global, out: &mut Output) -> Result<(), Failure> {
 
 fn fill(global: &Global, pos: LogPos, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("log fill {pos}");
-    with_client(global, &verb, async |_, client| match client.fill(pos).await? {
-        EntryKind::Junk => Ok(()),
-        EntryKind::Data => Err(Failure::no(format!("position {pos} holds an entry"))),
-        EntryKind::Trimmed => Err(Failure::no(format!("position {pos} is trimmed"))),
+    with_client(global, &verb, async |_, client| match client.fill(pos).await {
+        Ok(EntryKind::Junk) => Ok(()),
+        Ok(EntryKind::Data) => Err(Failure::no(format!("position {pos} holds an entry"))),
+        Ok(EntryKind::Trimmed) => Err(Failure::no(format!("position {pos} is trimmed"))),
+        // Which is no reason by itself: what is to be filled is.
+        Err(error @ ClientError::Unwritten { .. }) => {
+            let line = format!("and more than {FILL_AHEAD_MAX_COUNT} positions above the log's end");
+            Err(Failure::no(format!("{error}, {line}: it is left so")))
+        }
+        Err(error) => Err(error.into()),
     })?;
     out.either(
         || format!("position {pos} is junk"),

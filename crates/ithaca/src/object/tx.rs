@@ -51,20 +51,16 @@ pub fn run(global: &Global, arguments: &TxArgs, out: &mut Output) -> Result<(), 
 
 fn read(path: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::usage(error.to_string());
-    let too_long = || Failure::usage(format!("a script of more than {SCRIPT_MAX_BYTES} bytes"));
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin().lock().take(SCRIPT_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > SCRIPT_MAX_BYTES {
+            return Err(Failure::usage(format!("a script of more than {SCRIPT_MAX_BYTES} bytes")));
+        }
         bytes
     } else {
-        if files::size_bytes(path).map_err(failed)? > SCRIPT_MAX_BYTES {
-            return Err(too_long());
-        }
-        files::read(path).map_err(failed)?
+        files::read_at_most(path, SCRIPT_MAX_BYTES).map_err(failed)?
     };
-    if bytes.len() as u64 > SCRIPT_MAX_BYTES {
-        return Err(too_long());
-    }
     String::from_utf8(bytes).map_err(|_| Failure::usage("a script is text (UTF-8)"))
 }
 

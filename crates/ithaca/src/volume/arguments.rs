@@ -64,7 +64,7 @@ pub enum VolumeCommand {
 #[derive(Args, Debug)]
 pub struct DirArgs {
     /// Its directories, files or block devices, all of them; A+B are two that hold the same
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(required = true, value_name = "DIR", value_parser = crate::drive::sided())]
     pub dirs: Vec<PathBuf>,
 }
 

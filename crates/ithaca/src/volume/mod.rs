@@ -220,6 +220,10 @@ fn options(arguments: &CreateArgs) -> Result<VolumeOptions, Failure> {
         (OptionsError::OutOfRange { name: "capacity_bytes", min, max, .. }, Some(room)) => Failure::usage(
             format!("--room {room}: expected {min} to {max} bytes for --size {}", arguments.size),
         ),
+        (OptionsError::OutOfRange { name: "capacity_bytes", found, min, max }, None) => {
+            let (size, line) = (arguments.size, format!("which can have {min} to {max}"));
+            Failure::usage(format!("--size {size}: it needs a log of {found} bytes on each drive, {line}"))
+        }
         (error, _) => Failure::usage(error.to_string()),
     })?;
     Ok(VolumeOptions {

@@ -185,6 +185,8 @@ fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
     let dir = temp_dir();
     let told = refused(dir.path(), &["a", "./a"], 2);
     assert!(told.contains("/a is named twice"), "{told}");
+    let told = refused(dir.path(), &["a+"], 2);
+    assert!(told.contains("a side without a path"), "{told}");
     assert!(!dir.path().join("a").exists() && !dir.path().join("data").exists());
 }
 

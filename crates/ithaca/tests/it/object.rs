@@ -224,6 +224,11 @@ fn a_script_that_cannot_be_read_is_wrong_usage_before_anything_is_reached() {
     assert!(told.contains("/no/such/script"), "{told}");
     let told = run(crate::harness::ithaca(&["tx", "-"]), b"get a b\nfly a\n").expect(2).stderr;
     assert!(told.contains("line 2"), "{told}");
+    // It was read until there was no memory.
+    let told = run(crate::harness::ithaca(&["tx", "/dev/zero"]), b"").expect(2).stderr;
+    assert!(told.contains("tx /dev/zero: a file of more than 4194304 bytes"), "{told}");
+    let told = run(crate::harness::ithaca(&["tx", "-"]), &vec![b'\n'; (4 << 20) + 1]).expect(2).stderr;
+    assert!(told.contains("a script of more than 4194304 bytes"), "{told}");
 }
 
 #[test]

@@ -68,6 +68,8 @@ fn a_setting_that_is_not_known_is_named_with_its_file_and_line() {
     assert!(told.contains("ithaca.toml:2: unknown setting `unit`, did you mean `units`?"), "{told}");
     let named = run(ithaca(&["version", "--config", "/no/such.toml"]), b"").expect(2).stderr;
     assert!(named.contains("/no/such.toml"), "{named}");
+    let endless = run(ithaca(&["version", "--config", "/dev/zero"]), b"").expect(2).stderr;
+    assert!(endless.contains("/dev/zero: a file of more than 1048576 bytes"), "{endless}");
 }
 
 #[test]

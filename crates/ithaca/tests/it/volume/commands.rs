@@ -40,6 +40,25 @@ fn a_volume_of_too_little_room_is_refused_before_there_is_a_file() {
 }
 
 #[test]
+fn a_volume_that_cannot_be_is_told_by_what_was_asked_for() {
+    let dir = temp_dir();
+    for (line, told) in [
+        // The side without a name was the working directory: a file was made there.
+        ("volume create disk+ --size 64M", "a side without a path"),
+        ("volume serve +disk", "a side without a path"),
+        // It named an option that no user has.
+        ("volume create disk --size 99T", "--size 108851651149824: it needs a log of "),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let mut command = ithaca(&arguments);
+        command.current_dir(dir.path());
+        let told_is = run(command, b"").expect(2).stderr;
+        assert!(told_is.contains(told), "{line}: {told_is}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "{line}");
+    }
+}
+
+#[test]
 fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
     let dir = temp_dir();
     let path = |name: &str| text(&dir.path().join(name)).to_owned();
