@@ -115,8 +115,7 @@ fn run(
             absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
         refuse_twice(named.iter())?;
         refuse_unfit(&env, &arguments.data, named).await?;
-        make_data_dir(&arguments.data)?;
-        let served = Rc::new(Served::start(&env, arguments, roles.offers).await?);
+        let served = Rc::new(Served::start_in(&env, arguments, roles.offers).await?);
         if roles.views {
             served.host_views(&env);
         }
@@ -205,6 +204,18 @@ enum Served {
 }
 
 impl Served {
+    /// Starts in the data directory, made if it is not there. Where it was made for nothing it is gone again.
+    async fn start_in(env: &Env, arguments: &ServeArgs, offers: Roles) -> Result<Self, Failure> {
+        let was_there = files::is_dir(&arguments.data);
+        make_data_dir(&arguments.data)?;
+        let started = Self::start(env, arguments, offers).await;
+        if started.is_err() && !was_there {
+            // One that is not empty stays: what a start has begun the next one goes on with.
+            let _ = files::remove_empty_dir(&arguments.data);
+        }
+        started
+    }
+
     async fn start(env: &Env, arguments: &ServeArgs, offers: Roles) -> Result<Self, Failure> {
         match arguments.node {
             0 => LocalCluster::start(env, options(arguments)?).await.map(Self::Cluster).map_err(failed),

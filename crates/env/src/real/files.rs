@@ -117,6 +117,11 @@ pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Removes a directory that holds nothing; an error if it holds something.
+pub fn remove_empty_dir(path: &Path) -> std::io::Result<()> {
+    std::fs::remove_dir(path)
+}
+
 /// Removes a directory and everything in it.
 pub fn remove_dir(path: &Path) -> std::io::Result<()> {
     std::fs::remove_dir_all(path)

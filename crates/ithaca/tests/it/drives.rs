@@ -163,6 +163,17 @@ fn a_drive_with_something_else_on_it_is_refused_by_name_and_left_as_it_is() {
     let notes_words = "neither blank nor a drive of a unit";
     refuse(&["notes"], "/notes", notes_words);
     refuse(&["disk/volume.chain"], "/disk/volume.chain", "volume");
+    refuse(&["a", "notes"], "/notes", notes_words);
+    // Registers of a cluster that there was not were left behind.
+    let is_made = |name| dir.path().join(name).exists();
+    assert!(!is_made("data") && !is_made("a"), "nothing was made");
+    std::fs::create_dir_all(dir.path().join("data/lost+found")).expect("writable");
+    refuse(&["notes"], "/notes", notes_words);
+    assert_eq!(
+        std::fs::read_dir(dir.path().join("data")).expect("it is there").count(),
+        1,
+        "nothing was made"
+    );
     // The same where a unit has drives.
     started(dir.path(), &["a"]).feed("log append", b"kept").expect(0);
     refuse(&["a", "notes"], "/notes", notes_words);

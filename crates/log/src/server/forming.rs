@@ -41,6 +41,24 @@ pub(super) struct Opened {
     pub(super) formed: Formed,
 }
 
+/// Refuses, before anything is made, the first start of a node in `data` that is given drives which are not new; whether it is the first. A
+/// directory that has a register is left to [`open_register`], which knows more.
+pub(super) async fn look_first(
+    env: &Env,
+    data: &Path,
+    named: impl Iterator<Item = PathBuf>,
+) -> Result<bool, StartError> {
+    for purpose in [Purpose::Layouts, Purpose::Drives] {
+        let open = OpenDrive { create_bytes: None, read_only: true, ..purpose.in_directory(data) };
+        match env.open_drive(open).await {
+            Err(DriveError::NotFound { .. }) => {}
+            _ => return Ok(false),
+        }
+    }
+    check_drives_are_new(env, named, &[], &Purpose::Layouts.in_directory(data).path).await?;
+    Ok(true)
+}
+
 /// Opens the register of the node `me` in `data`, made if it is not there. An empty one beside drives in use is the register of a cluster that
 /// was lost: an error. `named` are the drives that this start is given, `had` those that units of this directory are known to have had. Nothing
 /// is written.

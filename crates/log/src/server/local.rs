@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::{
-    CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
+    CacheDrive, CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
 };
 use ithaca_env::drive::DriveError;
 use ithaca_env::net::{Listener, NetError};
@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::decide::{Preparation, Proposal, prepare};
 use super::drives::DriveOrders;
-use super::forming::{self, Formed, Opened, open_register};
+use super::forming::{self, Formed, Opened, look_first, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::node::{GrantOptions, Node};
@@ -103,6 +103,11 @@ impl LocalOptions {
         let each = (self.drives.len() / self.units.max(1)).max(1);
         let named = self.drives.iter().skip(unit * each).take(each);
         Wanted::new(named, &self.data, unit_id(unit), remembered)
+    }
+
+    /// The drives that a first start of all units looks at.
+    fn named(&self) -> impl Iterator<Item = PathBuf> {
+        (0..self.units).flat_map(|unit| self.wanted(unit, None).links).flatten()
     }
 
     /// What a unit stands on, which `remembered` is of if it is part of a cluster already.
@@ -352,6 +357,9 @@ impl LocalCluster {
             listeners.push(env.listen(SocketAddr::new(options.listen.ip(), 0))?);
         }
         let addrs: Vec<SocketAddr> = listeners.iter().map(Listener::local_addr).collect();
+        // A first start that is refused has made nothing of a cluster.
+        let is_first = look_first(env, &options.data, options.named()).await?;
+        let shared = if is_first { Some(open_shared(env, &options).await?) } else { None };
         let Known { register, acceptor, cluster, remembered } = open_cluster(env, &options).await?;
         let (decided, is_formed) = (acceptor.latest().cloned(), acceptor.latest().is_some());
         let layout = Layout::single(cluster, first_node());
@@ -359,8 +367,10 @@ impl LocalCluster {
         check_nodes(decided.as_ref(), &remembered)?;
         check_units(decided.as_ref(), &options)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
-        let cache = open_cache(env, options.cache.as_ref()).await?;
-        let metadata = open_metadata(env, options.metadata.as_deref()).await?;
+        let (cache, metadata) = match shared {
+            Some(shared) => shared,
+            None => open_shared(env, &options).await?,
+        };
         let mut units = Vec::new();
         let leases = Leases::not_needed(env);
         for unit in 0..options.units {
@@ -559,13 +569,21 @@ struct Known {
     remembered: Rc<Remembered>,
 }
 
+/// Opens what all units share.
+async fn open_shared(
+    env: &Env,
+    options: &LocalOptions,
+) -> Result<(Option<CacheDrive>, Option<MetadataDrive>), StartError> {
+    let cache = open_cache(env, options.cache.as_ref()).await?;
+    Ok((cache, open_metadata(env, options.metadata.as_deref()).await?))
+}
+
 /// Opens the registers; a new cluster's id is drawn and stored.
 async fn open_cluster(env: &Env, options: &LocalOptions) -> Result<Known, StartError> {
     let remembered = Remembered::open(env, &options.data).await?;
-    let drives = (0..options.units).flat_map(|unit| options.wanted(unit, None).links).flatten();
     let had = remembered.held();
     let Opened { mut register, mut acceptor, formed } =
-        open_register(env, FIRST_NODE, &options.data, drives, &had, options.planted).await?;
+        open_register(env, FIRST_NODE, &options.data, options.named(), &had, options.planted).await?;
     let cluster = match formed {
         Formed::Begun(cluster) | Formed::Done(cluster) => cluster,
         Formed::Not => {

@@ -1,12 +1,14 @@
-//! What a start says while it waits for drives. In simulated time.
+//! What a start says while it waits for drives, and what it does after one that was not finished. In simulated time.
 
 use std::fmt::{Debug, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ithaca_env::sim::{DriveFault, Sim};
-use ithaca_log::server::{LocalCluster, LocalOptions};
+use ithaca_chain::{ChainOptions, OpenError};
+use ithaca_env::drive::DriveError;
+use ithaca_env::sim::{DriveFault, Sim, SimOptions};
+use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -68,4 +70,42 @@ fn a_start_that_waits_for_a_drive_says_for_which_every_ten_seconds() {
         let names = |line: &String| line.contains("unit=2") && line.contains("data/unit-2.chain");
         assert!(told.len() == 2 && told.iter().all(names), "{told:?}");
     });
+}
+
+#[test]
+fn a_first_start_that_had_no_room_for_all_of_its_drives_is_gone_on_with_by_the_next() {
+    // The registers and the first drive are there, and no cluster: neither is to be taken for what is left of one that was lost.
+    const SEGMENT_BYTES: u64 = 128 << 10;
+    let room = SimOptions { machine_capacity_bytes: 20 << 20, ..SimOptions::default() };
+    for drives in [&["/a", "/b"][..], &["/b", "/a"], &["/a"], &["/c"], &[]] {
+        let sim = Sim::with_options(1, room.clone());
+        let node = sim.process("node", [10, 0, 0, 1].into());
+        let start = |drives: &[&str], create_bytes: u64| {
+            let listen = ([10, 0, 0, 1], 7420).into();
+            let chain = ChainOptions {
+                segment_bytes: SEGMENT_BYTES,
+                capacity_bytes: 10 << 20,
+                grow_bytes: 2 * SEGMENT_BYTES,
+                reserve_segments: 1,
+                tail_cache_bytes: 4096,
+                ..ChainOptions::default()
+            };
+            let drives = drives.iter().map(PathBuf::from).collect();
+            let options =
+                LocalOptions { drives, create_bytes, chain, ..LocalOptions::new(Path::new("/data"), listen) };
+            let env = sim.env(node);
+            sim.block_on(node, async move {
+                LocalCluster::start(&env, options).await.map(|cluster| cluster.stop())?.await;
+                Ok(())
+            })
+        };
+        let full = start(&["/a", "/b"], 10 << 20);
+        let is_full = matches!(&full, Err(StartError::Chain(OpenError::Drive(DriveError::NoSpace { path, .. })))
+            if path == "/b");
+        assert!(is_full, "{full:?}");
+        let next: Result<(), StartError> = start(drives, 2 << 20);
+        assert!(next.is_ok(), "{drives:?}: {next:?}");
+        let again = start(&[], 2 << 20);
+        assert!(again.is_ok(), "{drives:?}: {again:?}");
+    }
 }

@@ -36,7 +36,7 @@ use thiserror::Error;
 
 use super::caches::{CacheOptions, open_cache, open_metadata};
 use super::drives::DriveOrders;
-use super::forming::{self, Formed, Opened, open_register};
+use super::forming::{self, Formed, Opened, look_first, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::local::StartError;
@@ -212,6 +212,7 @@ impl ClusterNode {
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
+        look_first(env, &options.data, options.wanted(None).links.into_iter().flatten()).await?;
         let remembered = Remembered::open(env, &options.data).await?;
         // Its register would say that there is no such node any more, or that its drive is gone.
         if let Some(holds) = remembered.is_of_another(options.id) {
