@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use ithaca_chain::{ChainOptions, ChangeError, Cleaning, OpenError, OptionsError, Placement};
+use ithaca_chain::{
+    CacheError, ChainOptions, ChangeError, Cleaning, MetadataError, OpenError, OptionsError, Placement,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::real::{self, files, process, shutdown_signal};
@@ -184,15 +186,22 @@ async fn refuse_unfit(env: &Env, data: &Path, named: Vec<PathBuf>) -> Result<(),
         let has_place = path.parent().is_some_and(files::is_dir);
         let open = OpenDrive { path, create_bytes: None, read_only: !is_new };
         match env.open_drive(open).await {
-            Err(error @ (DriveError::NotADrive { .. } | DriveError::TooShort { .. })) => {
-                return Err(Failure::usage(error.to_string()));
-            }
-            Err(DriveError::NotFound { .. }) if has_place => {}
-            Err(error) if is_new => return Err(Failure::unreachable(error.to_string())),
+            Err(DriveError::NotFound { .. }) if has_place || !is_new => {}
+            Err(error) if is_new || is_unfit(&error) => return Err(not_opened(&error, error.to_string())),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Whether a path is named that can be no drive, as opposed to a drive that fails or that somebody else has.
+fn is_unfit(error: &DriveError) -> bool {
+    matches!(error, DriveError::NotFound { .. } | DriveError::NotADrive { .. } | DriveError::TooShort { .. })
+}
+
+/// Why a drive is not open, whatever it is for.
+fn not_opened(error: &DriveError, line: String) -> Failure {
+    if is_unfit(error) { Failure::usage(line) } else { Failure::unreachable(line) }
 }
 
 /// What this process serves.
@@ -371,13 +380,14 @@ fn failed(error: StartError) -> Failure {
             | OpenError::Disagree { .. }
             | OpenError::GivenTwice { .. }
             | OpenError::TooManyDrives { .. }
-            | OpenError::BadMirror { .. }
-            | OpenError::Drive(DriveError::NotADrive { .. } | DriveError::TooShort { .. }),
+            | OpenError::BadMirror { .. },
         ) => Failure::usage(line),
+        StartError::Chain(OpenError::Drive(ref error))
+        | StartError::AddDrive(ChangeError::Open(OpenError::Drive(ref error)))
+        | StartError::Cache(CacheError::Drive(ref error))
+        | StartError::Metadata(MetadataError::Drive(ref error)) => not_opened(error, line),
         // A drive to be added that is none which can be.
-        StartError::AddDrive(ChangeError::Open(ref error)) if !matches!(error, OpenError::Drive(_)) => {
-            Failure::usage(line)
-        }
+        StartError::AddDrive(ChangeError::Open(_)) => Failure::usage(line),
         StartError::OtherDrive { .. }
         | StartError::OtherNode { .. }
         | StartError::OneOfServers { .. }

@@ -211,7 +211,7 @@ fn a_start_that_is_refused_one_of_its_drives_has_made_none_of_the_others() {
     std::fs::create_dir(dir.path().join("directory")).expect("writable");
     for (name, code, told) in [
         ("held", 3, "in use by another process"),
-        ("no/such", 3, "no such file or drive"),
+        ("no/such", 2, "no such file or drive"),
         ("directory", 2, "a directory is no drive"),
     ] {
         for units in ["1", "2"] {
@@ -225,6 +225,35 @@ fn a_start_that_is_refused_one_of_its_drives_has_made_none_of_the_others() {
         }
     }
     started(dir.path(), &["a", "b"]);
+}
+
+#[test]
+fn a_drive_that_cannot_be_is_wrong_usage_and_one_in_use_is_not_whatever_it_is_for() {
+    // A script starts again what ended with 3, and there was a 3 for what will never be.
+    let dir = temp_dir();
+    let held = std::fs::File::create(dir.path().join("held")).expect("writable");
+    held.set_len(64 << 20).expect("writable");
+    held.lock().expect("nobody else has it");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let dev = Dev::start(&dir.path().join("served"), &[]);
+    std::fs::write(dir.path().join("notes"), vec![7; 1 << 20]).expect("writable");
+    for (name, code) in [("no/such", 2), ("held", 3), ("notes", 2)] {
+        let path = path(name);
+        let data = "data";
+        for flag in ["--drive", "--cache", "--metadata"] {
+            let command = dev_command(&dir.path().join(data), &[flag, &path]);
+            let told = run_refused(command).expect(code).stderr;
+            assert!(told.contains(&path) && !dir.path().join(data).exists(), "{told}");
+        }
+        let told = dev.run(&format!("drive add {path}")).expect(code).stderr;
+        assert!(told.contains(&path), "{told}");
+    }
+    // The same of a drive that is given besides those that the unit has.
+    assert_eq!(dev.stop().0, Some(0));
+    let (had, new) = (path("served/unit-1.chain"), path("no/such"));
+    let command = dev_command(&dir.path().join("served"), &["--drive", &had, "--drive", &new]);
+    let told = run_refused(command).expect(2).stderr;
+    assert!(told.contains(&new), "{told}");
 }
 
 #[test]
