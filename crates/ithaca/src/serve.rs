@@ -158,15 +158,17 @@ fn not_made(dir: &Path, error: &std::io::Error) -> Failure {
 
 /// Refuses settings that would have no effect in what is started, unless they are as by default.
 fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
-    let ServeArgs { units, replicas, cache, cache_size, cache_keeps, .. } = arguments;
+    let ServeArgs { units, replicas, drive_size, quota, cache, cache_size, cache_keeps, .. } = arguments;
     let (is_node, has_cache) = (arguments.node != 0, cache.is_some());
-    let is_size = |text: &str| quantity::size_bytes(text).is_ok_and(|bytes| bytes == *cache_size);
+    let is_size = |text: &str, size| quantity::size_bytes(text).is_ok_and(|bytes| bytes == size);
     let line = if is_node && *units != 1 {
         format!("--units {units} is of a whole cluster; a node of several servers (--node) has one unit")
     } else if is_node && *replicas != 1 {
         let told = "`cluster init` says how many copies several servers (--node) keep";
         format!("--replicas {replicas} is of a whole cluster; {told}")
-    } else if !has_cache && !config::is_default("cache-size", is_size) {
+    } else if drive_size > quota && !config::is_default("drive-size", |text| is_size(text, *drive_size)) {
+        format!("--drive-size {drive_size} is above --quota {quota}, to which a drive file may grow")
+    } else if !has_cache && !config::is_default("cache-size", |text| is_size(text, *cache_size)) {
         "--cache-size is of a cache, and none is named (--cache)".to_owned()
     } else if !has_cache && *cache_keeps != CacheKeeps::Tail {
         "--cache-keeps is of a cache, and none is named (--cache)".to_owned()

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Dev, Ran, ithaca, run, temp_dir};
+use crate::harness::{Dev, Ran, ithaca, run, run_refused, temp_dir};
 
 fn show(dir: &std::path::Path, change: impl FnOnce(&mut Command)) -> Ran {
     let mut command = ithaca(&["config", "show", "--origin"]);
@@ -161,4 +161,27 @@ fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
     command.args(ports);
     let told = run(command, b"").expect(2).stderr;
     assert!(told.contains("--quota: a quota of 1048576 bytes is given, allowed are 268"), "{told}");
+}
+
+#[test]
+fn a_drive_that_would_begin_above_its_quota_is_refused_with_both_sizes() {
+    // It began at the quota, and nothing was said.
+    let dir = temp_dir();
+    let data = dir.path().join("data");
+    let quota = |more: &[&str]| {
+        let mut command = ithaca(&["dev", "--json", "--data", data.to_str().expect("text")]);
+        command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--quota", "512M"]).args(more);
+        command
+    };
+    let told = run_refused(quota(&["--drive-size", "600M"])).expect(2).stderr;
+    assert!(told.contains("--drive-size 629145600 is above --quota 536870912"), "{told}");
+    assert!(!data.exists(), "nothing was made");
+    // Where nobody asked for the larger one it is no contradiction.
+    let mut child = quota(&[]).stderr(std::process::Stdio::inherit()).spawn().expect("the program starts");
+    let mut ready = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut ready).expect("open");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert!(ready.contains("\"ready\":true"), "{ready}");
 }
