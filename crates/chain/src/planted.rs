@@ -55,6 +55,8 @@ ithaca_env::planted_bugs! {
     CleanerIgnoresRelease,
     /// The cleaner leaves out a record that is damaged, and frees the segment.
     CleanerFreesDamaged,
+    /// The groups that are left of a segment stand for its footer, whether or not they are all of them.
+    FooterOfSomeGroups,
     /// What a cache drive holds at a block's place counts as the block, without a look at identity and checksum.
     CacheLineBelieved,
     /// A cached block of an earlier lap of its segment counts.

@@ -6,7 +6,7 @@ use crate::limits::SEGMENT_RANGES_MAX;
 use crate::range_set::RangeSet;
 
 /// A closed segment.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClosedSegment {
     pub(crate) lap: u64,
     pub(crate) directory_offset: u32,

@@ -41,6 +41,27 @@ pub(crate) struct OpenSegment {
     pub(crate) lost_below: u64,
 }
 
+impl OpenSegment {
+    /// Adds a group behind those that it has.
+    pub(crate) fn add(&mut self, group: Published<'_>, kind: Keys) {
+        if self.first_seq == 0 {
+            self.first_seq = group.seq;
+        }
+        self.last_seq = group.seq;
+        self.incarnation = self.incarnation.max(group.incarnation);
+        self.end_offset = group.end_offset;
+        self.run_count += group.starts.len() as u64;
+        self.data_bytes += group.data_bytes;
+        self.blob_bytes += group.blob.len() as u64;
+        let Self { index, keys, record_count, .. } = self;
+        index.add_group(group.blob, group.starts, |range| {
+            *record_count += range.end - range.start;
+            // Blocks that are written in no order would make a range each, and nobody looks for them here.
+            keys.insert(if kind == Keys::Versioned { keys.hull_with(range) } else { range });
+        });
+    }
+}
+
 /// What a segment is used for.
 #[derive(Debug)]
 pub(crate) enum SegmentState {
@@ -147,24 +168,10 @@ impl Catalog {
         let Some(SegmentState::Open(open)) = self.space.get_mut(group.segment) else {
             panic!("segment {} of a durable group is not open", group.segment);
         };
-        if open.first_seq == 0 {
-            open.first_seq = group.seq;
-        }
-        open.last_seq = group.seq;
-        open.incarnation = open.incarnation.max(group.incarnation);
-        open.end_offset = group.end_offset;
-        open.run_count += group.starts.len() as u64;
-        open.data_bytes += group.data_bytes;
-        open.blob_bytes += group.blob.len() as u64;
-        let OpenSegment { index, keys, record_count, .. } = &mut **open;
-        let is_versioned = self.keys == Keys::Versioned;
-        index.add_group(group.blob, group.starts, |range| {
-            *record_count += range.end - range.start;
-            // Blocks that are written in no order would make a range each, and nobody looks for them here.
-            keys.insert(if is_versioned { keys.hull_with(range) } else { range });
-        });
-        self.highest_key = self.highest_key.max(keys.last());
-        for range in group.released {
+        let released = group.released;
+        open.add(group, self.keys);
+        self.highest_key = self.highest_key.max(open.keys.last());
+        for range in released {
             self.released.insert(range.clone());
         }
     }

@@ -4,10 +4,12 @@
 //! the segment back when a durable group says that the copies are durable. It works while few segments are free, and
 //! rests between its batches unless it is urgent: the log comes first.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::Inner;
 use super::open::wipe_segment;
+use super::remade::Remade;
 use super::victim::{Measured, Victim};
 use crate::cache::{FooterPart, PartKey};
 use crate::core::{Cause, PassedBy};
@@ -287,13 +289,16 @@ impl Inner {
     /// The victim, with the directory of its footer.
     async fn victim(&self, segment: u32, lap: u64, cause: Cause) -> Result<Victim, Unclean> {
         let key = PartKey { segment, lap, page: None };
-        match self.patiently(async || self.footer_part(key, 0).await).await? {
-            Some(FooterPart::Directory(directory)) => {
-                let batch_bytes = self.core.borrow_mut().copies_batch_bytes();
-                Ok(Victim { segment, lap, directory, cause, batch_bytes })
+        let read = self.patiently(async || self.footer_part(key, 0).await).await;
+        let (directory, remade) = match read {
+            Ok(Some(FooterPart::Directory(directory))) => (directory, OnceCell::new()),
+            read => {
+                let Remade { directory, pages } = self.footer_of_groups(segment, lap, read).await?;
+                (directory, OnceCell::from(pages))
             }
-            _ => Err(self.harmed_or_over(segment, lap)),
-        }
+        };
+        let batch_bytes = self.core.borrow_mut().copies_batch_bytes();
+        Ok(Victim { segment, lap, directory, remade, cause, batch_bytes })
     }
 
     /// What `read` gives, which is tried again after a rest while a drive takes no more reads: that passes, and says nothing of the

@@ -12,6 +12,7 @@ mod open;
 mod owned;
 mod parts;
 mod rebuild;
+mod remade;
 mod scrub;
 mod source;
 mod spill;

@@ -1,5 +1,6 @@
 //! A segment that is to be cleaned: what in it is live, what of that must have another place, and whether it may go.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -22,6 +23,8 @@ pub(super) struct Victim {
     pub(super) segment: u32,
     pub(super) lap: u64,
     pub(super) directory: Rc<Directory>,
+    /// All pages, if they were made of the groups because a part of the footer could not be read.
+    pub(super) remade: OnceCell<Vec<Rc<PageView>>>,
     /// Why it is cleaned.
     pub(super) cause: Cause,
     /// The most that is moved together, as it counts at the tail.
@@ -55,10 +58,17 @@ impl Inner {
 
     /// A page of the victim's footer. Those that follow are read along: all of them are needed.
     async fn page(&self, victim: &Victim, page: usize) -> Result<Rc<PageView>, Unclean> {
-        let key = PartKey { segment: victim.segment, lap: victim.lap, page: Some(page as u32) };
-        match self.patiently(async || self.footer_part(key, SCAN_IO_BYTES).await).await? {
-            Some(FooterPart::Page(page)) => Ok(page),
-            _ => Err(self.harmed_or_over(victim.segment, victim.lap)),
+        let Victim { segment, lap, .. } = *victim;
+        if let Some(pages) = victim.remade.get() {
+            return Ok(Rc::clone(&pages[page]));
+        }
+        let key = PartKey { segment, lap, page: Some(page as u32) };
+        match self.patiently(async || self.footer_part(key, SCAN_IO_BYTES).await).await {
+            Ok(Some(FooterPart::Page(page))) => Ok(page),
+            read => {
+                let remade = self.footer_of_groups(segment, lap, read).await?;
+                Ok(Rc::clone(&victim.remade.get_or_init(|| remade.pages)[page]))
+            }
         }
     }
 

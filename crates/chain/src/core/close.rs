@@ -8,8 +8,8 @@ use ithaca_env::drive::PageBuf;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Core, Effect, Io};
-use crate::catalog::{ClosedSegment, coarse_ranges};
-use crate::format::{Footer, FooterRun, Trailer};
+use crate::catalog::{ClosedSegment, OpenSegment, Published, coarse_ranges};
+use crate::format::{Footer, FooterRun, Trailer, footer_bound_bytes};
 use crate::limits::{BACKGROUND_IO_BYTES, TRAILER_RANGES_MAX};
 use crate::links::link_of;
 use crate::owner::Keys;
@@ -28,6 +28,15 @@ enum Stage {
     Waiting,
     /// One write at a time: the parts of the footer, in the end the trailer.
     Writing { parts: VecDeque<(u64, Bytes)>, closed: Box<ClosedSegment> },
+}
+
+/// Pages and directory of a closed segment.
+pub(crate) struct WholeFooter {
+    /// Where they begin, byte in the segment.
+    pub(crate) start: u32,
+    /// Where the directory does.
+    pub(crate) directory_offset: u32,
+    pub(crate) bytes: Bytes,
 }
 
 impl Closing {
@@ -97,6 +106,47 @@ impl Core {
         is_body: bool,
     ) -> (VecDeque<(u64, Bytes)>, ClosedSegment) {
         let open = self.catalog.open(segment);
+        let (parts, closed) = self.footer_of(segment, open, is_body);
+        let start = self.geometry.segment_start(segment);
+        let has_room = parts.front().is_some_and(|(at, _)| *at >= start + u64::from(open.end_offset));
+        assert!(has_room, "the footer of segment {segment} has the room kept for it");
+        (parts, closed)
+    }
+
+    /// The footer of a closed segment once more, as it was written, made of the groups that were found in it; `None` if they do not make it.
+    ///
+    /// The catalog has the checksum of its directory, which has those of the pages. So where a run is missing, or one is too many, they do
+    /// not make it, wherever in the segment that is: nobody has to know which groups there should be.
+    pub(crate) fn footer_again<'a>(
+        &self,
+        (segment, lap): (u32, u64),
+        groups: impl Iterator<Item = Published<'a>>,
+    ) -> Option<WholeFooter> {
+        let known = self.catalog.closed(segment).filter(|closed| closed.lap == lap)?;
+        let mut open = OpenSegment { lap, ..OpenSegment::default() };
+        groups.for_each(|group| open.add(group, self.catalog.keys));
+        let trailer_offset = self.geometry.segment_bytes as u32 - BLOCK_BYTES as u32;
+        // With what an open has cut, which may stand behind them, they may be more than there is room for.
+        if footer_bound_bytes(open.blob_bytes, open.run_count, 0) > u64::from(trailer_offset) {
+            return None;
+        }
+        let (mut parts, closed) = self.footer_of(segment, &open, false);
+        // The trailer, of which nothing is asked.
+        parts.pop_back();
+        let is_same = closed == *known || self.options.planted.is(PlantedBug::FooterOfSomeGroups);
+        let parts: Vec<Bytes> = parts.into_iter().map(|(_, part)| part).collect();
+        let bytes = Bytes::from(parts.concat());
+        let start = trailer_offset - bytes.len() as u32;
+        is_same.then_some(WholeFooter { start, directory_offset: closed.directory_offset, bytes })
+    }
+
+    /// Pages and directory, part by part, of what is in `open`, and behind them the trailer.
+    fn footer_of(
+        &self,
+        segment: u32,
+        open: &OpenSegment,
+        is_body: bool,
+    ) -> (VecDeque<(u64, Bytes)>, ClosedSegment) {
         let segment_end = self.geometry.segment_bytes as u32;
         let trailer_offset = segment_end - BLOCK_BYTES as u32;
         let keys: Vec<_> = match self.catalog.keys {
@@ -109,7 +159,6 @@ impl Core {
         let runs = open.index.footer_runs();
         let footer = Footer::encode(segment, open.lap, trailer_offset, runs, open.holes.clone(), keys);
         let footer_offset = trailer_offset - footer.bytes.len() as u32;
-        assert!(footer_offset >= open.end_offset, "the footer of segment {segment} has the room kept for it");
         let trailer = Trailer {
             chain: self.chain,
             segment,

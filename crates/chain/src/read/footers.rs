@@ -12,7 +12,7 @@ use crate::catalog::SegmentIndex;
 use crate::chain::Inner;
 use crate::error::{Damage, DamageKind, ReadError};
 use crate::format::{Directory, PageEntry, PageView};
-use crate::recover::{ScanTarget, read_footer_part, scan_segment};
+use crate::recover::{Scan, ScanTarget, read_footer_part, scan_segment};
 
 /// Parts of a footer as they were read, the one that was asked for first.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Inner {
     }
 
     /// The one part, from memory if it is there; nothing if the segment was recycled meanwhile, or if its footer is harmed on all sides.
-    /// Errors: also where it cannot be read, which may pass: nothing is made of the groups then.
+    /// Errors: also where it cannot be read, which may pass. Nothing is made of the groups.
     pub(crate) async fn footer_part(
         &self,
         key: PartKey,
@@ -58,7 +58,7 @@ impl Inner {
         match (parts.into_iter().next(), unread) {
             (Some((_, part)), _) => Ok(Some(part)),
             (None, Some(error)) => Err(error.into()),
-            (None, None) => self.rebuild(key.segment, key.lap).await.map(|()| None),
+            (None, None) => Ok(None),
         }
     }
 
@@ -175,18 +175,16 @@ impl Inner {
         Ok(best)
     }
 
-    /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory. Where they hold fewer
-    /// records than the segment does, the others are lost. Nothing if the segment is in another use by now. Errors: a side does not answer
-    /// that may have them.
-    async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
+    /// The groups of a closed segment, from all live sides; nothing if it is in another use by now.
+    pub(crate) async fn scan_closed(&self, segment: u32, lap: u64) -> Result<Option<Scan>, DriveError> {
         let (geometry, options) = {
             let core = self.core.borrow();
             if !core.catalog.is_lap(segment, lap) {
-                return Ok(());
+                return Ok(None);
             }
             (core.geometry, core.options.clone())
         };
-        let Some(device) = self.device_of(segment) else { return Ok(()) };
+        let Some(device) = self.device_of(segment) else { return Ok(None) };
         let target = ScanTarget {
             sides: &device.live_drives(),
             geometry,
@@ -195,8 +193,16 @@ impl Inner {
             lap: Some(lap),
             options: &options,
         };
+        scan_segment(&target).await.map(Some)
+    }
+
+    /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory. Where they hold fewer
+    /// records than the segment does, the others are lost. Nothing if the segment is in another use by now. Errors: a side does not answer
+    /// that may have them.
+    pub(crate) async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
+        let Some(device) = self.device_of(segment) else { return Ok(()) };
         let unanswered = device.unanswered(&device.live());
-        let scan = scan_segment(&target).await?;
+        let Some(scan) = self.scan_closed(segment, lap).await? else { return Ok(()) };
         let has_answered = device.unanswered(&device.live()) == unanswered;
         let (mut index, mut records) = (SegmentIndex::default(), 0);
         for group in &scan.groups {
@@ -208,7 +214,7 @@ impl Inner {
         let Some(closed) = catalog.closed(segment).filter(|closed| closed.lap == lap) else { return Ok(()) };
         let is_short = records < closed.record_count;
         if is_short && !has_answered {
-            let (path, offset) = (device.name(), geometry.segment_start(segment));
+            let (path, offset) = (device.name(), core.geometry.segment_start(segment));
             let message = "a side does not answer, and no other has all of the segment".to_owned();
             return Err(DriveError::Io { path, operation: "read", offset, message }.into());
         }

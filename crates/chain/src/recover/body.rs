@@ -2,11 +2,10 @@
 //!
 //! One that was not closed says so in its header, and is free: nothing depends on it. So whatever else shows such groups counts.
 
-use super::judge::ClosedEnd;
 use super::scan::Scan;
 use crate::catalog::{Catalog, ClosedSegment, SegmentIndex, coarse_ranges};
 use crate::error::{Damage, DamageKind};
-use crate::format::GroupFlags;
+use crate::format::{GroupFlags, Trailer};
 use crate::range_set::RangeSet;
 use crate::recover::Recovered;
 
@@ -18,7 +17,7 @@ pub(super) fn is_body(scan: &Scan) -> bool {
 /// A segment of a cleaner's copies that is to be read by its groups, and what its trailer says of their end if it is well.
 pub(super) struct Body {
     pub(super) scan: Scan,
-    pub(super) end: Option<ClosedEnd>,
+    pub(super) trailer: Option<Box<Trailer>>,
 }
 
 /// Takes what the groups hold for what the segment holds. Groups that are missing between them, or behind them where the trailer shows
@@ -54,13 +53,14 @@ pub(super) fn keep_body(body: Body, key_end: u64, catalog: &mut Catalog, recover
             });
         }
     }
-    if let Some(closed) = body.end.filter(|closed| expected <= closed.last_seq) {
+    let trailer = body.trailer.as_deref();
+    if let Some(closed) = trailer.filter(|closed| expected <= closed.last_seq) {
         lost_below = lost_below.max(key_end);
         let kind = DamageKind::Groups { seqs: expected..closed.last_seq + 1 };
         recovered.damage.push(Damage {
             segment,
             offset: end,
-            bytes: closed.offset.saturating_sub(end),
+            bytes: closed.end_offset.saturating_sub(end),
             kind,
         });
     }
@@ -70,9 +70,9 @@ pub(super) fn keep_body(body: Body, key_end: u64, catalog: &mut Catalog, recover
     let ranges: Vec<_> = keys.ranges().collect();
     let closed = ClosedSegment {
         lap,
-        directory_offset: 0,
-        directory_bytes: 0,
-        directory_checksum: 0,
+        directory_offset: trailer.map_or(0, |it| it.directory_offset),
+        directory_bytes: trailer.map_or(0, |it| it.directory_bytes),
+        directory_checksum: trailer.map_or(0, |it| it.directory_checksum),
         lost_below,
         record_count,
         data_bytes,

@@ -27,12 +27,6 @@ pub(crate) struct KeptGroup {
     pub(crate) is_uneven: bool,
 }
 
-impl KeptGroup {
-    pub(crate) fn end_offset(&self) -> u32 {
-        self.head.identity.offset + self.head.layout.total_bytes() as u32
-    }
-}
-
 /// A scanned segment with the groups that count; none if it is free.
 pub(crate) struct KeptSegment {
     pub(crate) segment: u32,

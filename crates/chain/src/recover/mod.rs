@@ -37,7 +37,7 @@ use told::Told;
 use crate::catalog::{Catalog, ClosedSegment, OpenSegment, Published, SegmentState, coarse_ranges};
 use crate::core::{Cursor, Resume};
 use crate::error::{Damage, DamageKind, OpenError};
-use crate::format::{Directory, GroupFlags, GroupIdentity, Hole, Trailer};
+use crate::format::{Directory, GroupArea, GroupFlags, GroupHead, GroupIdentity, Hole, Trailer};
 use crate::limits::KEY_BLOCK;
 use crate::links::Links;
 use crate::metadata::Known;
@@ -236,16 +236,16 @@ async fn survey(
                 }
                 // Its directory is harmed: its groups tell the same.
                 recovered.damage.push(Damage { kind: DamageKind::Footer, ..frame_damage(segment) });
-                (Some(trailer.lap), Some((end, trailer.incarnation)))
+                (Some(trailer.lap), Some(trailer))
             }
         };
         let scan = scan_segment(&ScanTarget { sides, geometry, chain, segment, lap, options }).await?;
         if scan.groups.is_empty() {
-            unseen.insert(segment, Unseen { lap, closed_in: closed.map(|(_, incarnation)| incarnation) });
+            unseen.insert(segment, Unseen { lap, closed_in: closed.as_ref().map(|it| it.incarnation) });
         }
         if is_body(&scan) {
             highest_lap = highest_lap.max(scan.lap);
-            bodies.push(Body { scan, end: closed.map(|(end, _)| end) });
+            bodies.push(Body { scan, trailer: closed });
         } else {
             scans.push(scan);
         }
@@ -449,17 +449,7 @@ fn apply(
             if is_checkpoint || group.area.state.is_some() {
                 state.clone_from(&group.area.state);
             }
-            let data_bytes = group.head.layout.packed_bytes + group.head.layout.aligned_bytes;
-            catalog.publish(Published {
-                segment: kept.segment,
-                seq: identity.seq,
-                incarnation: identity.incarnation,
-                end_offset: group.end_offset(),
-                blob: group.area.blob.clone(),
-                starts: &group.area.starts,
-                data_bytes: data_bytes as u64,
-                released: &group.area.released,
-            });
+            catalog.publish(published(&group.head, &group.area));
         }
         catalog.open(kept.segment).keys.ranges().for_each(|range| {
             recovered.covered.insert(range);
@@ -475,6 +465,21 @@ fn apply(
     let said = told.before(judged.next_seq);
     unclosed.pop();
     Ok(Resume { cursor, unclosed, next_seq: judged.next_seq, next_lap, incarnation, state, said })
+}
+
+/// A group as it was published when it became durable.
+pub(crate) fn published<'a>(head: &GroupHead, area: &'a GroupArea) -> Published<'a> {
+    let (identity, layout) = (&head.identity, &head.layout);
+    Published {
+        segment: identity.segment,
+        seq: identity.seq,
+        incarnation: identity.incarnation,
+        end_offset: identity.offset + layout.total_bytes() as u32,
+        blob: area.blob.clone(),
+        starts: &area.starts,
+        data_bytes: (layout.packed_bytes + layout.aligned_bytes) as u64,
+        released: &area.released,
+    }
 }
 
 fn checkpoint_lost(links: &Links, cursor: Option<Cursor>) -> OpenError {

@@ -321,6 +321,57 @@ fn together(batch: u64) -> Batch {
     Batch { runs: (0..10).map(|index| run(10 * batch + index)).collect(), ..Batch::default() }
 }
 
+/// Fills some segments, of which a cleaner empties two into its own, harms the directories of all, and has them all cleaned, by the chain
+/// that has closed them or by the next one.
+fn is_cleaned_by_groups(batch: fn(u64) -> Batch, is_reopened: bool) {
+    within(33, async move |env| {
+        let options =
+            || ChainOptions { cleaning: Cleaning::CompactInBody, tail_cache_bytes: 0, ..small_options() };
+        let drive = open_drive(&env).await;
+        let created = Chain::create(&env, drive.clone(), identity(), options()).await;
+        let (mut chain, mut batches) = (created.expect("created"), 0);
+        while chain.stats().segments_closed < 5 {
+            append(&env, &chain, batch(batches)).await.expect("room");
+            batches += 1;
+        }
+        assert_eq!(chain.clean(2).await, Ok(2));
+        settle(&env, &chain).await;
+        assert!(!bodies_of(std::slice::from_ref(&drive)).await.is_empty());
+        if is_reopened {
+            chain.clone().close().await.expect("no fault");
+        }
+        for offset in ((64 << 10)..drive.size_bytes()).step_by(4096) {
+            let mut block = drive.read(offset, 4096).await.expect("no fault").to_vec();
+            if block.starts_with(b"ITHD") {
+                block[50] ^= 1;
+                drive.write(offset, Bytes::from(block), Durability::Durable).await.expect("no fault");
+            }
+        }
+        if is_reopened {
+            let opened = Chain::open(&env, drive.clone(), None, options()).await;
+            chain = opened.expect("every group is there").0;
+            settle(&env, &chain).await;
+        }
+        let closed = chain.stats().segments_closed as usize;
+        assert!(closed >= 4);
+        assert_eq!(chain.clean(100).await, Ok(closed), "{:?}", chain.stats().damage);
+        for key in (0..batches).flat_map(|it| batch(it).runs).flat_map(|run| run.keys()) {
+            let record = chain.read(key).await.expect("no damage").expect("it is there");
+            assert_eq!(record.version, key);
+        }
+    });
+}
+
+#[test]
+fn what_a_harmed_footer_speaks_of_is_cleaned_by_the_groups() {
+    // The drive would fill up with garbage that nobody can clean away.
+    is_cleaned_by_groups(apart, false);
+    is_cleaned_by_groups(together, false);
+    is_cleaned_by_groups(together, true);
+    // The keys of these are in the directories only: an open reads the groups for them.
+    is_cleaned_by_groups(apart, true);
+}
+
 #[test]
 fn a_lost_group_of_copies_is_missed_also_where_the_directory_is_harmed() {
     // The keys that the segment has are in its directory only, which an open looks for.

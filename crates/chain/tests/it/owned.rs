@@ -302,6 +302,63 @@ fn the_newest_version_of_every_block_is_there_wherever_the_power_is_cut() {
     assert!(points > 100, "only {points} I/O points: the workload is too small to mean something");
 }
 
+/// Overwrites blocks in no order, alone or a few together, harms the directories of all closed segments, and has these cleaned.
+fn is_cleaned_by_groups(seed: u64, options: &ChainOptions) {
+    let world = World::new(seed);
+    let (env, map) = (world.sim.env(world.process), Rc::new(Map::default()));
+    let (owner, options) = (Rc::clone(&map) as Rc<dyn Owner>, options.clone());
+    let (chain, newest) = world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &["chain"]).await;
+        let chain = Chain::create_owned(&env, drives, identity(), options, owner).await.expect("created");
+        let (mut rng, mut newest) = (Random::new(seed), Blocks::new());
+        for version in 1..400 {
+            let key = rng.below(BLOCKS);
+            let payloads = vec![Bytes::from(vec![version as u8; 4096]); 1 + rng.below(3) as usize];
+            newest.extend((key..key + payloads.len() as u64).map(|key| (key, (version, version as u8))));
+            let mut run = run_of(key, version, &payloads);
+            // Of runs with one record and no meta pages are packed.
+            run.meta = if seed.is_multiple_of(2) { Bytes::new() } else { run.meta };
+            let batch = Batch { runs: vec![run], ..Batch::default() };
+            let ticket = loop {
+                match chain.append(batch.clone()) {
+                    Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_micros(500)).await,
+                    appended => break appended.expect("room"),
+                }
+            };
+            chain.wait(ticket).await.expect("no fault");
+        }
+        (chain, newest)
+    });
+    let drive = world.sim.drive(MACHINE, "chain");
+    let mut harmed = 0;
+    for offset in (0..world.sim.drive_size_bytes(drive).expect("it is there")).step_by(4096) {
+        if world.sim.peek_drive(drive, offset, 4096).starts_with(b"ITHD") {
+            world.sim.fault_drive(drive, DriveFault::BitRot { offset: offset + 30, bit: 2 });
+            harmed += 1;
+        }
+    }
+    world.sim.block_on(world.process, async move {
+        let closed = chain.stats().segments_closed as usize;
+        assert!(closed > 10 && harmed >= closed, "{harmed} of {closed} segments");
+        assert_eq!(chain.clean(100).await, Ok(closed));
+        assert_eq!(read_all(&chain, &map).await, newest);
+    });
+}
+
+#[test]
+fn blocks_of_a_segment_whose_footer_is_harmed_are_cleaned_by_its_groups() {
+    // Runs of the same keys in one segment, which the footer has in the order of a sort.
+    for seed in 0..6 {
+        let options = ChainOptions {
+            tail_cache_bytes: 0,
+            index_cache_bytes: 0,
+            capacity_bytes: 16 << 20,
+            ..small_options()
+        };
+        is_cleaned_by_groups(seed, &options);
+    }
+}
+
 #[test]
 fn nor_if_it_is_compacted_in_the_body() {
     let mut points = 0;

@@ -23,6 +23,7 @@ use crate::metadata;
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
 use crate::owned;
 use crate::space::fill_and_release;
+use crate::unread;
 use crate::world::small_options;
 
 /// Whether a run with this fault, or with none, comes to a failed check.
@@ -235,6 +236,12 @@ fn a_cleaner_that_drops_what_is_damaged_is_found() {
     let options =
         ChainOptions { planted: Planted::bug(PlantedBug::CleanerFreesDamaged), ..cleaning::eager() };
     assert!(!cleaning::keeps_damage(&options), "a record that vanished without a word went unnoticed");
+}
+
+#[test]
+fn groups_that_stand_for_a_footer_although_some_are_lost_are_found() {
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::FooterOfSomeGroups), ..tiny_drives() };
+    assert!(!unread::keeps_what_groups_do_not_tell(&options), "records that vanished went unnoticed");
 }
 
 #[test]

@@ -61,6 +61,21 @@ pub async fn change(env: Env, shared: Rc<Shared>, count: u64, done: Rc<Done>) {
     done.is_over.set(true);
 }
 
+/// Adds a drive to the unit of `node` and removes all that it had before, whose `done.removed` and `done.refused` are counted. Errors: that
+/// should have worked and did not.
+pub async fn replace(env: Env, shared: Rc<Shared>, node: NodeId, done: Rc<Done>) -> Result<(), String> {
+    let client = shared.connect(&env, 0).await;
+    let mut before = listed(&env, &client, node).await;
+    before.dedup_by_key(|drive| drive.link);
+    let is_free = |path: &String| before.iter().all(|drive| drive.path != *path);
+    let Some(path) = added_drives(node.0).find(is_free) else { return Ok(()) };
+    add(&env, &client, node, path, &done).await?;
+    for drive in &before {
+        remove(&env, &client, node, drive, &done).await?;
+    }
+    check(&env, &client).await
+}
+
 async fn change_one(env: &Env, client: &Client, done: &Done) -> Result<(), String> {
     let nodes = nodes(env, client).await;
     let node = nodes[env.random_u64() as usize % nodes.len()];

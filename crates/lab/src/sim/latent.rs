@@ -14,6 +14,9 @@ const SEGMENTS_START: u64 = 64 << 10;
 const TRAILER_MAGIC: &[u8] = b"ITHT";
 /// Where header and trailer say of which segment, chain and lap they are.
 const IDENTITY: std::ops::Range<usize> = 12..40;
+/// Where a trailer says where the directory begins, and how many runs the segment has.
+const TRAILER_DIRECTORY_OFFSET: Range<usize> = 68..72;
+const TRAILER_RUN_COUNT: Range<usize> = 80..88;
 
 /// What the first block of a group begins with, and the bytes there that every group has.
 const GROUP_MAGIC: &[u8] = b"ITHG";
@@ -44,6 +47,31 @@ pub fn harm(sim: &Sim, machine: IpAddr, name: &str, segment_bytes: u64, count: u
             );
             harmed += 1;
         }
+    }
+    harmed
+}
+
+/// Harms a block of the footer of up to `count` full segments of a drive, so that it cannot be read or does not match: of the directory, or of
+/// the last page. How many were harmed.
+pub fn harm_footers(sim: &Sim, machine: IpAddr, name: &str, segment_bytes: u64, count: u64) -> u64 {
+    let drive = sim.drive(machine, name);
+    let Some(size) = sim.drive_size_bytes(drive) else { return 0 };
+    let full = segments(size, segment_bytes).filter(|&start| is_full(sim, drive, start, segment_bytes));
+    let mut harmed = 0;
+    for start in full.take(count as usize) {
+        let draw = |what: u64, bound| sim.dice().below(Domain::User(2), start, what, bound);
+        let trailer = sim.peek_drive(drive, start + segment_bytes - BLOCK_BYTES as u64, BLOCK_BYTES);
+        let number =
+            |at: Range<usize>| trailer[at].iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte));
+        let has_pages = number(TRAILER_RUN_COUNT) > 0;
+        let back = if has_pages { draw(5, 2) * BLOCK_BYTES as u64 } else { 0 };
+        let offset = start + number(TRAILER_DIRECTORY_OFFSET) - back;
+        let fault = match draw(6, 2) {
+            0 => DriveFault::Unreadable { offset },
+            _ => DriveFault::BitRot { offset: offset + draw(7, BLOCK_BYTES as u64), bit: draw(8, 8) as u8 },
+        };
+        sim.fault_drive(drive, fault);
+        harmed += 1;
     }
     harmed
 }

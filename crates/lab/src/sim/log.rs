@@ -9,6 +9,7 @@ use std::time::Duration;
 use ithaca_chain::{ChainOptions, Placement};
 use ithaca_env::sim::{Budget, Death, Domain, FaultKind, Plan, ProcessId, Setting, Shape, Sim};
 use ithaca_env::{Env, Time};
+use ithaca_log::pos::NodeId;
 use ithaca_log::server::{GrantOptions, LocalCluster, LocalOptions};
 
 use super::drives;
@@ -78,14 +79,19 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "operator.segments", choices: &[64, 64, 5] },
 ];
 
-/// Where drives are harmed: in full segments, with a start of the node after that or without, or in groups of others, which a start meets.
+/// Where drives are harmed: in full segments, with a start of the node after that or without, in groups of others, which a start meets, or in
+/// footers alone, which tell nothing that the groups of their segments do not tell.
 const FULL_SEGMENTS: u64 = 0;
 const FULL_SEGMENTS_BEFORE_START: u64 = 1;
 const GROUPS: u64 = 2;
+const FOOTERS: u64 = 3;
 /// In how many places the drives of one unit are harmed when the clients are done, and where.
 const HARM_SETTINGS: &[Setting] = &[
     Setting { name: "harm.latent", choices: &[0, 1, 8, 8] },
-    Setting { name: "harm.place", choices: &[FULL_SEGMENTS, FULL_SEGMENTS_BEFORE_START, GROUPS, GROUPS] },
+    Setting {
+        name: "harm.place",
+        choices: &[FULL_SEGMENTS, FULL_SEGMENTS_BEFORE_START, GROUPS, GROUPS, FOOTERS],
+    },
 ];
 
 impl Scenario for LogScenario {
@@ -147,6 +153,8 @@ struct World {
     clients: u32,
     /// What the operator of the drives has done, if there is one.
     drives: Option<Rc<drives::Done>>,
+    /// What became of the drives whose footers were harmed.
+    replaced: Rc<drives::Done>,
 }
 
 /// What the node's process says when it ends by itself.
@@ -179,7 +187,7 @@ impl World {
             env.spawn(drives::change(env.clone(), Rc::clone(&shared), changes, Rc::clone(&done)));
             done
         });
-        World { sim, node, shared, ended, clients, drives }
+        World { sim, node, shared, ended, clients, drives, replaced: Rc::default() }
     }
 
     /// Faults, healing, the clients' end, the audit, the verdict.
@@ -202,8 +210,7 @@ impl World {
         let is_lied_to = self.is_harmed();
         let is_alone = plan.setting("topology.replicas", 1) < 2;
         if ended.is_ok() {
-            self.rot(plan);
-            ended = self.audit();
+            ended = self.rot(plan).and_then(|()| self.audit());
         }
         let wrong = self.shared.history.wrong.borrow().first().cloned();
         if let Some(wrong) = wrong {
@@ -229,12 +236,13 @@ impl World {
         self.sim.atlas().history().iter().any(|harm| !harm.kind.is_reported())
     }
 
-    /// Harms what drives of one unit hold and later groups vouch for: it may not pass for what was never there.
-    fn rot(&self, plan: &Plan) {
+    /// Harms what drives of one unit hold and later groups vouch for: it may not pass for what was never there. Where that is only their
+    /// footers, the drives can be removed, and nothing is lost.
+    fn rot(&self, plan: &Plan) -> Result<(), String> {
         let number = |name: &str, default: u64| plan.setting(name, default);
         let count = number("harm.latent", 0);
         if count == 0 {
-            return;
+            return Ok(());
         }
         self.run_until(self.sim.now() + QUIET, |_| true).ok();
         let units = number("topology.units", 1).max(number("topology.replicas", 1));
@@ -247,13 +255,26 @@ impl World {
             self.cut_power();
             latent::harm_groups(&self.sim, machine(1), drives(), segment_bytes, count)
         } else {
-            let harm = |drive: String| latent::harm(&self.sim, machine(1), &drive, segment_bytes, count);
-            drives().map(harm).sum()
+            let harm = if place == FOOTERS { latent::harm_footers } else { latent::harm };
+            drives().map(|drive| harm(&self.sim, machine(1), &drive, segment_bytes, count)).sum()
         };
         if place != FULL_SEGMENTS {
             self.cut_power();
         }
+        if place == FOOTERS {
+            return if harmed > 0 { self.replace_drives(NodeId(unit)) } else { Ok(()) };
+        }
         self.shared.history.has_rot.set(harmed > 0);
+        Ok(())
+    }
+
+    /// Gives a unit another drive in place of those that it has.
+    fn replace_drives(&self, node: NodeId) -> Result<(), String> {
+        let env = self.sim.env(self.sim.process("replacer", machine(202)));
+        let replaced = drives::replace(env.clone(), Rc::clone(&self.shared), node, Rc::clone(&self.replaced));
+        let ended = workload::result_of(&env, replaced);
+        self.run_until(self.sim.now() + AUDIT_TIME, |_| ended.borrow().is_none()).ok();
+        ended.take().unwrap_or_else(|| Err("drives with harmed footers are removed for ever".to_owned()))
     }
 
     /// Cuts the node's power, and waits until it serves again.
@@ -308,6 +329,7 @@ impl World {
         points.see("a drive was added", drives(|it| it.added.get()));
         points.see("a drive was removed", drives(|it| it.removed.get()));
         points.see("a drive could not be removed", drives(|it| it.refused.get()));
+        points.see("a drive with harmed footers was removed", self.replaced.removed.get() > 0);
         history.add_points(&mut points);
         points
     }
