@@ -17,7 +17,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::owned::records_of;
 use super::rebuild::{Interrupted, Place};
 use super::{Chain, Inner};
-use crate::error::{ChainError, Damage, DamageKind};
+use crate::error::{ChainError, Damage, DamageKind, ReadError};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
 use crate::owner::Placed;
@@ -278,7 +278,15 @@ impl Inner {
             let bytes = range.start as u32..range.end as u32;
             self.add_damage(place, Damage { kind, ..damage(segment, bytes) });
         }
-        Ok(())
+        // Groups that are lost show by nothing else then, and whoever has the drive removed would be told to try again for ever.
+        let is_known = self.core.borrow().catalog.index_of(segment, lap).is_some();
+        if has_footer || is_known || !have_answered {
+            return Ok(());
+        }
+        match self.rebuild(segment, lap).await {
+            Err(ReadError::Drive(error)) => Err(error.into()),
+            Ok(()) | Err(ReadError::Damaged { .. }) => Ok(()),
+        }
     }
 
     /// A part of a segment that some sides have, and others may not. Returns whether one has it.

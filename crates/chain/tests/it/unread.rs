@@ -171,6 +171,36 @@ pub fn keeps_what_groups_do_not_tell(options: &ChainOptions) -> bool {
 }
 
 #[test]
+fn groups_that_are_lost_with_the_footer_are_named_by_a_scrub_and_keep_the_drive_no_longer_than_they_are_needed()
+ {
+    // The operator would be told to try again for ever.
+    let world = World::new(14);
+    let chain = three_closed(&world, false);
+    let drive = world.sim.drive(MACHINE, THREE[0]);
+    world.sim.fault_drive(drive, DriveFault::Unreadable { offset: blocks_of(&world, b"ITHD")[0] });
+    world.sim.fault_drive(drive, DriveFault::Unreadable { offset: blocks_of(&world, b"ITHG")[4] });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let first = chain.drive_ids()[0];
+        let unread = chain.remove_drive(first).await;
+        assert!(matches!(&unread, Err(ChangeError::Unread { segments: 1, .. })), "{unread:?}");
+        for _ in 0..2 {
+            chain.scrub().await.expect("it goes on");
+            let damage = chain.stats().damage;
+            assert_eq!(damage.iter().filter(|it| matches!(it.kind, DamageKind::Groups { .. })).count(), 1);
+        }
+        let harmed = chain.remove_drive(first).await;
+        assert!(matches!(&harmed, Err(ChangeError::HoldsRecords { segments: 1, .. })), "{harmed:?}");
+        let release = || Batch { release: std::iter::once(0..20).collect(), ..Batch::default() };
+        put(&env, &chain, release).await;
+        chain.remove_drive(first).await.expect("nothing on it is needed");
+        for key in 20..30 {
+            assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+        }
+    });
+}
+
+#[test]
 fn groups_that_are_not_all_there_do_not_stand_for_a_footer() {
     // A drive that is removed by what is left of it takes with it what nobody knows to be missing.
     assert!(keeps_what_groups_do_not_tell(&tiny_drives()));
