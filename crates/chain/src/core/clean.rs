@@ -443,7 +443,7 @@ impl Core {
 
     /// Takes a cleaned segment out of use, all copies of which are vouched for if the groups up to `needs_vouched` are: on
     /// return no read looks at it any more, and nothing is written to it until [`Core::prepared`]. `None` if it is free
-    /// already, because all of it was released meanwhile.
+    /// already, because all of it was released meanwhile, or if a reader has found harm in it meanwhile: it keeps that.
     pub(crate) fn free_victim(&mut self, segment: u32, lap: u64, needs_vouched: u64) -> Option<u32> {
         let is_early = self.options.planted.is(PlantedBug::VictimFreedEarly);
         let is_planted = is_early | self.options.planted.is(PlantedBug::VictimFreedUnvouched);
@@ -452,10 +452,9 @@ impl Core {
             "a durable group says that the copies are durable"
         );
         self.catalog.closed(segment).filter(|closed| closed.lap == lap)?;
-        assert!(
-            !self.is_harmed(segment) || self.options.planted.is(PlantedBug::CleanerFreesDamaged),
-            "a harmed segment keeps its damage"
-        );
+        if self.is_harmed(segment) && !self.options.planted.is(PlantedBug::CleanerFreesDamaged) {
+            return None;
+        }
         self.catalog.forget(segment, SegmentState::Preparing);
         self.counters.segments_cleaned += 1;
         self.cleaner.is_due = true;

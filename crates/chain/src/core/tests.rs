@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Batch, Core, Effect, Io, Queued, Resume, Sizes, Ticket};
+use super::{Batch, Cause, Core, Effect, Io, Queued, Resume, Sizes, Ticket};
 use crate::AppendError;
 use crate::catalog::{Catalog, SegmentState};
+use crate::error::Damage;
 use crate::options::{ChainId, ChainOptions, Geometry};
 use crate::run::{Run, RunKind, Table};
 
@@ -250,6 +251,22 @@ fn a_log_of_the_fewest_segments_has_room_again_once_all_of_it_is_released() {
         rig.answer(|_, _| true);
         assert!(!rig.core.look_for_room(), "round {round}");
     }
+}
+
+#[test]
+fn a_segment_in_which_harm_is_found_when_its_records_are_copied_stays_as_it_is() {
+    // A reader may name it at any moment: that is nobody's mistake.
+    let mut rig = Rig::new(options());
+    while rig.core.counters.segments_closed == 0 {
+        rig.append(None);
+        rig.answer(|_, _| true);
+    }
+    let (segment, lap) = rig.core.closed_by_age()[0];
+    rig.core.begin_cleaning(segment, lap, 0, 0, 0, Cause::Asked).expect("there is room");
+    rig.core.victim_copied();
+    rig.core.catalog.damage.push(Damage::of_some_groups(segment));
+    assert_eq!(rig.core.free_victim(segment, lap, 0), None);
+    assert!(rig.core.catalog.is_lap(segment, lap));
 }
 
 #[test]
