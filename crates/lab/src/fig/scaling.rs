@@ -21,8 +21,9 @@ const CLIENTS: usize = 12;
 const CALLS: usize = 24;
 /// Before each measurement of appends.
 const WARM: Duration = Duration::from_millis(40);
-/// Before that of reads. The first at each unit look up in footers where entries lie, which takes as many requests to the drive again until those are in
-/// memory; on the fewest units that takes longer than clients wait before they ask another replica as well. After 120 ms all of it is over.
+/// Before that of reads. The first at each unit look up in footers where entries lie, which takes as many requests to the
+/// drive again until those are in memory; on the fewest units that takes longer than clients wait before they ask another
+/// replica as well. After 120 ms all of it is over.
 const READ_WARM: Duration = Duration::from_millis(150);
 
 /// What a number of units gives, a second.
@@ -141,7 +142,8 @@ mod tests {
 
     #[test]
     fn appends_and_reads_grow_with_the_units() {
-        // The fewest units have the longest queues: where those wait for what is asked for twice, more units seem to give more than in proportion.
+        // The fewest units have the longest queues: where those wait for what is asked for twice, more units seem to give more
+        // than in proportion.
         let figure = measure(&[4, 8, 16], Duration::from_millis(60));
         figure.print();
         assert!(figure.judge(), "see the lines that say FAIL");

@@ -30,8 +30,8 @@ const TOGETHER: usize = 64;
 const ASKED: f64 = 1.5;
 const ASKED_LONG: f64 = 10.0;
 const LONG: u32 = 100;
-/// A stream that has fewer than one in so many positions of the log is read along its pointers by ours as well, because units would have to look at
-/// what lies between (docs/protocol/stream-reads.md). So it is only not to be slower.
+/// A stream that has fewer than one in so many positions of the log is read along its pointers by ours as well, because units
+/// would have to look at what lies between (docs/protocol/stream-reads.md). So it is only not to be slower.
 const RARE: u32 = 1024;
 const ASKED_RARE: f64 = 1.0;
 

@@ -1,9 +1,10 @@
 //! What the sequencer knows of streams, and whether a condition holds.
 //!
-//! A part of a stream was written by the appends that name it, and by those that change all of that stream. The table of the parts' last
-//! writes forgets the oldest; where each stream ends is never forgotten, nor when all of it was changed, nor up to where its own writes are. So a condition on a stream that was
-//! not appended to since its snapshot holds, however old that is; and one below the low-water mark of a stream that was appended
-//! to is neither held nor broken by what is known here. The mark is the stream's own: others may be written as much as they like.
+//! A part of a stream was written by the appends that name it, and by those that change all of that stream. The table of the
+//! parts' last writes forgets the oldest; where each stream ends is never forgotten, nor when all of it was changed, nor below
+//! which position writes of its parts are. So a condition on a stream that was not appended to since its snapshot holds, however
+//! old that is; and one below the low-water mark of a stream that was appended to is neither held nor broken by what is known
+//! here, unless all of the stream was changed since. The mark is the stream's own: others may be written as much as they like.
 
 use super::known::KnownStreams;
 use super::writes::{Write, Writes};
