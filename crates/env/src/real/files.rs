@@ -106,11 +106,6 @@ fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     Ok(resolved)
 }
 
-/// Length of a file in bytes.
-pub fn size_bytes(path: &Path) -> std::io::Result<u64> {
-    Ok(std::fs::metadata(path)?.len())
-}
-
 /// Bytes that are free to an ordinary user on the file system of `path`.
 pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     let stat = rustix::fs::statvfs(path)?;

@@ -1,7 +1,7 @@
 //! Several drives for a unit: given at the start, added later, told of, and refused when one is missing.
 
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::harness::{Dev, dev_command, ithaca, run, run_refused, temp_dir};
 
@@ -201,13 +201,19 @@ fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
     assert!(!dir.path().join("a").exists() && !dir.path().join("data").exists());
 }
 
+/// A file that is in use as long as it is not dropped.
+fn held(path: &Path) -> std::fs::File {
+    let held = std::fs::File::create(path).expect("writable");
+    held.set_len(64 << 20).expect("writable");
+    held.lock().expect("nobody else has it");
+    held
+}
+
 #[test]
 fn a_start_that_is_refused_one_of_its_drives_has_made_none_of_the_others() {
     // They were left behind, as large as they would have been.
     let dir = temp_dir();
-    let held = std::fs::File::create(dir.path().join("held")).expect("writable");
-    held.set_len(64 << 20).expect("writable");
-    held.lock().expect("nobody else has it");
+    let _held = held(&dir.path().join("held"));
     std::fs::create_dir(dir.path().join("directory")).expect("writable");
     for (name, code, told) in [
         ("held", 3, "in use by another process"),
@@ -231,19 +237,15 @@ fn a_start_that_is_refused_one_of_its_drives_has_made_none_of_the_others() {
 fn a_drive_that_cannot_be_is_wrong_usage_and_one_in_use_is_not_whatever_it_is_for() {
     // A script starts again what ended with 3, and there was a 3 for what will never be.
     let dir = temp_dir();
-    let held = std::fs::File::create(dir.path().join("held")).expect("writable");
-    held.set_len(64 << 20).expect("writable");
-    held.lock().expect("nobody else has it");
+    let _held = held(&dir.path().join("held"));
     let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
     let dev = Dev::start(&dir.path().join("served"), &[]);
     std::fs::write(dir.path().join("notes"), vec![7; 1 << 20]).expect("writable");
     for (name, code) in [("no/such", 2), ("held", 3), ("notes", 2)] {
-        let path = path(name);
-        let data = "data";
+        let (path, data) = (path(name), dir.path().join("data"));
         for flag in ["--drive", "--cache", "--metadata"] {
-            let command = dev_command(&dir.path().join(data), &[flag, &path]);
-            let told = run_refused(command).expect(code).stderr;
-            assert!(told.contains(&path) && !dir.path().join(data).exists(), "{told}");
+            let told = run_refused(dev_command(&data, &[flag, &path])).expect(code).stderr;
+            assert!(told.contains(&path) && !data.exists(), "{told}");
         }
         let told = dev.run(&format!("drive add {path}")).expect(code).stderr;
         assert!(told.contains(&path), "{told}");

@@ -87,9 +87,8 @@ impl KnownStreams {
 
     /// What is known of a stream.
     pub(super) fn stream(&self, stream: StreamId) -> KnownStream {
-        let unchanged = |tail| KnownStream { tail, ..KnownStream::default() };
-        let before = || unchanged(self.in_base(stream).unwrap_or_else(|| self.unknown()));
-        self.changed.get(stream).unwrap_or_else(before)
+        let before = || self.in_base(stream).unwrap_or_else(|| self.unknown());
+        self.changed.get(stream).unwrap_or_else(|| KnownStream::ending(before()))
     }
 
     /// Where a stream ends of which nothing was seen.
@@ -126,8 +125,7 @@ impl KnownStreams {
             None => {
                 let in_base = self.in_base(stream);
                 self.count += usize::from(in_base.is_none());
-                let tail = in_base.unwrap_or_else(|| self.unknown());
-                self.changed.add(stream, KnownStream { tail, ..KnownStream::default() })
+                self.changed.add(stream, in_base.unwrap_or_else(|| self.unknown()))
             }
         };
         let known = self.changed.at(place);

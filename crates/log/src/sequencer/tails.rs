@@ -22,10 +22,17 @@ const NOWHERE: u32 = u32::MAX;
 const _: () = assert!(limits::STREAMS_KNOWN_MAX_COUNT < NOWHERE as usize);
 
 /// What is known of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct KnownStream {
     pub(super) tail: StreamTail,
     pub(super) writes: WholeWrites,
+}
+
+impl KnownStream {
+    /// One that ends there, without a write.
+    pub(super) fn ending(tail: StreamTail) -> Self {
+        Self { tail, writes: WholeWrites::default() }
+    }
 }
 
 /// What is known of an epoch's writes of a stream, beside the latest ones of its parts.
@@ -74,10 +81,10 @@ impl Tails {
         &mut self.streams[place as usize]
     }
 
-    /// Adds a stream that is not there. Its place.
-    pub(super) fn add(&mut self, stream: StreamId, known: KnownStream) -> u32 {
+    /// Adds a stream that is not there, without a write. Its place.
+    pub(super) fn add(&mut self, stream: StreamId, tail: StreamTail) -> u32 {
         let place = self.streams.len() as u32;
-        self.streams.push(known);
+        self.streams.push(KnownStream::ending(tail));
         assert_eq!(self.order.insert(stream, place), None, "a stream is added once");
         self.near[slot(stream)] = (stream, place);
         place
@@ -110,7 +117,7 @@ impl Default for Tails {
 /// Ascending, each stream once; without a write.
 impl FromIterator<(StreamId, StreamTail)> for Tails {
     fn from_iter<T: IntoIterator<Item = (StreamId, StreamTail)>>(streams: T) -> Self {
-        let known = |(stream, tail)| (stream, KnownStream { tail, ..KnownStream::default() });
+        let known = |(stream, tail)| (stream, KnownStream::ending(tail));
         let (ids, streams): (Vec<_>, _) = streams.into_iter().map(known).unzip();
         let order = ids.into_iter().zip(0..).collect();
         Self { order, streams, near: vec![(StreamId(0), NOWHERE); NEAR_COUNT] }
@@ -151,7 +158,7 @@ mod tests {
                 }
                 (None, None) => {
                     let tail = StreamTail { next, last: None };
-                    tails.add(stream, KnownStream { tail, ..KnownStream::default() });
+                    tails.add(stream, tail);
                     model.insert(stream, tail);
                 }
                 (tail, known) => panic!("{stream:?}: {tail:?} and {known:?}"),
