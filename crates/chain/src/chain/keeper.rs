@@ -23,6 +23,10 @@ const REST_FACTOR: u32 = 4;
 /// The longest rest: after a write that took long because the drive hung, the log may soon need room that only the keeper
 /// makes.
 const REST_MAX: Duration = Duration::from_millis(200);
+/// What is written at once while groups are flying, if the write before took no longer than [`SHORT_IO_MAX`]: they wait for no more than this.
+/// Where each write costs a seek, few large ones cost least.
+const SHORT_IO_BYTES: usize = 128 << 10;
+const SHORT_IO_MAX: Duration = Duration::from_millis(2);
 /// When no group was written for so long, more is written in advance than the log needs soon.
 const CALM: Duration = Duration::from_millis(50);
 /// A file that had no room to grow on its file system is asked to grow again after this: nobody says when there is some.
@@ -198,16 +202,19 @@ impl Inner {
         let start = geometry.segment_start(segment);
         let device = self.device(link_of(segment));
         let zeros: Bytes = PageBuf::zeroed(BACKGROUND_IO_BYTES.min(geometry.segment_bytes as usize)).freeze();
-        let mut at = 0;
+        let (mut at, mut took) = (0, Duration::ZERO);
         while at < geometry.segment_bytes {
             if self.is_closing.get() {
                 // No zeros are to come down on what is written there next.
                 device.sync().await?;
                 return Ok(false);
             }
-            let len = (geometry.segment_bytes - at).min(zeros.len() as u64) as usize;
+            let is_short = self.core.borrow().is_flying() && took < SHORT_IO_MAX;
+            let most = if is_short { SHORT_IO_BYTES.min(zeros.len()) } else { zeros.len() };
+            let len = (geometry.segment_bytes - at).min(most as u64) as usize;
             let began = self.env.now();
             device.write(start + at, zeros.slice(..len), Durability::Volatile).await?;
+            took = self.env.now().since(began);
             // A busy log may need room before this segment is done. (A new chain is not busy.)
             let is_begun = self.core.borrow().is_fenced();
             if is_begun {
