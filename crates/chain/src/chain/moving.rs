@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Whether the cleaning of this victim does without rests.
-    fn is_hurried(&self, victim: &Victim) -> bool {
+    pub(super) fn is_hurried(&self, victim: &Victim) -> bool {
         victim.cause != Cause::Space || self.core.borrow().is_cleaning_urgent()
     }
 
