@@ -219,12 +219,13 @@ impl Catalog {
         !dead.is_empty()
     }
 
-    /// Nobody needs what a closed segment holds any more: it is used for something else.
+    /// Nobody needs what a closed segment holds any more: it is used for something else, of which what was harmed in it says nothing.
     pub(crate) fn forget(&mut self, segment: u32, then: SegmentState) {
         let before = self.set(segment, then);
         let SegmentState::Closed(closed) = before else { panic!("segment {segment} is {before:?}") };
         self.warm.remove(&closed.lap);
         self.rebuilt.remove(&closed.lap);
+        self.damage.retain(|damage| damage.segment != segment);
         self.order.remove(segment);
     }
 

@@ -23,6 +23,7 @@
 //! * [`ranges`]: several ranges of keys read by one plan.
 //! * [`refusals`]: drives of the wrong chain, of a newer format, cut short, half created.
 //! * [`unread`]: reads that fail while a drive is removed.
+//! * [`harm`]: reads that fail are no harm, and harm that is not there any more is not named.
 //! * [`owned`]: keys with versions, whose owner is told where records lie.
 //! * [`late`]: owners of many versions: their state before the first record, reads of stretches, garbage that is told of late.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
@@ -38,6 +39,7 @@ mod control;
 mod crashes;
 mod damage;
 mod drives;
+mod harm;
 mod interrupted;
 mod late;
 mod metadata;

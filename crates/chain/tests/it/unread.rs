@@ -7,7 +7,7 @@ use crate::drives::{THREE, append, put, tiny_drives};
 use crate::world::{MACHINE, World, identity, open_drives};
 
 /// A chain with three closed segments on the first of its drives, of which no data is in memory.
-fn three_closed(world: &World, knows_footers: bool) -> Chain {
+pub fn three_closed(world: &World, knows_footers: bool) -> Chain {
     three_closed_with(world, knows_footers, &tiny_drives())
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ithaca_chain::{Described, RangeSet, Run};
+use ithaca_chain::{Damage, Described, RangeSet, Run};
 use ithaca_env::task::race;
 
 use super::member::Member;
@@ -71,8 +71,8 @@ struct Known {
     count: u64,
     /// The one behind that was tried last.
     next: u64,
-    /// The number of harmed places and the epoch when what lost groups held was found last.
-    looked: Option<(usize, u64)>,
+    /// Where groups are lost, and the epoch, when what they held was found last.
+    looked: Option<(Vec<Damage>, u64)>,
 }
 
 impl Known {
@@ -153,8 +153,9 @@ async fn pass(member: &Rc<Member>, layout: &Layout, unit: &Rc<UnitShell>, known:
 async fn find(member: &Member, layout: &Layout, unit: &Rc<UnitShell>, known: &mut Known) -> RangeSet {
     let (damaged, has_lost_groups) = unit.chain().damaged_keys();
     let mut lost = RangeSet::new();
-    let looked = (unit.chain().stats().damage.len(), layout.epoch.0);
-    let looks = has_lost_groups && known.looked != Some(looked);
+    let lost_groups = unit.chain().stats().damage.into_iter().filter(Damage::is_of_groups);
+    let looked = Some((lost_groups.collect(), layout.epoch.0));
+    let looks = has_lost_groups && known.looked != looked;
     if damaged.is_empty() && !looks {
         return lost;
     }
@@ -177,7 +178,7 @@ async fn find(member: &Member, layout: &Layout, unit: &Rc<UnitShell>, known: &mu
         }
     }
     if looks && is_all {
-        known.looked = Some(looked);
+        known.looked = looked;
     }
     lost
 }
