@@ -7,8 +7,8 @@ use ithaca_env::limits::BLOCK_BYTES;
 /// What stands for a block that cannot be read. No record looks like it, and it is not blank either.
 pub(super) const UNREADABLE: u8 = 0xdb;
 
-/// How often a block is asked for that cannot be read. What was acknowledged last and cannot be read looks like a torn tail, which is
-/// cut: that must not happen for a failure that passes.
+/// How often a block is asked for that cannot be read, before those behind it. What was acknowledged last and cannot be read looks like a
+/// torn tail, which is cut: that must not happen for a failure that passes.
 const BLOCK_READS: usize = 4;
 
 /// A read that is under way.
@@ -52,37 +52,40 @@ impl LenientRead {
     }
 
     /// The same, also if nothing of it can be read; and what could not be. Errors: others than failed reads.
-    pub(super) async fn finish_in_blocks(self) -> Result<(Bytes, Option<Unread>), DriveError> {
-        let error = match self.read.await {
+    pub(super) async fn finish_in_blocks(mut self) -> Result<(Bytes, Option<Unread>), DriveError> {
+        let error = match (&mut self.read).await {
             Err(error @ DriveError::Io { .. }) => error,
             answered => return Ok((answered?, None)),
         };
-        let mut buffer = PageBuf::with_capacity(self.len);
-        let mut blocks = Vec::new();
+        let mut found = Vec::with_capacity(self.len / BLOCK_BYTES);
         for block in 0..self.len / BLOCK_BYTES {
-            let offset = self.offset + (block * BLOCK_BYTES) as u64;
-            match read_block(&self.drive, offset).await {
-                Ok(bytes) => buffer.extend(&bytes),
-                Err(DriveError::Io { .. }) => {
-                    buffer.extend(&[UNREADABLE; BLOCK_BYTES]);
-                    blocks.push(block);
-                }
-                Err(other) => return Err(other),
+            found.push(self.read_block(block, BLOCK_READS).await?);
+        }
+        // A drive that could read nothing for a while, and by now reads some, may read the others too.
+        if found.iter().any(Option::is_some) {
+            for (block, unread) in found.iter_mut().enumerate().filter(|(_, found)| found.is_none()) {
+                *unread = self.read_block(block, 1).await?;
             }
+        }
+        let (mut buffer, mut blocks) = (PageBuf::with_capacity(self.len), Vec::new());
+        for (block, bytes) in found.iter().enumerate() {
+            buffer.extend(bytes.as_deref().unwrap_or(&[UNREADABLE; BLOCK_BYTES]));
+            blocks.extend(bytes.is_none().then_some(block));
         }
         let unread = (!blocks.is_empty()).then_some(Unread { blocks, error });
         Ok((buffer.freeze(), unread))
     }
-}
 
-/// Reads a block, again if that fails.
-async fn read_block(drive: &Drive, offset: u64) -> Result<Bytes, DriveError> {
-    let mut answered = drive.read(offset, BLOCK_BYTES).await;
-    for _ in 1..BLOCK_READS {
-        let Err(DriveError::Io { .. }) = answered else { return answered };
-        answered = drive.read(offset, BLOCK_BYTES).await;
+    /// Reads a block, again if that fails, up to so many times. Nothing if it cannot be read. Errors: others than failed reads.
+    async fn read_block(&self, block: usize, times: usize) -> Result<Option<Bytes>, DriveError> {
+        for _ in 0..times {
+            match self.drive.read(self.offset + (block * BLOCK_BYTES) as u64, BLOCK_BYTES).await {
+                Err(DriveError::Io { .. }) => {}
+                answered => return answered.map(Some),
+            }
+        }
+        Ok(None)
     }
-    answered
 }
 
 /// Reads a part of a footer, and says why some of it could not be read: what stands for that does not match its checksum, as if it were

@@ -37,3 +37,37 @@ fn a_segment_that_is_used_again_has_nothing_of_the_harm_that_was_in_it() {
         }
     });
 }
+
+/// Has so many reads fail of a chain's first drive, of whose footers nothing is in memory, while all of its keys are read; then none fails.
+fn read_while_reads_fail(count: u32) {
+    let world = World::new(14);
+    let chain = three_closed(&world, false);
+    fault(&world.sim, THREE[0], DriveFault::FailReads { count });
+    world.sim.block_on(world.process, async move {
+        let mut failed = 0;
+        for key in 0..30 {
+            match chain.read(key).await {
+                Ok(record) => assert!(record.is_some(), "{count} reads: key {key}"),
+                Err(ReadError::Drive(_)) => failed += 1,
+                Err(other) => panic!("{count} reads: {other}"),
+            }
+        }
+        assert!(failed < 30, "{count} reads: the last key is read");
+        for key in 0..30 {
+            assert!(
+                chain.read(key).await.expect("the drive reads again").is_some(),
+                "{count} reads: key {key}"
+            );
+        }
+        let damage = chain.stats().damage;
+        assert!(damage.iter().all(|it| it.kind == DamageKind::Footer), "{count} reads: {damage:?}");
+    });
+}
+
+#[test]
+fn reads_of_a_footer_and_its_groups_that_fail_for_a_while_lose_nothing_of_the_segment() {
+    // A group that was not read in time was taken for lost until the next start, and its keys for damaged.
+    for count in (1..=40).chain((41..300).step_by(7)) {
+        read_while_reads_fail(count);
+    }
+}

@@ -53,8 +53,8 @@ fn a_read_that_failed_while_a_drive_is_emptied_is_no_harm_and_the_next_removal_t
         Err(other) => panic!("{other}"),
     };
     // With the footers in memory it is a read of records that fails, else one of a footer, of which each block is asked for a few times.
-    // One that is not read is made again of the groups, if those are.
-    for (knows_footers, most) in [(true, 10), (false, 20)] {
+    // One that is not read is made again of the groups, if those are: each block of them is asked for a few times too.
+    for (knows_footers, most) in [(true, 10), (false, 150)] {
         let unread =
             (1..=most).filter(|&count| is_unread(removed_while_reads_fail(count, knows_footers))).count();
         assert!((1..most as usize).contains(&unread), "{unread} of {most} removals were refused");
