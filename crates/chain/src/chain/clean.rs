@@ -61,6 +61,7 @@ impl From<FetchError> for Unclean {
         match error {
             FetchError::Recycled => Self::Over,
             FetchError::Read(error) => error.into(),
+            FetchError::Unread { error, .. } => ReadError::Drive(error).into(),
         }
     }
 }

@@ -179,11 +179,6 @@ impl Inner {
         self.links.borrow().device_of(segment).cloned()
     }
 
-    /// How many requests to live sides of any link failed so far because they did not answer; see [`Sides::unanswered`].
-    pub(crate) fn unanswered(&self) -> u64 {
-        self.links.borrow().iter().map(|link| link.device.unanswered(&link.device.live())).sum()
-    }
-
     /// Waits until the batch of this ticket is durable. Returns up to which ticket all are. Errors: the chain has stopped.
     pub(crate) async fn durable_from(&self, ticket: Ticket) -> Result<Ticket, ChainError> {
         let durable = self.changed.until(|| {

@@ -2,7 +2,7 @@
 //! is lost, and not when it is needed.
 //!
 //! Groups, headers and footers of a mirrored link that one side has and another has not are copied to it. What no side has is
-//! named among the damage of the chain.
+//! named among the damage of the chain, and not any more when a later scrub finds it: a read that failed, however often, may work again.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveFuture, Wrapper};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Wrapper};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::owned::records_of;
@@ -36,6 +36,16 @@ pub struct Scrubbed {
     pub passes: u64,
     /// Segments that were read.
     pub segments: u64,
+}
+
+/// What is harmed of a segment that is being scrubbed.
+#[derive(Default)]
+struct Harm {
+    /// What was known before it was read. Of that what is not found again is not harmed any more, or not needed: it could not be read then.
+    known: Vec<Damage>,
+    found: Vec<Damage>,
+    /// Why it is not certain what is harmed.
+    unread: Option<DriveError>,
 }
 
 /// A drive that is read no faster than it should be. Nothing else is asked of it.
@@ -164,11 +174,29 @@ impl Inner {
         let chain = self.identity.id;
         let target =
             ScanTarget { sides: &paced, geometry, chain, segment, lap: Some(lap), options: &options };
+        let mut harm = Harm { known: self.known_damage(segment), ..Harm::default() };
         let scan = scan_segment(&target).await?;
+        // Of a record in a group that is not found it is not known whether it is there.
+        let is_found =
+            |at: u32| scan.groups.iter().any(|it| it.head.identity.offset <= at && at < it.end_offset());
+        harm.known.retain(|it| !matches!(it.kind, DamageKind::Data { .. }) || is_found(it.offset));
         for group in scan.groups.iter().filter(|group| group.is_uneven || !group.bad.is_empty()) {
-            self.scrub_group(&device, &sides, place, lap, group).await?;
+            self.scrub_group(&device, &sides, place, lap, group, &mut harm).await?;
         }
-        self.scrub_frame(&device, &sides, place, lap).await
+        self.scrub_frame(&device, &sides, place, lap, &mut harm).await?;
+        harm.unread.map_or(Ok(()), Err)?;
+        let catalog = &mut self.core.borrow_mut().catalog;
+        if catalog.is_lap(segment, lap) {
+            catalog.damage.retain(|it| !harm.known.contains(it) || harm.found.contains(it));
+        }
+        Ok(())
+    }
+
+    /// What is known to be harmed of a segment, of what a scrub looks at: not the groups that are not there.
+    fn known_damage(&self, segment: u32) -> Vec<Damage> {
+        let core = self.core.borrow();
+        let damage = core.catalog.damage.iter();
+        damage.filter(|it| it.segment == segment && !it.is_of_groups()).cloned().collect()
     }
 
     fn paced(&self, side: &Side, bytes_per_second: u64) -> Drive {
@@ -212,6 +240,7 @@ impl Inner {
         place: Place,
         lap: u64,
         group: &ScannedGroup,
+        harm: &mut Harm,
     ) -> Result<(), Interrupted> {
         let mut lost = group.bad.clone();
         if sides.len() > 1 {
@@ -224,10 +253,19 @@ impl Inner {
                 let keys = record.key..record.key + 1;
                 let bytes = record.place.offset..record.place.offset + record.place.len;
                 let is_lost = lost.contains(&(keys.clone(), bytes.clone())) && self.is_needed(record);
+                if !is_lost {
+                    continue;
+                }
                 // An owner may have written it again.
-                if is_lost && !self.is_whole_elsewhere(record.key, place.segment).await? {
-                    let kind = DamageKind::Data { keys };
-                    self.add_damage(place, Damage { kind, ..damage(place.segment, bytes) });
+                match self.is_whole_elsewhere(record.key, place.segment).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let kind = DamageKind::Data { keys };
+                        let damage = Damage { kind, ..damage(place.segment, bytes) };
+                        harm.found.push(damage.clone());
+                        self.add_damage(place, damage);
+                    }
+                    Err(error) => harm.unread = Some(error),
                 }
             }
         }
@@ -249,6 +287,7 @@ impl Inner {
         sides: &[Side],
         place: Place,
         lap: u64,
+        harm: &mut Harm,
     ) -> Result<(), Interrupted> {
         let (geometry, segment) = (self.core.borrow().geometry, place.segment);
         let (start, bytes) = (geometry.segment_start(segment), geometry.segment_bytes);
@@ -273,14 +312,19 @@ impl Inner {
             trailers.iter().flatten().next().map_or(bytes - BLOCK_BYTES as u64, |it| it.end_offset.into());
         let has_footer = self.scrub_part(device, sides, place, end..bytes, &trailers).await?;
         let parts = [(has_header, header, DamageKind::Frame), (has_footer, end..bytes, DamageKind::Footer)];
-        // A side that did not answer may have it.
-        for (_, range, kind) in parts.into_iter().filter(|(is_there, ..)| have_answered && !is_there) {
-            let bytes = range.start as u32..range.end as u32;
-            self.add_damage(place, Damage { kind, ..damage(segment, bytes) });
+        if !have_answered {
+            // A side that did not answer may have it, or not.
+            harm.known.retain(|it| matches!(it.kind, DamageKind::Data { .. }));
+            return Ok(());
+        }
+        for (_, range, kind) in parts.into_iter().filter(|(is_there, ..)| !is_there) {
+            let damage = Damage { kind, ..damage(segment, range.start as u32..range.end as u32) };
+            harm.found.push(damage.clone());
+            self.add_damage(place, damage);
         }
         // Groups that are lost show by nothing else then, and whoever has the drive removed would be told to try again for ever.
         let is_known = self.core.borrow().catalog.index_of(segment, lap).is_some();
-        if has_footer || is_known || !have_answered {
+        if has_footer || is_known {
             return Ok(());
         }
         match self.rebuild(segment, lap).await {

@@ -227,6 +227,7 @@ impl Inner {
             let verified = self.patiently(async || match self.verify(&plan.found).await {
                 Err(FetchError::Recycled) => Ok(false),
                 Err(FetchError::Read(error)) => Err(error),
+                Err(FetchError::Unread { error, .. }) => Err(error.into()),
                 Ok(()) => Ok(true),
             });
             if verified.await? {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ithaca_env::drive::DriveError;
 
-use super::{FetchError, Plan, is_refusal};
+use super::{FetchError, Plan};
 use crate::catalog::Located;
 use crate::chain::{Chain, Inner};
 use crate::error::{Damage, DamageKind, ReadError};
@@ -36,8 +36,16 @@ impl Described {
     }
 }
 
-/// By key, the segments that were found not to have its record any more.
-pub(super) type Bad = BTreeMap<u64, Vec<u32>>;
+/// Where a record was found not to be any more.
+#[derive(Default)]
+pub(super) struct Sought {
+    segments: Vec<u32>,
+    /// Why it could not be read where it may be.
+    unread: Option<ReadError>,
+}
+
+/// The same, by key.
+pub(super) type Bad = BTreeMap<u64, Sought>;
 
 impl Chain {
     /// What the index says of the records with these keys, in key order. Keys without a record, released ones and those of lost
@@ -95,21 +103,30 @@ impl Chain {
 }
 
 impl Inner {
-    /// Has the plan read a record from where else it is. False if nothing else has it: then it is named among the damage.
+    /// Has the plan read a record from where else it is, as it is not to be had of this segment because of `error`. Errors: nothing else has
+    /// it. Unless it could not be read somewhere, it is named among the damage then.
     pub(super) async fn go_elsewhere(
         self: &Rc<Self>,
         plan: &mut Plan,
         bad: &mut Bad,
-        error: &ReadError,
-    ) -> Result<bool, ReadError> {
-        let &ReadError::Damaged { key, segment, offset } = error else { return Ok(false) };
+        (key, segment): (u64, u32),
+        error: ReadError,
+    ) -> Result<(), ReadError> {
         let is_here = |it: &Located| it.segment == segment && it.run.keys().contains(&key);
-        let Some(index) = plan.found.iter().position(is_here) else { return Ok(false) };
-        let segments = bad.entry(key).or_default();
-        segments.push(segment);
-        let mut other = Plan::elsewhere(vec![one(key)], segments.clone());
+        let Some(index) = plan.found.iter().position(is_here) else { return Err(error) };
+        let sought = bad.entry(key).or_default();
+        sought.segments.push(segment);
+        let mut other = Plan::elsewhere(vec![one(key)], sought.segments.clone());
         self.run_plan(&mut other, 0).await?;
-        if other.found.is_empty() {
+        if !other.found.is_empty() {
+            if let ReadError::Drive(_) = error {
+                sought.unread = Some(error);
+            }
+            plan.replace(index, key, other.found);
+            return Ok(());
+        }
+        let error = sought.unread.take().unwrap_or(error);
+        if let ReadError::Damaged { offset, .. } = error {
             let located = &plan.found[index];
             let bytes = located.part(key..key + 1).run.data_bytes;
             self.note_damage(
@@ -119,14 +136,11 @@ impl Inner {
                 bytes,
                 DamageKind::Data { keys: key..key + 1 },
             );
-            return Ok(false);
         }
-        plan.replace(index, key, other.found);
-        Ok(true)
+        Err(error)
     }
 
-    /// Whether a record that is damaged in one segment is whole in another. Errors: a drive takes no more reads for now, or a side did not
-    /// answer that may have it.
+    /// Whether a record that is damaged in one segment is whole in another. Errors: it may be, and cannot be read there now.
     pub(crate) async fn is_whole_elsewhere(
         self: &Rc<Self>,
         key: u64,
@@ -137,8 +151,6 @@ impl Inner {
             return Ok(false);
         }
         let mut segments = vec![segment];
-        let unanswered = self.unanswered();
-        let is_unknown = |error: &DriveError| is_refusal(error) || self.unanswered() != unanswered;
         loop {
             let mut plan = Plan::elsewhere(vec![one(key)], segments.clone());
             let planned = self.run_plan(&mut plan, 0).await.map_err(FetchError::Read);
@@ -150,9 +162,10 @@ impl Inner {
             match read {
                 Ok(()) => return Ok(true),
                 Err(FetchError::Recycled) => {}
-                Err(FetchError::Read(ReadError::Drive(error))) if is_unknown(&error) => return Err(error),
                 Err(FetchError::Read(ReadError::Damaged { segment, .. })) => segments.push(segment),
-                Err(FetchError::Read(ReadError::Drive(_))) => return Ok(false),
+                Err(FetchError::Read(ReadError::Drive(error)) | FetchError::Unread { error, .. }) => {
+                    return Err(error);
+                }
             }
         }
     }

@@ -4,7 +4,8 @@
 //!   is left as that side has it, because the other side may be wrong there.
 //! * A block that a side cannot read is written as a whole, so only if all that lies in it is known: else the group that it is of is put
 //!   together.
-//! * A side that does not answer is not written to, and may have what no other has: then that is not damaged.
+//! * A side that cannot read a block, or does not answer, may have what no other has: then that is not damaged, and is asked for again by the
+//!   next reader. One that does not answer is not written to.
 //! * A drive that takes no more reads for now says nothing of what it has: nothing is written then, and the error is the drive's.
 //! * A chain that is closed waits for what is being mended, and mends nothing any more: its drives may be somebody else's.
 //! * A repair that has begun ends, also if whoever reads does not wait for it.
@@ -44,8 +45,8 @@ struct Mended {
 
 impl Inner {
     /// The data of a run, each record from any side that has it as it was written. Sides that have not are written again.
-    /// Errors: `Damaged`: no side has one of the records; `Drive`: a side takes no more reads for now, or does not answer, and no other has
-    /// one of the records.
+    /// Errors: `Damaged`: all sides were read, and none has one of the records; `Unread`: none has it, and not all could be read; `Drive`: a
+    /// side takes no more reads for now.
     pub(crate) async fn mend_run(&self, located: &Located) -> Result<Bytes, FetchError> {
         let located = located.clone();
         let mend = async move |inner: Rc<Self>| {
@@ -93,14 +94,11 @@ impl Inner {
             let is_good = |copy: &&Copy| crc32c::crc32c(&copy.image.bytes[record.clone()]) == entry.checksum;
             let good = copies.iter().find(is_good).or(copies.last().filter(|_| skips_check));
             let Some(good) = good else {
-                let damaged = ReadError::Damaged {
-                    key: run.first_key + index as u64,
-                    segment: located.segment,
-                    offset: run.data_offset + (at - from) as u32,
-                };
-                let mut silent = copies.iter().filter(|copy| !copy.has_answered);
-                let unread = silent.find_map(|copy| copy.image.unread(&record));
-                return Err(FetchError::Read(unread.map_or(damaged, |error| error.clone().into())));
+                let (key, segment) = (run.first_key + index as u64, located.segment);
+                let offset = run.data_offset + (at - from) as u32;
+                let damaged = FetchError::Read(ReadError::Damaged { key, segment, offset });
+                let unread = copies.iter().find_map(|copy| copy.image.unread(&record)).cloned();
+                return Err(unread.map_or(damaged, |error| FetchError::Unread { key, segment, error }));
             };
             whole[record.clone()].copy_from_slice(&good.image.bytes[record.clone()]);
             at = record.end;

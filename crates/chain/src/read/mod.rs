@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use ithaca_env::drive::DriveError;
 
 use elsewhere::Bad;
 pub use elsewhere::Described;
@@ -72,6 +73,12 @@ pub struct RangeEnd {
 /// Why a fetch did not give the data.
 pub(crate) enum FetchError {
     Read(ReadError),
+    /// No side of a mirrored link has a record, and one that may have it could not read it.
+    Unread {
+        key: u64,
+        segment: u32,
+        error: DriveError,
+    },
     /// The segment was recycled meanwhile, because its keys were released: look again.
     Recycled,
 }
@@ -152,10 +159,12 @@ impl Chain {
                 match self.inner.fetch_uncached(&plan.found, uncached).await {
                     Ok(data) => return Ok(Some(Reading { runs: runs(plan.found, data), ends: plan.ends })),
                     Err(FetchError::Recycled) => continue 'again,
+                    Err(FetchError::Unread { key, segment, error }) => {
+                        self.inner.go_elsewhere(&mut plan, &mut bad, (key, segment), error.into()).await?;
+                    }
                     Err(FetchError::Read(error)) => {
-                        if !self.inner.go_elsewhere(&mut plan, &mut bad, &error).await? {
-                            return Err(error);
-                        }
+                        let ReadError::Damaged { key, segment, .. } = error else { return Err(error) };
+                        self.inner.go_elsewhere(&mut plan, &mut bad, (key, segment), error).await?;
                     }
                 }
             }

@@ -1,13 +1,14 @@
 //! Reads that fail are no harm, and what is not harmed any more, or not needed, is not named.
 
-use ithaca_chain::{Batch, Damage, DamageKind, ReadError};
+use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Damage, DamageKind, ReadError, Run};
 use ithaca_env::sim::DriveFault;
 
-use crate::drives::{THREE, append, put};
-use crate::mirrors::fault;
-use crate::unread::three_closed;
-use crate::world::World;
-
+use crate::drives::{THREE, append, put, tiny_drives};
+use crate::mirrors::{A, B, closed_pair, fault, place_of, read_small};
+use crate::repairs::{Held, open_held, rot};
+use crate::scrub::{uncached, with_record_7_harmed};
+use crate::unread::{blocks_of, three_closed};
+use crate::world::{World, identity, open_drives, open_named};
 
 #[test]
 fn a_segment_that_is_used_again_has_nothing_of_the_harm_that_was_in_it() {
@@ -38,6 +39,67 @@ fn a_segment_that_is_used_again_has_nothing_of_the_harm_that_was_in_it() {
     });
 }
 
+#[test]
+fn a_record_that_no_side_can_read_for_now_is_not_damaged_and_is_read_when_one_can() {
+    let world = closed_pair(81);
+    let blocks = [A, B].map(|name| place_of(&world, name, 8) / 4096 * 4096);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_held(&env).await;
+        for (side, at) in sides.iter().zip(blocks) {
+            side.unreadable.replace((at..at + 4096, 0));
+        }
+        for _ in 0..2 {
+            assert!(matches!(chain.read(8).await, Err(ReadError::Drive(_))), "nobody knows what is there");
+        }
+        assert_eq!(chain.stats().damage, []);
+        sides[1].unreadable.take();
+        assert_eq!(read_small(&chain).await, Ok(true), "it is asked for again");
+        assert_eq!(chain.stats().damage, []);
+        chain.close().await.expect("no fault");
+    });
+}
+
+#[test]
+fn a_record_that_one_side_cannot_read_for_now_and_that_is_harmed_on_the_other_is_not_damaged() {
+    let world = closed_pair(82);
+    let at = place_of(&world, A, 8) / 4096 * 4096;
+    rot(&world, &[(B, 8)]);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_held(&env).await;
+        sides[0].unreadable.replace((at..at + 4096, 0));
+        // Of each side first.
+        for _ in 0..2 {
+            assert!(matches!(chain.read(8).await, Err(ReadError::Drive(_))), "the first side may have it");
+        }
+        sides[0].unreadable.take();
+        assert_eq!(read_small(&chain).await, Ok(true), "it has");
+        assert_eq!(chain.stats().damage, []);
+        chain.close().await.expect("no fault");
+    });
+}
+
+#[test]
+fn a_record_that_no_side_can_read_is_read_from_where_it_was_written_again() {
+    let world = closed_pair(83);
+    let blocks = [A, B].map(|name| place_of(&world, name, 8) / 4096 * 4096);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_held(&env).await;
+        let again = chain.read_runs(8, 9, usize::MAX).await.expect("it is well");
+        put(&env, &chain, || Batch { runs: again.clone(), ..Batch::default() }).await;
+        for (side, at) in sides.iter().zip(blocks) {
+            side.unreadable.replace((at..at + 4096, 0));
+        }
+        let runs = chain.read_runs(8, 9, usize::MAX).await.expect("it is there");
+        assert_eq!(runs.iter().flat_map(Run::keys).collect::<Vec<_>>(), [8]);
+        assert_eq!(runs[0].data, again[0].data);
+        assert_eq!(chain.stats().damage, []);
+        chain.close().await.expect("no fault");
+    });
+}
+
 /// Has so many reads fail of a chain's first drive, of whose footers nothing is in memory, while all of its keys are read; then none fails.
 fn read_while_reads_fail(count: u32) {
     let world = World::new(14);
@@ -61,6 +123,8 @@ fn read_while_reads_fail(count: u32) {
         }
         let damage = chain.stats().damage;
         assert!(damage.iter().all(|it| it.kind == DamageKind::Footer), "{count} reads: {damage:?}");
+        chain.scrub().await.expect("it runs");
+        assert_eq!(chain.stats().damage, [], "{count} reads: nothing is harmed");
     });
 }
 
@@ -69,5 +133,68 @@ fn reads_of_a_footer_and_its_groups_that_fail_for_a_while_lose_nothing_of_the_se
     // A group that was not read in time was taken for lost until the next start, and its keys for damaged.
     for count in (1..=40).chain((41..300).step_by(7)) {
         read_while_reads_fail(count);
+    }
+}
+
+#[test]
+fn a_record_that_was_written_again_is_not_damaged_because_that_cannot_be_read_for_now() {
+    let (world, whole) = with_record_7_harmed(84);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let held = Held::new(&env, &open_named(&env, "chain").await);
+        let opened = Chain::open(&env, vec![held.as_drive()], None, uncached()).await;
+        let (chain, _) = opened.expect("it opens");
+        let again = || Batch { runs: whole.clone(), ..Batch::default() };
+        put(&env, &chain, again).await;
+        // The first is the one that is harmed.
+        let drive = held.as_drive();
+        let bytes = drive.read(0, drive.size_bytes() as usize).await.expect("it reads");
+        let is_there = |at: &usize| bytes[*at..].starts_with(&[7; 8192]);
+        let at = (0..bytes.len()).step_by(4096).filter(is_there).last().expect("it was written again") as u64;
+        held.unreadable.replace((at..at + 4096, 0));
+        chain.scrub().await.expect("it goes on");
+        assert_eq!(chain.stats().damage, [], "it may be there");
+        assert_eq!(chain.stats().scrubbed.segments + 1, chain.stats().segments_closed, "that is not known");
+        held.unreadable.take();
+        chain.scrub().await.expect("it goes on");
+        assert_eq!(chain.stats().damage, []);
+        assert!(chain.read(7).await.expect("no damage").is_some());
+        chain.close().await.expect("no fault");
+    });
+}
+
+#[test]
+fn what_a_scrub_reads_well_is_not_named_any_more() {
+    // It kept its segment from being cleaned and its drive from being removed until the next start.
+    for (magic, behind) in [(b"ITHG", 4096), (b"ITHD", 0), (b"ITHT", 0)] {
+        let world = World::new(14);
+        // What has no footer would be moved.
+        let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..tiny_drives() };
+        let (over, env) = (options.clone(), world.sim.env(world.process));
+        world.sim.block_on(world.process, async move {
+            let drives = open_drives(&env, &THREE).await;
+            let chain = Chain::create(&env, drives, identity(), over).await.expect("created");
+            append(&env, &chain, 0..30).await;
+            chain.close().await.expect("no fault");
+        });
+        let at = blocks_of(&world, magic).last().expect("it is there") + behind;
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let mut drives = open_drives(&env, &THREE).await;
+            let held = Held::new(&env, &drives[0]);
+            drives[0] = held.as_drive();
+            let (chain, recovered) = Chain::open(&env, drives, None, options).await.expect("it opens");
+            assert_eq!(recovered.damage, []);
+            held.unreadable.replace((at..at + 4096, 0));
+            chain.scrub().await.expect("it runs");
+            assert_ne!(chain.stats().damage, [], "{magic:?}: it cannot be read");
+            held.unreadable.take();
+            chain.scrub().await.expect("it runs");
+            assert_eq!(chain.stats().damage, [], "{magic:?}: it reads again");
+            for key in 0..30 {
+                assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+            }
+            chain.close().await.expect("no fault");
+        });
     }
 }

@@ -10,7 +10,7 @@ use crate::drives::append;
 use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small};
 use crate::world::{MACHINE, World, identity, open_drives, open_named, small_options};
 
-fn uncached() -> ChainOptions {
+pub fn uncached() -> ChainOptions {
     ChainOptions { tail_cache_bytes: 0, ..small_options() }
 }
 

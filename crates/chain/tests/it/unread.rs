@@ -109,7 +109,7 @@ fn a_block_that_cannot_be_read_for_good_is_named_by_a_scrub_and_keeps_the_drive_
 }
 
 /// Where the blocks of a drive are that begin so, in its first segment.
-fn blocks_of(world: &World, magic: &[u8]) -> Vec<u64> {
+pub fn blocks_of(world: &World, magic: &[u8]) -> Vec<u64> {
     let start = 64 << 10;
     let segment = world.sim.peek_drive(world.sim.drive(MACHINE, THREE[0]), start, 128 << 10);
     let blocks = segment.chunks_exact(4096).enumerate().filter(|(_, block)| block.starts_with(magic));
