@@ -79,7 +79,7 @@ impl Inner {
 
     /// Whether the cleaning of this victim does without rests.
     pub(super) fn is_hurried(&self, victim: &Victim) -> bool {
-        victim.cause != Cause::Space || self.core.borrow().is_cleaning_urgent()
+        !matches!(victim.cause, Cause::Space | Cause::Footer) || self.core.borrow().is_cleaning_urgent()
     }
 
     fn append_copies(self: &Rc<Self>, batch: Batch) -> Result<Ticket, Unclean> {

@@ -17,12 +17,14 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::owned::records_of;
 use super::rebuild::{Interrupted, Place};
 use super::{Chain, Inner};
+use crate::core::Cause;
 use crate::error::{ChainError, Damage, DamageKind, ReadError};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
 use crate::owner::Placed;
 use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
+use crate::victims::Cleaning;
 
 /// The first pass begins so long after the open at the latest.
 const FIRST_PASS_AFTER: Duration = Duration::from_secs(600);
@@ -143,13 +145,16 @@ impl Inner {
         let place = Place { segment, lap: Some(lap) };
         let _busy = self.busy.one_more();
         match self.scrub_groups(place, lap).await {
-            Ok(()) => {
+            Ok(has_footer) => {
                 let mut scrubbed = self.scrubbed.get();
                 scrubbed.segments += 1;
                 self.scrubbed.set(scrubbed);
                 // What it cannot read of it by now is named.
                 self.core.borrow_mut().look_again_at_damaged(Some(lap));
                 self.changed.ring();
+                if !has_footer {
+                    self.clean_without_footer(segment, lap).await;
+                }
             }
             Err(Interrupted::Drive(error)) => {
                 tracing::warn!(%error, segment, "a segment could not be scrubbed to its end");
@@ -160,7 +165,8 @@ impl Inner {
         }
     }
 
-    async fn scrub_groups(self: &Rc<Self>, place: Place, lap: u64) -> Result<(), Interrupted> {
+    /// Returns whether it has its footer.
+    async fn scrub_groups(self: &Rc<Self>, place: Place, lap: u64) -> Result<bool, Interrupted> {
         let segment = place.segment;
         let device = self.device_of(segment).ok_or(Interrupted::Recycled)?;
         device.wake();
@@ -189,7 +195,20 @@ impl Inner {
         if catalog.is_lap(segment, lap) {
             catalog.damage.retain(|it| !harm.known.contains(it) || harm.found.contains(it));
         }
-        Ok(())
+        Ok(harm.found.iter().all(|it| it.kind != DamageKind::Footer))
+    }
+
+    /// Moves what is left in a segment that has lost its footer, as the groups tell it as long as they are whole: harm to one of them could
+    /// not be named any more by what it held. If there is room; else the next scrub has it moved.
+    async fn clean_without_footer(self: &Rc<Self>, segment: u32, lap: u64) {
+        if self.core.borrow().options.cleaning == Cleaning::Off {
+            return;
+        }
+        let _turn = self.begin_cleaning().await;
+        if self.check_running().is_ok() && !self.is_closing.get() {
+            // Why it has failed stops the chain too.
+            let _ = self.clean(segment, lap, Cause::Footer).await;
+        }
     }
 
     /// What is known to be harmed of a segment, of what a scrub looks at: not the groups that are not there.

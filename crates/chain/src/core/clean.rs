@@ -62,6 +62,8 @@ pub(crate) enum Cause {
     Space,
     /// The owner asked for it: it need not give room, and does not rest.
     Asked,
+    /// Its footer is lost. It need not give room; there is no hurry.
+    Footer,
     /// Its link leaves the chain: nothing may stay, the copies go to the tail, and a chain that closes waits for it.
     Leaving,
 }

@@ -198,3 +198,26 @@ fn what_a_scrub_reads_well_is_not_named_any_more() {
         });
     }
 }
+
+#[test]
+fn a_scrub_has_moved_what_a_segment_without_footer_holds() {
+    // The next group of it that is harmed would be lost with all that is known of it.
+    for magic in [b"ITHF", b"ITHD", b"ITHT"] {
+        let world = World::new(14);
+        let chain = three_closed(&world, false);
+        let offset = blocks_of(&world, magic)[0];
+        let rot = DriveFault::BitRot { offset: offset + 100, bit: 4 };
+        fault(&world.sim, THREE[0], if magic == b"ITHD" { DriveFault::Unreadable { offset } } else { rot });
+        world.sim.block_on(world.process, async move {
+            chain.scrub().await.expect("it runs");
+            let stats = chain.stats();
+            assert_eq!((stats.counters.segments_cleaned, stats.damage), (1, Vec::new()), "{magic:?}");
+            for key in 0..30 {
+                assert!(chain.read(key).await.expect("no damage").is_some(), "{magic:?}: key {key}");
+            }
+            chain.scrub().await.expect("it runs");
+            assert_eq!(chain.stats().counters.segments_cleaned, 1, "{magic:?}: the others are well");
+            chain.close().await.expect("no fault");
+        });
+    }
+}
