@@ -554,7 +554,7 @@ class WrongBytes(Dev):
         # A number in the wrong order of bytes would otherwise end every epoch there is and will be, for good.
         peer = self.peer()
         ranges = wire.FILL.write(wire.FILL(ranges=[wire.RANGE(start=1 << 60, end=(1 << 60) + 1)]))
-        for epoch in (wire.NONE, 1 << 56, 1 << 32):
+        for epoch in (wire.NONE, 1 << 56, 1 << 32, 2):
             self.assertEqual(peer.refused(write(b"entry", epoch=epoch)), (Code.NO_LAYOUT, epoch, 0))
             self.assertEqual(peer.refused(request(wire.FILL, ranges, epoch=epoch)), (Code.NO_LAYOUT, epoch, 0))
             self.assertEqual(peer.refused(request(wire.TRIM, ranges, epoch=epoch)), (Code.NO_LAYOUT, epoch, 0))

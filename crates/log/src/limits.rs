@@ -210,10 +210,6 @@ const _: () = assert!(u64::MAX / STRIPE_ADDRESSES + 1 >= 1_000_000, "a million s
 /// Decided tails that a layout repeats, the latest ones.
 pub const TAILS_MAX_COUNT: usize = 64;
 
-/// By how many epochs a write, fill or trim may be ahead of the last one that a unit refuses. A unit that has a part in a layout has been
-/// sealed in the epoch before, or is told of it within a beat. Who is that far ahead could not be told where its epoch ended either.
-pub const EPOCHS_AHEAD_MAX: u64 = TAILS_MAX_COUNT as u64;
-
 /// Layouts that an acceptor remembers, the latest ones.
 pub const LAYOUT_HISTORY_MAX_COUNT: usize = 8;
 

@@ -196,13 +196,20 @@ impl World {
                 self.step(input, Some(epoch))
             }
             Op::Seal(epoch) => {
+                self.tell(epoch)?;
                 let extents = self.layout.active_extents(UNIT);
                 self.step(Input::Seal { to, epoch: Epoch(epoch), extents }, None)
             }
             Op::SealPart(epoch, start, end) => {
+                self.tell(epoch)?;
                 self.step(Input::Seal { to, epoch: Epoch(epoch), extents: range(start, end) }, None)
             }
         }
+    }
+
+    /// The unit is told that there is a layout of `epoch`. What is complete by it is looked at elsewhere.
+    fn tell(&mut self, epoch: u64) -> Result<usize, Broken> {
+        self.step(Input::Listed { epoch: Epoch(epoch), stripes: Vec::new() }, None)
     }
 
     fn finish(&mut self, client: usize, done: usize) -> Result<usize, Broken> {

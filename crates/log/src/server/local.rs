@@ -490,6 +490,9 @@ impl LocalCluster {
             Some(before) => {
                 let mut answers = BTreeMap::new();
                 for (node, &addr) in self.nodes.iter().zip(&self.addrs) {
+                    if let Some(unit) = node.unit.get() {
+                        unit.list(&before, node.id);
+                    }
                     let seal = Seal { epoch: before.epoch, extents: before.active_extents(node.id) };
                     let sealed: Sealed = self.call(env, node.id, addr, Phase::Seal, &seal, deadline).await?;
                     answers.insert(node.id, sealed);

@@ -600,7 +600,10 @@ impl Session {
             Request::GetTrims(asked) => unit.trims(&self.route(head), asked.extent),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
             Request::Seal(seal) => {
-                self.node.stop_granting(seal.epoch);
+                // What is refused ends nothing, the sequencer's epoch neither.
+                if unit.check_told(seal.epoch).is_ok() {
+                    self.node.stop_granting(seal.epoch);
+                }
                 unit.seal(self.route(head), seal);
             }
             Request::Subscribe(subscribe) => {

@@ -251,6 +251,11 @@ impl UnitShell {
         self.core.borrow().check_epoch(epoch)
     }
 
+    /// Refuses an epoch that cannot be sealed yet, as no layout of it is known here.
+    pub(super) fn check_told(&self, epoch: Epoch) -> Result<(), Refusal> {
+        self.core.borrow().check_told(epoch)
+    }
+
     /// Refuses entries that the core would refuse now whatever their addresses: `bytes` of them in `epoch`.
     pub(super) fn admits(&self, epoch: Epoch, bytes: usize) -> Result<(), Refusal> {
         self.core.borrow().admits(epoch, bytes)

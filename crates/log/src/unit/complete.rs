@@ -69,6 +69,11 @@ impl Stripe {
 }
 
 impl Complete {
+    /// The epoch of the newest layout that was told.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// The node `from` marks stripes by the layout of `epoch`. Taken from the last replica of a stripe only, by the same layout,
     /// and no further than the unit's own addresses are `durable`.
     pub(super) fn mark(&mut self, from: NodeId, epoch: Epoch, marks: &[Mark], durable: &RangeSet) {

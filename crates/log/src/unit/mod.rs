@@ -13,6 +13,7 @@
 //! Promises, each with a planted fault that a test finds:
 //! * a reply waits until all that it reveals is durable, also when it says that an address is taken;
 //! * nothing in an epoch at or below the sealed one is accepted, across restarts too;
+//! * no epoch ends but by a layout of it or of a later one that the unit is told of, whatever number a request has;
 //! * repeating a seal gives the same answer;
 //! * a run that is partly taken is written where it is free, and the rest is reported;
 //! * in an epoch that is over only what is on every replica is readable, and trimmed only what is so for all;
@@ -94,7 +95,7 @@ pub enum Input {
         /// What; within the limits of the wire.
         ranges: Vec<AddrRange>,
     },
-    /// Somebody ends an epoch.
+    /// Somebody ends an epoch, whose layout was told before.
     Seal {
         /// Who is answered.
         to: ReplyTo,

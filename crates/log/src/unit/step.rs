@@ -8,7 +8,7 @@ use ithaca_chain::{RangeSet, Run, RunKind, TABLE_ENTRY_BYTES, Table};
 use super::conflict::Sorted;
 use super::pending::{Claims, Pending, Waiting};
 use super::restore::Restored;
-use super::{Answer, Effect, Holding, Input, ReplyTo, SealedExtent, Ticket, Unit, last_in};
+use super::{Answer, Effect, Holding, Input, ReplyTo, SealedExtent, Ticket, Unit, UnitState, last_in};
 use crate::limits;
 use crate::planted::PlantedBug;
 use crate::pos::{Addr, AddrRange, Epoch};
@@ -144,6 +144,7 @@ impl Unit {
         if self.failed {
             return Err(Refusal::Failed);
         }
+        self.check_told(epoch)?;
         let repeated = epoch == self.state.sealed;
         if !repeated && (epoch < self.state.sealed || epoch < self.state.served) {
             return Err(Refusal::Sealed { sealed: self.floor });
@@ -200,9 +201,9 @@ impl Unit {
             };
             told.push(SealedExtent { extent, highest });
         }
-        let (found, limit) = (told.len() as u64, limits::SEAL_EXTENTS_MAX_COUNT as u64);
-        if found > limit {
-            return Err(Refusal::TooLarge { found, limit });
+        if told.len() > limits::SEAL_EXTENTS_MAX_COUNT {
+            // What nobody asks about now is looked up again if it has to be: it was told because nothing newer has changed anything.
+            told.retain(|told| extents.contains(&told.extent));
         }
         Ok(told)
     }
@@ -213,12 +214,21 @@ impl Unit {
         self.check_room(bytes)
     }
 
-    /// Refuses what would change something in an epoch that is over, or is far ahead of all that the unit knows of. No layout is of
-    /// such a one: whoever asks is mistaken, and would end every epoch before it, for good.
+    /// Refuses what would change something in an epoch that is over, or that cannot be the one at hand: whoever asks is mistaken, and
+    /// would end every epoch before it, for good. A client may know a layout before this node does; where the unit has a part in it, it was
+    /// sealed in the epoch before.
     fn check_change(&self, epoch: Epoch) -> Result<(), Refusal> {
         self.check_epoch(epoch)?;
-        let ahead = epoch.0.saturating_sub(self.floor.0);
-        if ahead <= limits::EPOCHS_AHEAD_MAX { Ok(()) } else { Err(Refusal::NoLayout { epoch }) }
+        let UnitState { sealed, served, .. } = self.state;
+        let follows = epoch <= served || epoch.0.saturating_sub(1) <= sealed.0;
+        if follows { Ok(()) } else { self.check_told(epoch) }
+    }
+
+    /// Refuses to end an epoch of which no layout was told here, nor of a later one, and which has not ended here: whoever asks is mistaken, or
+    /// has to tell that layout first.
+    pub fn check_told(&self, epoch: Epoch) -> Result<(), Refusal> {
+        let is_told = epoch <= self.complete.epoch().max(self.state.sealed);
+        if is_told { Ok(()) } else { Err(Refusal::NoLayout { epoch }) }
     }
 
     /// Refuses more work than may wait.

@@ -317,6 +317,7 @@ fn long_random_runs_of_requests_agree_with_a_map_of_addresses() {
                 4 => (format!("seal q1 e{}", epoch - 1), 0),
                 _ => ("restart".to_owned(), 0),
             };
+            bench.run(&format!("listed e{epoch}"));
             let out = bench.run(&line);
             if out.contains("persist") && random.below(10) == 0 {
                 bench.run("not-taken");
@@ -392,6 +393,7 @@ fn what_is_trimmed_within_a_voided_range_leaves_a_state_that_can_be_read() {
         if restarts {
             bench.run("restart");
         }
+        bench.run("listed e2");
         // Decodes what it stores.
         assert!(bench.run("seal q4 e2").starts_with("persist"));
         assert!(bench.run("persisted 1").starts_with("q4: sealed e2"));
@@ -407,6 +409,22 @@ fn what_is_trimmed_within_a_voided_range_leaves_a_state_that_can_be_read() {
         let more: Vec<String> = (1500..2524).map(|nth| format!("{}..{}", 2 * nth, 2 * nth + 1)).collect();
         assert!(bench.run(&format!("restore q7 e3 voided {}", more.join(","))).starts_with("persist"));
     }
+}
+
+#[test]
+fn a_seal_that_has_told_of_all_that_it_remembers_tells_of_other_extents_as_well() {
+    // Whoever has asked first may be mistaken about where the unit's stripes are.
+    let mut bench = Bench::new(UnitOptions::default());
+    bench.run("listed e1");
+    bench.run("write q1 e1 @7 x");
+    let extents: Vec<String> = (0..256).map(|nth| format!("{nth}..{}", nth + 1)).collect();
+    bench.run(&format!("seal q2 e1 {}", extents.join(",")));
+    bench.run("persisted 2");
+    assert!(bench.run("seal q3 e1").starts_with("persist"));
+    assert_eq!(bench.run("persisted 1"), "q3: sealed e1, highest @7\n");
+    bench.run("restart");
+    assert_eq!(bench.run("seal q4 e1"), "q4: sealed e1, highest @7\n");
+    assert!(bench.run(&format!("seal q5 e1 {}", extents.join(","))).starts_with("persist"), "the same again");
 }
 
 #[test]

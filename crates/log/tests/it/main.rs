@@ -23,6 +23,7 @@
 //! * `streams`: reading streams.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `repair`: copies that were lost, and come from another replica.
+//! * `wrong_numbers`: one message with a wrong number ends nothing for the others.
 //! * `worlds`: the environments that these run in.
 
 mod cluster;
@@ -52,3 +53,4 @@ mod stream_waits;
 mod streams;
 mod whole;
 mod worlds;
+mod wrong_numbers;

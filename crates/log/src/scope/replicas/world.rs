@@ -170,6 +170,8 @@ impl World {
                 let extents = self.layouts[&epoch].active_extents(NodeId(node));
                 let server = (node - 1) as usize;
                 self.clients[at].waits_for = Some(server);
+                // Whoever seals has that layout, and tells it. What is complete by it is looked at elsewhere.
+                self.step(server, Input::Listed { epoch: Epoch(epoch), stripes: Vec::new() })?;
                 self.step(server, Input::Seal { to: ReplyTo(at as u64), epoch: Epoch(epoch), extents })
             }
             Op::GoOnWithout(node) => self.go_on_without(at, node),

@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use super::member::Member;
 use super::rebuild;
-use crate::client::ClientError;
+use crate::client::{CallError, ClientError};
 use crate::layout::{Change, ChangeError, Layout, Node as Listed, NodeState, TailError};
 use crate::pos::NodeId;
-use crate::server::decide::{Preparation, Proposal, prepare};
-use crate::wire::{Seal, Sealed};
+use crate::server::decide::{Preparation, Proposal, learn, prepare};
+use crate::wire::{Refusal, Seal, Sealed};
 
 /// How long acceptors may take in each phase.
 const DECIDE_PATIENCE: Duration = Duration::from_millis(500);
@@ -113,15 +113,24 @@ pub(super) async fn reconfigure(
     Ok(if is_own { Decided::Own } else { Decided::Any })
 }
 
-/// Seals the epoch of `before` at every node that can be reached: what each unit said. Nodes that are taken to be `gone`, or
-/// are out already, are asked too, but hardly waited for: every reconfiguration would stand still for one that is dead.
+/// Seals the epoch of `before` at every node that can be reached: what each unit said. One that does not know that layout is told it.
+/// Nodes that are taken to be `gone`, or are out already, are asked too, but hardly waited for: every reconfiguration would stand still
+/// for one that is dead.
 async fn seal(member: &Rc<Member>, before: &Layout, gone: &[NodeId]) -> BTreeMap<NodeId, Sealed> {
     let now = member.env.now();
     let seal_one = async |Listed { id: node, state, .. }: &Listed| {
         let (node, is_out) = (*node, *state == NodeState::Out);
         let patience = if is_out || gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
+        let (peer, deadline) = (member.peer(before, node)?, now + patience);
         let seal = Seal { epoch: before.epoch, extents: before.active_extents(node) };
-        let answer = member.peer(before, node)?.call::<_, Sealed>(before.epoch, &seal, now + patience).await;
+        let ask = || peer.call::<_, Sealed>(before.epoch, &seal, deadline);
+        let answer = match ask().await {
+            Err(CallError::Refused(Refusal::NoLayout { .. })) => {
+                learn(std::slice::from_ref(&peer), before, deadline).await;
+                ask().await
+            }
+            answer => answer,
+        };
         answer.ok().map(|(sealed, _, _)| (node, sealed))
     };
     let nodes = before.nodes.iter().map(&seal_one);

@@ -38,7 +38,7 @@ fn start(env: &Env, chain: Chain, recovered: ithaca_chain::Recovered) -> Rc<Unit
     UnitShell::start(env, chain, recovered, UnitOptions::default(), leases).expect("it starts").0
 }
 
-/// A unit that was started anew, and whose only entry, at address 2, is on its drive; or is lost.
+/// A unit that was started anew, and whose only entry, at address 2, is on its drive; or is lost. It knows that epoch 2 has come.
 async fn restarted(env: &Env, is_harmed: bool) -> Rc<UnitShell> {
     let open = OpenDrive { path: "chain".into(), create_bytes: Some(64 << 10), read_only: false };
     let drive = env.open_drive(open).await.expect("a drive");
@@ -54,7 +54,9 @@ async fn restarted(env: &Env, is_harmed: bool) -> Rc<UnitShell> {
     }
     let opened = Chain::open(env, drive, Some(&identity), chain_options()).await;
     let (chain, recovered) = opened.expect("it was closed in order");
-    start(env, chain, recovered)
+    let unit = start(env, chain, recovered);
+    unit.step(Input::Listed { epoch: Epoch(2), stripes: Vec::new() });
+    unit
 }
 
 /// Flips a bit of what is on the drive.

@@ -1,0 +1,130 @@
+//! One message with a wrong number, from a client that is mistaken, ends nothing for all the others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ithaca_chain::Table;
+use ithaca_env::Env;
+use ithaca_env::sim::Sim;
+use ithaca_log::client::{CallError, Client, Connection, Identity};
+use ithaca_log::entry::EntryMeta;
+use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, Epoch, NodeId, RequestNo};
+use ithaca_log::wire::{
+    self, Fill, Filled, Head, Message, Refusal, Seal, Sealed, Trim, Trimmed, Write, Written,
+};
+
+use crate::nodes::{Cluster, node_options};
+use crate::worlds::{append, connect, entry, read_all, replicated, restart, run};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who is mistaken.
+struct Stranger {
+    env: Env,
+    connection: Connection,
+}
+
+impl Stranger {
+    async fn at(env: &Env, addr: SocketAddr) -> Self {
+        let who = Identity { client: ClientId(99), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        let connection = Connection::open(env, addr, who, env.now() + PATIENCE).await.expect("it listens");
+        Self { env: env.clone(), connection }
+    }
+
+    async fn ask<Q: Message, R: Message>(&self, epoch: Epoch, request: &Q) -> Result<R, CallError> {
+        let answer = self.connection.call::<Q, R>(&self.env, epoch, request, self.env.now() + PATIENCE).await;
+        answer.map(|(answer, _, _)| answer)
+    }
+
+    async fn seal(&self, epoch: Epoch) -> Result<Sealed, CallError> {
+        self.ask(Epoch(0), &Seal { epoch, extents: Vec::new() }).await
+    }
+
+    async fn write(&self, epoch: Epoch, addr: Addr) -> Result<Written, CallError> {
+        let data = Bytes::from_static(b"mistaken");
+        let meta = EntryMeta::new(ClientId(99), addr, RequestNo(1)).to_bytes();
+        let write = Write { addr, meta, table: Table::of_payloads([&data]) };
+        let answer = self.connection.call_with::<Written>(
+            &self.env,
+            |id, out| wire::encode_head(out, Head::new(id, epoch), &write, data.len()),
+            std::iter::once(data.clone()),
+            self.env.now() + PATIENCE,
+        );
+        answer.await.map(|(written, _, _)| written)
+    }
+
+    /// Asks for everything that would end the epochs before `epoch`; each is refused because there is no layout of it.
+    async fn is_told_of_no_layout(&self, epoch: Epoch) {
+        let none = CallError::Refused(Refusal::NoLayout { epoch });
+        assert_eq!(self.seal(epoch).await, Err(none.clone()));
+        assert_eq!(self.write(epoch, Addr(1 << 40)).await, Err(none.clone()));
+        let ranges = vec![AddrRange::new(Addr(0), Addr(1))];
+        assert_eq!(self.ask::<_, Filled>(epoch, &Fill { ranges: ranges.clone() }).await, Err(none.clone()));
+        assert_eq!(self.ask::<_, Trimmed>(epoch, &Trim { ranges }).await, Err(none));
+    }
+}
+
+/// Numbers of epochs after `known`: the next one, and what comes of a wrong order of bytes, or of -1.
+fn epochs_after(known: Epoch) -> [Epoch; 5] {
+    [known.next(), Epoch(known.0 + 64), Epoch(known.0.swap_bytes()), Epoch(1 << 63), Epoch(u64::MAX)]
+}
+
+#[test]
+fn an_epoch_of_which_there_is_no_layout_ends_no_other() {
+    run(|env, dir| async move {
+        let of = replicated(dir.path(), 3, 2);
+        let mut cluster = restart(&env, of.clone()).await;
+        for (nth, known) in (0..).zip([1, 2].map(Epoch)) {
+            let client = connect(&env, &cluster).await;
+            append(&client, 10 * nth, 5).await;
+            for &addr in cluster.addrs() {
+                let stranger = Stranger::at(&env, addr).await;
+                for epoch in epochs_after(known) {
+                    stranger.is_told_of_no_layout(epoch).await;
+                }
+            }
+            append(&client, 10 * nth + 5, 5).await;
+            cluster.stop().await;
+            cluster = restart(&env, of.clone()).await;
+        }
+        let client = connect(&env, &cluster).await;
+        let found: Vec<Bytes> = read_all(&client, 0).await.into_iter().map(|found| found.data).collect();
+        assert_eq!(found, (0..20).map(entry).collect::<Vec<_>>());
+    });
+}
+
+/// Runs `test` with three servers of one cluster, in simulated time.
+fn with_three(test: impl AsyncFnOnce(Env, Cluster) + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let cluster = Cluster::form(&env, 3, 2, |dir, id| node_options(dir, id, 64)).await;
+        test(env, cluster).await;
+    });
+}
+
+/// The epoch of the newest layout.
+async fn epoch(client: &Client) -> Epoch {
+    client.layout().await.expect("it is known").epoch
+}
+
+#[test]
+fn an_epoch_of_which_there_is_no_layout_ends_none_of_servers() {
+    with_three(async |env, mut cluster| {
+        append(&cluster.client, 0, 5).await;
+        let known = epoch(&cluster.client).await;
+        for (_, addr) in cluster.addrs.clone() {
+            let stranger = Stranger::at(&env, addr).await;
+            for epoch in epochs_after(known) {
+                stranger.is_told_of_no_layout(epoch).await;
+            }
+        }
+        append(&cluster.client, 5, 5).await;
+        assert_eq!(epoch(&cluster.client).await, known, "it goes on in its epoch");
+        cluster.kill(3);
+        append(&cluster.client, 10, 5).await;
+        assert_eq!(epoch(&cluster.client).await, known.next(), "and from there to the next one");
+    });
+}
