@@ -210,6 +210,10 @@ const _: () = assert!(u64::MAX / STRIPE_ADDRESSES + 1 >= 1_000_000, "a million s
 /// Decided tails that a layout repeats, the latest ones.
 pub const TAILS_MAX_COUNT: usize = 64;
 
+/// By how many rounds a ballot may be above the one that an acceptor has promised. An epoch sees a few attempts, each of which takes a round or
+/// two; one wrong number takes so many, of which there are as many again.
+pub const ROUNDS_AHEAD_MAX: u64 = 1 << 32;
+
 /// Layouts that an acceptor remembers, the latest ones.
 pub const LAYOUT_HISTORY_MAX_COUNT: usize = 8;
 

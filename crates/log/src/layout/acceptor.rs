@@ -227,7 +227,7 @@ impl Acceptor {
         if let Some(not_open) = self.not_open(epoch, None) {
             return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Promise), effects);
         }
-        if ballot <= self.promised {
+        if ballot <= self.promised || self.is_far_ahead(ballot) {
             // Also if it is the same ballot: a proposer that was restarted must not use an old one for another layout.
             let vote = Vote::Overtaken { promised: self.promised };
             return self.answer(to, Answer::Promise(vote), effects);
@@ -253,7 +253,7 @@ impl Acceptor {
         } else if let Some(not_open) = self.not_open(layout.epoch, Some(&layout)) {
             return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Accepted), effects);
         }
-        if ballot < self.promised && !twice {
+        if (ballot < self.promised || self.is_far_ahead(ballot)) && !twice {
             let vote = Vote::Overtaken { promised: self.promised };
             return self.answer(to, Answer::Accepted(vote), effects);
         }
@@ -318,6 +318,12 @@ impl Acceptor {
             && self.decided.back().is_some_and(|layout| layout.acceptors().contains(&self.me))
             && (!self.is_touched() || self.planted.is(PlantedBug::LeaseAfterPromise))
             && !self.failed
+    }
+
+    /// Whether no proposer has come to `ballot`: it is a mistake, and the last rounds there are would be used up by it, so that nothing could be
+    /// decided any more.
+    fn is_far_ahead(&self, ballot: Ballot) -> bool {
+        ballot.round.saturating_sub(self.promised.round) > limits::ROUNDS_AHEAD_MAX
     }
 
     /// The answer to whoever asks for `epoch` to be decided, or for `layout` as the first, if nothing can be decided here.

@@ -1,6 +1,7 @@
 //! Acceptors by script: what is answered when, and what survives.
 
 use super::acceptor::{Answer, Effect, Input};
+use super::proposer::{self, Proposer};
 use super::*;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::Ballot;
@@ -86,6 +87,74 @@ fn the_same_ballot_is_promised_once() {
     step(&mut acceptor, prepare(1, 2, 1));
     step(&mut acceptor, Input::Persisted);
     assert_eq!(step(&mut acceptor, prepare(2, 2, 1)), ["2 overtaken by 1"]);
+}
+
+#[test]
+fn a_ballot_far_above_all_before_is_not_taken() {
+    // One wrong number would use up all that there are, and nothing could be decided any more.
+    let before = first(3);
+    let far = crate::limits::ROUNDS_AHEAD_MAX;
+    let mut acceptor = learned(&before, Planted::NONE);
+    let next = before.next_epoch(LogPos(5));
+    for round in [far + 1, 1 << 56, u64::MAX] {
+        assert_eq!(step(&mut acceptor, prepare(1, 2, round)), ["1 overtaken by 0"], "{round}");
+        assert_eq!(step(&mut acceptor, accept(1, round, &next)), ["1 overtaken by 0"], "{round}");
+    }
+    assert_eq!(step(&mut acceptor, prepare(2, 2, far)), ["persist"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["2 given"]);
+    assert_eq!(step(&mut acceptor, accept(3, 2 * far + 1, &next)), [format!("3 overtaken by {far}")]);
+    assert_eq!(step(&mut acceptor, accept(4, 2 * far, &next)), ["persist"]);
+}
+
+/// Acceptors of a first layout, of which each has promised this round, or is gone, and a proposer of node 1: with which round a majority
+/// promises.
+fn prepared(promised: &[Option<u64>]) -> Option<u64> {
+    let layout = first(promised.len() as u64);
+    let acceptor = |round| {
+        let mut acceptor = learned(&layout, Planted::NONE);
+        acceptor.promised = ballot(round);
+        acceptor
+    };
+    let mut acceptors: Vec<_> = promised.iter().map(|round| round.map(acceptor)).collect();
+    let mut proposer = Proposer::new(NodeId(1), Epoch(2), layout.acceptors(), Planted::NONE);
+    for _ in 0..20 {
+        let mut effects = Vec::new();
+        proposer.step(proposer::Input::Begin, &mut effects);
+        let Some(proposer::Effect::Prepare { ballot }) = effects.pop() else { panic!("it prepares") };
+        for (acceptor, id) in acceptors.iter_mut().zip(1..) {
+            let mut answers = Vec::new();
+            if let Some(acceptor) = acceptor {
+                let prepare = Input::Prepare { to: ReplyTo(id), epoch: Epoch(2), ballot };
+                acceptor.step(prepare, &mut answers);
+                if let [Effect::Persist { .. }] = answers[..] {
+                    acceptor.step(Input::Persisted, &mut answers);
+                }
+            }
+            let vote = match answers.pop() {
+                Some(Effect::Reply { answer: Answer::Promise(vote), .. }) => Some(vote),
+                _ => None,
+            };
+            proposer.step(proposer::Input::Promise { from: NodeId(id), ballot, vote }, &mut effects);
+        }
+        if effects.contains(&proposer::Effect::Prepared) {
+            return Some(ballot.round);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_proposer_brings_acceptors_together_that_a_wrong_number_has_driven_apart() {
+    let far = crate::limits::ROUNDS_AHEAD_MAX;
+    assert_eq!(prepared(&[Some(0), Some(0), Some(0)]), Some(1));
+    assert_eq!(prepared(&[Some(far), Some(far), Some(far)]), Some(far + 1));
+    assert_eq!(prepared(&[Some(far), Some(7), None]), Some(far + 1));
+    // The first takes nothing as low as what the second takes.
+    for apart in 1..5 {
+        let round = prepared(&[Some(apart * far + 9), Some(0), None]).expect("they come together");
+        assert!((apart * far + 9..(apart + 1) * far).contains(&round), "{apart}: {round}");
+    }
+    assert_eq!(prepared(&[Some(u64::MAX), Some(u64::MAX), Some(0)]), None, "and it ends no process");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::Layout;
+use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{Ballot, Epoch, NodeId};
 use crate::wire::Vote;
@@ -87,6 +88,8 @@ pub struct Proposer {
     ballot: Ballot,
     /// The highest round that it has used or seen.
     round: u64,
+    /// The highest round that an acceptor takes next which takes none so far ahead of its own as was asked; the lowest of them.
+    climb: Option<u64>,
     /// Who has given its vote in this phase.
     given: BTreeSet<NodeId>,
     /// Who has not, and will not.
@@ -109,6 +112,7 @@ impl Proposer {
             phase: Phase::Idle,
             ballot: Ballot::NONE,
             round: 0,
+            climb: None,
             given: BTreeSet::new(),
             withheld: BTreeSet::new(),
             found: None,
@@ -126,8 +130,10 @@ impl Proposer {
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Begin if self.phase != Phase::Decided => {
-                self.round = self.round.checked_add(1).expect("rounds do not run out");
-                self.ballot = Ballot { round: self.round, proposer: self.me };
+                // Acceptors that a wrong number has driven apart come together by steps; a ballot that was used is promised to nobody again.
+                let round = self.climb.take().unwrap_or(self.round.saturating_add(1));
+                self.round = self.round.max(round);
+                self.ballot = Ballot { round, proposer: self.me };
                 self.found = None;
                 self.enter(Phase::Preparing);
                 effects.push(Effect::Prepare { ballot: self.ballot });
@@ -173,6 +179,10 @@ impl Proposer {
         }
         if let Some(Vote::Overtaken { promised }) = vote {
             self.round = self.round.max(promised.round);
+            if promised < ballot {
+                let reached = promised.round.saturating_add(limits::ROUNDS_AHEAD_MAX);
+                self.climb = Some(self.climb.map_or(reached, |other| other.min(reached)));
+            }
         }
         if phase != self.phase || ballot != self.ballot {
             return;

@@ -153,7 +153,7 @@ impl Vote {
         match (outcome, ballot == Ballot::NONE, record.is_empty()) {
             (GIVEN, true, true) => Ok(Self::Given { accepted: None }),
             (GIVEN, false, false) => Ok(Self::Given { accepted: Some((ballot, record)) }),
-            (OVERTAKEN, false, true) => Ok(Self::Overtaken { promised: ballot }),
+            (OVERTAKEN, _, true) => Ok(Self::Overtaken { promised: ballot }),
             (DECIDED, true, false) => Ok(Self::Decided { layout: record }),
             _ => Err(DecodeError::Invalid {
                 field: "outcome",

@@ -9,9 +9,9 @@ use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 use ithaca_log::client::{CallError, Client, Connection, Identity};
 use ithaca_log::entry::EntryMeta;
-use ithaca_log::pos::{Addr, AddrRange, ClientId, ClusterId, Epoch, NodeId, RequestNo};
+use ithaca_log::pos::{Addr, AddrRange, Ballot, ClientId, ClusterId, Epoch, NodeId, RequestNo};
 use ithaca_log::wire::{
-    self, Fill, Filled, Head, Message, Refusal, Seal, Sealed, Trim, Trimmed, Write, Written,
+    self, Fill, Filled, Head, Message, Prepare, Promise, Refusal, Seal, Sealed, Trim, Trimmed, Write, Written,
 };
 
 use crate::nodes::{Cluster, node_options};
@@ -126,5 +126,23 @@ fn an_epoch_of_which_there_is_no_layout_ends_none_of_servers() {
         cluster.kill(3);
         append(&cluster.client, 10, 5).await;
         assert_eq!(epoch(&cluster.client).await, known.next(), "and from there to the next one");
+    });
+}
+
+#[test]
+fn a_ballot_with_a_wrong_number_keeps_nobody_from_deciding() {
+    with_three(async |env, mut cluster| {
+        append(&cluster.client, 0, 5).await;
+        for (_, addr) in cluster.addrs.clone() {
+            let stranger = Stranger::at(&env, addr).await;
+            for round in [u64::MAX, 1 << 63, 1 << 56, u64::from(u32::MAX)] {
+                let epoch = epoch(&cluster.client).await.next();
+                let ballot = Ballot { round, proposer: NodeId(u64::MAX) };
+                let _: Promise = stranger.ask(epoch, &Prepare { epoch, ballot }).await.expect("answered");
+            }
+        }
+        append(&cluster.client, 5, 5).await;
+        cluster.kill(3);
+        append(&cluster.client, 10, 5).await;
     });
 }
