@@ -206,8 +206,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The layout to propose for the next epoch, with the tail of this one. Where units have come or gone, the active range
-    /// is closed at `tail`, or replaced if nothing lies in it, and another begins over the units that are in use; else
+    /// The layout to propose for the next epoch, with the tail of this one. Where units have come or gone, or half of the active range's
+    /// addresses are used, it is closed at `tail`, or replaced if nothing lies in it, and another begins over the units that are in use; else
     /// every position to come lies where it would have. What is below `tail` stays where it is.
     pub fn change(&self, tail: LogPos, change: &Change) -> Result<Self, ChangeError> {
         let decided = self.tail();
@@ -225,7 +225,9 @@ impl Layout {
         let active = next.ranges.last().map(|range| &range.stripes);
         let placed: BTreeSet<NodeId> =
             active.into_iter().flatten().flat_map(|at| &at.replicas).copied().collect();
-        if !placed.iter().copied().eq(next.units()) {
+        // A range goes on in other blocks long before the addresses of its own end.
+        let is_used_up = next.ranges.last().is_some_and(|active| active.has_used_half(tail));
+        if is_used_up || !placed.iter().copied().eq(next.units()) {
             next.close_range(tail);
             next.start_range(tail)?;
         }
@@ -375,6 +377,12 @@ impl Layout {
 }
 
 impl RangeMap {
+    /// Whether positions below `tail` take half of the addresses of a stripe's block, or more.
+    fn has_used_half(&self, tail: LogPos) -> bool {
+        let each = tail.0.saturating_sub(self.start.0) / self.stripes.len() as u64;
+        each >= limits::STRIPE_ADDRESSES / 2
+    }
+
     /// Whether `next`, which begins where this ends, puts every position where this would if it went on.
     fn is_continued_by(&self, next: &Self) -> bool {
         let (count, stripes) = (self.end.0 - self.start.0, self.stripes.len());
@@ -383,6 +391,7 @@ impl RangeMap {
                 let here = ((count % stripes as u64) as usize + at) % stripes;
                 let addresses = self.addresses(here);
                 self.stripes[here].replicas == stripe.replicas
+                    && !stripe.base.0.is_multiple_of(limits::STRIPE_ADDRESSES)
                     && addresses.is_some_and(|addresses| addresses.end == stripe.base)
             })
     }

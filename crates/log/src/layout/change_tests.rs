@@ -129,6 +129,26 @@ fn a_lost_sequencer_is_followed_by_the_next_node_that_may_be_one() {
 }
 
 #[test]
+fn a_range_goes_on_in_other_blocks_long_before_the_addresses_of_its_own_end() {
+    // Positions past them would have no place: one entry far above the end is enough to bring the tail there.
+    let (nothing, all) = (Change::default(), 3 * limits::STRIPE_ADDRESSES);
+    let a = first(3, 2);
+    let b = change(&a, all / 2 - 1, &nothing);
+    assert_eq!(ranges(&b), ranges(&a));
+    for tail in [all / 2, all - 2, all] {
+        let c = change(&b, tail, &nothing);
+        let new = format!("{tail}: [1,2]@3 [2,3]@4 [3,1]@5");
+        assert_eq!(ranges(&c), [ranges(&a).remove(0), new]);
+        assert!([tail - 1, tail, tail + 2].iter().all(|&pos| c.locate(LogPos(pos)).is_some()));
+        assert_eq!(ranges(&change(&c, tail + 9, &nothing)), ranges(&c));
+    }
+    // The addresses of the next block follow those of this one.
+    let c = change(&first(1, 1), limits::STRIPE_ADDRESSES, &nothing);
+    assert_eq!(ranges(&c), ["0: [1]@0".to_owned(), format!("{}: [1]@1", limits::STRIPE_ADDRESSES)]);
+    assert!(c.locate(LogPos(limits::STRIPE_ADDRESSES)).is_some());
+}
+
+#[test]
 fn what_cannot_be_changed_says_why() {
     let a = change(&first(2, 2), 10, &Change::default());
     let refused = |tail, change: &Change| a.change(LogPos(tail), change).expect_err("it cannot");

@@ -13,9 +13,10 @@ use ithaca_log::pos::{Addr, AddrRange, Ballot, ClientId, ClusterId, Epoch, NodeI
 use ithaca_log::wire::{
     self, Fill, Filled, Head, Message, Prepare, Promise, Refusal, Seal, Sealed, Trim, Trimmed, Write, Written,
 };
+use tempfile::TempDir;
 
 use crate::nodes::{Cluster, node_options};
-use crate::worlds::{append, connect, entry, read_all, replicated, restart, run};
+use crate::worlds::{append, connect, entry, options, read_all, replicated, restart, run};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -144,5 +145,26 @@ fn a_ballot_with_a_wrong_number_keeps_nobody_from_deciding() {
         append(&cluster.client, 5, 5).await;
         cluster.kill(3);
         append(&cluster.client, 10, 5).await;
+    });
+}
+
+#[test]
+fn an_entry_far_above_the_end_leaves_places_for_those_to_come() {
+    run(|env, _| async move {
+        for units in [1, 3] {
+            let dir = TempDir::new().expect("a directory");
+            let of = options(dir.path(), units);
+            let cluster = restart(&env, of.clone()).await;
+            append(&connect(&env, &cluster).await, 0, 5).await;
+            let stranger = Stranger::at(&env, cluster.addrs()[0]).await;
+            stranger.write(Epoch(1), Addr((1 << 44) - 1)).await.expect("it is its own");
+            cluster.stop().await;
+            let cluster = restart(&env, of).await;
+            let client = connect(&env, &cluster).await;
+            for (pos, number) in append(&client, 5, 5).await.into_iter().zip(5..) {
+                assert_eq!(client.read(pos).await.map(|found| found.data), Ok(entry(number)), "{pos}");
+            }
+            cluster.stop().await;
+        }
     });
 }
