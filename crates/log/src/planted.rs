@@ -121,6 +121,8 @@ ithaca_env::planted_bugs! {
     LeaseAfterPromise,
     /// The acceptor that decides alone grants a lease after a restart, when it has forgotten its promise.
     LeaseAfterRestart,
+    /// An acceptor that was restarted takes it that it had granted no lease before.
+    GrantsForgotten,
     /// The holder counts its lease from when it was answered, not from when it asked.
     LeaseFromAnswer,
 }

@@ -309,9 +309,9 @@ impl Acceptor {
         self.promised != Ballot::NONE || self.accepted.is_some()
     }
 
-    /// A promise counts from when it is made, not from when it is durable. The proposer knows of it only then, and every
-    /// lease that is granted after that would last too long for it.
-    fn grants_lease(&self, epoch: Epoch) -> bool {
+    /// Whether a lease on `epoch` would be granted now. A promise counts from when it is made, not from when it is durable: the proposer
+    /// knows of it only then, and every lease that is granted after that would last too long for it.
+    pub fn grants_lease(&self, epoch: Epoch) -> bool {
         epoch == self.latest_epoch()
             && epoch == self.durable
             && epoch >= self.leases_from

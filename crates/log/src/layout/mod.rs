@@ -36,7 +36,7 @@ mod tests;
 
 pub use acceptor::Acceptor;
 pub use change::{Change, ChangeError, Copy, arrange};
-pub use lease::LeaseHolder;
+pub use lease::{LeaseGrants, LeaseHolder, LeasesLeft};
 pub use map::{Location, Piece};
 pub use membership::acceptors_wanted;
 pub use proposer::Proposer;

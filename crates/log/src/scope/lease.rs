@@ -1,6 +1,6 @@
-//! Leases, exhaustively: a node of the old epoch asks for leases again and again, a proposer prepares a majority, waits, and
-//! has the next layout decided. Nobody holds a lease on the old epoch when the new one is. Time passes in steps of half a
-//! lease; answers take any time, and a lone acceptor crashes.
+//! Leases, exhaustively: a node of the old epoch asks for leases again and again, a proposer prepares a majority, waits for as long as
+//! leases of that node may be good by what the majority says that it has granted, and has the next layout decided. Nobody holds a lease on
+//! the old epoch when the new one is. Time passes in steps of half a lease; answers take any time, and a lone acceptor crashes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use ithaca_env::Time;
 
 use super::search::{self, search};
 use crate::layout::acceptor::{self, Acceptor, Answer};
-use crate::layout::{Layout, LeaseHolder, Node};
+use crate::layout::{Layout, LeaseGrants, LeaseHolder, LeasesLeft, Node};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
 use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
@@ -20,6 +20,8 @@ use crate::wire::{Roles, Vote};
 /// Steps of time.
 const STEPS: u64 = 6;
 const STEP: Duration = Duration::from_millis(limits::LEASE_MS / 2);
+/// Who asks for leases.
+const HOLDER: NodeId = NodeId(8);
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,8 @@ struct World {
     planted: Planted,
     now: Time,
     acceptors: Vec<(Acceptor, Bytes)>,
+    /// What each acceptor has granted in this life of it.
+    granted: Vec<LeaseGrants>,
     holder: LeaseHolder,
     asks: u8,
     crashes: u8,
@@ -52,9 +56,16 @@ struct World {
     /// Grants under way, by when they were asked for and whose they are.
     grants: BTreeSet<(Time, usize)>,
     promised: BTreeSet<usize>,
-    /// When a majority had promised.
-    prepared: Option<Time>,
+    /// For how long leases may be good, as those say who have promised.
+    leases: LeasesLeft,
+    /// Until when leases may be good, by what the majority says that has promised.
+    leases_end: Option<Time>,
     decided: bool,
+}
+
+/// When it begins: by then the acceptors have been there for so long that nothing of before counts.
+fn began() -> Time {
+    Time::ZERO + STEP * 3
 }
 
 impl World {
@@ -71,22 +82,23 @@ impl World {
         };
         Self {
             planted,
-            now: Time::ZERO,
+            now: began(),
             acceptors: (1..=count).map(acceptor).collect(),
+            granted: (0..count).map(|_| LeaseGrants::new(Time::ZERO, planted)).collect(),
             holder: LeaseHolder::new(&layout, planted),
             asks,
             crashes,
             questions: BTreeSet::new(),
             grants: BTreeSet::new(),
             promised: BTreeSet::new(),
-            prepared: None,
+            leases: LeasesLeft::default(),
+            leases_end: None,
             decided: false,
         }
     }
 
     fn waited(&self) -> bool {
-        let wait = Duration::from_millis(limits::LEASE_WAIT_MS);
-        self.prepared.is_some_and(|prepared| self.now >= prepared + wait)
+        self.leases_end.is_some_and(|end| self.now >= end)
     }
 }
 
@@ -113,7 +125,7 @@ impl search::World for World {
 
     fn possible(&self) -> Vec<Event> {
         let mut events = Vec::new();
-        if self.now < Time::ZERO + STEP * STEPS as u32 {
+        if self.now < began() + STEP * STEPS as u32 {
             events.push(Event::Tick);
         }
         if self.asks > 0 {
@@ -144,6 +156,7 @@ impl search::World for World {
                 self.questions.remove(&(asked_at, at));
                 let (answer, _) = step(&mut self.acceptors[at].0, acceptor::Input::Lease { to, epoch });
                 if answer == Some(Answer::Leased(true)) {
+                    self.granted[at].granted(HOLDER, self.now);
                     self.grants.insert((asked_at, at));
                 }
             }
@@ -162,8 +175,9 @@ impl search::World for World {
                     return Err(format!("a promise was expected, not {answer:?}"));
                 }
                 self.promised.insert(at);
+                self.leases.add(&self.granted[at].left(self.now));
                 if self.promised.len() > self.acceptors.len() / 2 {
-                    self.prepared.get_or_insert(self.now);
+                    self.leases_end.get_or_insert(self.now + self.leases.of(HOLDER));
                 }
             }
             Event::Decide => self.decided = true,
@@ -172,6 +186,7 @@ impl search::World for World {
                 let (acceptor, stored) = &mut self.acceptors[at];
                 let recovered = Acceptor::recover(NodeId(at as u64 + 1), stored, self.planted);
                 *acceptor = recovered.map_err(|error| error.to_string())?;
+                self.granted[at] = LeaseGrants::new(self.now, self.planted);
             }
         }
         if self.decided && self.holder.valid(epoch, self.now) {
@@ -201,10 +216,41 @@ fn no_lease_outlives_its_epoch() {
 
 #[test]
 fn each_planted_fault_of_leases_is_found() {
-    for bug in [PlantedBug::LeaseFromAnswer, PlantedBug::LeaseAfterPromise, PlantedBug::LeaseAfterRestart] {
+    for bug in [
+        PlantedBug::LeaseFromAnswer,
+        PlantedBug::LeaseAfterPromise,
+        PlantedBug::LeaseAfterRestart,
+        PlantedBug::GrantsForgotten,
+    ] {
         let violation = violation(Planted::bug(bug)).unwrap_or_else(|| panic!("{bug:?} is not found"));
         assert!(violation.contains("a lease is good"), "{bug:?}: {violation}");
     }
+}
+
+#[test]
+fn a_node_that_was_granted_nothing_of_late_is_not_waited_for() {
+    let ms = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+    let (dead, other, wait) = (NodeId(1), NodeId(2), limits::LEASE_WAIT_MS);
+    let mut grants = LeaseGrants::new(ms(0), Planted::NONE);
+    let left = |grants: &LeaseGrants, at, node| grants.left(ms(at)).of(node).as_millis() as u64;
+    assert_eq!(
+        left(&grants, 10, dead),
+        wait - 10,
+        "who knows what an earlier life of the acceptor has granted"
+    );
+    grants.granted(dead, ms(100));
+    grants.granted(other, ms(300));
+    assert_eq!((left(&grants, 300, dead), left(&grants, 300, other)), (wait - 200, wait));
+    assert_eq!((left(&grants, 450, dead), left(&grants, 450, other)), (0, wait - 150));
+    assert_eq!(left(&grants, 300, NodeId(3)), 0);
+    // Whoever has it from a majority has it from one of those who have promised: the longest of their times counts.
+    let mut all = grants.left(ms(450));
+    let mut later = LeaseGrants::new(ms(0), Planted::NONE);
+    later.granted(dead, ms(440));
+    all.add(&later.left(ms(450)));
+    assert_eq!(all.of(dead).as_millis() as u64, wait - 10);
+    all.add(&LeaseGrants::new(ms(450), Planted::NONE).left(ms(450)));
+    assert_eq!(all.of(NodeId(3)).as_millis() as u64, wait, "one has just been started");
 }
 
 #[test]

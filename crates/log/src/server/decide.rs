@@ -15,9 +15,8 @@ use ithaca_env::{Env, Time};
 
 use super::peers::Peer;
 use crate::client::{CallError, ClientError, Phase};
-use crate::layout::Layout;
 use crate::layout::proposer::{Effect, Input, Proposer};
-use crate::limits;
+use crate::layout::{Layout, LeasesLeft};
 use crate::planted::Planted;
 use crate::pos::{Epoch, NodeId};
 use crate::wire::{Accept, Accepted, Invitation, Learn, Learned, Message, Prepare, Promise, Refusal, Vote};
@@ -80,10 +79,11 @@ impl Prepared {
         self.driver.proposer.borrow().found().cloned()
     }
 
-    /// When no lease on the epoch before is valid any more. Whoever has not sealed every unit and the sequencer of that epoch
-    /// explicitly waits until then before it proposes.
-    pub fn leases_end_at(&self) -> Time {
-        self.since + Duration::from_millis(limits::LEASE_WAIT_MS)
+    /// For how long a lease of `node` on the epoch before may be good yet, by what the majority has granted. Whoever has not sealed the
+    /// node, and finds no layout, waits so long before it proposes.
+    pub fn leases_left(&self, node: NodeId) -> Duration {
+        let end = self.since + self.driver.leases.borrow().of(node);
+        end.since(self.driver.env.now())
     }
 
     /// Proposes `layout` and returns what was decided, whoever proposed it; on return a majority has it on stable storage.
@@ -159,6 +159,8 @@ struct Driver {
     proposal: Proposal,
     epoch: Epoch,
     proposer: RefCell<Proposer>,
+    /// For how long leases may be good yet, as those say who have promised.
+    leases: RefCell<LeasesLeft>,
     /// Attempts since the proposer was made.
     attempts: u32,
     began: Time,
@@ -174,6 +176,7 @@ impl Driver {
             proposal,
             epoch,
             proposer: RefCell::new(proposer),
+            leases: RefCell::default(),
             attempts: 0,
             began: env.now(),
         }
@@ -193,7 +196,12 @@ impl Driver {
             };
             let message = Prepare { epoch: self.epoch, ballot };
             let input = |from, vote| Input::Promise { from, ballot, vote };
-            let round = self.ask::<_, Promise>(&message, |promise| promise.vote, input, deadline).await;
+            let vote = |Promise { vote, leases }| {
+                // What one says that does not promise can only make the wait longer.
+                self.leases.borrow_mut().add(&leases);
+                vote
+            };
+            let round = self.ask::<_, Promise>(&message, vote, input, deadline).await;
             match self.outcome(round, deadline)? {
                 Effect::Prepared => return Ok(None),
                 Effect::Decided { layout } => return Ok(Some(layout)),

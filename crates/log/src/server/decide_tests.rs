@@ -64,7 +64,7 @@ async fn serve(env: Env, id: u64) {
         sequencer: RefCell::default(),
         forwarder: RefCell::default(),
         streams: Default::default(),
-        layouts: Some(LayoutKeeper::new(&env, register, acceptor)),
+        layouts: Some(LayoutKeeper::new(&env, register, acceptor, Planted::NONE)),
         counts_process: false,
         started: env.now(),
         counters: Default::default(),
@@ -223,11 +223,13 @@ fn what_was_accepted_before_is_found_and_driven_home() {
             match prepare(&env, proposal, deadline).await.expect("a majority") {
                 Preparation::Decided(layout) => (Some(layout.tail()), Duration::ZERO),
                 Preparation::Open(prepared) => {
-                    let (found, until) = (prepared.found(), prepared.leases_end_at());
+                    // They have just been started: what they had granted before is not known.
+                    let (found, left) = (prepared.found(), prepared.leases_left(NodeId(1)));
+                    assert!(left > Duration::ZERO, "{left:?} after {cut_us} us");
                     let mine = before.next_epoch(LogPos(30));
                     let decided = prepared.propose(&mine, deadline).await.expect("a majority");
                     assert_eq!(decided.tail(), found.as_ref().map_or(LogPos(30), Layout::tail));
-                    (found.map(|layout| layout.tail()), until.since(env.now()))
+                    (found.map(|layout| layout.tail()), left)
                 }
             }
         });

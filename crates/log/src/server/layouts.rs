@@ -12,8 +12,9 @@ use slab::Slab;
 
 use super::register::{Register, RegisterError};
 use super::reply::ReplyRoute;
-use crate::layout::Layout;
 use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
+use crate::layout::{Layout, LeaseGrants, LeasesLeft};
+use crate::planted::Planted;
 use crate::pos::{Epoch, NodeId};
 use crate::unit::ReplyTo;
 use crate::wire::{
@@ -31,6 +32,8 @@ pub(super) struct LayoutKeeper {
     register: RefCell<Option<Register>>,
     /// Rings when the register is there again.
     is_free: Notify,
+    /// The leases that it has granted of late.
+    grants: RefCell<LeaseGrants>,
     /// Who is answered; nobody, if this node itself has learned a layout.
     routes: RefCell<Slab<Option<ReplyRoute>>>,
     /// The latest layout.
@@ -40,13 +43,14 @@ pub(super) struct LayoutKeeper {
 }
 
 impl LayoutKeeper {
-    pub(super) fn new(env: &Env, register: Register, acceptor: Acceptor) -> Rc<Self> {
+    pub(super) fn new(env: &Env, register: Register, acceptor: Acceptor, planted: Planted) -> Rc<Self> {
         let latest = acceptor.latest().cloned().map(Rc::new);
         Rc::new(Self {
             env: env.clone(),
             acceptor: RefCell::new(acceptor),
             register: RefCell::new(Some(register)),
             is_free: Notify::default(),
+            grants: RefCell::new(LeaseGrants::new(env.now(), planted)),
             routes: RefCell::default(),
             latest: RefCell::new(latest),
             changed: Notify::default(),
@@ -138,6 +142,9 @@ impl LayoutKeeper {
 
     /// Says whether an epoch is still the latest.
     pub(super) fn lease(self: &Rc<Self>, route: ReplyRoute, lease: Lease) {
+        if self.acceptor.borrow().grants_lease(lease.epoch) {
+            self.grants.borrow_mut().granted(lease.node, self.env.now());
+        }
         let to = self.keep(route);
         self.step(Input::Lease { to, epoch: lease.epoch });
     }
@@ -174,13 +181,21 @@ impl LayoutKeeper {
 
     fn reply(&self, route: &ReplyRoute, answer: Answer) {
         match answer {
-            Answer::Promise(vote) => route.send(&Promise { vote: encode(vote) }),
+            Answer::Promise(vote) => route.send(&Promise { vote: encode(vote), leases: self.leases_left() }),
             Answer::Accepted(vote) => route.send(&Accepted { vote: encode(vote) }),
             Answer::Learned(epoch) => route.send(&Learned { epoch }),
             Answer::Leased(granted) => route.send(&Leased { granted }),
             Answer::Layout(layout) => route.send_in(layout.epoch, &LayoutRecord { record: layout.encode() }),
             Answer::Refused(refusal) => route.refuse(refusal),
         }
+    }
+
+    /// For how long leases of members may be good yet that it has granted.
+    fn leases_left(&self) -> LeasesLeft {
+        let mut left = self.grants.borrow().left(self.env.now());
+        let latest = self.latest();
+        left.nodes.retain(|node, _| latest.as_ref().is_some_and(|layout| layout.node(*node).is_some()));
+        left
     }
 
     fn persist(self: &Rc<Self>, record: Bytes) {

@@ -366,7 +366,7 @@ impl LocalCluster {
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
         check_nodes(decided.as_ref(), &remembered)?;
         check_units(decided.as_ref(), &options)?;
-        let mut keeper = Some(LayoutKeeper::new(env, register, acceptor));
+        let mut keeper = Some(LayoutKeeper::new(env, register, acceptor, options.planted));
         let (cache, metadata) = match shared {
             Some(shared) => shared,
             None => open_shared(env, &options).await?,

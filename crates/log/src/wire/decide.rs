@@ -1,10 +1,13 @@
 //! Deciding the layout of an epoch, and leases on the epoch before. What acceptors promise and why it is safe:
 //! docs/protocol/reconfigure.md.
 
+use std::collections::BTreeMap;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
 
 use super::{Kind, Message, at_most, no_data, zero};
+use crate::layout::LeasesLeft;
 use crate::limits;
 use crate::pos::{Ballot, Epoch, NodeId};
 
@@ -52,11 +55,14 @@ pub enum Vote<L = Bytes> {
     },
 }
 
-/// Answers [`Prepare`].
+/// Answers [`Prepare`]. Body: the vote; `others u32`, `count u32`, and of each node `node u64`, `left u32`, in the order of their ids: for
+/// how many milliseconds, at most [`limits::LEASE_WAIT_MS`], leases may be good yet that the acceptor has granted to that node, or to any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The answer.
     pub vote: Vote,
+    /// What it has granted before. Once it has promised, it grants nothing.
+    pub leases: LeasesLeft,
 }
 
 /// Answers [`Accept`].
@@ -94,11 +100,13 @@ pub struct Learned {
     pub epoch: Epoch,
 }
 
-/// Asks an acceptor whether `epoch` is still the latest that it knows anything of. Body, 8 bytes: `epoch u64`.
+/// Asks an acceptor whether `epoch` is still the latest that it knows anything of. Body, 16 bytes: `epoch u64`, `node u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The epoch that the asker serves in.
     pub epoch: Epoch,
+    /// Who asks.
+    pub node: NodeId,
 }
 
 /// Whether it is, for [`limits::LEASE_MS`] from when the asker sent the question. Body, 8 bytes: `granted u32` (1 or 0),
@@ -142,14 +150,11 @@ impl Vote {
         encode_record(record, out);
     }
 
-    fn decode(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        let mut decoder = Decoder::new(body);
+    fn decode(decoder: &mut Decoder<'_>, body: &Bytes) -> Result<Self, DecodeError> {
         let outcome = decoder.u32("outcome")?;
         zero("vote reserved", decoder.u32("vote reserved")?.into())?;
-        let ballot = decode_ballot(&mut decoder)?;
-        let record = decode_record(&mut decoder, body)?;
-        decoder.finish()?;
-        no_data(data_len)?;
+        let ballot = decode_ballot(decoder)?;
+        let record = decode_record(decoder, body)?;
         match (outcome, ballot == Ballot::NONE, record.is_empty()) {
             (GIVEN, true, true) => Ok(Self::Given { accepted: None }),
             (GIVEN, false, false) => Ok(Self::Given { accepted: Some((ballot, record)) }),
@@ -205,10 +210,43 @@ impl Message for Promise {
 
     fn encode_body(&self, out: &mut BytesMut) {
         self.vote.encode(out);
+        let LeasesLeft { nodes, others_ms } = &self.leases;
+        out.put_u32_le(*others_ms);
+        out.put_u32_le(nodes.len() as u32);
+        for (node, left) in nodes {
+            out.put_u64_le(node.0);
+            out.put_u32_le(*left);
+        }
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        Vote::decode(body, data_len).map(|vote| Self { vote })
+        let mut decoder = Decoder::new(body);
+        let vote = Vote::decode(&mut decoder, body)?;
+        let left = |decoder: &mut Decoder<'_>| {
+            let left = decoder.u32("lease left")?;
+            at_most(
+                "lease left",
+                left as usize,
+                limits::LEASE_WAIT_MS as usize,
+                "at most the wait for a lease",
+            )?;
+            Ok::<_, DecodeError>(left)
+        };
+        let others_ms = left(&mut decoder)?;
+        let count = decoder.u32("lease count")? as usize;
+        at_most("lease count", count, limits::NODES_MAX_COUNT, "a count within its limit")?;
+        let mut nodes = BTreeMap::new();
+        for _ in 0..count {
+            let node = NodeId(decoder.u64("leasing node")?);
+            if nodes.last_key_value().is_some_and(|(last, _)| *last >= node) {
+                let (field, found) = ("leasing node", node.0);
+                return Err(DecodeError::Invalid { field, found, expected: "ids that ascend" });
+            }
+            nodes.insert(node, left(&mut decoder)?);
+        }
+        decoder.finish()?;
+        no_data(data_len)?;
+        Ok(Self { vote, leases: LeasesLeft { nodes, others_ms } })
     }
 }
 
@@ -220,7 +258,11 @@ impl Message for Accepted {
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
-        Vote::decode(body, data_len).map(|vote| Self { vote })
+        let mut decoder = Decoder::new(body);
+        let vote = Vote::decode(&mut decoder, body)?;
+        decoder.finish()?;
+        no_data(data_len)?;
+        Ok(Self { vote })
     }
 }
 
@@ -271,14 +313,16 @@ impl Message for Lease {
 
     fn encode_body(&self, out: &mut BytesMut) {
         out.put_u64_le(self.epoch.0);
+        out.put_u64_le(self.node.0);
     }
 
     fn decode_body(body: &Bytes, data_len: usize) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
         let epoch = Epoch(decoder.u64("leased epoch")?);
+        let node = NodeId(decoder.u64("leasing node")?);
         decoder.finish()?;
         no_data(data_len)?;
-        Ok(Self { epoch })
+        Ok(Self { epoch, node })
     }
 }
 

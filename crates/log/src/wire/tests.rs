@@ -6,6 +6,7 @@ use ithaca_env::sim::Random;
 
 use super::*;
 use crate::entry::{EntryMeta, StreamGroup, StreamPlace, StreamPlaces};
+use crate::layout::LeasesLeft;
 use crate::limits;
 use crate::pos::*;
 use crate::stream::{Condition, ConflictKey, KeyHash, StreamTail};
@@ -274,7 +275,7 @@ fn questions() -> Vec<Sample> {
         sample("prepare", head(), Prepare { epoch: Epoch(4), ballot: ballot() }, &[]),
         sample("accept", head(), Accept { ballot: ballot(), record: record() }, &[]),
         sample("learn", head(), Learn { invitation: Invitation::Founding, record: record() }, &[]),
-        sample("lease", head(), Lease { epoch: Epoch(3) }, &[]),
+        sample("lease", head(), Lease { epoch: Epoch(3), node: NodeId(2) }, &[]),
     ]
 }
 
@@ -282,9 +283,12 @@ fn questions() -> Vec<Sample> {
 fn votes() -> Vec<Sample> {
     let found = Vote::Given { accepted: Some((ballot(), record())) };
     vec![
-        sample("promise", head(), Promise { vote: Vote::Given { accepted: None } }, &[]),
-        sample("promise_with_a_layout", head(), Promise { vote: found }, &[]),
-        sample("promise_overtaken", head(), Promise { vote: Vote::Overtaken { promised: ballot() } }, &[]),
+    let promise = |vote, leases| Promise { vote, leases };
+    let overtaken = Vote::Overtaken { promised: ballot() };
+    let leases = LeasesLeft { nodes: [(NodeId(1), 202), (NodeId(3), 40)].into(), others_ms: 7 };
+        sample("promise", head(), promise(Vote::Given { accepted: None }, leases), &[]),
+        sample("promise_with_a_layout", head(), promise(found, LeasesLeft::default()), &[]),
+        sample("promise_overtaken", head(), promise(overtaken, LeasesLeft::default()), &[]),
         sample("accepted", head(), Accepted { vote: Vote::Given { accepted: None } }, &[]),
         sample("accepted_decided", head(), Accepted { vote: Vote::Decided { layout: record() } }, &[]),
         sample("learned", head(), Learned { epoch: Epoch(4) }, &[]),

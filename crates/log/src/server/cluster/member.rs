@@ -373,7 +373,7 @@ async fn hold_lease(member: Weak<Member>) {
                 let (leases, asked_at) = (Rc::clone(&strong.node.leases), env.now());
                 env.spawn(async move {
                     let deadline = asked_at + Duration::from_millis(limits::LEASE_MS);
-                    let answer = acceptor.call::<_, Leased>(epoch, &Lease { epoch }, deadline).await;
+                    let answer = acceptor.call::<_, Leased>(epoch, &lease, deadline).await;
                     if let Ok((Leased { granted: true }, _, _)) = answer {
                         leases.granted(epoch, acceptor.node(), asked_at);
                     }
@@ -381,6 +381,7 @@ async fn hold_lease(member: Weak<Member>) {
             }
         }
         drop(strong);
+                let lease = Lease { epoch, node: strong.options.id };
         race(env.sleep(LEASE_EVERY), keeper.changed().after(ticket)).await;
     }
 }

@@ -221,7 +221,7 @@ impl ClusterNode {
         let (named, had) = (options.wanted(None).links.into_iter().flatten(), remembered.held());
         let Opened { register, acceptor, formed } =
             open_register(env, options.id, &options.data, named, &had, options.planted).await?;
-        let keeper = LayoutKeeper::new(env, register, acceptor);
+        let keeper = LayoutKeeper::new(env, register, acceptor, options.planted);
         if let Some(layout) = keeper.latest().filter(|layout| layout.node(options.id).is_none()) {
             // An earlier life may have ended before it could say so.
             let _ = env.timeout(REMOVED_PATIENCE, removed::pass_on(env, &layout)).await;

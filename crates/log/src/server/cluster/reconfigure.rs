@@ -15,14 +15,15 @@ use super::rebuild;
 use crate::client::{CallError, ClientError};
 use crate::layout::{Change, ChangeError, Layout, Node as Listed, NodeState, TailError};
 use crate::pos::NodeId;
-use crate::server::decide::{Preparation, Proposal, learn, prepare};
+use crate::server::decide::{Preparation, Prepared, Proposal, learn, prepare};
 use crate::wire::{Refusal, Seal, Sealed};
 
 /// How long acceptors may take in each phase.
 const DECIDE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long units may take to be sealed. One that is not is left out of the next layout.
 const SEAL_PATIENCE: Duration = Duration::from_millis(500);
-/// The same for nodes that are taken to be gone: should they be there after all, it saves the wait for their leases.
+/// The same for nodes that are taken to be gone, as long as they may hold a lease: should they be there after all, it saves the wait for
+/// that.
 const GONE_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Why no layout came of an attempt.
@@ -79,7 +80,7 @@ pub(super) async fn reconfigure(
         // It is driven home: its own proposer has sealed and waited for it.
         Some(found) => found,
         None => {
-            let sealed = seal(member, before, &change.lost).await;
+            let sealed = seal(member, before, &change.lost, &prepared).await;
             let tail = before.find_tail(&sealed)?;
             let mut change = change.clone();
             change.trimmed = member.trimmed.get();
@@ -101,8 +102,10 @@ pub(super) async fn reconfigure(
             }
             change.completed = completed;
             // Nodes that were out already serve nothing of the old epoch that could be asked for.
-            if before.serving().chain([before.sequencer]).any(|node| !sealed.contains_key(&node)) {
-                env.sleep_until(prepared.leases_end_at()).await;
+            let unsealed =
+                before.serving().chain([before.sequencer]).filter(|node| !sealed.contains_key(node));
+            if let Some(left) = unsealed.map(|node| prepared.leases_left(node)).max() {
+                env.sleep(left).await;
             }
             before.change(tail, &change)?
         }
@@ -116,11 +119,19 @@ pub(super) async fn reconfigure(
 /// Seals the epoch of `before` at every node that can be reached: what each unit said. One that does not know that layout is told it.
 /// Nodes that are taken to be `gone`, or are out already, are asked too, but hardly waited for: every reconfiguration would stand still
 /// for one that is dead.
-async fn seal(member: &Rc<Member>, before: &Layout, gone: &[NodeId]) -> BTreeMap<NodeId, Sealed> {
+async fn seal(
+    member: &Rc<Member>,
+    before: &Layout,
+    gone: &[NodeId],
+    prepared: &Prepared,
+) -> BTreeMap<NodeId, Sealed> {
     let now = member.env.now();
     let seal_one = async |Listed { id: node, state, .. }: &Listed| {
         let (node, is_out) = (*node, *state == NodeState::Out);
-        let patience = if is_out || gone.contains(&node) { GONE_PATIENCE } else { SEAL_PATIENCE };
+        let patience = match is_out || gone.contains(&node) {
+            true => GONE_PATIENCE.min(prepared.leases_left(node)),
+            false => SEAL_PATIENCE,
+        };
         let (peer, deadline) = (member.peer(before, node)?, now + patience);
         let seal = Seal { epoch: before.epoch, extents: before.active_extents(node) };
         let ask = || peer.call::<_, Sealed>(before.epoch, &seal, deadline);
