@@ -144,22 +144,36 @@ impl Detector {
         }
     }
 
-    /// A node has answered a beat.
-    pub fn answered(&mut self, now: Time, account: Account) {
+    /// A node has answered a beat. Whether that is news: it hears others than before, or stands otherwise.
+    pub fn answered(&mut self, now: Time, account: Account) -> bool {
         if let Some(peer) = self.peers.get_mut(&account.node) {
             peer.heard = now;
             peer.has_answered = true;
             peer.refusals = 0;
             peer.suspected = None;
-            peer.account = account;
         }
+        self.told(account)
     }
 
-    /// Nobody listens at a node's address.
-    pub fn refused(&mut self, node: NodeId) {
-        if let Some(peer) = self.peers.get_mut(&node) {
-            peer.refusals = peer.refusals.saturating_add(1);
-        }
+    /// A node has beaten to this one, and says so of itself: no answer, since it need not hear this one. Whether that is news.
+    pub fn told(&mut self, account: Account) -> bool {
+        let Some(peer) = self.peers.get_mut(&account.node) else { return false };
+        let is_news = peer.account.suspects != account.suspects || peer.account.state != account.state;
+        peer.account = account;
+        is_news
+    }
+
+    /// When the next node will have been silent for long enough to be suspected, if none answers until then.
+    pub fn silent_at(&self) -> Option<Time> {
+        let heard = self.peers.values().filter(|peer| peer.suspected.is_none()).map(|peer| peer.heard);
+        heard.min().map(|heard| heard + self.timing.silent_after)
+    }
+
+    /// Nobody listens at a node's address. Whether it has just become suspect by that.
+    pub fn refused(&mut self, node: NodeId) -> bool {
+        let Some(peer) = self.peers.get_mut(&node) else { return false };
+        peer.refusals = peer.refusals.saturating_add(1);
+        peer.refusals == self.timing.refusals
     }
 
     /// Time has passed: decides anew who is suspected, and who is slow.
@@ -422,6 +436,26 @@ mod tests {
         assert_eq!(lost.len(), 2, "{lost:?}");
         assert_eq!((lost[0].0, &lost[0].1[..]), (2_000, &[NodeId(4)][..]));
         assert!(lost[1].0 >= 12_000, "{lost:?}");
+    }
+
+    #[test]
+    fn what_the_others_say_in_their_own_beats_counts_and_is_no_sign_that_they_hear_this_one() {
+        // Else a node that is gone is missed up to a beat later, when this one has asked them.
+        let (mut detector, nodes) = watching(1, 3);
+        beat(&mut detector, 0, &[(2, &[]), (3, &[])]);
+        beat(&mut detector, 100, &[(2, &[])]);
+        assert_eq!(detector.silent_at(), Some(at(350)));
+        detector.tick(at(350));
+        assert_eq!((detector.suspects(), detector.lost(at(350), &nodes)), (vec![NodeId(3)], vec![]));
+        assert!(detector.told(account(2, &[3])), "that is news");
+        assert!(!detector.told(account(2, &[3])), "and then no more");
+        assert_eq!(detector.lost(at(350), &nodes), [NodeId(3)]);
+        assert_eq!(detector.silent_at(), Some(at(450)), "node 2 has not answered since");
+        detector.told(account(2, &[]));
+        detector.tick(at(450));
+        assert_eq!(detector.suspects(), [NodeId(2), NodeId(3)]);
+        assert_eq!(detector.silent_at(), None);
+        assert!(!detector.told(account(4, &[1])), "it is no member");
     }
 
     #[test]

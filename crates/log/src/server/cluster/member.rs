@@ -76,6 +76,8 @@ pub(super) struct Member {
     pub(super) orders: RefCell<VecDeque<Order>>,
     /// Rings when there is something to tell the others, or to look at.
     pub(super) stirred: Rc<Notify>,
+    /// Rings when another node has told something of itself or of the others that it had not told before.
+    pub(super) news: Rc<Notify>,
 }
 
 /// A peer and the task that beats to it; to itself a node does not beat.
@@ -122,6 +124,7 @@ impl Member {
             trimmed: Cell::default(),
             orders: RefCell::default(),
             stirred: Rc::default(),
+            news: Rc::default(),
         });
         let weak = || Rc::downgrade(&member);
         let tasks = vec![
@@ -142,6 +145,11 @@ impl Member {
             self.catch_up(beat.0.node);
         }
         self.take_marks(epoch, &beat.0);
+        let Account { node, state, write_us, ref suspects, .. } = beat.0;
+        let account = Account { node, state, write_us, suspects: suspects.clone(), marks: Vec::new() };
+        if self.detector.borrow_mut().told(account) {
+            self.news.ring();
+        }
         Beaten(self.told())
     }
 
@@ -169,15 +177,17 @@ impl Member {
         match answer {
             Ok((Beaten(account), _, epoch)) => {
                 self.take_marks(epoch, &account);
-                self.detector.borrow_mut().answered(self.env.now(), account);
+                if self.detector.borrow_mut().answered(self.env.now(), account) {
+                    self.news.ring();
+                }
                 if epoch > self.epoch() {
                     self.catch_up(node);
                 }
                 false
             }
             Err(CallError::Lost(error)) => {
-                if matches!(error, NetError::Refused { .. }) {
-                    self.detector.borrow_mut().refused(node);
+                if matches!(error, NetError::Refused { .. }) && self.detector.borrow_mut().refused(node) {
+                    self.news.ring();
                 }
                 true
             }
@@ -371,6 +381,7 @@ async fn hold_lease(member: Weak<Member>) {
             let epoch = layout.epoch;
             for acceptor in strong.acceptors(&layout) {
                 let (leases, asked_at) = (Rc::clone(&strong.node.leases), env.now());
+                let lease = Lease { epoch, node: strong.options.id };
                 env.spawn(async move {
                     let deadline = asked_at + Duration::from_millis(limits::LEASE_MS);
                     let answer = acceptor.call::<_, Leased>(epoch, &lease, deadline).await;
@@ -381,7 +392,6 @@ async fn hold_lease(member: Weak<Member>) {
             }
         }
         drop(strong);
-                let lease = Lease { epoch, node: strong.options.id };
         race(env.sleep(LEASE_EVERY), keeper.changed().after(ticket)).await;
     }
 }

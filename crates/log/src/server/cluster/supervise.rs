@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ithaca_env::Env;
+use ithaca_env::task::race;
 
 use super::member::Member;
 use super::order;
@@ -15,8 +16,10 @@ use crate::layout::{Change, Layout, Node as Listed, NodeState as Standing};
 use crate::pos::NodeId;
 use crate::wire::NodeState;
 
-/// How often a node looks at what it knows of the others.
+/// How often a node looks at what it knows of the others, if there are no news of them and none falls silent.
 const TICK: Duration = Duration::from_millis(25);
+/// News that come together are looked at together.
+const NEWS_WAIT: Duration = Duration::from_millis(2);
 /// A node whose epoch is over waits so long for another one to propose the next.
 const OVER_PATIENCE: Duration = Duration::from_millis(800);
 /// So many ranges that are trimmed wholly are worth a layout of their own.
@@ -31,6 +34,7 @@ pub(super) async fn supervise(member: Weak<Member>) {
         let Some(strong) = member.upgrade() else { return };
         let env = strong.env.clone();
         let now = env.now();
+        let (news, ticket) = (Rc::clone(&strong.news), strong.news.ticket());
         strong.detector.borrow_mut().tick(now);
         room::look(&strong);
         if let Some(layout) = strong.keeper.latest() {
@@ -45,8 +49,11 @@ pub(super) async fn supervise(member: Weak<Member>) {
         if !has_changed && let Some(layout) = strong.keeper.latest() {
             order::carry_out(&strong, &layout).await;
         }
+        let silent_at = strong.detector.borrow().silent_at();
         drop(strong);
-        env.sleep(TICK).await;
+        let next = env.now() + TICK;
+        env.sleep(NEWS_WAIT).await;
+        race(env.sleep_until(silent_at.map_or(next, |at| at.min(next))), news.after(ticket)).await;
     }
 }
 
