@@ -55,6 +55,7 @@ OTHERS = [
     Message(0x801A, node=U64, drives=Listed(DRIVE, 64)),
     Message(0x001B, what=U32, wait_ms=U32, node=U64, create=U64, of=PATH, paths=Listed(PATH, 4)),
     Message(0x801B, outcome=U32, why=U32, left=U64, told=Text(8192)),
+    Message(0x001C, answer=0x8009, known=U64, wait_ms=U32, reserved=Zeros(4)),
 ]
 MESSAGES = wire.MESSAGES | {message.kind: message for message in OTHERS}
 

@@ -280,6 +280,9 @@ const _: () = assert!(STRIPE_ADDRESSES.is_multiple_of(STREAM_BLOCK_COUNT), "no b
 /// How long a question about a stream may wait, in milliseconds, for what is not there yet.
 pub const STREAM_WAIT_MAX_MS: u16 = 10_000;
 
+/// How long a question for a later layout may wait, in milliseconds.
+pub const LAYOUT_WAIT_MAX_MS: u16 = 10_000;
+
 /// Questions of one connection that wait. One more is answered at once with what is there.
 pub const WAITS_MAX_COUNT: usize = 1024;
 

@@ -70,6 +70,8 @@ struct Inner {
     writer: Writer,
     waiting: RefCell<BTreeMap<RequestId, Waiter>>,
     next_request: Cell<u64>,
+    /// The next request as of the last two times that somebody looked, the earlier one first.
+    looked: Cell<(RequestId, RequestId)>,
     /// Why the connection ended.
     ended: RefCell<Option<CallError>>,
 }
@@ -110,6 +112,7 @@ impl Connection {
             writer,
             waiting: RefCell::default(),
             next_request: Cell::new(1),
+            looked: Cell::default(),
             ended: RefCell::default(),
         });
         let reading = env.spawn(read_frames(Rc::clone(&inner), reader));
@@ -206,9 +209,22 @@ impl Connection {
     }
 
     /// The oldest request without its reply; subscriptions and questions that stand are none.
-    pub(super) fn oldest_call(&self) -> Option<RequestId> {
+    fn oldest_call(&self) -> Option<RequestId> {
         let waiting = self.inner.waiting.borrow();
         waiting.iter().find(|(_, waiter)| matches!(waiter, Waiter::Reply(_))).map(|(&id, _)| id)
+    }
+
+    /// The oldest request without its reply, as of [`oldest_call`](Self::oldest_call). Somebody looks from time to time: what was sent
+    /// before he looked the last time but one is old for [`old_calls`](Self::old_calls).
+    pub(super) fn look(&self) -> Option<RequestId> {
+        let (_, last) = self.inner.looked.get();
+        self.inner.looked.set((last, self.next_request()));
+        self.oldest_call()
+    }
+
+    /// Requests below this have stood for as long as passes from one look to the next, or have been answered.
+    pub(super) fn old_calls(&self) -> RequestId {
+        self.inner.looked.get().0
     }
 
     /// Ends every request and subscription below `before` with [`CallError::Superseded`].

@@ -180,7 +180,7 @@ impl Inner {
         let now = self.env.now();
         if self.replicas.learned.get().is_none_or(|learned| now.since(learned) >= LEARN_EVERY) {
             self.replicas.learned.set(Some(now));
-            self.learn();
+            self.watch_layout();
         }
     }
 

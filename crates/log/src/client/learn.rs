@@ -2,8 +2,8 @@
 //!
 //! Every node knows the latest layout that it was told of, so all that the client has heard of are asked at the same time and
 //! the first answer counts; a newer one that comes later takes its place. A call that has stood for a while makes the client
-//! ask again: if the cluster has gone on without the node that was called, the call ends with
-//! [`Superseded`](CallError::Superseded) and is tried in the new layout, long before its deadline.
+//! ask all of them for a newer one, which each tells as soon as it has it: if the cluster goes on without the node that was called, the
+//! call ends with [`Superseded`](CallError::Superseded) and is tried in the new layout, long before its deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,8 +19,9 @@ use super::error::{ClientError, Phase};
 use super::view::{View, connect_error};
 use super::{Inner, Lookup};
 use crate::layout::Layout;
+use crate::limits;
 use crate::pos::{ClientId, ClusterId, Epoch, NodeId, RequestId};
-use crate::wire::{GetLayout, LayoutRecord, Refusal};
+use crate::wire::{GetLayout, LayoutRecord, Refusal, WatchLayout};
 
 /// How long a node may take to tell its layout before it is asked again.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -28,10 +29,14 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const RETRY_WAIT: Duration = Duration::from_millis(5);
 /// Where no node that is known belongs to a cluster they may be about to: after so long the call ends with what they say.
 const FORMING_PATIENCE: Duration = Duration::from_millis(500);
-/// A call that stands for so long makes the client ask for a newer layout, and again each time that it has passed.
+/// A call that stands for so long makes the client wait for a newer layout.
 const STALL: Duration = Duration::from_millis(100);
-/// Calls of an old epoch have so long to be answered once a newer layout is known.
+/// For so long it is waited for at each node, before the node is asked again.
+const WATCH: Duration = Duration::from_millis(500);
+/// Calls of an old epoch have so long to be answered once a newer layout is known; those that have stood for a [`STALL`] have had it.
 const GRACE: Duration = Duration::from_millis(30);
+
+const _: () = assert!(WATCH.as_millis() <= limits::LAYOUT_WAIT_MAX_MS as u128);
 
 /// What is known of the cluster besides its layout.
 #[derive(Default)]
@@ -48,6 +53,8 @@ pub(super) struct Learning {
     epoch: Epoch,
     /// Who is being asked, or has failed to answer just now.
     asked: Vec<SocketAddr>,
+    /// Who is being asked for a newer one.
+    watched: BTreeSet<SocketAddr>,
     /// What went wrong last.
     failed: Option<ClientError>,
     /// Who has said last that it belongs to no cluster.
@@ -167,12 +174,7 @@ impl Inner {
     /// Asks every node that the client has heard of for its layout, but those that are being asked already, or have failed just now. Each
     /// answer rings `settled`, and each failure when the node may be asked again.
     pub(super) fn learn(self: &Rc<Self>) {
-        let known: Vec<SocketAddr> = {
-            let learning = self.learning.borrow();
-            let nodes = learning.nodes.iter().map(|&(_, addr)| addr);
-            learning.endpoints.iter().copied().chain(nodes).collect()
-        };
-        for addr in known {
+        for addr in self.known_addrs() {
             if self.learning.borrow().asked.contains(&addr) {
                 continue;
             }
@@ -193,33 +195,85 @@ impl Inner {
         }
     }
 
+    /// Has every node that the client has heard of tell a newer layout as soon as it knows one, within [`WATCH`]; but those that are to do
+    /// so already.
+    pub(super) fn watch_layout(self: &Rc<Self>) {
+        for addr in self.known_addrs() {
+            if !self.learning.borrow_mut().watched.insert(addr) {
+                continue;
+            }
+            self.spawn_scoped(|weak| async move {
+                let Some(inner) = weak.upgrade() else { return };
+                let (env, known) = (inner.env.clone(), inner.known_epoch());
+                let asked = WatchLayout { known, wait_ms: WATCH.as_millis() as u16 };
+                let deadline = env.now() + WATCH + PATIENCE;
+                // The client may go meanwhile.
+                let told = match inner.connection_to(addr, deadline).await {
+                    Ok(connection) => {
+                        drop(inner);
+                        let call =
+                            connection.call_standing::<_, LayoutRecord>(&env, Epoch(0), &asked, deadline);
+                        call.await.ok().map(|(record, _, _)| (record, connection))
+                    }
+                    Err(_) => None,
+                };
+                let Some(inner) = weak.upgrade() else { return };
+                inner.learning.borrow_mut().watched.remove(&addr);
+                if let Some((record, connection)) = told
+                    && inner.take_record(addr, &record, connection).is_ok()
+                {
+                    inner.settled.ring();
+                }
+            });
+        }
+    }
+
+    /// Every address at which the client has heard of a node.
+    fn known_addrs(&self) -> Vec<SocketAddr> {
+        let learning = self.learning.borrow();
+        let nodes = learning.nodes.iter().map(|&(_, addr)| addr);
+        learning.endpoints.iter().copied().chain(nodes).collect()
+    }
+
     /// Asks one node for the newest layout and takes it if it is newer.
     pub(super) async fn learn_from(
         self: &Rc<Self>,
         addr: SocketAddr,
         deadline: Time,
     ) -> Result<View, ClientError> {
-        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
-        let node = self.learning.borrow().nodes.iter().find(|(_, at)| *at == addr).map(|&(node, _)| node);
-        let open = node.and_then(|node| self.connections.borrow().get(&node).cloned());
-        let connection = match open.filter(Connection::is_open) {
-            Some(connection) => connection,
-            None => {
-                let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
-                let who = Identity { client: self.greets_as(), node: NodeId(0), cluster };
-                let opened = Connection::open(&self.env, addr, who, deadline).await;
-                opened.map_err(|error| connect_error(addr, Epoch(0), error))?
-            }
-        };
+        let connection = self.connection_to(addr, deadline).await?;
         let asked = GetLayout { epoch: None };
         let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
         let is_formed = connection.hello().cluster != ClusterId::UNKNOWN;
         let (record, _, _) = answered.map_err(|error| match error {
             CallError::Refused(Refusal::NoLayout { .. }) if !is_formed => ClientError::NoCluster { addr },
-            error => failed(Phase::Layout, error),
+            error => ClientError::Node { addr, epoch: Epoch(0), phase: Phase::Layout, error },
         })?;
-        let layout =
-            Layout::decode(&record.record).map_err(|error| ClientError::BadLayout { addr, error })?;
+        self.take_record(addr, &record, connection)
+    }
+
+    /// A connection to whoever listens at `addr`: one that is open, or a new one.
+    async fn connection_to(&self, addr: SocketAddr, deadline: Time) -> Result<Connection, ClientError> {
+        let node = self.learning.borrow().nodes.iter().find(|(_, at)| *at == addr).map(|&(node, _)| node);
+        let open = node.and_then(|node| self.connections.borrow().get(&node).cloned());
+        if let Some(open) = open.filter(Connection::is_open) {
+            return Ok(open);
+        }
+        let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
+        let who = Identity { client: self.greets_as(), node: NodeId(0), cluster };
+        let opened = Connection::open(&self.env, addr, who, deadline).await;
+        opened.map_err(|error| connect_error(addr, Epoch(0), error))
+    }
+
+    /// Takes a layout that the node at `addr` has told over `connection`, if it is newer. What counts then.
+    fn take_record(
+        self: &Rc<Self>,
+        addr: SocketAddr,
+        told: &LayoutRecord,
+        connection: Connection,
+    ) -> Result<View, ClientError> {
+        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
+        let layout = Layout::decode(&told.record).map_err(|error| ClientError::BadLayout { addr, error })?;
         let epoch = layout.epoch;
         if let Some(asked) = self.options.only_epoch.filter(|&only| only != epoch) {
             let refusal = Refusal::WrongEpoch { serving: epoch, asked };
@@ -254,12 +308,17 @@ impl Inner {
         }
     }
 
-    /// A newer layout is known: what was asked before is given a little time and then ends.
+    /// A newer layout is known: what was asked before is given a little time and then ends; what has stood for long ends now.
     fn abandon_old_calls(self: &Rc<Self>) {
-        let connections: Vec<(Connection, RequestId)> = {
-            let all = self.connections.borrow();
-            all.values().map(|connection| (connection.clone(), connection.next_request())).collect()
-        };
+        let all: Vec<Connection> = self.connections.borrow().values().cloned().collect();
+        all.iter().for_each(|connection| connection.abandon(connection.old_calls()));
+        let connections: Vec<(Connection, RequestId)> = all
+            .into_iter()
+            .map(|connection| {
+                let next = connection.next_request();
+                (connection, next)
+            })
+            .collect();
         let env = self.env.clone();
         self.env.spawn(async move {
             env.sleep(GRACE).await;
@@ -269,7 +328,7 @@ impl Inner {
         });
     }
 
-    /// Looks after calls: while one stands for long, the client asks for a newer layout. Costs nothing while none is under
+    /// Looks after calls: while one stands for long, the client waits for a newer layout. Costs nothing while none is under
     /// way.
     pub(super) fn watch(self: &Rc<Self>) {
         if self.watching.replace(true) {
@@ -285,7 +344,7 @@ impl Inner {
                     return;
                 }
                 if waiting.iter().any(|(node, oldest)| before.get(node) == Some(oldest)) {
-                    inner.learn();
+                    inner.watch_layout();
                 }
                 before = waiting;
                 drop(inner);
@@ -294,12 +353,12 @@ impl Inner {
         });
     }
 
-    /// For each node that owes something the oldest call; the number 0 for one that is being connected to.
+    /// Looks at each node that owes something: the oldest call; the number 0 for one that is being connected to.
     fn oldest_calls(&self) -> BTreeMap<NodeId, RequestId> {
         let connecting = self.connecting.borrow();
         let mut waiting: BTreeMap<_, _> = connecting.iter().map(|&node| (node, RequestId(0))).collect();
         for (&node, connection) in self.connections.borrow().iter() {
-            if let Some(oldest) = connection.oldest_call() {
+            if let Some(oldest) = connection.look() {
                 waiting.entry(node).or_insert(oldest);
             }
         }

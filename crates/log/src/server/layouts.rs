@@ -8,17 +8,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sync::Notify;
+use ithaca_env::task::race;
 use slab::Slab;
 
 use super::register::{Register, RegisterError};
 use super::reply::ReplyRoute;
+use super::tasks::Tasks;
 use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
 use crate::layout::{Layout, LeaseGrants, LeasesLeft};
+use crate::limits;
 use crate::planted::Planted;
 use crate::pos::{Epoch, NodeId};
 use crate::unit::ReplyTo;
 use crate::wire::{
     Accept, Accepted, Kind, LayoutRecord, Learn, Learned, Lease, Leased, Prepare, Promise, Refusal, Vote,
+    WatchLayout,
 };
 
 /// The wait before a decision is copied.
@@ -110,6 +114,19 @@ impl LayoutKeeper {
     pub(super) fn get(self: &Rc<Self>, route: ReplyRoute, epoch: Option<Epoch>) {
         let to = self.keep(route);
         self.step(Input::Get { to, epoch });
+    }
+
+    /// Answers with the latest layout as soon as that is later than what is known, or after a while all the same; at once if too many wait.
+    pub(super) fn watch(self: &Rc<Self>, waits: &Rc<Tasks>, route: ReplyRoute, asked: WatchLayout) {
+        let is_later = move |keeper: &Self| keeper.epoch().filter(|epoch| *epoch > asked.known);
+        if is_later(self).is_some() || waits.len() >= limits::WAITS_MAX_COUNT {
+            return self.get(route, None);
+        }
+        let (keeper, span) = (Rc::clone(self), Duration::from_millis(asked.wait_ms.into()));
+        waits.spawn(&self.env, async move {
+            race(keeper.changed.until(|| is_later(&keeper)), keeper.env.sleep(span)).await;
+            keeper.get(route, None);
+        });
     }
 
     /// Promises, if it can, to accept nothing below a ballot any more.

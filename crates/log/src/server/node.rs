@@ -532,6 +532,10 @@ impl Session {
                 Some(layouts) => layouts.get(self.route(head), epoch),
                 None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
             },
+            Request::WatchLayout(asked) => match &self.node.layouts {
+                Some(layouts) => layouts.watch(&self.waits, self.route(head), asked),
+                None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
+            },
             Request::Prepare(_) | Request::Accept(_) | Request::Learn(_) | Request::Lease(_) => {
                 self.serve_acceptor(head, request)
             }

@@ -45,7 +45,7 @@ pub use drives::{ChangeDrives, DriveChange, DriveRefusal, Drives, DrivesChanged,
 pub(crate) use frame::next_frame_within;
 pub use frame::{FLAG_END, FLAG_PUSH, FLAG_RELAY, Frame, FrameError, HEADER_BYTES, Head, next_frame};
 pub use hello::{Hello, HelloOk, PROTOCOL_VERSION};
-pub use layout::{GetLayout, LayoutRecord};
+pub use layout::{GetLayout, LayoutRecord, WatchLayout};
 pub use outcome::{Outcome, Taken};
 pub use read::{Credit, Read, RunHead, RunState, Runs, Subscribe, Unsubscribe};
 pub use refusal::{Advice, Refusal};
@@ -167,6 +167,7 @@ messages! {
     AskView = 0x0019,
     GetDrives = 0x001a,
     ChangeDrives = 0x001b,
+    WatchLayout = 0x001c,
     HelloOk = 0x8001,
     Grant = 0x8002,
     Written = 0x8003,
@@ -238,7 +239,7 @@ direction! {
     /// What a client sends.
     Request: Hello, Token, Write, Read, Fill, Trim, Check, Seal, GetLayout, Subscribe, Credit, Unsubscribe, GetStatus,
     Append, Prepare, Accept, Learn, Lease, Beat, GetTrims,
-    ChangeCluster, ReadStream, WatchStream, AskView, GetDrives, ChangeDrives
+    ChangeCluster, ReadStream, WatchStream, AskView, GetDrives, ChangeDrives, WatchLayout
 }
 
 direction! {

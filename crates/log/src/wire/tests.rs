@@ -101,6 +101,7 @@ fn requests() -> Vec<Sample> {
         sample("check_extents", head(), Check { extents: extents.clone(), streams: Vec::new() }, &[]),
         sample("seal", head(), Seal { epoch: Epoch(3), extents }, &[]),
         sample("get_latest_layout", head(), GetLayout { epoch: None }, &[]),
+        sample("watch_layout", head(), WatchLayout { known: Epoch(3), wait_ms: 500 }, &[]),
         sample("subscribe", head(), Subscribe { addr: Addr(40), credit_bytes: 1 << 20 }, &[]),
         sample("credit", head(), Credit { credit_bytes: 4096 }, &[]),
         sample("unsubscribe", head(), Unsubscribe, &[]),
@@ -282,10 +283,10 @@ fn questions() -> Vec<Sample> {
 /// Answers of acceptors.
 fn votes() -> Vec<Sample> {
     let found = Vote::Given { accepted: Some((ballot(), record())) };
-    vec![
     let promise = |vote, leases| Promise { vote, leases };
     let overtaken = Vote::Overtaken { promised: ballot() };
     let leases = LeasesLeft { nodes: [(NodeId(1), 202), (NodeId(3), 40)].into(), others_ms: 7 };
+    vec![
         sample("promise", head(), promise(Vote::Given { accepted: None }, leases), &[]),
         sample("promise_with_a_layout", head(), promise(found, LeasesLeft::default()), &[]),
         sample("promise_overtaken", head(), promise(overtaken, LeasesLeft::default()), &[]),
