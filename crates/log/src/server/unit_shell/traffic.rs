@@ -73,8 +73,9 @@ impl Traffic {
     }
 }
 
-/// Times that are remembered.
-const TIMES_MAX: usize = 128;
+/// Times that are remembered: so few that half of them are soon slow ones, although a drive that has become slow does few. Others wait long
+/// enough before they go on without it; what it did before must not make them wait first.
+const TIMES_MAX: usize = 16;
 /// For how long.
 const TIMES_SPAN: Duration = Duration::from_secs(2);
 
@@ -96,12 +97,43 @@ impl WriteTimes {
         latest.push_back((now, took.max(1)));
     }
 
-    /// The median of the last two seconds, in microseconds; 0 if there was nothing.
+    /// The median of those of the last two seconds that are remembered, in microseconds; 0 if there are none.
     pub(super) fn median_us(&self, now: Time) -> u32 {
         let latest = self.latest.borrow();
         let recent = latest.iter().filter(|(done, _)| now.since(*done) <= TIMES_SPAN);
         let mut times: Vec<u32> = recent.map(|&(_, took)| took).collect();
         times.sort_unstable();
         times.get(times.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_drive_that_has_become_slow_is_told_of_after_few_writes_whatever_it_did_before() {
+        // It does few: with as many to be outvoted as it has done in a second, others would begin to count only when those are forgotten.
+        let times = WriteTimes::default();
+        (0..1000).for_each(|ms| times.note(after(ms), after(ms + 1)));
+        assert_eq!(times.median_us(after(1000)), 1000);
+        let slow = |nth: u64| times.note(after(1000 + 50 * nth), after(1050 + 50 * nth));
+        (0..8).for_each(slow);
+        assert_eq!(times.median_us(after(1400)), 50_000);
+    }
+
+    #[test]
+    fn a_stall_is_forgotten_with_as_many_writes_as_it_has_held_up() {
+        let times = WriteTimes::default();
+        (0..100).for_each(|ms| times.note(after(ms), after(ms + 1)));
+        (0..8).for_each(|_| times.note(after(100), after(300)));
+        assert_eq!(times.median_us(after(300)), 200_000);
+        times.note(after(300), after(301));
+        assert_eq!(times.median_us(after(301)), 1000);
+        assert_eq!(times.median_us(after(2302)), 0, "nothing of late");
     }
 }
