@@ -33,7 +33,7 @@ const AFTER_BINS: usize = 10;
 /// reads shared it otherwise for half a second.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 /// The longest that appends and reads may stand still, as of `outage`.
-const STILL_MAX: Duration = Duration::from_millis(1000);
+const STILL_MAX: Duration = Duration::from_millis(450);
 
 /// Thousands a second, by bin.
 #[derive(Default)]
@@ -122,8 +122,7 @@ pub fn measure() -> Figure {
         setting: format!(
             "The machines of `outage` with drives that are no limit, {UNITS} units, one of them the sequencer. One program writes an object and {VIEWS} read it through local views, {CALLS} calls each; \
              every read is linearizable, so it asks the sequencer and reads what is new. The machine of a unit loses power without a word. The text reconfigures \
-             within a millisecond, because its failure is told; here nodes find out after 350 ms of silence, and wait 202 ms for the leases of the one that is \
-             gone. What was granted and is not written yet must be decided before a linearizable read ends, so reads wait for the next layout too. Bins of \
+             within a millisecond, because its failure is told; here nodes find out after 350 ms of silence. What was granted and is not written yet must be decided before a linearizable read ends, so reads wait for the next layout too. Bins of \
              {} ms; of seeds {} to {} the one whose appends afterwards are the median.",
             BIN.as_millis(),
             SEEDS.start(),
