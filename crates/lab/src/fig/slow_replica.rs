@@ -26,7 +26,7 @@ const SLOW: Duration = Duration::from_secs(2);
 const SLOW_PERCENT: u32 = 100 * 100;
 const END: Duration = Duration::from_secs(12);
 /// Latencies are to be as before so long after.
-const BACK_WITHIN: Duration = Duration::from_secs(5);
+const BACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// The node whose drive it is; another one is the sequencer.
 const SLOW_NODE: usize = 2;
