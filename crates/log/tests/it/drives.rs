@@ -386,7 +386,7 @@ fn a_removal_during_which_reads_fail_is_to_be_tried_again_and_works_when_they_do
     // What was written last is not in memory any more.
     world.restart(Death::Kill);
     assert_eq!(paths_of(&world.drives()), [FIRST, ADDED]);
-    world.sim.fault_drive(world.sim.drive(machine(1), ADDED), DriveFault::FailReads { count: 40 });
+    world.sim.fault_drive(world.sim.drive(machine(1), ADDED), DriveFault::FailReads { count: 200 });
     let mut refused = 0;
     loop {
         match world.run(async |_, client| client.remove_drives(NODE, path(ADDED)).await) {
