@@ -232,6 +232,8 @@ fn the_version_on_the_drive_with_less_to_do_costs_less_and_memory_least() {
             volume.write(at, block(at), Durability::Stable).await.expect("room");
         }
         versions.push(store.write(0, block(2)).await.expect("room"));
+        // Until no segment is made ready any more.
+        env.sleep(Duration::from_secs(1)).await;
         let idle = store.cost(0, versions[0]).expect("it is there");
         assert_eq!(store.cost(0, versions[1]), Ok(idle), "one kind of drive, nothing to do");
         let both = VersionRange { first: versions[0], last: versions[1] };
