@@ -7,8 +7,6 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use ithaca_env::task::TaskHandle;
-
 use super::Inner;
 use super::open::wipe_segment;
 use super::remade::Remade;
@@ -31,12 +29,6 @@ impl Drop for Turn {
         self.inner.is_cleaning.set(false);
         self.inner.cleaning_over.ring();
     }
-}
-
-/// A segment that is looked through before it is its turn.
-pub(super) struct Ahead {
-    place: (u32, u64),
-    looking: TaskHandle<Result<(Victim, Measured), Unclean>>,
 }
 
 /// Why a segment was not cleaned.
@@ -110,13 +102,10 @@ impl Inner {
             self.core.borrow_mut().look_again_at_damaged(None);
         }
         if self.is_closing.get() || !self.core.borrow_mut().is_cleaning_due() {
-            // What was found out of it is soon no longer so.
-            self.ahead.take();
             return false;
         }
         let Some(_turn) = self.try_begin_cleaning() else { return false };
-        let ahead = self.ahead.borrow().as_ref().map(|ahead| ahead.place);
-        let chosen = self.core.borrow_mut().choose_victim(ahead);
+        let chosen = self.core.borrow_mut().choose_victim();
         match chosen {
             Some((segment, lap)) => self.clean(segment, lap, Cause::Space).await.is_ok(),
             None if self.core.borrow().has_body() && self.core.borrow().is_room_coming() => {
@@ -246,13 +235,8 @@ impl Inner {
         if self.core.borrow().is_harmed(segment) && !frees_damaged {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
-        let (victim, measured) = match self.ahead.take() {
-            Some(ahead) if cause == Cause::Space && ahead.place == (segment, lap) => {
-                ahead.looking.join().await.unwrap_or(Err(Unclean::Over))?
-            }
-            _ => self.look_through(segment, lap, cause).await?,
-        };
-        let Measured { needed_bytes, least_bytes, live, runs } = measured;
+        let victim = self.victim(segment, lap, cause).await?;
+        let Measured { needed_bytes, least_bytes, live, runs } = self.measure(&victim).await?;
         let begin = || {
             let mut core = self.core.borrow_mut();
             core.begin_cleaning(segment, lap, needed_bytes, least_bytes, live, cause)
@@ -262,36 +246,9 @@ impl Inner {
             began = begin();
         }
         began.map_err(Unclean::PassedBy)?;
-        if cause == Cause::Space && self.is_hurried(&victim) {
-            self.look_ahead();
-        }
         self.move_records(&victim, runs).await?;
         self.core.borrow_mut().victim_copied();
         Ok(())
-    }
-
-    /// What is in a segment that is to be cleaned.
-    async fn look_through(
-        &self,
-        segment: u32,
-        lap: u64,
-        cause: Cause,
-    ) -> Result<(Victim, Measured), Unclean> {
-        let victim = self.victim(segment, lap, cause).await?;
-        let measured = self.measure(&victim).await?;
-        Ok((victim, measured))
-    }
-
-    /// Looks through the segment that is likely to be the next while the records of this one are moved.
-    fn look_ahead(self: &Rc<Self>) {
-        let Some(place) = self.core.borrow().likely_next() else { return };
-        let (inner, busy) = (Rc::clone(self), self.busy.one_more());
-        let looking = self.env.spawn(async move {
-            let looked = inner.look_through(place.0, place.1, Cause::Space).await;
-            drop(busy);
-            looked
-        });
-        self.ahead.replace(Some(Ahead { place, looking }));
     }
 
     /// Gives back victims whose records are copied, and durable where they count. On return they are free; or some stay, and why the

@@ -36,7 +36,6 @@ pub use source::Source;
 pub use stats::{LinkStats, Stats};
 pub use stretch::Stretch;
 
-use clean::Ahead;
 use owned::Copied;
 
 use crate::cache::{FooterCache, ReadCache, ReadCounters, Share, TailCache, Written};
@@ -107,8 +106,6 @@ pub(crate) struct Inner {
     readable_since: Cell<(u64, u64)>,
     /// Rings when it is over.
     cleaning_over: Notify,
-    /// The segment that is likely to be cleaned next, looked through meanwhile.
-    ahead: RefCell<Option<Ahead>>,
     /// Segments whose records are copied are being given back meanwhile.
     giving_back: RefCell<Option<TaskHandle<()>>>,
     /// Places of sides that were written again because they were harmed.

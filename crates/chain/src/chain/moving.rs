@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Whether the cleaning of this victim does without rests.
-    pub(super) fn is_hurried(&self, victim: &Victim) -> bool {
+    fn is_hurried(&self, victim: &Victim) -> bool {
         !matches!(victim.cause, Cause::Space | Cause::Footer) || self.core.borrow().is_cleaning_urgent()
     }
 

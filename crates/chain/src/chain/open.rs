@@ -222,7 +222,6 @@ impl Chain {
             is_closing: Rc::default(),
             is_cleaning: Cell::new(false),
             readable_since: Cell::new(readable_since),
-            ahead: RefCell::default(),
             giving_back: RefCell::default(),
             cleaning_over: Notify::default(),
             repaired: Cell::new(0),

@@ -211,24 +211,15 @@ impl Core {
         (free, all)
     }
 
-    /// The next segment to clean and its lap: `ahead`, if that is still one to clean. `None` if none gives room; then nothing is due until
-    /// something is released.
-    pub(crate) fn choose_victim(&mut self, ahead: Option<(u32, u64)>) -> Option<(u32, u64)> {
+    /// The next segment to clean and its lap. `None` if none gives room; then nothing is due until something is released.
+    pub(crate) fn choose_victim(&mut self) -> Option<(u32, u64)> {
         self.reclaim_if_short();
         let laps: BTreeSet<u64> = self.catalog.all_closed().map(|(_, closed)| closed.lap).collect();
         self.cleaner.passed.retain(|lap, _| laps.contains(lap));
         let oldest_open = self.catalog.oldest_open_lap();
         self.cleaner.garbage.retain(|lap, _| *lap >= oldest_open || laps.contains(lap));
-        let is_ahead = |it: &Candidate| Some((it.segment, it.lap)) == ahead;
-        let ahead = ahead.filter(|_| self.candidates().any(|it| is_ahead(&it)));
-        let chosen = ahead.or_else(|| self.likely_next());
-        self.cleaner.is_due = chosen.is_some();
-        chosen
-    }
-
-    /// Which segment would be cleaned next as things are, and its lap.
-    pub(crate) fn likely_next(&self) -> Option<(u32, u64)> {
         let chosen = self.options.victims.choose(self.candidates(), self.highest_lap());
+        self.cleaner.is_due = chosen.is_some();
         chosen.map(|it| (it.segment, it.lap))
     }
 
@@ -244,8 +235,7 @@ impl Core {
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
             let is_copied = self.cleaner.copied.contains(&(segment, closed.lap));
-            let is_victim = self.cleaner.victim.as_ref().is_some_and(|victim| victim.segment == segment);
-            (!is_passed && !is_leaving && !is_copied && !is_victim).then_some(Candidate {
+            (!is_passed && !is_leaving && !is_copied).then_some(Candidate {
                 segment,
                 lap: closed.lap,
                 live,

@@ -28,7 +28,6 @@
 //! * [`late`]: owners of many versions: their state before the first record, reads of stretches, garbage that is told of late.
 //! * [`planted`]: deliberate faults, each caught by the checks above (with the feature `planted-bugs`).
 
-mod ahead;
 mod asked;
 mod busy;
 mod cache;
