@@ -310,15 +310,11 @@ impl Inner {
 
     /// A newer layout is known: what was asked before is given a little time and then ends; what has stood for long ends now.
     fn abandon_old_calls(self: &Rc<Self>) {
-        let all: Vec<Connection> = self.connections.borrow().values().cloned().collect();
-        all.iter().for_each(|connection| connection.abandon(connection.old_calls()));
-        let connections: Vec<(Connection, RequestId)> = all
-            .into_iter()
-            .map(|connection| {
-                let next = connection.next_request();
-                (connection, next)
-            })
-            .collect();
+        let connections: Vec<(Connection, RequestId)> = {
+            let all = self.connections.borrow();
+            all.values().map(|connection| (connection.clone(), connection.next_request())).collect()
+        };
+        connections.iter().for_each(|(connection, _)| connection.abandon(connection.old_calls()));
         let env = self.env.clone();
         self.env.spawn(async move {
             env.sleep(GRACE).await;
