@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use ithaca_env::drive::DriveError;
 use ithaca_env::real::files;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, DrivesError};
@@ -151,6 +152,11 @@ pub fn sides_of(drive: &Path) -> Vec<PathBuf> {
         Some(text) => text.split('+').map(PathBuf::from).collect(),
         None => vec![drive.to_owned()],
     }
+}
+
+/// Why a drive is not open, whatever it is for: one that can be none is wrong usage.
+pub fn not_opened(error: &DriveError, line: String) -> Failure {
+    if error.is_unfit() { Failure::usage(line) } else { Failure::unreachable(line) }
 }
 
 /// Refuses drives of which two are the same, by whatever paths.

@@ -9,6 +9,7 @@ use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_log::server::register::{self, Purpose, Register, RegisterError};
 
+use crate::drive::not_opened;
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
@@ -72,7 +73,9 @@ pub fn is_chain(file: &Path) -> bool {
 pub async fn open(env: &Env, file: &Path) -> Result<Drive, DriveError> {
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: false };
     match env.open_drive(open.clone()).await {
-        Err(DriveError::Io { .. }) => env.open_drive(OpenDrive { read_only: true, ..open }).await,
+        Err(DriveError::CannotOpen { .. } | DriveError::Io { .. }) => {
+            env.open_drive(OpenDrive { read_only: true, ..open }).await
+        }
         opened => opened,
     }
 }
@@ -97,12 +100,7 @@ fn tell_damaged(name: &str, why: &str, out: &mut Output) -> Result<(), Failure> 
 
 /// How a drive that cannot be opened or read ends a command.
 pub fn drive_failed(error: DriveError) -> Failure {
-    match error {
-        DriveError::NotFound { .. } | DriveError::NotADrive { .. } | DriveError::TooShort { .. } => {
-            Failure::usage(error.to_string())
-        }
-        _ => Failure::unreachable(error.to_string()),
-    }
+    not_opened(&error, error.to_string())
 }
 
 /// Checks a register, which must hold something if it is needed.

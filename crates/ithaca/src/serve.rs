@@ -18,6 +18,7 @@ use ithaca_env::real::{self, files, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::client::ClientOptions;
 use ithaca_log::pos::NodeId;
+use ithaca_log::server::register::RegisterError;
 use ithaca_log::server::{
     CacheOptions, ClusterNode, LocalCluster, LocalOptions, NodeEnd, NodeOptions, StartError, ViewHost,
 };
@@ -26,7 +27,7 @@ use ithaca_object::remote::{Host, HostOptions};
 
 use crate::cli::{self, CacheKeeps, ServeArgs};
 use crate::config;
-use crate::drive::{refuse_twice, sides_of};
+use crate::drive::{not_opened, refuse_twice, sides_of};
 use crate::failure::Failure;
 use crate::fsck::is_chain;
 use crate::http;
@@ -189,21 +190,11 @@ async fn refuse_unfit(env: &Env, data: &Path, named: Vec<PathBuf>) -> Result<(),
         let open = OpenDrive { path, create_bytes: None, read_only: !is_new };
         match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) if has_place || !is_new => {}
-            Err(error) if is_new || is_unfit(&error) => return Err(not_opened(&error, error.to_string())),
+            Err(error) if is_new || error.is_unfit() => return Err(not_opened(&error, error.to_string())),
             _ => {}
         }
     }
     Ok(())
-}
-
-/// Whether a path is named that can be no drive, as opposed to a drive that fails or that somebody else has.
-fn is_unfit(error: &DriveError) -> bool {
-    matches!(error, DriveError::NotFound { .. } | DriveError::NotADrive { .. } | DriveError::TooShort { .. })
-}
-
-/// Why a drive is not open, whatever it is for.
-fn not_opened(error: &DriveError, line: String) -> Failure {
-    if is_unfit(error) { Failure::usage(line) } else { Failure::unreachable(line) }
 }
 
 /// What this process serves.
@@ -387,7 +378,8 @@ fn failed(error: StartError) -> Failure {
         StartError::Chain(OpenError::Drive(ref error))
         | StartError::AddDrive(ChangeError::Open(OpenError::Drive(ref error)))
         | StartError::Cache(CacheError::Drive(ref error))
-        | StartError::Metadata(MetadataError::Drive(ref error)) => not_opened(error, line),
+        | StartError::Metadata(MetadataError::Drive(ref error))
+        | StartError::Register(RegisterError::Drive(ref error)) => not_opened(error, line),
         // A drive to be added that is none which can be.
         StartError::AddDrive(ChangeError::Open(_)) => Failure::usage(line),
         StartError::OtherDrive { .. }

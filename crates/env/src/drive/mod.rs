@@ -49,6 +49,14 @@ pub enum DriveError {
         /// What it is.
         found: &'static str,
     },
+    /// The path may not be opened, can name nothing, or no file be of that size. To try again changes nothing.
+    #[error("{path}: it cannot be opened: {message}")]
+    CannotOpen {
+        /// What was opened.
+        path: String,
+        /// What the system says.
+        message: String,
+    },
     /// Another process has the drive, or somebody else in this one: see [`Drive::try_lock`].
     #[error("{path}: in use by another process, or by somebody else in this one")]
     InUse {
@@ -104,6 +112,16 @@ pub enum DriveError {
         /// What the system says.
         message: String,
     },
+}
+
+impl DriveError {
+    /// Whether a path is named that can be no drive, as opposed to a drive that fails or that somebody else has.
+    pub fn is_unfit(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound { .. } | Self::TooShort { .. } | Self::NotADrive { .. } | Self::CannotOpen { .. }
+        )
+    }
 }
 
 /// How to open a drive.

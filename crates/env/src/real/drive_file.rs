@@ -31,7 +31,16 @@ pub(super) struct OpenFile {
 /// Opens (and creates) the file and locks it. Blocks.
 pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     let path = open.path.display().to_string();
-    let failed = |error: Errno| error_at(&path, "open", 0, error);
+    let failed = |error: Errno| match error {
+        Errno::ACCESS
+        | Errno::PERM
+        | Errno::ROFS
+        | Errno::NOTDIR
+        | Errno::LOOP
+        | Errno::NAMETOOLONG
+        | Errno::FBIG => DriveError::CannotOpen { path: path.clone(), message: error.to_string() },
+        error => error_at(&path, "open", 0, error),
+    };
     let in_use = |busy: Errno, error: Errno| {
         if error == busy { DriveError::InUse { path: path.clone() } } else { failed(error) }
     };

@@ -241,7 +241,9 @@ fn a_drive_that_cannot_be_is_wrong_usage_and_one_in_use_is_not_whatever_it_is_fo
     let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
     let dev = Dev::start(&dir.path().join("served"), &[]);
     std::fs::write(dir.path().join("notes"), vec![7; 1 << 20]).expect("writable");
-    for (name, code) in [("no/such", 2), ("held", 3), ("notes", 2)] {
+    // Root may not open this one for writing either.
+    let forbidden = "/proc/sys/kernel/osrelease";
+    for (name, code) in [("no/such", 2), ("held", 3), ("notes", 2), (forbidden, 2)] {
         let (path, data) = (path(name), dir.path().join("data"));
         for flag in ["--drive", "--cache", "--metadata"] {
             let told = run_refused(dev_command(&data, &[flag, &path])).expect(code).stderr;

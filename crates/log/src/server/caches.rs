@@ -64,13 +64,7 @@ pub(super) async fn open_metadata(
 
 /// Whether it is not the drive that fails, but that the wrong one is named.
 fn is_mistake(error: &DriveError) -> bool {
-    matches!(
-        error,
-        DriveError::InUse { .. }
-            | DriveError::NotFound { .. }
-            | DriveError::NotADrive { .. }
-            | DriveError::TooShort { .. }
-    )
+    error.is_unfit() || matches!(error, DriveError::InUse { .. })
 }
 
 /// A new file begins with so many bytes, and grows to its size.

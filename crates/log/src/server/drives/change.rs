@@ -133,13 +133,7 @@ impl NotChanged {
             Self::NoSuchDrive { .. } => DriveRefusal::NoSuchDrive,
             Self::Forgotten { error: RememberError::Unfit { .. }, .. } => DriveRefusal::Impossible,
             Self::Leaving { .. } | Self::Forgotten { .. } => DriveRefusal::Failed,
-            Self::Drive(
-                DriveError::NotFound { .. }
-                | DriveError::NotADrive { .. }
-                | DriveError::TooShort { .. }
-                // One that may not be opened.
-                | DriveError::Io { operation: "open", .. },
-            ) => DriveRefusal::Unfit,
+            Self::Drive(error) if error.is_unfit() => DriveRefusal::Unfit,
             Self::Drive(_) => DriveRefusal::Failed,
             Self::Chain { error, .. } => why(error),
         }
