@@ -114,10 +114,7 @@ fn run(
             let server = http::Server::start(&env, listener, Rc::clone(&source) as Rc<dyn http::Source>);
             pages = Some((addr, source, server));
         }
-        let named: Vec<PathBuf> =
-            absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
-        refuse_twice(named.iter())?;
-        refuse_unfit(&env, &arguments.data, named).await?;
+        refuse_unfit(&env, arguments).await?;
         let served = Rc::new(Served::start_in(&env, arguments, roles.offers).await?);
         if roles.views {
             served.host_views(&env);
@@ -179,14 +176,20 @@ fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
     Err(Failure::usage(line))
 }
 
-/// Refuses what can be no drive, before anything is made beside it. While there is nothing in the data directory every one that is named is
+/// Refuses what can be no drive, before anything is made beside it. While there is nothing in the data directory every drive that is named is
 /// needed: also one that somebody else has is refused then, and one that is not there and has no place where it could be made.
-async fn refuse_unfit(env: &Env, data: &Path, named: Vec<PathBuf>) -> Result<(), Failure> {
+async fn refuse_unfit(env: &Env, arguments: &ServeArgs) -> Result<(), Failure> {
+    let named: Vec<PathBuf> = absolute_drives(arguments).iter().flat_map(|drive| sides_of(drive)).collect();
+    let shared = [("cache", &arguments.cache), ("metadata", &arguments.metadata)];
+    let shared = shared.map(|(name, path)| path.as_deref().map(|path| (name, absolute(path))));
+    let shared: Vec<(&str, PathBuf)> = shared.into_iter().flatten().collect();
+    refuse_twice(named.iter().chain(shared.iter().map(|(_, path)| path)))?;
+    let data = &arguments.data;
     let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", data.display()));
     let listed = if files::is_dir(data) { files::list(data).map_err(failed)? } else { Vec::new() };
     let is_new = listed.is_empty();
     for path in listed.into_iter().filter(|file| is_chain(file)).chain(named) {
-        let has_place = path.parent().is_some_and(files::is_dir);
+        let has_place = has_place(&path);
         let open = OpenDrive { path, create_bytes: None, read_only: !is_new };
         match env.open_drive(open).await {
             Err(DriveError::NotFound { .. }) if has_place || !is_new => {}
@@ -194,7 +197,21 @@ async fn refuse_unfit(env: &Env, data: &Path, named: Vec<PathBuf>) -> Result<(),
             _ => {}
         }
     }
+    // One of these that fails is done without, and may be made at any start.
+    for (name, path) in shared {
+        let has_place = has_place(&path);
+        match env.open_drive(OpenDrive { path, create_bytes: None, read_only: false }).await {
+            Err(DriveError::NotFound { .. }) if has_place => {}
+            Err(error) if error.is_unfit() => return Err(not_opened(&error, format!("{name}: {error}"))),
+            _ => {}
+        }
+    }
     Ok(())
+}
+
+/// Whether there is a directory for it.
+fn has_place(path: &Path) -> bool {
+    path.parent().is_some_and(files::is_dir)
 }
 
 /// What this process serves.

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::cluster::server_command;
 use crate::harness::{Dev, dev_command, ithaca, run, run_refused, temp_dir};
 
 /// `--drive` for each of these names in a directory.
@@ -258,6 +259,37 @@ fn a_drive_that_cannot_be_is_wrong_usage_and_one_in_use_is_not_whatever_it_is_fo
     let command = dev_command(&dir.path().join("served"), &["--drive", &had, "--drive", &new]);
     let told = run_refused(command).expect(2).stderr;
     assert!(told.contains(&new), "{told}");
+}
+
+#[test]
+fn a_wrong_cache_or_metadata_drive_is_refused_at_every_start_before_anything_is_made() {
+    // A server looked at them when it became a member, and a new cache lay beside a metadata drive that was refused.
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let [new, notes] = ["new", "notes"].map(path);
+    std::fs::write(&notes, vec![7; 1 << 20]).expect("writable");
+    for more in [
+        ["--cache", &new, "--metadata", &notes],
+        ["--cache", &notes, "--metadata", &new],
+        ["--cache", &new, "--drive", &new],
+        ["--drive", &new, "--metadata", &new],
+        ["--cache", &path("no/such"), "--metadata", &new],
+        ["--cache", &new, "--metadata", &path("no/such")],
+    ] {
+        let mut server = server_command(&dir.path().join("data"), 1, "127.0.0.1:0");
+        server.args(more);
+        for command in [dev_command(&dir.path().join("data"), &more), server] {
+            let told = run_refused(command).expect(2).stderr;
+            assert!(more.iter().any(|path| told.contains(path)), "{told}");
+            let is_made = |name| dir.path().join(name).exists();
+            assert!(!is_made("new") && !is_made("data/1") && !is_made("data/layout.register"), "{more:?}");
+        }
+    }
+    // Also where there is something already.
+    assert_eq!(Dev::start(&dir.path().join("data"), &[]).stop().0, Some(0));
+    let more = ["--cache", &new, "--metadata", &path("no/such")];
+    let told = run_refused(dev_command(&dir.path().join("data"), &more)).expect(2).stderr;
+    assert!(told.contains("/no/such") && !dir.path().join("new").exists(), "{told}");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use ithaca_chain::{CacheDrive, CacheError, MetadataDrive, MetadataError};
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
 
+use super::local::StartError;
+
 /// A drive for copies of what was written or read of late.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
@@ -15,12 +17,38 @@ pub struct CacheOptions {
     pub size_bytes: u64,
 }
 
+/// The drives that the chains of all units of a process share.
+pub(super) struct Shared {
+    pub(super) cache: Option<CacheDrive>,
+    pub(super) metadata: Option<MetadataDrive>,
+}
+
+impl Shared {
+    /// Opens those that there are to be. One that is not there is made, after the other was opened: nothing is made beside one that is refused.
+    pub(super) async fn open(
+        env: &Env,
+        cache: Option<&CacheOptions>,
+        metadata: Option<&Path>,
+    ) -> Result<Self, StartError> {
+        let is_new = match cache {
+            Some(CacheOptions { path, .. }) => {
+                let open = OpenDrive { path: path.clone(), create_bytes: None, read_only: true };
+                matches!(env.open_drive(open).await, Err(DriveError::NotFound { .. }))
+            }
+            None => false,
+        };
+        if is_new {
+            let metadata = open_metadata(env, metadata).await?;
+            return Ok(Self { cache: open_cache(env, cache).await?, metadata });
+        }
+        let cache = open_cache(env, cache).await?;
+        Ok(Self { cache, metadata: open_metadata(env, metadata).await? })
+    }
+}
+
 /// Opens the cache drive, if there is to be one. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
 /// small, another process has it, or there is no such place: nothing was written then.
-pub(super) async fn open_cache(
-    env: &Env,
-    options: Option<&CacheOptions>,
-) -> Result<Option<CacheDrive>, CacheError> {
+async fn open_cache(env: &Env, options: Option<&CacheOptions>) -> Result<Option<CacheDrive>, CacheError> {
     let Some(options) = options else { return Ok(None) };
     let create_bytes = Some(BLANK_BYTES);
     let open = OpenDrive { path: options.path.clone(), create_bytes, read_only: false };
@@ -41,10 +69,7 @@ pub(super) async fn open_cache(
 
 /// Opens the metadata drive, if there is to be one. A drive that fails is done without, with a warning. Errors: something else is on it, it is too
 /// small, another process has it, or there is no such place: nothing was written then.
-pub(super) async fn open_metadata(
-    env: &Env,
-    path: Option<&Path>,
-) -> Result<Option<MetadataDrive>, MetadataError> {
+async fn open_metadata(env: &Env, path: Option<&Path>) -> Result<Option<MetadataDrive>, MetadataError> {
     let Some(path) = path else { return Ok(None) };
     let open = OpenDrive { path: path.to_owned(), create_bytes: Some(BLANK_BYTES), read_only: false };
     let opened = match env.open_drive(open).await {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_chain::{
-    CacheDrive, CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
+    CacheError, ChainError, ChainOptions, ChangeError, MetadataDrive, MetadataError, OpenError,
 };
 use ithaca_env::drive::DriveError;
 use ithaca_env::net::{Listener, NetError};
@@ -16,7 +16,7 @@ use ithaca_env::task::{TaskHandle, gather};
 use ithaca_env::{Env, Time};
 use thiserror::Error;
 
-use super::caches::{CacheOptions, open_cache, open_metadata};
+use super::caches::{CacheOptions, Shared};
 use super::decide::{Preparation, Proposal, prepare};
 use super::drives::DriveOrders;
 use super::forming::{self, Formed, Opened, look_first, open_register};
@@ -367,7 +367,7 @@ impl LocalCluster {
         check_nodes(decided.as_ref(), &remembered)?;
         check_units(decided.as_ref(), &options)?;
         let mut keeper = Some(LayoutKeeper::new(env, register, acceptor, options.planted));
-        let (cache, metadata) = match shared {
+        let Shared { cache, metadata } = match shared {
             Some(shared) => shared,
             None => open_shared(env, &options).await?,
         };
@@ -573,12 +573,8 @@ struct Known {
 }
 
 /// Opens what all units share.
-async fn open_shared(
-    env: &Env,
-    options: &LocalOptions,
-) -> Result<(Option<CacheDrive>, Option<MetadataDrive>), StartError> {
-    let cache = open_cache(env, options.cache.as_ref()).await?;
-    Ok((cache, open_metadata(env, options.metadata.as_deref()).await?))
+async fn open_shared(env: &Env, options: &LocalOptions) -> Result<Shared, StartError> {
+    Shared::open(env, options.cache.as_ref(), options.metadata.as_deref()).await
 }
 
 /// Opens the registers; a new cluster's id is drawn and stored.

@@ -34,7 +34,7 @@ use ithaca_env::sync::Notify;
 use ithaca_env::task::{Ended, TaskHandle, race};
 use thiserror::Error;
 
-use super::caches::{CacheOptions, open_cache, open_metadata};
+use super::caches::{CacheOptions, Shared};
 use super::drives::DriveOrders;
 use super::forming::{self, Formed, Opened, look_first, open_register};
 use super::layouts::LayoutKeeper;
@@ -137,6 +137,11 @@ impl NodeOptions {
         (missing != Roles::default()).then_some(missing)
     }
 
+    /// Opens what a process has besides its unit's drives.
+    async fn open_shared(&self, env: &Env) -> Result<Shared, StartError> {
+        Shared::open(env, self.cache.as_ref(), self.metadata.as_deref()).await
+    }
+
     /// What its unit stands on, which `remembered` is of if it is part of a cluster already.
     fn unit_drives(
         &self,
@@ -188,6 +193,7 @@ pub(super) struct Inner {
     keeper: Rc<LayoutKeeper>,
     /// Where its drives are.
     remembered: Rc<Remembered>,
+    shared: Shared,
     member: OnceCell<Rc<Member>>,
     /// Whether somebody is making it a member.
     is_forming: Cell<bool>,
@@ -212,7 +218,11 @@ impl ClusterNode {
     pub async fn start(env: &Env, options: NodeOptions) -> Result<Self, StartError> {
         let listener = env.listen_soon(options.listen).await?;
         let addr = listener.local_addr();
-        look_first(env, &options.data, options.wanted(None).links.into_iter().flatten()).await?;
+        let is_first =
+            look_first(env, &options.data, options.wanted(None).links.into_iter().flatten()).await?;
+        // Before it is a member: a node that is to become one must not find out then that it cannot. A first start that is refused has made
+        // nothing.
+        let shared = if is_first { Some(options.open_shared(env).await?) } else { None };
         let remembered = Remembered::open(env, &options.data).await?;
         // Its register would say that there is no such node any more, or that its drive is gone.
         if let Some(holds) = remembered.is_of_another(options.id) {
@@ -232,6 +242,10 @@ impl ClusterNode {
         {
             return Err(StartError::RoleLeftOut { node: options.id, missing, epoch: layout.epoch });
         }
+        let shared = match shared {
+            Some(shared) => shared,
+            None => options.open_shared(env).await?,
+        };
         let node = Rc::new(Node {
             env: env.clone(),
             id: options.id,
@@ -258,6 +272,7 @@ impl ClusterNode {
             node,
             keeper,
             remembered,
+            shared,
             member: OnceCell::new(),
             is_forming: Cell::default(),
             formed: Notify::default(),
@@ -329,14 +344,13 @@ impl Inner {
 
     /// Opens the unit of a node of `cluster`, and makes the node a member.
     async fn open(self: &Rc<Self>, cluster: ClusterId, is_formed: bool) -> Result<(), StartError> {
-        let metadata = open_metadata(&self.env, self.options.metadata.as_deref()).await?;
-        let drives = self.options.unit_drives(&self.remembered, is_formed, metadata);
+        let drives = self.options.unit_drives(&self.remembered, is_formed, self.shared.metadata.clone());
         let leases = Rc::clone(&self.node.leases);
         let (unit, answering) =
             open_unit(&self.env, &drives, self.options.id, cluster, is_formed, leases).await?;
         outdated::check(&self.keeper, self.options.id, &unit)?;
-        if let Some(cache) = open_cache(&self.env, self.options.cache.as_ref()).await? {
-            unit.chain().use_cache(&cache);
+        if let Some(cache) = &self.shared.cache {
+            unit.chain().use_cache(cache);
         }
         let (orders, working) = DriveOrders::start(
             &self.env,
