@@ -8,12 +8,11 @@ use std::path::Path;
 use ithaca_env::Env;
 use ithaca_env::real::files;
 use ithaca_log::client::Client;
-use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Counter, Queue};
 use ithaca_object::{Begin, Committed, Isolation, ObjectError, Runtime, Tx, TxOptions};
 
 use super::arguments::{Held, TxArgs};
-use super::map::Strings;
+use super::map::{Strings, snapshot_after};
 use super::runtime;
 use super::script::{Operation, Script, Type, parse};
 use crate::cli::Global;
@@ -74,7 +73,10 @@ async fn transact(
         Held::Strict => Isolation::Strict,
         Held::Snapshot => Isolation::Snapshot,
     };
-    let begin = script.as_of.map_or(Begin::Newest, |pos| Begin::At(LogPos(pos.saturating_add(1))));
+    let begin = match script.as_of {
+        Some(pos) => Begin::At(snapshot_after(pos)?),
+        None => Begin::Newest,
+    };
     let options = TxOptions { isolation, begin, retries: arguments.retries };
     // What is written to is listed among the streams from now on, whatever comes of the transaction.
     for name in script.operations.iter().filter_map(Operation::written).collect::<BTreeSet<&str>>() {

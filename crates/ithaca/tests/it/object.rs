@@ -93,6 +93,11 @@ fn a_position_that_a_map_cannot_be_shown_as_of_is_refused_with_those_that_it_can
     }
     let told = dev.feed("tx -", format!("as-of {next}\nget users ann\n").as_bytes()).expect(1).stderr;
     assert!(told.contains(&format!("as of position {next}: the log's last is {last}")), "{told}");
+    // What no position can be is told alike.
+    let (max, expected) = (u64::MAX, format!("no position is {}", u64::MAX));
+    let told = dev.run(&format!("map get users ann --as-of {max}")).expect(2).stderr;
+    let of_tx = dev.feed("tx -", format!("as-of {max}\nget users ann\n").as_bytes()).expect(2).stderr;
+    assert!(told.contains(&expected) && of_tx.contains(&expected), "{told} {of_tx}");
     let upto = number_field(&dev.run("map checkpoint users --json").expect(0).text(), "upto");
     dev.run("map forget users").expect(0);
     let (first, gone) = (upto - 1, upto - 2);
