@@ -2,6 +2,10 @@
 
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
 
+use ithaca_env::Env;
+use ithaca_env::real::output_closed;
+use ithaca_env::task::{Ended, race};
+
 use crate::cli::Format;
 use crate::failure::Failure;
 
@@ -55,6 +59,14 @@ impl Output {
     pub fn all(&mut self, text: &str) -> Result<(), Failure> {
         self.raw(text.as_bytes())?;
         self.flush()
+    }
+}
+
+/// Does `work`, which may wait for what comes, as long as somebody reads standard output. Ends with [`Failure::OutputClosed`] when nobody does.
+pub async fn while_read<T>(env: &Env, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    match race(output_closed(env), work).await {
+        Ended::First(()) => Err(Failure::OutputClosed),
+        Ended::Second(done) => done,
     }
 }
 

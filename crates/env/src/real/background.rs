@@ -4,6 +4,9 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
 use super::Handle;
 use crate::Env;
 
@@ -13,6 +16,17 @@ pub async fn unblock<T: Send + 'static>(env: &Env, job: impl FnOnce() -> T + Sen
     let Some(handle) = env.real() else { panic!("no threads in a simulation") };
     let handle: &Handle = handle;
     handle.io_pool().run(job).await
+}
+
+/// Waits until nobody reads the standard output any more: the other end of its pipe or socket is closed. For ever where it goes to a file.
+pub async fn output_closed(env: &Env) {
+    unblock(env, || {
+        let out = std::io::stdout();
+        // Errors and the end are told of unasked.
+        let mut polled = [PollFd::new(&out, PollFlags::empty())];
+        while poll(&mut polled, None) == Err(Errno::INTR) {}
+    })
+    .await
 }
 
 /// Waits for SIGINT or SIGTERM and returns its name. From the first call on, those signals no longer end the process

@@ -45,7 +45,7 @@ mod socket;
 mod stdin;
 pub mod terminal;
 
-pub use background::{shutdown_signal, unblock};
+pub use background::{output_closed, shutdown_signal, unblock};
 pub use priority::run_at_once;
 pub use stdin::Stdin;
 

@@ -6,7 +6,7 @@ use super::read;
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, while_read};
 
 /// Prints entries from `from` on (the lowest position that is not trimmed, if it is not given), each ended by a newline:
 /// up to the tail, or for ever with `follow`.
@@ -18,13 +18,16 @@ pub fn run(global: &Global, follow: bool, from: Option<LogPos>, out: &mut Output
     if !follow {
         return read::range(global, first, None, true, out);
     }
-    with_client(global, "log tail", async |_, client| {
+    with_client(global, "log tail", async |env, client| {
         let mut tailing = client.tail_from(first);
-        loop {
-            for entry in tailing.next().await? {
-                read::print(&entry, true, out)?;
+        let following = async {
+            loop {
+                for entry in tailing.next().await? {
+                    read::print(&entry, true, out)?;
+                }
+                out.flush()?;
             }
-            out.flush()?;
-        }
+        };
+        while_read(&env, following).await
     })
 }

@@ -11,7 +11,7 @@ use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
-use crate::output::Output;
+use crate::output::{Output, while_read};
 
 /// Prints what the key has now, or with `since` nothing of what it had after that position, and then each change. Ends after `count` lines.
 pub fn run(
@@ -27,7 +27,8 @@ pub fn run(
             None => client.check().await?.tail,
         };
         let map = Strings::open(&Runtime::new(&env, client, RuntimeOptions::default()), name)?;
-        let shown = show(&map, key.to_owned(), snapshot, (since.is_none(), count), out).await;
+        let showing = show(&map, key.to_owned(), snapshot, (since.is_none(), count), out);
+        let shown = while_read(&env, showing).await;
         of_type(map.handle(), shown).await
     })
 }

@@ -9,7 +9,7 @@ use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
-use crate::output::Output;
+use crate::output::{Output, while_read};
 
 /// Which entries of a stream, by their positions in it.
 pub struct Range {
@@ -47,25 +47,28 @@ pub fn range(
 ) -> Result<(), Failure> {
     let stream = StreamId::of_name(name);
     let Range { from, to, follow } = range;
-    with_client(global, &format!("stream {verb} {name}"), async |_, client| {
+    with_client(global, &format!("stream {verb} {name}"), async |env, client| {
         let (from, mut reader) = open(&client, stream, from).await?;
         reader.sync().await?;
-        loop {
-            while let Some(entry) = reader.read_next().await? {
-                let Some(pos) = position(&entry, stream) else { continue };
-                if to.is_some_and(|to| pos >= to) {
-                    return out.flush();
+        let reading = async {
+            loop {
+                while let Some(entry) = reader.read_next().await? {
+                    let Some(pos) = position(&entry, stream) else { continue };
+                    if to.is_some_and(|to| pos >= to) {
+                        return out.flush();
+                    }
+                    if pos >= from {
+                        print(name, stream, &entry, lines, out)?;
+                    }
                 }
-                if pos >= from {
-                    print(name, stream, &entry, lines, out)?;
+                out.flush()?;
+                if !follow {
+                    return Ok(());
                 }
+                reader.wait().await?;
             }
-            out.flush()?;
-            if !follow {
-                return Ok(());
-            }
-            reader.wait().await?;
-        }
+        };
+        while_read(&env, reading).await
     })
 }
 

@@ -19,7 +19,7 @@ use ithaca_log::client::Observer;
 use crate::cli::{Global, TopArgs};
 use crate::client::{endpoints, observe};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, while_read};
 
 use frame::{Frame, History};
 use screen::Screen;
@@ -31,7 +31,7 @@ use screen::Screen;
 pub fn run(global: &Global, arguments: &TopArgs, out: &mut Output) -> Result<(), Failure> {
     let ended = real::run(|env| async move {
         let signalled = env.spawn(shutdown_signal());
-        match race(signalled.join(), show(&env, global, arguments, out)).await {
+        match race(signalled.join(), while_read(&env, show(&env, global, arguments, out))).await {
             Ended::First(Some(Err(error))) => Err(Failure::unreachable(format!("signals: {error}"))),
             Ended::First(_) => Ok(()),
             Ended::Second(shown) => shown,

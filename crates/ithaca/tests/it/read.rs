@@ -124,6 +124,30 @@ fn a_reader_that_goes_away_ends_a_command_quietly() {
 }
 
 #[test]
+fn a_command_that_waits_ends_when_nobody_reads_it_any_more() {
+    // `ithaca log tail --follow | head -1` stayed until the next entry came, which may be never.
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.feed("stream append orders", b"one\n").expect(0);
+    dev.run("map put users ann 42").expect(0);
+    for line in [
+        "log tail --follow --json",
+        "stream tail orders --follow --json",
+        "map watch users ann --json",
+        "top --json --interval 1h",
+    ] {
+        let mut child = dev.command(line).spawn().expect("it starts");
+        let mut stdout = child.stdout.take().expect("piped");
+        if !line.starts_with("top") {
+            stdout.read_exact(&mut [0]).expect("it prints");
+        }
+        drop(stdout);
+        let ended = child.wait_with_output().expect("it ends");
+        assert_eq!((ended.status.code(), ended.stderr), (Some(0), vec![]), "{line}");
+    }
+}
+
+#[test]
 fn the_tail_is_above_everything_that_was_appended() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &["--units", "3"]);
