@@ -147,7 +147,10 @@ fn make_data_dir(dir: &Path) -> Result<(), Failure> {
 
 /// Why there is no data directory: a path that can be none is wrong usage, and one that could be made if there was room is not.
 fn not_made(dir: &Path, error: &std::io::Error) -> Failure {
-    let line = format!("{}: {error}", dir.display());
+    let line = match error.kind() {
+        ErrorKind::AlreadyExists => format!("{}: what is there is no directory", dir.display()),
+        _ => format!("{}: {error}", dir.display()),
+    };
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Failure::unreachable(line),
         _ => Failure::usage(line),
@@ -459,5 +462,9 @@ mod tests {
             assert_eq!(exit(kind), Exit::Unreachable, "{kind}");
         }
         assert_eq!(exit(ErrorKind::NotADirectory), Exit::Usage);
+        // `File exists` was no help to whoever is told of it.
+        let line = "data: what is there is no directory".to_owned();
+        let told = Failure::Told { exit: Exit::Usage, line };
+        assert_eq!(not_made(Path::new("data"), &ErrorKind::AlreadyExists.into()), told);
     }
 }
