@@ -40,7 +40,8 @@ impl Operator {
         let mut nodes = Vec::new();
         for node in &layout.nodes {
             let addr: SocketAddr = node.address.parse().map_err(io::Error::other)?;
-            let who = Identity { client: ClientId(OPERATOR.0), node: node.id, cluster: layout.cluster };
+            // Only nodes take a cluster from one epoch to the next, and greet as such.
+            let who = Identity { client: ClientId(0), node: node.id, cluster: layout.cluster };
             let opened = Connection::open(env, addr, who, env.now() + PATIENCE).await;
             nodes.push((node.id, opened.map_err(io::Error::other)?));
         }

@@ -199,3 +199,29 @@ fn decided_tails_are_kept_for_a_bounded_number_of_epochs() {
     assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), limits::TAILS_MAX_COUNT));
     assert_eq!(layout.tail(), LogPos(199));
 }
+
+#[test]
+fn a_layout_without_the_tails_of_the_epochs_right_before_it_was_decided_by_nobody() {
+    let first = layout(&[(0, OPEN_END.0, &[(&[0], 0)])]);
+    let third = first.next_epoch(LogPos(3)).next_epoch(LogPos(5));
+    let mut long = third.clone();
+    (0..100).for_each(|_| long = long.next_epoch(LogPos(7)));
+    assert_eq!([&first, &third, &long].map(|layout| layout.validate()), [Ok(()), Ok(()), Ok(())]);
+    let missing = |epoch| Err(LayoutError::TailOrder { epoch: Epoch(epoch) });
+    let of = |layout: &Layout, epoch: u64| Layout { epoch: Epoch(epoch), ..layout.clone() }.validate();
+    assert_eq!(of(&first, 2), missing(1), "without any");
+    assert_eq!((of(&third, 4), of(&third, 1000)), (missing(3), missing(936)), "of a later epoch");
+    assert_eq!((of(&third, 2), of(&long, 102)), (missing(2), missing(38)), "of an earlier one");
+    let with = |change: fn(&mut Vec<DecidedTail>)| {
+        let mut layout = third.clone();
+        change(&mut layout.tails);
+        layout.validate()
+    };
+    assert_eq!(with(|tails| _ = tails.remove(0)), missing(1), "the first is left out");
+    assert_eq!(with(|tails| _ = tails.pop()), missing(2), "the last is");
+    assert_eq!(with(|tails| tails[1].tail = LogPos(2)), missing(2), "it goes back");
+    assert_eq!(with(|tails| tails.push(tails[1])), missing(2), "one stands there twice");
+    let mut short = long.clone();
+    short.tails.remove(0);
+    assert_eq!(short.validate(), missing(39), "fewer than it keeps");
+}

@@ -130,8 +130,8 @@ pub enum LayoutError {
         /// Which stripe of it.
         stripe: usize,
     },
-    /// Decided tails are out of order.
-    #[error("the tail of epoch {epoch} is out of order")]
+    /// Decided tails are out of order, or one is missing.
+    #[error("the tail of epoch {epoch} is out of order or missing")]
     TailOrder {
         /// Which.
         epoch: Epoch,
@@ -248,17 +248,22 @@ impl Layout {
         Ok(())
     }
 
+    /// Each layout takes over the tails of the one before, and adds that of its epoch: so they are those of the last epochs, as many
+    /// as it keeps. One with a number of an epoch that is a mistake, or that was put together otherwise, was decided by nobody.
     fn validate_tails(&self) -> Result<(), LayoutError> {
-        for (at, decided) in self.tails.iter().enumerate() {
-            let in_order = at == 0 || {
-                let before = self.tails[at - 1];
-                before.epoch < decided.epoch && before.tail <= decided.tail
-            };
-            if !in_order || decided.epoch >= self.epoch {
-                return Err(LayoutError::TailOrder { epoch: decided.epoch });
+        let kept = (self.epoch.0 - 1).min(limits::TAILS_MAX_COUNT as u64);
+        let first = self.epoch.0 - kept;
+        let mut before = LogPos(0);
+        for (nth, epoch) in (first..self.epoch.0).map(Epoch).enumerate() {
+            match self.tails.get(nth) {
+                Some(decided) if decided.epoch == epoch && decided.tail >= before => before = decided.tail,
+                _ => return Err(LayoutError::TailOrder { epoch }),
             }
         }
-        Ok(())
+        match self.tails.get(kept as usize) {
+            Some(beyond) => Err(LayoutError::TailOrder { epoch: beyond.epoch }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -31,12 +31,12 @@ use super::watch;
 use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
+use crate::pos::{Addr, ClientId, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::wire::{
     self, Check, Credit, DataSum, Durability, FLAG_RELAY, Frame, GetDrives, GetLayout, GetStatus, Grant,
     GroupGrant, Head, Hello, HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles,
-    Tail, Token,
+    Seal, Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -314,6 +314,7 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn, (places, place): (Rc<Plac
         waits: Rc::default(),
         questions: Rc::default(),
         greeted: false,
+        is_of_node: false,
         place,
         places,
     };
@@ -336,6 +337,8 @@ struct Session {
     /// Questions about objects that are being answered.
     questions: Rc<Tasks>,
     greeted: bool,
+    /// Whether another node has greeted.
+    is_of_node: bool,
     /// What it counts as, for as long as it is served.
     place: Counted,
     places: Rc<Places>,
@@ -461,6 +464,7 @@ impl Session {
             }
         }
         self.greeted = true;
+        self.is_of_node = hello.client == ClientId(0);
         let node = &self.node;
         let whole = (limits::WRITE_MAX_BYTES, limits::RUN_MAX_COUNT);
         let (write_max_bytes, run_max_count) = node.unit.get().map_or(whole, |unit| unit.write_limits());
@@ -539,6 +543,7 @@ impl Session {
             Request::Prepare(_) | Request::Accept(_) | Request::Learn(_) | Request::Lease(_) => {
                 self.serve_acceptor(head, request)
             }
+            Request::Seal(seal) => self.seal(head, seal),
             Request::Beat(beat) => match self.member() {
                 Some(member) => member.beat(&self.route(head), &beat),
                 None => self.route(head).refuse(Refusal::NotServing { roles: Roles::LAYOUT }),
@@ -567,6 +572,10 @@ impl Session {
             return route.refuse(Refusal::NotServing { roles: Roles::LAYOUT });
         };
         match request {
+            // Only nodes take a cluster from one epoch to the next.
+            Request::Prepare(_) if !self.is_of_node => refuse_client(&route, Kind::Prepare),
+            Request::Accept(_) if !self.is_of_node => refuse_client(&route, Kind::Accept),
+            Request::Learn(_) if !self.is_of_node => refuse_client(&route, Kind::Learn),
             // It has nothing to decide, and its register may be about to say which cluster it belongs to.
             Request::Prepare(_) | Request::Accept(_)
                 if self.member().is_some_and(|member| !member.is_formed()) =>
@@ -603,13 +612,6 @@ impl Session {
             Request::Fill(fill) => unit.fill(self.route(head), fill.ranges),
             Request::GetTrims(asked) => unit.trims(&self.route(head), asked.extent),
             Request::Trim(trim) => unit.trim(self.route(head), trim.ranges),
-            Request::Seal(seal) => {
-                // What is refused ends nothing, the sequencer's epoch neither.
-                if unit.check_told(seal.epoch).is_ok() {
-                    self.node.stop_granting(seal.epoch);
-                }
-                unit.seal(self.route(head), seal);
-            }
             Request::Subscribe(subscribe) => {
                 self.following.retain(|_, following| following.is_open());
                 if self.following.len() >= FOLLOWING_MAX {
@@ -626,6 +628,22 @@ impl Session {
             },
             _ => self.route(head).refuse(Refusal::Malformed { kind: 0 }),
         }
+    }
+
+    fn seal(&self, head: Head, seal: Seal) {
+        let route = self.route(head);
+        let Some(unit) = self.node.unit.get() else {
+            return route.refuse(Refusal::NotServing { roles: Roles::UNIT });
+        };
+        // What is refused ends nothing, the sequencer's epoch neither.
+        if unit.check_told(seal.epoch).is_ok() {
+            // A client that is mistaken would end the epoch at hand, and could take away what the next layout is made of.
+            if !self.is_of_node {
+                return refuse_client(&route, Kind::Seal);
+            }
+            self.node.stop_granting(seal.epoch);
+        }
+        unit.seal(route, seal);
     }
 
     fn grant(&self, head: Head, token: Token) {
@@ -657,6 +675,11 @@ impl Session {
             None => route.send(&Tail { tail: None, extents, streams: Vec::new() }),
         }
     }
+}
+
+/// Refuses to a client what only other nodes may ask for.
+fn refuse_client(route: &ReplyRoute, kind: Kind) {
+    route.refuse(Refusal::Malformed { kind: kind as u16 });
 }
 
 #[cfg(test)]

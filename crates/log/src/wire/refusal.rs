@@ -64,7 +64,7 @@ pub enum Refusal {
         /// What may be.
         limit: u64,
     },
-    /// Code 9. The message cannot be decoded.
+    /// Code 9. The message cannot be decoded, says what cannot be, or is one that only nodes may send.
     #[error("a message of kind {kind:#06x} cannot be decoded")]
     Malformed {
         /// The frame's kind.

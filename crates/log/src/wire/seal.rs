@@ -8,8 +8,8 @@ use super::{Kind, Message, at_most, from_optional, no_data, optional};
 use crate::limits;
 use crate::pos::{Addr, AddrRange, Epoch};
 
-/// Seals `epoch` and every earlier one, and asks where each extent ends. The head's epoch is not looked at. Body: `epoch
-/// u64`, then ranges, as in [`super::Read`].
+/// Seals `epoch` and every earlier one, and asks where each extent ends; taken from nodes only. The head's epoch is not
+/// looked at. Body: `epoch u64`, then ranges, as in [`super::Read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// The last epoch to refuse.

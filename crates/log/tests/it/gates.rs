@@ -225,12 +225,17 @@ impl World {
     }
 
     pub async fn connection(&self, node: NodeId) -> Connection {
-        let who = Identity { client: ClientId(7), node, cluster: ClusterId::UNKNOWN };
+        self.connection_of(ClientId(7), node).await
+    }
+
+    async fn connection_of(&self, client: ClientId, node: NodeId) -> Connection {
+        let who = Identity { client, node, cluster: ClusterId::UNKNOWN };
         Connection::open(&self.env, self.addr(node), who, self.deadline()).await.expect("it serves")
     }
 
+    /// As another node.
     pub async fn call<M: Message, R: Message>(&self, node: NodeId, request: &M) -> Result<R, CallError> {
-        let connection = self.connection(node).await;
+        let connection = self.connection_of(ClientId(0), node).await;
         let answer = connection.call::<M, R>(&self.env, self.layout.epoch, request, self.deadline());
         answer.await.map(|(reply, _, _)| reply)
     }

@@ -1,17 +1,20 @@
 //! One message with a wrong number, from a client that is mistaken, ends nothing for all the others.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::Table;
-use ithaca_env::Env;
 use ithaca_env::sim::Sim;
+use ithaca_env::{Env, record};
 use ithaca_log::client::{CallError, Client, Connection, Identity};
 use ithaca_log::entry::EntryMeta;
-use ithaca_log::pos::{Addr, AddrRange, Ballot, ClientId, ClusterId, Epoch, NodeId, RequestNo};
+use ithaca_log::layout::Layout;
+use ithaca_log::pos::{Addr, AddrRange, Ballot, ClientId, ClusterId, Epoch, LogPos, NodeId, RequestNo};
 use ithaca_log::wire::{
-    self, Fill, Filled, Head, Message, Prepare, Promise, Refusal, Seal, Sealed, Trim, Trimmed, Write, Written,
+    self, Fill, Filled, Head, Invitation, Kind, Learn, Learned, Message, Prepare, Promise, Refusal, Seal,
+    Sealed, Trim, Trimmed, Write, Written,
 };
 use tempfile::TempDir;
 
@@ -28,7 +31,16 @@ struct Stranger {
 
 impl Stranger {
     async fn at(env: &Env, addr: SocketAddr) -> Self {
-        let who = Identity { client: ClientId(99), node: NodeId(0), cluster: ClusterId::UNKNOWN };
+        Self::greeting_as(env, addr, ClientId(99)).await
+    }
+
+    /// What only a node says is taken from it.
+    async fn node_at(env: &Env, addr: SocketAddr) -> Self {
+        Self::greeting_as(env, addr, ClientId(0)).await
+    }
+
+    async fn greeting_as(env: &Env, addr: SocketAddr, client: ClientId) -> Self {
+        let who = Identity { client, node: NodeId(0), cluster: ClusterId::UNKNOWN };
         let connection = Connection::open(env, addr, who, env.now() + PATIENCE).await.expect("it listens");
         Self { env: env.clone(), connection }
     }
@@ -40,6 +52,12 @@ impl Stranger {
 
     async fn seal(&self, epoch: Epoch) -> Result<Sealed, CallError> {
         self.ask(Epoch(0), &Seal { epoch, extents: Vec::new() }).await
+    }
+
+    /// Asks to end an epoch, about addresses that no node asks about.
+    async fn seal_with(&self, epoch: Epoch, extents: &[Range<u64>]) -> Result<Sealed, CallError> {
+        let extents = extents.iter().map(|extent| extent.clone().into()).collect();
+        self.ask(Epoch(0), &Seal { epoch, extents }).await
     }
 
     async fn write(&self, epoch: Epoch, addr: Addr) -> Result<Written, CallError> {
@@ -135,7 +153,7 @@ fn a_ballot_with_a_wrong_number_keeps_nobody_from_deciding() {
     with_three(async |env, mut cluster| {
         append(&cluster.client, 0, 5).await;
         for (_, addr) in cluster.addrs.clone() {
-            let stranger = Stranger::at(&env, addr).await;
+            let stranger = Stranger::node_at(&env, addr).await;
             for round in [u64::MAX, 1 << 63, 1 << 56, u64::from(u32::MAX)] {
                 let epoch = epoch(&cluster.client).await.next();
                 let ballot = Ballot { round, proposer: NodeId(u64::MAX) };
@@ -166,5 +184,95 @@ fn an_entry_far_above_the_end_leaves_places_for_those_to_come() {
             }
             cluster.stop().await;
         }
+    });
+}
+
+/// What a node refuses that only other nodes may ask for.
+fn not_of_a_node(kind: Kind) -> CallError {
+    CallError::Refused(Refusal::Malformed { kind: kind as u16 })
+}
+
+#[test]
+fn a_seal_by_a_client_ends_no_epoch() {
+    run(|env, _| async move {
+        for extents in [&[][..], std::slice::from_ref(&(0..1)), &[0..1 << 44, 1 << 50..1 << 51]] {
+            let dir = TempDir::new().expect("a directory");
+            let of = options(dir.path(), 1);
+            let cluster = restart(&env, of.clone()).await;
+            append(&connect(&env, &cluster).await, 0, 5).await;
+            let stranger = Stranger::at(&env, cluster.addrs()[0]).await;
+            let sealed = stranger.seal_with(Epoch(1), extents).await;
+            let written = stranger.write(Epoch(2), Addr(1000)).await;
+            cluster.stop().await;
+            let cluster = restart(&env, of).await;
+            append(&connect(&env, &cluster).await, 5, 5).await;
+            assert_eq!(sealed, Err(not_of_a_node(Kind::Seal)));
+            assert_eq!(written, Err(CallError::Refused(Refusal::NoLayout { epoch: Epoch(2) })));
+            cluster.stop().await;
+        }
+    });
+}
+
+#[test]
+fn a_seal_by_a_client_ends_no_epoch_of_servers() {
+    with_three(async |env, cluster| {
+        append(&cluster.client, 0, 5).await;
+        let known = epoch(&cluster.client).await;
+        for (_, addr) in cluster.addrs.clone() {
+            let stranger = Stranger::at(&env, addr).await;
+            assert_eq!(stranger.seal_with(known, &[0..1]).await, Err(not_of_a_node(Kind::Seal)));
+            let written = stranger.write(known.next(), Addr(1000)).await;
+            assert_eq!(written, Err(CallError::Refused(Refusal::NoLayout { epoch: known.next() })));
+            let ballot = Ballot { round: 1, proposer: NodeId(99) };
+            let promised = stranger.ask::<_, Promise>(known, &Prepare { epoch: known.next(), ballot }).await;
+            assert_eq!(promised, Err(not_of_a_node(Kind::Prepare)));
+        }
+        append(&cluster.client, 5, 5).await;
+        assert_eq!(epoch(&cluster.client).await, known, "it goes on in its epoch");
+    });
+}
+
+/// The record of `layout`, but for the number of its epoch.
+fn record_of(layout: &Layout, epoch: Epoch) -> Bytes {
+    let record = layout.encode();
+    let (_, body) = record::decode(*b"ITly", 1, &record).expect("just encoded");
+    let mut body = body.to_vec();
+    body[16..24].copy_from_slice(&epoch.0.to_le_bytes());
+    record::encode(*b"ITly", 1, |out| out.extend_from_slice(&body))
+}
+
+#[test]
+fn a_layout_that_cannot_have_been_decided_is_not_believed() {
+    with_three(async |env, mut cluster| {
+        append(&cluster.client, 0, 5).await;
+        let layout = cluster.client.layout().await.expect("it is known");
+        let tell = async |stranger: &Stranger, record: Bytes| {
+            let learn = Learn { invitation: Invitation::None, record };
+            stranger.ask::<_, Learned>(layout.epoch, &learn).await
+        };
+        let next = layout.next_epoch(LogPos(7)).next_epoch(LogPos(7));
+        for (_, addr) in cluster.addrs.clone() {
+            let node = Stranger::node_at(&env, addr).await;
+            for epoch in epochs_after(next.epoch) {
+                for layout in [&layout, &next] {
+                    let told = tell(&node, record_of(layout, epoch)).await;
+                    assert_eq!(
+                        told,
+                        Err(not_of_a_node(Kind::Learn)),
+                        "{epoch}: its tails are of other epochs"
+                    );
+                }
+            }
+            let client = Stranger::at(&env, addr).await;
+            assert_eq!(
+                tell(&client, next.encode()).await,
+                Err(not_of_a_node(Kind::Learn)),
+                "only nodes say so"
+            );
+        }
+        append(&cluster.client, 5, 5).await;
+        assert_eq!(epoch(&cluster.client).await, layout.epoch, "it goes on in its epoch");
+        cluster.kill(3);
+        append(&cluster.client, 10, 5).await;
     });
 }

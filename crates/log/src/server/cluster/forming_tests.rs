@@ -39,7 +39,7 @@ fn ask_while_it_forms(asks_first: bool) {
     let env = sim.env(stranger);
     sim.block_on(stranger, async move {
         let deadline = env.now() + PATIENCE;
-        let who = Identity { client: ClientId(1), node: ME, cluster: ClusterId::UNKNOWN };
+        let who = Identity { client: ClientId(0), node: ME, cluster: ClusterId::UNKNOWN };
         let open = Connection::open(&env, ([10, 0, 0, 1], 7420).into(), who, deadline).await;
         let connection = open.expect("it listens");
         let (epoch, record) = (Epoch(1), first().encode());
@@ -137,7 +137,7 @@ fn with_two(test: impl AsyncFnOnce(Env, [SocketAddr; 2]) + 'static) {
 }
 
 async fn open(env: &Env, node: NodeId, addr: SocketAddr) -> Connection {
-    let who = Identity { client: ClientId(1), node, cluster: ClusterId::UNKNOWN };
+    let who = Identity { client: ClientId(0), node, cluster: ClusterId::UNKNOWN };
     Connection::open(env, addr, who, env.now() + PATIENCE).await.expect("it listens")
 }
 
