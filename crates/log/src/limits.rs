@@ -325,3 +325,12 @@ const _: () = assert!(DRIVES_TOLD_MAX_BYTES > (ithaca_chain::limits::SIDES_MAX +
 /// Positions above the tail that a fill may be of. Those of tokens that a sequencer gave and that are lost with it are; one of a slip of the
 /// hand would make the log go on behind it for ever, once there is another sequencer.
 pub const FILL_AHEAD_MAX_COUNT: u64 = 65_536;
+
+/// By how many addresses a write, fill or trim may lie above all that a unit knows of the stripe: the highest address that it holds of
+/// it, and the decided tail. As many positions as all clients that a node serves can have under way together, each in 64 batches, were
+/// they all of one stripe.
+pub const REACH_MAX_COUNT: u64 = 1 << 32;
+
+const _: () = assert!(REACH_MAX_COUNT >= CONNECTIONS_MAX_COUNT as u64 * 64 * RUN_MAX_COUNT as u64);
+const _: () =
+    assert!(REACH_MAX_COUNT < STRIPE_ADDRESSES / 1024, "and a small part of the addresses that there are");

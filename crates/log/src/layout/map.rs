@@ -48,6 +48,13 @@ impl RangeMap {
         count / stripes + u64::from(count % stripes > stripe as u64)
     }
 
+    /// The address of the first position at or above `pos` on `stripe`, or, if there is none, where its addresses end.
+    pub fn address_from(&self, stripe: usize, pos: LogPos) -> Option<Addr> {
+        let AddrRange { start, end } = self.addresses(stripe)?;
+        let below = self.share(stripe, pos.0.saturating_sub(self.start.0));
+        Some(Addr(start.0.saturating_add(below)).min(end))
+    }
+
     /// How many positions of a closed range lie on `stripe`.
     pub(super) fn size(&self, stripe: usize) -> u64 {
         self.share(stripe, self.end.0 - self.start.0)

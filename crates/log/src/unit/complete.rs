@@ -33,6 +33,8 @@ pub struct Listed {
     pub extent: AddrRange,
     /// Its last replica; `None` if it is the unit itself.
     pub last: Option<NodeId>,
+    /// Where those of them begin that lie at or above the decided tail.
+    pub tail: Addr,
 }
 
 /// Which addresses a read is given, and by what right.
@@ -56,6 +58,8 @@ pub(super) struct Complete {
 struct Stripe {
     end: Addr,
     last: Option<NodeId>,
+    /// Where its addresses at or above the decided tail begin.
+    tail: Addr,
     /// As the last replica said; of a stripe whose last replica is the unit itself, what others said before that.
     trimmed: Addr,
     complete: Addr,
@@ -96,6 +100,11 @@ impl Complete {
         let (&start, &stripe) = self.stripes.range(..=addr).next_back()?;
         (addr < stripe.end).then_some((start, stripe))
     }
+
+    /// Where the addresses at or above the decided tail begin, in the stripe that `addr` lies in.
+    pub(super) fn tail_at(&self, addr: Addr) -> Option<Addr> {
+        self.stripe(addr).map(|(_, stripe)| stripe.tail)
+    }
 }
 
 impl Unit {
@@ -107,7 +116,7 @@ impl Unit {
         // It was decided, so those before it are over, whether or not this unit was sealed then.
         self.floor = self.floor.max(Epoch(epoch.0 - 1));
         let mut stripes = BTreeMap::new();
-        for &Listed { extent: AddrRange { start, end }, last } in listed {
+        for &Listed { extent: AddrRange { start, end }, last, tail } in listed {
             let known = self.complete.stripes.get(&start);
             let mark = known
                 .and_then(|stripe| self.own_mark(start, stripe))
@@ -115,7 +124,7 @@ impl Unit {
             let Mark { trimmed, complete, .. } =
                 mark.unwrap_or(Mark { start, trimmed: start, complete: start });
             assert!(complete <= end, "{complete} is on every replica, and above the decided tail at {end}");
-            stripes.insert(start, Stripe { end, last, trimmed, complete });
+            stripes.insert(start, Stripe { end, last, tail, trimmed, complete });
         }
         self.complete = Complete { epoch, stripes };
     }

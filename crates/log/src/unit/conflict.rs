@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::pending::Claims;
 use super::{Holding, Unit};
+use crate::limits;
 use crate::planted::PlantedBug;
-use crate::pos::{Addr, AddrRange};
+use crate::pos::{Addr, AddrRange, Epoch};
 use crate::wire::Refusal;
 
 /// The addresses of a request, sorted out.
@@ -51,6 +52,47 @@ impl Unit {
         let (free, taken): (Vec<_>, Vec<_>) = sorted.taken.drain(..).partition(trimmed);
         sorted.taken = taken;
         free.into_iter().for_each(|range| sorted.free.push(range.numbers()));
+    }
+
+    /// Refuses addresses too far above all that is known of their stripe: whoever asks is mistaken. The next tail would lie above
+    /// them, and everything in between be holes. The layout of `epoch` may say more than is known here; it is on its way then.
+    pub(super) fn check_reach(&self, epoch: Epoch, ranges: &Claims) -> Result<(), Refusal> {
+        for range in ranges.iter() {
+            let mut next = range.start;
+            while next < range.end {
+                let block = next - next % limits::STRIPE_ADDRESSES;
+                let block_end = block.saturating_add(limits::STRIPE_ADDRESSES);
+                let end = range.end.min(block_end);
+                self.check_reach_in(epoch, block..block_end, next..end)?;
+                next = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for addresses of one block.
+    fn check_reach_in(&self, epoch: Epoch, block: Range<u64>, range: Range<u64>) -> Result<(), Refusal> {
+        let limit = limits::REACH_MAX_COUNT;
+        let last = range.end - 1;
+        // Nearly all: what lies below the limit is not even looked for.
+        let Some(lowest) = last.checked_sub(limit).filter(|&lowest| lowest > block.start) else {
+            return Ok(());
+        };
+        let near = lowest..block.end;
+        if self.durable.overlaps(near.clone()).next().is_some()
+            || self.claimed.overlaps(near).next().is_some()
+        {
+            return Ok(());
+        }
+        let tail = self.complete.tail_at(Addr(range.start)).map_or(block.start, |tail| tail.0);
+        if tail >= lowest {
+            return Ok(());
+        }
+        if epoch > self.complete.epoch() {
+            return Err(Refusal::NoLayout { epoch });
+        }
+        let highest = self.highest_in(block.clone().into()).map_or(block.start, |addr| addr.0);
+        Err(Refusal::TooLarge { found: last - highest.max(tail), limit })
     }
 
     /// Refuses ranges that would make the unit remember too many gaps. A range that touches a taken one adds none.

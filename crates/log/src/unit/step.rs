@@ -68,6 +68,7 @@ impl Unit {
             sorted = Sorted::default();
             sorted.free.push(run.keys());
         }
+        self.check_reach(epoch, &sorted.free)?;
         self.check_sparse(&sorted.free)?;
         let runs = match sorted.taken.is_empty() {
             true => vec![run],
@@ -99,6 +100,7 @@ impl Unit {
             sorted = Sorted::default();
             ranges.ranges().for_each(|range| sorted.free.push(range));
         }
+        self.check_reach(epoch, &sorted.free)?;
         self.check_sparse(&sorted.free)?;
         let runs: Vec<Run> = sorted.free.iter().flat_map(|range| junk(range, epoch)).collect();
         check_parts(&runs)?;
@@ -128,6 +130,7 @@ impl Unit {
             release.extend(self.trimmed.gaps(range.clone()));
             self.sort_out(range, &mut sorted);
         }
+        self.check_reach(epoch, &sorted.free)?;
         self.check_trims(&release)?;
         let change = Change { release, claims: sorted.free, ..Change::default() };
         self.answer_when_durable(to, epoch, change, sorted.in_flight, Waiting::Trimmed, effects);

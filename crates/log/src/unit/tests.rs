@@ -52,8 +52,11 @@ impl Bench {
             "restart" => return self.restart(),
             "listed" => {
                 let stripe = |word: &&str| {
-                    let (extent, last) = word.split_once('n').unwrap_or((*word, ""));
-                    Listed { extent: parse_range(extent), last: last.parse().ok().map(NodeId) }
+                    let (word, tail) = word.split_once('t').unwrap_or((*word, ""));
+                    let (extent, last) = word.split_once('n').unwrap_or((word, ""));
+                    let extent = parse_range(extent);
+                    let tail = tail.parse().map_or(extent.start, Addr);
+                    Listed { extent, last: last.parse().ok().map(NodeId), tail }
                 };
                 Input::Listed { epoch: Epoch(number(1)), stripes: words[2..].iter().map(stripe).collect() }
             }

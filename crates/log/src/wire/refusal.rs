@@ -33,7 +33,7 @@ pub enum Refusal {
         /// The role that it lacks.
         roles: Roles,
     },
-    /// Code 4. Something is over its limit.
+    /// Code 4. Something is over its limit: a count, bytes, or how far an address lies above all others.
     #[error("{found} is over the limit of {limit}")]
     TooLarge {
         /// What was found.

@@ -11,6 +11,7 @@ use ithaca_env::{Env, record};
 use ithaca_log::client::{CallError, Client, Connection, Identity};
 use ithaca_log::entry::EntryMeta;
 use ithaca_log::layout::Layout;
+use ithaca_log::limits::{REACH_MAX_COUNT, STRIPE_ADDRESSES};
 use ithaca_log::pos::{Addr, AddrRange, Ballot, ClientId, ClusterId, Epoch, LogPos, NodeId, RequestNo};
 use ithaca_log::wire::{
     self, Fill, Filled, Head, Invitation, Kind, Learn, Learned, Message, Prepare, Promise, Refusal, Seal,
@@ -167,7 +168,7 @@ fn a_ballot_with_a_wrong_number_keeps_nobody_from_deciding() {
 }
 
 #[test]
-fn an_entry_far_above_the_end_leaves_places_for_those_to_come() {
+fn entries_far_above_the_end_leave_places_for_those_to_come() {
     run(|env, _| async move {
         for units in [1, 3] {
             let dir = TempDir::new().expect("a directory");
@@ -175,7 +176,11 @@ fn an_entry_far_above_the_end_leaves_places_for_those_to_come() {
             let cluster = restart(&env, of.clone()).await;
             append(&connect(&env, &cluster).await, 0, 5).await;
             let stranger = Stranger::at(&env, cluster.addrs()[0]).await;
-            stranger.write(Epoch(1), Addr((1 << 44) - 1)).await.expect("it is its own");
+            // Each as far above the one before as it may be, past half of the unit's addresses.
+            for step in 1..=STRIPE_ADDRESSES / 2 / REACH_MAX_COUNT {
+                let written = stranger.write(Epoch(1), Addr(step * REACH_MAX_COUNT)).await;
+                written.expect("not too far above the one before");
+            }
             cluster.stop().await;
             let cluster = restart(&env, of).await;
             let client = connect(&env, &cluster).await;
@@ -184,6 +189,97 @@ fn an_entry_far_above_the_end_leaves_places_for_those_to_come() {
             }
             cluster.stop().await;
         }
+    });
+}
+
+/// What is too far above the end: the last address of a block, the one in its middle, and what comes of numbers that are shifted.
+const FAR: [u64; 4] = [(1 << 44) - 1, 1 << 43, 3 << 40, 5000 << 28];
+
+/// Asks for everything that would take an address too far above the end of the stripe whose addresses begin at `base`.
+async fn is_too_far(stranger: &Stranger, epoch: Epoch, base: u64) {
+    for far in FAR {
+        let addr = base + far;
+        let ranges = vec![AddrRange::new(Addr(addr), Addr(addr + 1))];
+        let answers = [
+            stranger.write(epoch, Addr(addr)).await.map(|_| ()),
+            stranger.ask::<_, Filled>(epoch, &Fill { ranges: ranges.clone() }).await.map(|_| ()),
+            stranger.ask::<_, Trimmed>(epoch, &Trim { ranges }).await.map(|_| ()),
+        ];
+        for answer in answers {
+            let is_refused = matches!(
+                answer,
+                Err(CallError::Refused(
+                    Refusal::TooLarge { limit: REACH_MAX_COUNT, .. } | Refusal::Unwritten { .. }
+                ))
+            );
+            assert!(is_refused, "{addr}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_too_far_above_the_end_is_refused_and_leaves_no_holes() {
+    run(|env, _| async move {
+        for (units, replicas) in [(1, 1), (3, 2)] {
+            let dir = TempDir::new().expect("a directory");
+            let of = replicated(dir.path(), units, replicas);
+            let cluster = restart(&env, of.clone()).await;
+            append(&connect(&env, &cluster).await, 0, 5).await;
+            for (unit, &addr) in cluster.addrs().iter().enumerate() {
+                let stranger = Stranger::at(&env, addr).await;
+                is_too_far(&stranger, Epoch(1), unit as u64 * STRIPE_ADDRESSES).await;
+            }
+            cluster.stop().await;
+            let cluster = restart(&env, of).await;
+            let client = connect(&env, &cluster).await;
+            assert_eq!(append(&client, 5, 5).await, (5..10).map(LogPos).collect::<Vec<_>>());
+            let found: Vec<Bytes> = read_all(&client, 0).await.into_iter().map(|found| found.data).collect();
+            assert_eq!(found, (0..10).map(entry).collect::<Vec<_>>());
+            cluster.stop().await;
+        }
+    });
+}
+
+#[test]
+fn an_entry_too_far_above_the_end_is_refused_by_servers() {
+    with_three(async |env, mut cluster| {
+        append(&cluster.client, 0, 5).await;
+        let known = epoch(&cluster.client).await;
+        let bases = cluster.client.layout().await.expect("it is known").ranges[0].stripes.clone();
+        for (node, addr) in cluster.addrs.clone() {
+            let stranger = Stranger::at(&env, addr).await;
+            for stripe in bases.iter().filter(|stripe| stripe.replicas.contains(&node)) {
+                is_too_far(&stranger, known, stripe.base.0).await;
+            }
+        }
+        append(&cluster.client, 5, 5).await;
+        cluster.kill(3);
+        assert_eq!(append(&cluster.client, 10, 5).await.last(), Some(&LogPos(14)));
+        assert_eq!(epoch(&cluster.client).await, known.next());
+    });
+}
+
+#[test]
+fn an_entry_as_far_above_the_end_as_it_may_be_keeps_no_other_from_being_taken() {
+    run(|env, dir| async move {
+        let of = replicated(dir.path(), 3, 2);
+        let cluster = restart(&env, of.clone()).await;
+        append(&connect(&env, &cluster).await, 0, 5).await;
+        // The first stripe has the positions 0 and 3, at its addresses 0 and 1. The other two end before the next tail by as much.
+        let stranger = Stranger::at(&env, cluster.addrs()[0]).await;
+        let (far, limit) = (Addr(1 + REACH_MAX_COUNT), REACH_MAX_COUNT);
+        let refused = CallError::Refused(Refusal::TooLarge { found: limit + 1, limit });
+        assert_eq!(stranger.write(Epoch(1), Addr(far.0 + 1)).await, Err(refused));
+        stranger.write(Epoch(1), far).await.expect("not too far");
+        cluster.stop().await;
+        let cluster = restart(&env, of).await;
+        let client = connect(&env, &cluster).await;
+        let positions = append(&client, 5, 10).await;
+        assert_eq!(positions[0], LogPos(3 * far.0 + 1));
+        for (pos, number) in positions.into_iter().zip(5..) {
+            assert_eq!(client.read(pos).await.map(|found| found.data), Ok(entry(number)), "{pos}");
+        }
+        cluster.stop().await;
     });
 }
 
@@ -220,7 +316,10 @@ fn a_seal_by_a_client_ends_no_epoch_of_servers() {
         let known = epoch(&cluster.client).await;
         for (_, addr) in cluster.addrs.clone() {
             let stranger = Stranger::at(&env, addr).await;
-            assert_eq!(stranger.seal_with(known, &[0..1]).await, Err(not_of_a_node(Kind::Seal)));
+            assert_eq!(
+                stranger.seal_with(known, std::slice::from_ref(&(0..1))).await,
+                Err(not_of_a_node(Kind::Seal))
+            );
             let written = stranger.write(known.next(), Addr(1000)).await;
             assert_eq!(written, Err(CallError::Refused(Refusal::NoLayout { epoch: known.next() })));
             let ballot = Ballot { round: 1, proposer: NodeId(99) };

@@ -17,8 +17,9 @@ impl UnitShell {
             range.stripes.iter().enumerate().filter_map(move |(number, stripe)| {
                 let last = *stripe.replicas.last()?;
                 let extent = range.addresses(number)?;
+                let tail = range.address_from(number, layout.tail())?;
                 let is_listed = stripe.replicas.contains(&node);
-                is_listed.then(|| Listed { extent, last: (last != node).then_some(last) })
+                is_listed.then(|| Listed { extent, last: (last != node).then_some(last), tail })
             })
         });
         self.step(Input::Listed { epoch: layout.epoch, stripes: stripes.collect() });
