@@ -22,8 +22,7 @@ const CALLS: usize = 24;
 /// Before each measurement of appends.
 const WARM: Duration = Duration::from_millis(40);
 /// Before that of reads. The first at each unit look up in footers where entries lie, which takes as many requests to the
-/// drive again until those are in memory; on the fewest units that takes longer than clients wait before they ask another
-/// replica as well. After 120 ms all of it is over.
+/// drive again until those are in memory. After 120 ms all of it is over.
 const READ_WARM: Duration = Duration::from_millis(150);
 
 /// What a number of units gives, a second.
@@ -106,7 +105,7 @@ fn setting(span: Duration) -> String {
          does. {MACHINES} processes of clients (each on a machine of its own, the text's in pairs, so that 64 units can be read), which take tokens and \
          write to the replicas themselves: {CLIENTS} clients in each with one append under way, or one with {CALLS}, whose queued appends take \
          their tokens together. The sequencer has a machine of its own. Reads are counted from {} ms on, when units have in memory where entries lie; before that four \
-         of them give less, and are asked for a part of it twice. {} ms each, seed {SEED}.",
+         of them give less. {} ms each, seed {SEED}.",
         LINK_BYTES_PER_S / 1_000_000,
         READ_WARM.as_millis(),
         span.as_millis()

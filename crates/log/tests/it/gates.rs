@@ -178,17 +178,23 @@ impl World {
 
     /// In directories that are there, or need not be; all nodes at one address.
     pub async fn begin(env: &Env, dir: &Path, ip: [u8; 4]) -> Self {
+        Self::begin_with(env, dir, ip, |_| {}).await
+    }
+
+    /// The same with nodes that are set up otherwise.
+    pub async fn begin_with(env: &Env, dir: &Path, ip: [u8; 4], change: impl Fn(&mut NodeOptions)) -> Self {
         let (mut nodes, mut gates, mut addrs) = (Vec::new(), Vec::new(), Vec::new());
         let for_ever = Duration::from_secs(3600);
         for id in (1..=NODES).map(NodeId) {
             let data = dir.join(id.0.to_string());
             let small = options(&data, 1);
-            let node = NodeOptions {
+            let mut node = NodeOptions {
                 create_bytes: small.create_bytes,
                 chain: small.chain,
                 timing: Timing { silent_after: for_ever, slow_after: for_ever, ..Timing::default() },
                 ..NodeOptions::new(id, &data, (ip, 0).into())
             };
+            change(&mut node);
             let node = ClusterNode::start(env, node).await.expect("it starts");
             let (gate, addr) = Gate::before(env, node.addr());
             nodes.push(node);
