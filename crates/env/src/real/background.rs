@@ -19,6 +19,8 @@ pub async fn unblock<T: Send + 'static>(env: &Env, job: impl FnOnce() -> T + Sen
 }
 
 /// Waits until nobody reads the standard output any more: the other end of its pipe or socket is closed. For ever where it goes to a file.
+///
+/// A thread of the pool waits, and goes on when the future is dropped: to be called once, by a process that ends after it.
 pub async fn output_closed(env: &Env) {
     unblock(env, || {
         let out = std::io::stdout();

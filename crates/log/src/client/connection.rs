@@ -214,8 +214,8 @@ impl Connection {
         waiting.iter().find(|(_, waiter)| matches!(waiter, Waiter::Reply(_))).map(|(&id, _)| id)
     }
 
-    /// The oldest request without its reply, as of [`oldest_call`](Self::oldest_call). It is looked from time to time: what was sent before
-    /// the last look but one is old for [`old_calls`](Self::old_calls).
+    /// The oldest request without its reply, as of [`oldest_call`](Self::oldest_call). Connections are looked at from time to time:
+    /// what was sent before the last look but one is old for [`old_calls`](Self::old_calls).
     pub(super) fn look(&self) -> Option<RequestId> {
         let (_, last) = self.inner.looked.get();
         self.inner.looked.set((last, self.next_request()));
