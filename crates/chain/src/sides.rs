@@ -69,11 +69,6 @@ impl Sides {
         Self::over(sides, Some(Rc::clone(registry)), pulse.cloned())
     }
 
-    /// One drive that is looked at by itself.
-    pub(crate) fn single(drive: &Drive) -> Self {
-        Self::over(vec![Side { id: DriveId(0), drive: drive.clone() }], None, None)
-    }
-
     /// The same sides over the drives that `read_by` gives for them, for a while in which they are only read.
     pub(crate) fn read_by(&self, read_by: impl Fn(&Side) -> Drive) -> Self {
         let side = |side: &Side| Side { id: side.id, drive: read_by(side) };

@@ -5,24 +5,22 @@
 
 use std::rc::Rc;
 
-use ithaca_env::drive::{Drive, DriveError};
-use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::drive::Drive;
 use ithaca_env::sync::oneshot;
 
-use super::open::{grow_to_least, wipe_segment};
+use super::clear::clear;
+use super::open::grow_to_least;
 use super::{Chain, Inner};
 use crate::core::{Batch, Effect, Leaving, PassedBy};
 use crate::error::{ChainError, ChangeError, OpenError};
-use crate::foreign::{has_only_superblocks, is_blank};
+use crate::foreign::has_only_superblocks;
 use crate::limits::LINKS_MAX;
-use crate::links::segment_of;
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::patient::patient;
 use crate::planted::PlantedBug;
-use crate::recover::{read_lenient, read_superblock};
+use crate::recover::read_superblock;
 use crate::registry::Taken;
 use crate::roster::{MemberDrive, Roster, erase_superblock, is_free};
-use crate::sides::Sides;
 use crate::watch::Pulse;
 
 /// Segments that a drive must hold to be worth adding; a file grows to it.
@@ -90,13 +88,14 @@ impl Chain {
         let sequence = inner.check_new(&roster, &drive).await?;
         let lock = drive.try_lock().map_err(OpenError::Drive)?;
         let id = DriveId(inner.env.random_u64());
-        inner.clear(&drive, link).await.map_err(OpenError::Drive)?;
+        let geometry = inner.core.borrow().geometry;
+        clear(&inner.env, &drive, geometry, drive.size_bytes()).await.map_err(OpenError::Drive)?;
         let mut taken = inner.registry.take().await;
         let roster = &mut taken.roster;
         let mut members = roster.membership.members.clone();
         members.push(Member { drive: id, link, state: SideState::Live });
         let pending = roster.membership.followed_by(members);
-        let segments = inner.core.borrow().geometry.segments_in(drive.size_bytes());
+        let segments = geometry.segments_in(drive.size_bytes());
         let pulse = Pulse::new(&inner.env, &inner.core.borrow().options, &inner.changed);
         let mut added = roster.newcomer((pulse.watch(id, drive), lock), (id, segments, sequence), &pending);
         roster.pulses.insert(link, pulse);
@@ -285,29 +284,6 @@ impl Inner {
         };
         grow_to_least(drive, geometry, &options, ADDED_SEGMENTS).await?;
         Ok(sequence)
-    }
-
-    /// Marks every segment of a drive as free that holds anything, so that nothing of an earlier use is taken for ours.
-    async fn clear(&self, drive: &Drive, link: u32) -> Result<(), DriveError> {
-        let (geometry, lap) = {
-            let core = self.core.borrow();
-            (core.geometry, core.highest_lap())
-        };
-        let read_drive = patient(&self.env, drive);
-        for index in 0..geometry.segments_in(drive.size_bytes()) {
-            let segment = segment_of(link, index);
-            let start = geometry.segment_start(segment);
-            let first_group = start + BLOCK_BYTES as u64;
-            let trailer = start + geometry.segment_bytes - BLOCK_BYTES as u64;
-            let mut is_unused = true;
-            for offset in [start, first_group, trailer] {
-                is_unused &= is_blank(&read_lenient(&read_drive, offset, BLOCK_BYTES).await?);
-            }
-            if !is_unused {
-                wipe_segment(&Sides::single(drive), self.identity.id, geometry, segment, lap).await?;
-            }
-        }
-        drive.sync().await
     }
 
     /// Makes the members those of `pending`; if that fails the chain stops, because the drives may disagree from then on.

@@ -3,6 +3,7 @@
 mod body;
 mod clean;
 mod clean_now;
+mod clear;
 mod copies;
 mod drives;
 mod keeper;

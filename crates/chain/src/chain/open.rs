@@ -10,6 +10,7 @@ use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, PageBuf};
 use ithaca_env::limits::BLOCK_BYTES;
 use ithaca_env::sync::{Count, Notify};
 
+use super::clear::clear;
 use super::{Chain, Inner};
 use crate::cache::{FooterCache, ReadCache, TailCache};
 use crate::catalog::Catalog;
@@ -68,7 +69,9 @@ impl Chain {
             for drive in sides {
                 let lock = drive.try_lock()?;
                 refuse_remains(&patient(env, &drive), geometry).await?;
+                let bytes = drive.size_bytes();
                 grow_to_least(&drive, geometry, &options, segments).await?;
+                clear(env, &drive, geometry, bytes).await?;
                 drives.push((drive, lock, DriveId(env.random_u64()), link as u32));
             }
         }

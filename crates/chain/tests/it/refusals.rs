@@ -7,8 +7,9 @@ use ithaca_chain::{
     Batch, CacheDrive, CacheError, Chain, ChainId, ChangeError, DumpOptions, Identity, MetadataDrive,
     MetadataError, OpenError, check, dump,
 };
-use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, Durability, OpenDrive, PageBuf};
+use ithaca_env::sim::Death;
+use ithaca_env::{Env, Time};
 
 use crate::model::run_of;
 use crate::world::{World, identity, open_drive, open_named, small_options};
@@ -192,6 +193,70 @@ fn what_a_chain_a_cache_or_metadata_left_behind_a_blank_beginning_keeps_nobody_a
             // Shorter than the zone: nothing lies behind it.
             chain.add_drive(open_named(&env, "fifth").await).await.expect("blank");
         });
+    }
+}
+
+/// A drive that is blank where it begins, and nowhere else unless it is new.
+async fn drive_of(env: &Env, name: &str, is_new: bool) -> Drive {
+    let open = OpenDrive { path: name.into(), create_bytes: Some(1 << 20), read_only: false };
+    let drive = env.open_drive(open).await.expect("created");
+    if !is_new {
+        let blank = (64 << 10) + 4096;
+        let left: Vec<u8> = (0..(1 << 20) - blank).map(|byte| (byte % 251) as u8 + 1).collect();
+        let mut pages = PageBuf::with_capacity(left.len());
+        pages.extend(&left);
+        drive.write(blank as u64, pages.freeze(), Durability::Durable).await.expect("it can be written");
+    }
+    drive
+}
+
+#[test]
+fn what_somebody_else_left_behind_a_blank_beginning_is_not_read_by_every_open() {
+    // A disk that has had another use would be read from end to end at each start.
+    for is_new in [true, false] {
+        within(35, async move |env| {
+            let mut drives =
+                vec![drive_of(&env, "first", is_new).await, drive_of(&env, "second", is_new).await];
+            let chain =
+                Chain::create(&env, drives.clone(), identity(), small_options()).await.expect("blank");
+            drives.push(drive_of(&env, "third", is_new).await);
+            chain.add_drive(drives[2].clone()).await.expect("blank");
+            chain.close().await.expect("no fault");
+            let (chain, recovered) =
+                Chain::open(&env, drives, None, small_options()).await.expect("it is well");
+            assert_eq!((recovered.scanned_segments, &recovered.damage[..]), (2, &[][..]), "new: {is_new}");
+            chain.close().await.expect("no fault");
+        });
+    }
+}
+
+#[test]
+fn a_creation_over_what_somebody_else_left_can_be_repeated_wherever_it_was_interrupted() {
+    for point in 1.. {
+        let world = World::new(36);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move { drop(drive_of(&env, "used", false).await) });
+        let start = world.sim.io_points(world.process);
+        world.sim.end_at_io(world.process, start + point, Death::PowerCut);
+        let create = |world: &World| {
+            let env = world.sim.env(world.process);
+            world.sim.try_block_on(world.process, Time::MAX, async move {
+                let open = OpenDrive { path: "used".into(), create_bytes: None, read_only: false };
+                let drive = env.open_drive(open).await.expect("it is there");
+                match Chain::open(&env, drive.clone(), None, small_options()).await {
+                    Ok((_, recovered)) => assert_eq!(recovered.damage, [], "{point}"),
+                    Err(_) => {
+                        _ = Chain::create(&env, drive, identity(), small_options()).await.expect("blank")
+                    }
+                }
+            })
+        };
+        if create(&world).is_ok() {
+            assert!(point > 10, "it was interrupted in many places");
+            break;
+        }
+        world.sim.restart(world.process);
+        create(&world).expect("nobody interrupts it");
     }
 }
 
