@@ -83,7 +83,7 @@ pub struct ChainOptions {
     /// Cold records closer to each other than this many bytes are read by one request, as long as at most half of what is
     /// read was not asked for. It pays where an arm has to move; with 0 a request reads neighbours only.
     pub read_gap_bytes: u64,
-    /// Free segments kept written ahead, so that flushes do not wait for the file system to allocate. One more for each that was begun since
+    /// Free segments of a file kept written ahead, so that flushes do not wait for the file system to allocate. One more for each that was begun since
     /// the open, up to [`SEGMENTS_READY_MAX`](crate::limits::SEGMENTS_READY_MAX), when nothing was written for a moment; a part of those
     /// while the log is busy. 0: none.
     pub segments_ready: usize,

@@ -90,6 +90,11 @@ impl Sides {
         Self { inner: Rc::new(inner) }
     }
 
+    /// Whether the first write to a place takes longer than those after it, on any of them.
+    pub(crate) fn allocates(&self) -> bool {
+        self.inner.sides.borrow().iter().any(|side| side.drive.allocates())
+    }
+
     /// Adds one, which is stale.
     pub(crate) fn add(&self, side: Side) {
         self.inner.sides.borrow_mut().push(side);

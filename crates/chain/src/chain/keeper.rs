@@ -1,8 +1,9 @@
 //! Background work: a few segments written over in advance, and a file that grows before it is full.
 //!
 //! A flush into blocks that were never written makes the file system record an allocation first, which takes as long
-//! again. So free segments are filled with zeros before they are used, gently: the log comes first. Most of that is done when the log is
-//! calm: as many segments as it has taken since the open are made ready then, and a log that is busy does not share its drive.
+//! again. So free segments of a file are filled with zeros before they are used, gently: the log comes first. Most of that is done when the
+//! log is calm: as many segments as it has taken since the open are made ready then, and a log that is busy does not share its drive. A block
+//! device allocates nothing: its segments are used as they are.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -66,7 +67,8 @@ impl Inner {
                     }
                 };
                 let may_have_room = inner.core.borrow().may_have_room_later();
-                let waits_for_calm = !is_calm && inner.core.borrow().has_raw_for_calm();
+                let waits_for_calm =
+                    !is_calm && inner.core.borrow().has_raw_for_calm(|link| inner.allocates(link));
                 drop(inner);
                 let due = [(may_have_room, asked + GROW_AGAIN), (waits_for_calm, wrote + CALM)];
                 let due = due.into_iter().filter_map(|(is_due, at)| is_due.then_some(at)).min();
@@ -114,8 +116,7 @@ impl Inner {
     async fn keep(self: &Rc<Self>, again: bool, is_calm: bool) -> Result<bool, DriveError> {
         self.grow_if_due(again).await?;
         // While the chain closes nobody would give it back, and what waits to be written may need it.
-        let to_prepare =
-            if self.is_closing.get() { None } else { self.core.borrow_mut().take_raw_segment(is_calm) };
+        let to_prepare = if self.is_closing.get() { None } else { self.take_raw_segment(is_calm) };
         if let Some(segment) = to_prepare {
             self.prepare(segment).await?;
         }
@@ -178,10 +179,18 @@ impl Inner {
     /// Writes over as many segments as should be ready, before the chain begins.
     pub(super) async fn prepare_at_once(self: &Rc<Self>) -> Result<(), DriveError> {
         loop {
-            let Some(segment) = self.core.borrow_mut().take_raw_segment(false) else { return Ok(()) };
+            let Some(segment) = self.take_raw_segment(false) else { return Ok(()) };
             self.write_over(segment).await?;
             self.core.borrow_mut().set_ready(segment);
         }
+    }
+
+    fn take_raw_segment(&self, is_calm: bool) -> Option<u32> {
+        self.core.borrow_mut().take_raw_segment(is_calm, |link| self.allocates(link))
+    }
+
+    fn allocates(&self, link: u32) -> bool {
+        self.device(link).allocates()
     }
 
     async fn prepare(self: &Rc<Self>, segment: u32) -> Result<(), DriveError> {

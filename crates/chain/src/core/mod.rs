@@ -447,16 +447,21 @@ impl Core {
     }
 
     /// A raw segment to be written over, if more should be ready where the log goes on. A calm log gets more ready than one that is being
-    /// written to. It is not used until [`Core::prepared`].
-    pub(crate) fn take_raw_segment(&mut self, is_calm: bool) -> Option<u32> {
+    /// written to, and one whose links do not allocate none at all: there a raw segment is as quick. It is not used until
+    /// [`Core::prepared`].
+    pub(crate) fn take_raw_segment(
+        &mut self,
+        is_calm: bool,
+        allocates: impl FnOnce(u32) -> bool,
+    ) -> Option<u32> {
         self.reclaim_if_short();
-        let raw = self.raw_segment(is_calm)?;
+        let raw = self.raw_segment(is_calm, allocates)?;
         self.catalog.set(raw, SegmentState::Preparing);
         Some(raw)
     }
 
     /// The raw segment that is to be written over next, if any is.
-    fn raw_segment(&self, is_calm: bool) -> Option<u32> {
+    fn raw_segment(&self, is_calm: bool, allocates: impl FnOnce(u32) -> bool) -> Option<u32> {
         if self.stopped.is_some() {
             return None;
         }
@@ -469,12 +474,12 @@ impl Core {
             (true, false) => self.options.segments_ready.max(self.ready_wanted / READY_BUSY_PART),
             (false, _) => self.options.segments_ready,
         };
-        if ready >= wanted { None } else { space.first_raw(link) }
+        if ready >= wanted || !allocates(link) { None } else { space.first_raw(link) }
     }
 
     /// Whether there is a segment to be written over when the log is calm.
-    pub(crate) fn has_raw_for_calm(&self) -> bool {
-        self.raw_segment(true).is_some()
+    pub(crate) fn has_raw_for_calm(&self, allocates: impl FnOnce(u32) -> bool) -> bool {
+        self.raw_segment(true, allocates).is_some()
     }
 
     /// The number of the next group.

@@ -135,7 +135,7 @@ fn a_calm_log_has_as_many_segments_ready_as_it_took_and_a_busy_one_a_part_of_the
     // Else every burst would write to blocks that the file system has yet to record as written, or share the drive with the keeper.
     let keep = |rig: &mut Rig, is_calm| {
         let prepared = std::iter::from_fn(|| {
-            let raw = rig.core.take_raw_segment(is_calm)?;
+            let raw = rig.core.take_raw_segment(is_calm, |_| true)?;
             rig.core.set_ready(raw);
             Some(raw)
         });
@@ -150,9 +150,9 @@ fn a_calm_log_has_as_many_segments_ready_as_it_took_and_a_busy_one_a_part_of_the
     let options = ChainOptions { segments_ready: 1, reserve_segments: 0, ..options() };
     let mut rig = Rig::with_segments(options, 40);
     assert_eq!(keep(&mut rig, false), [1], "what is asked for");
-    assert!(rig.core.has_raw_for_calm());
+    assert!(rig.core.has_raw_for_calm(|_| true));
     assert_eq!(keep(&mut rig, true), [2], "one more: the first one is taken");
-    assert!(!rig.core.has_raw_for_calm());
+    assert!(!rig.core.has_raw_for_calm(|_| true));
     take(&mut rig, 4);
     assert_eq!(
         keep(&mut rig, false),
@@ -273,7 +273,7 @@ fn a_segment_in_which_harm_is_found_when_its_records_are_copied_stays_as_it_is()
 fn a_segment_that_is_being_written_over_is_room_that_comes() {
     let capacity_bytes = 4 * SEGMENT_BYTES + (64 << 10);
     let mut rig = Rig::with_segments(ChainOptions { capacity_bytes, segments_ready: 2, ..options() }, 4);
-    let raw = rig.core.take_raw_segment(false).expect("none is ready");
+    let raw = rig.core.take_raw_segment(false, |_| true).expect("none is ready");
     let fill = |rig: &mut Rig| loop {
         if let Err(error) = rig.try_append(None) {
             break error;
@@ -330,7 +330,7 @@ fn full_but_for_one(segments: u32) -> (Rig, u32) {
     let capacity_bytes = u64::from(segments) * SEGMENT_BYTES + (64 << 10);
     let options = ChainOptions { capacity_bytes, segments_ready: 2, reserve_segments: 0, ..options() };
     let mut rig = Rig::with_segments(options, segments);
-    let raw = rig.core.take_raw_segment(false).expect("none is ready");
+    let raw = rig.core.take_raw_segment(false, |_| true).expect("none is ready");
     rig.answer(|_, _| true);
     while rig.try_append(None).is_ok() {
         rig.turn();

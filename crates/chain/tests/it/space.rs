@@ -1,14 +1,17 @@
 //! Full drives, the reserve, recycling, growing, failing drives, bounded queues.
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use ithaca_chain::{
     AppendError, Batch, Chain, ChainError, ChainOptions, ChangeError, OpenError, SideState, Ticket,
 };
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveError, OpenDrive};
+use ithaca_env::drive::{Drive, DriveError, OpenDrive, Wrapper};
 use ithaca_env::sim::{Death, DriveFault, Sim, SimOptions};
 
-use crate::drives::within;
+use crate::drives::{append, within};
 use crate::mirrors::states;
 use crate::model::{junk, run_of};
 use crate::repairs::Held;
@@ -34,7 +37,7 @@ async fn fill(env: &Env, chain: &Chain, mut key: u64) -> u64 {
                 chain.wait(ticket).await.expect("no fault");
                 key += 1;
             }
-            Err(AppendError::Overloaded { .. }) => env.sleep(std::time::Duration::from_millis(1)).await,
+            Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_millis(1)).await,
             Err(AppendError::Full { .. }) => return key,
             Err(other) => panic!("{other}"),
         }
@@ -96,7 +99,7 @@ fn a_drive_that_had_no_room_to_grow_grows_when_there_is_room() {
         for nth in 0..30 {
             let ticket = chain.append(Batch { runs: vec![junk((1 << 40) + nth, 1, 1)], ..Batch::default() });
             chain.wait(ticket.expect("the reserve")).await.expect("no fault");
-            env.sleep(std::time::Duration::from_millis(100)).await;
+            env.sleep(Duration::from_millis(100)).await;
         }
         let more = fill(&env, &chain, end).await;
         assert!(more > end, "there is room again");
@@ -117,7 +120,7 @@ fn a_drive_that_opens_have_filled_up_says_so() {
         let chain = create(&env, options.clone()).await;
         fill(&env, &chain, 0).await;
         while chain.append(Batch { runs: vec![junk(1 << 40, 1, 1)], ..Batch::default() }).is_ok() {
-            env.sleep(std::time::Duration::from_micros(500)).await;
+            env.sleep(Duration::from_micros(500)).await;
         }
         chain.close().await.expect("no fault");
         for opens in 0..1000 {
@@ -294,9 +297,53 @@ fn a_log_that_rests_has_segments_written_over_for_as_much_as_it_took() {
             chain.wait(ticket).await.expect("no fault");
         }
         let busy = chain.stats();
-        env.sleep(std::time::Duration::from_secs(1)).await;
+        env.sleep(Duration::from_secs(1)).await;
         let calm = chain.stats();
         assert!(busy.segments_closed >= 5 && busy.segments_ready <= 3, "{busy:?}");
         assert!(calm.segments_ready > busy.segments_closed && calm.segments_raw > 0, "{calm:?}");
     });
+}
+
+/// A drive whose places need not be recorded by anybody, as those of a block device.
+struct Device(Drive);
+
+impl Wrapper for Device {
+    fn drive(&self) -> &Drive {
+        &self.0
+    }
+
+    fn allocates(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn only_a_drive_that_allocates_is_written_over_in_advance() {
+    // Of a block device each byte would be written twice, and the log wait for both.
+    let written_bytes = |allocates: bool, segments_ready: usize| {
+        let world = World::new(31);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let file = open_drive(&env).await;
+            let drive = if allocates { file } else { Drive::new(Rc::new(Device(file))) };
+            let options = ChainOptions { segments_ready, ..small_options() };
+            let chain =
+                Chain::create(&env, drive.clone(), identity(), options.clone()).await.expect("created");
+            append(&env, &chain, 0..60).await;
+            env.sleep(Duration::from_secs(1)).await;
+            append(&env, &chain, 60..120).await;
+            chain.close().await.expect("no fault");
+            let (chain, recovered) = Chain::open(&env, drive, None, options).await.expect("it is well");
+            assert_eq!(recovered.damage, []);
+            for key in 0..120 {
+                assert!(chain.read(key).await.expect("no damage").is_some(), "key {key}");
+            }
+        });
+        let stats = world.sim.drive_stats(world.sim.drive(MACHINE, "chain"));
+        stats.writes.bytes + stats.durable_writes.bytes
+    };
+    let log_bytes = written_bytes(true, 0);
+    assert_eq!(written_bytes(false, 1), log_bytes);
+    let in_advance = written_bytes(true, 1) - log_bytes;
+    assert!(in_advance > 120 * 8192, "{in_advance} bytes: the test says nothing");
 }

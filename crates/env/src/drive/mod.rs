@@ -155,6 +155,9 @@ pub trait Device {
     fn size_bytes(&self) -> u64;
     /// The name to show in errors.
     fn name(&self) -> String;
+    /// Whether the first write to a place takes longer than those after it, because a file system records where it lies: of a file, not
+    /// of a block device.
+    fn allocates(&self) -> bool;
     /// Reads exactly `len` bytes.
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes>;
     /// Writes all of `data`. `data` should lie on a block boundary in memory (see [`PageBuf`]); else it is copied.
@@ -172,6 +175,10 @@ pub trait Device {
 pub trait Wrapper {
     /// That drive.
     fn drive(&self) -> &Drive;
+    /// See [`Device::allocates`].
+    fn allocates(&self) -> bool {
+        self.drive().allocates()
+    }
     /// See [`Device::read`].
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
         self.drive().read(offset, len)
@@ -201,6 +208,10 @@ impl<W: Wrapper> Device for W {
 
     fn name(&self) -> String {
         self.drive().name()
+    }
+
+    fn allocates(&self) -> bool {
+        Wrapper::allocates(self)
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
@@ -266,6 +277,12 @@ impl Drive {
     /// The path or name to show in errors.
     pub fn name(&self) -> String {
         self.device.name()
+    }
+
+    /// Whether the first write to a place takes longer than those after it, because a file system records where it lies: of a file, not
+    /// of a block device. Simulated drives count as files.
+    pub fn allocates(&self) -> bool {
+        self.device.allocates()
     }
 
     /// Reads exactly `len` bytes at `offset`, both multiples of the block size. Starts at once; dropping the future

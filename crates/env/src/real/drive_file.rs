@@ -26,6 +26,7 @@ pub(super) struct OpenFile {
     file: File,
     path: String,
     size_bytes: u64,
+    is_block_device: bool,
 }
 
 /// Opens (and creates) the file and locks it. Blocks.
@@ -52,7 +53,8 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
         return Err(DriveError::NotADrive { path, found });
     }
     // Of a device that says that it is nobody else's: not mounted, no member of an array. A lock says nothing to those.
-    let is_exclusive = found == Some(FileType::BlockDevice) && !open.read_only;
+    let is_block_device = found == Some(FileType::BlockDevice);
+    let is_exclusive = is_block_device && !open.read_only;
     let access = if is_exclusive { access | OFlags::EXCL } else { access };
     let fd = match open.create_bytes {
         Some(_) if !exists && !open.read_only => {
@@ -81,7 +83,7 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     if (1..BLOCK_BYTES as u64).contains(&size_bytes) {
         return Err(DriveError::TooShort { path, bytes: size_bytes });
     }
-    Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64 })
+    Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64, is_block_device })
 }
 
 /// What is there, if that is nothing that could be a drive.
@@ -225,6 +227,10 @@ impl Device for FileDrive {
 
     fn name(&self) -> String {
         self.open.path.clone()
+    }
+
+    fn allocates(&self) -> bool {
+        !self.open.is_block_device
     }
 
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {

@@ -30,6 +30,7 @@ fn what_is_written_is_read_back_also_after_reopening() {
         drive.sync().await.expect("synced");
         drive.grow(2 << 20).await.expect("grown");
         assert_eq!(drive.size_bytes(), 2 << 20);
+        assert!(drive.allocates());
         drop(drive);
         let drive = env.open_drive(open(&dir, None)).await.expect("still there");
         let read = drive.read(0, 12288).await.expect("read");
@@ -150,6 +151,7 @@ fn a_block_device_that_is_mounted_is_in_use() {
         disk.umount().expect("nobody uses it");
         let drive = env.open_drive(open(false)).await.expect("nobody uses it");
         assert!(matches!(env.open_drive(open(false)).await.err(), Some(DriveError::InUse { .. })));
+        assert!(!drive.allocates(), "its blocks are where they are");
         // It is as large as it is, which is no failure of what is on it.
         let grown = drive.grow(32 << 20).await;
         assert!(matches!(&grown, Err(DriveError::CannotGrow { .. })), "{grown:?}");

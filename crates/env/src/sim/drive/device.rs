@@ -89,6 +89,10 @@ impl Device for SimDevice {
         self.name.clone()
     }
 
+    fn allocates(&self) -> bool {
+        true
+    }
+
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
         let slot = self.start(Op::Read { len }, offset);
         Box::pin(Answer { slot, convert: |bytes| bytes })
