@@ -5,7 +5,7 @@ mod read;
 use ithaca_log::client::{ClientError, StreamsError};
 use ithaca_log::pos::{StreamId, StreamPos};
 
-use crate::cli::{Global, StreamCommand};
+use crate::cli::{Global, StreamCommand, check_range};
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
@@ -26,6 +26,7 @@ pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result
             read::one(global, name, StreamPos(*pos), *lines, out)
         }
         StreamCommand::Read { name, pos: None, from, to, lines } => {
+            check_range(*from, *to)?;
             let range = read::Range { from: from.map(StreamPos), to: to.map(StreamPos), follow: false };
             read::range(global, ("read", name), range, *lines, out)
         }

@@ -9,7 +9,7 @@ use ithaca_log::client::{ClientError, EntryKind};
 use ithaca_log::limits::FILL_AHEAD_MAX_COUNT;
 use ithaca_log::pos::LogPos;
 
-use crate::cli::{Global, LogCommand};
+use crate::cli::{Global, LogCommand, check_range};
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
@@ -24,6 +24,7 @@ pub fn run(global: &Global, command: &LogCommand, out: &mut Output) -> Result<()
         }
         LogCommand::Read { pos: Some(pos), lines, .. } => read::one(global, LogPos(*pos), *lines, out),
         LogCommand::Read { pos: None, from, to, lines } => {
+            check_range(*from, *to)?;
             read::range(global, LogPos(from.unwrap_or(0)), to.map(LogPos), *lines, out)
         }
         LogCommand::Tail { follow, from } => tail::run(global, *follow, from.map(LogPos), out),
