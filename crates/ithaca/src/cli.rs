@@ -227,7 +227,7 @@ pub enum Command {
     /// Check a data directory that no process uses; never changes it
     #[command(after_help = "Example:\n  ithaca fsck ./ithaca-data\n  ithaca fsck ./ithaca-data /mnt/b/drive")]
     Fsck {
-        /// The data directory, and drives of its units that lie elsewhere
+        /// The data directory, and drives of its units that lie where it does not remember
         #[arg(required = true, value_name = "DIR")]
         paths: Vec<PathBuf>,
     },

@@ -7,25 +7,36 @@ use ithaca_chain::{CheckReport, DriveReport, Identity, OpenError, SideState};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
+use ithaca_log::pos::NodeId;
 use ithaca_log::server::register::{self, Purpose, Register, RegisterError};
+use ithaca_log::server::unit_label;
 
 use crate::drive::not_opened;
 use crate::failure::Failure;
 use crate::json::{Object, array, quoted};
 use crate::output::Output;
 
+/// The drives of a chain, and which one they say it is.
+type Chain = (Option<Identity>, Vec<Drive>);
+
 /// Copies of a superblock.
 const SUPERBLOCK_COPIES: usize = 4;
 
-/// Checks every file of `paths`: data directories, and drives that lie elsewhere. Prints a line for each register and each
-/// chain, then fails if one is harmed.
+/// Checks every file of `paths`: data directories with the drives that their units are remembered to have, and drives that lie elsewhere.
+/// Prints a line for each register and each chain, then fails if one is harmed, or no drive of a unit is there.
 pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
     let context = format!("fsck {}", names(paths));
     let harmed = real::run(|env| async move {
-        let mut harmed = 0;
-        let mut files = Vec::new();
+        let (mut harmed, mut files, mut units) = (0, Vec::new(), Vec::new());
         for path in paths {
             files.extend(files_of(path)?);
+            units.extend(remembered_in(&env, path).await?);
+        }
+        for drive in units.iter().flat_map(|(_, drives)| drives) {
+            // One that says nothing may have been given up.
+            if files::exists(drive) && !files.contains(drive) && says_whose(&env, drive).await? {
+                files.push(drive.clone());
+            }
         }
         let chains: Vec<PathBuf> = files.iter().filter(|file| Purpose::of(file).is_none()).cloned().collect();
         for file in &files {
@@ -36,11 +47,18 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
         }
         let (chains, short) = chains_of(&env, &chains, out).await?;
         harmed += short;
-        for drives in chains {
-            harmed += usize::from(!check_chain(&drives, out).await?);
+        for (_, drives) in &chains {
+            harmed += usize::from(!check_chain(drives, out).await?);
         }
         out.flush()?;
-        Ok(harmed)
+        let is_here = |node: NodeId| chains.iter().any(|(identity, _)| is_of(identity.as_ref(), node));
+        match units.iter().find(|(node, _)| harmed == 0 && !is_here(*node)) {
+            Some((node, drives)) => {
+                let at = names(drives);
+                Err(Failure::usage(format!("no drive of unit {node} is at {at}: name where they are")))
+            }
+            None => Ok(harmed),
+        }
     });
     match harmed.map_err(|failure: Failure| failure.context(&context))? {
         0 => Ok(()),
@@ -61,6 +79,32 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
         return Err(Failure::usage("holds no data of a cluster"));
     }
     Ok(found)
+}
+
+/// Where the drives of a data directory's units are, as far as it remembers.
+async fn remembered_in(env: &Env, path: &Path) -> Result<Vec<(NodeId, Vec<PathBuf>)>, Failure> {
+    let file = path.join(Purpose::Drives.file_name());
+    if !files::exists(&file) {
+        return Ok(Vec::new());
+    }
+    match open(env, &file).await {
+        // Which is told when it is checked.
+        Err(DriveError::TooShort { .. }) => Ok(Vec::new()),
+        opened => {
+            let drive = opened.map_err(drive_failed)?;
+            Ok(register::drives_in(&read_register(&drive, Purpose::Drives).await?, path))
+        }
+    }
+}
+
+async fn says_whose(env: &Env, file: &Path) -> Result<bool, Failure> {
+    let drive = open(env, file).await.map_err(drive_failed)?;
+    Ok(ithaca_chain::identify(&drive).await.is_ok_and(|identity| identity.is_some()))
+}
+
+/// Whether a chain is that of a unit.
+fn is_of(identity: Option<&Identity>, node: NodeId) -> bool {
+    identity.is_some_and(|identity| identity.label == unit_label(node))
 }
 
 /// Whether a file of a data directory is a unit's drive, by its name.
@@ -144,12 +188,8 @@ pub async fn read_register(drive: &Drive, purpose: Purpose) -> Result<Bytes, Fai
 
 /// Opens the drives, those of one chain together, in the order in which they come. A drive that does not say whose it is stands
 /// alone. Returns how many files are too short to be drives, too.
-async fn chains_of(
-    env: &Env,
-    files: &[PathBuf],
-    out: &mut Output,
-) -> Result<(Vec<Vec<Drive>>, usize), Failure> {
-    let mut chains: Vec<(Option<Identity>, Vec<Drive>)> = Vec::new();
+async fn chains_of(env: &Env, files: &[PathBuf], out: &mut Output) -> Result<(Vec<Chain>, usize), Failure> {
+    let mut chains: Vec<Chain> = Vec::new();
     let mut short = 0;
     for file in files {
         let Some(drive) = open_whole(env, file, out).await? else {
@@ -166,7 +206,7 @@ async fn chains_of(
             None => chains.push((identity, vec![drive])),
         }
     }
-    Ok((chains.into_iter().map(|(_, drives)| drives).collect(), short))
+    Ok((chains, short))
 }
 
 fn names(paths: &[PathBuf]) -> String {

@@ -49,7 +49,8 @@ fn a_unit_has_one_log_on_several_drives_and_takes_one_more_at_a_start() {
 }
 
 #[test]
-fn a_check_takes_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
+fn a_check_finds_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
+    // To look at the directory alone, and to call that well, would be to look at nothing.
     let dir = temp_dir();
     let dev = started(dir.path(), &["a", "b"]);
     dev.feed("log append", b"on two drives").expect(0);
@@ -61,13 +62,22 @@ fn a_check_takes_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
         arguments.extend(paths.iter().map(|path| path.to_str().expect("text")));
         run(ithaca(&arguments), b"")
     };
-    let told = fsck(&["data", "b", "a"]).expect(0).text();
-    assert!(told.contains("1 records") && told.contains("the log goes on here"), "{told}");
-    assert_eq!(told.matches(" segments, ").count(), 2, "{told}");
-    let told = fsck(&["data", "b"]).expect(2).stderr;
+    for names in [&["data"][..], &["data", "b"], &["b", "data", "a"], &["a", "b"]] {
+        let told = fsck(names).expect(0).text();
+        assert!(told.contains("1 records") && told.contains("the log goes on here"), "{names:?}: {told}");
+        assert_eq!(told.matches(" segments, ").count(), 2, "{names:?}: {told}");
+    }
+    let told = fsck(&["b"]).expect(2).stderr;
     assert!(told.contains("drive 1 of 2") && told.contains("is missing"), "{told}");
     let told = run(ithaca(&["dump", path("b").to_str().expect("text")]), b"").expect(0).text();
     assert!(told.contains("generation 1") && told.matches("  drive ").count() == 2, "{told}");
+    for name in ["a", "b"] {
+        std::fs::rename(path(name), path(&format!("{name} elsewhere"))).expect("it is there");
+    }
+    let told = fsck(&["data"]).expect(2).stderr;
+    assert!(told.contains("no drive of unit n1 is at ") && told.contains("/a "), "{told}");
+    let told = fsck(&["data", "b elsewhere", "a elsewhere"]).expect(0).text();
+    assert_eq!(told.matches(" segments, ").count(), 2, "{told}");
 }
 
 #[test]

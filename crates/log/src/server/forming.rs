@@ -124,7 +124,7 @@ pub(super) async fn refuse_other(drive: &Drive, path: &Path) -> Result<(), Start
 }
 
 /// What the chain of a node's unit says that it is.
-pub(super) fn label(node: NodeId) -> Label {
+pub fn unit_label(node: NodeId) -> Label {
     Label::new(&format!("{UNIT}{}", node.0)).expect("a short label")
 }
 

@@ -41,6 +41,7 @@ mod watch;
 
 pub use caches::CacheOptions;
 pub use cluster::{ClusterNode, NodeEnd, NodeOptions};
+pub use forming::unit_label;
 pub use local::{LocalCluster, LocalOptions, StartError};
 pub use node::GrantOptions;
 pub use outdated::Outdated;

@@ -6,7 +6,7 @@
 //! forget a promise.
 //! (docs/format/log.md)
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::Env;
@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::remembered;
 use crate::limits;
+use crate::pos::NodeId;
 
 const MAGIC: [u8; 4] = *b"ITRG";
 const VERSION: u16 = 1;
@@ -273,15 +274,24 @@ pub fn describe(bytes: &Bytes, purpose: Purpose) -> Vec<String> {
 
 /// What the newest value of a register's file says, for people: of drives a line a unit, of layouts nothing.
 pub fn describe_value(bytes: &Bytes, purpose: Purpose) -> Vec<String> {
+    match (purpose, newest(bytes, purpose)) {
+        (Purpose::Drives, Some(value)) => remembered::describe(&value),
+        _ => Vec::new(),
+    }
+}
+
+/// Where the drives of each unit are, by the newest value of the file in the directory `data` that remembers them; of none if it is harmed.
+pub fn drives_in(bytes: &Bytes, data: &Path) -> Vec<(NodeId, Vec<PathBuf>)> {
+    newest(bytes, Purpose::Drives).map(|value| remembered::drives_in(&value, data)).unwrap_or_default()
+}
+
+fn newest(bytes: &Bytes, purpose: Purpose) -> Option<Bytes> {
     let slots = bytes.chunks_exact(purpose.slot_bytes() as usize).map(|slot| bytes.slice_ref(slot));
     let values = slots.filter_map(|slot| match decode_slot(&slot) {
         Ok(Slot::Value { sequence, value }) => Some((sequence, value)),
         _ => None,
     });
-    match (purpose, values.max()) {
-        (Purpose::Drives, Some((_, value))) => remembered::describe(&value),
-        _ => Vec::new(),
-    }
+    values.max().map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;
 
-use super::forming::{label, refuse_other};
+use super::forming::{refuse_other, unit_label};
 use super::leases::Leases;
 use super::local::StartError;
 use super::register::RegisterError;
@@ -106,7 +106,7 @@ pub(super) async fn open_unit(
     formed: bool,
     leases: Rc<Leases>,
 ) -> Result<(Rc<UnitShell>, TaskHandle<()>), StartError> {
-    let label = label(node);
+    let label = unit_label(node);
     // The chain's identity is the cluster's and the unit's, so that a drive of another cluster is refused.
     let identity = Identity { id: ChainId((cluster.0 ^ u128::from(node.0)).to_le_bytes()), label };
     let start = Start { env, drives, node, identity: &identity };

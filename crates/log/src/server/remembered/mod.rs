@@ -23,7 +23,7 @@ use super::register::{Purpose, Register, RegisterError};
 use crate::limits;
 use crate::pos::NodeId;
 
-pub(super) use record::describe;
+pub(super) use record::{describe, drives_in};
 
 /// Links of a unit and sides of a link: what a chain may have, and as many again that may not be members yet, or any more.
 const LINKS_REMEMBERED_MAX: usize = 2 * LINKS_MAX;

@@ -34,6 +34,12 @@ pub(in super::super) fn describe(value: &Bytes) -> Vec<String> {
     units.iter().map(line).collect()
 }
 
+/// Where the drives are that each unit has, or may have, those in `data` as in there; of none if the record is harmed.
+pub(in super::super) fn drives_in(value: &Bytes, data: &Path) -> Vec<(NodeId, Vec<PathBuf>)> {
+    let units = decode(value, data).unwrap_or_default();
+    units.into_iter().map(|(node, paths)| (node, paths.links().concat())).collect()
+}
+
 /// The record of all units; see docs/format/log.md. Every path is text.
 pub(super) fn encode(units: &BTreeMap<NodeId, UnitPaths>, data: &Path) -> Bytes {
     record::encode(MAGIC, VERSION, |out| {
