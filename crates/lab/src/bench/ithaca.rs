@@ -23,12 +23,16 @@ pub struct Dev {
 /// A running cluster in one process.
 pub struct Ithaca {
     bench: &'static Bench,
+    is_new: bool,
     dev: Dev,
 }
 
 /// Where its data lies, below the bench's folder.
 const FOLDER: &str = "ithaca";
-/// How long a log is filled that is then read cold: long enough that it is larger than what the servers keep in memory.
+/// Where the data lies of one whose drive stays new.
+const NEW_FOLDER: &str = "new";
+/// How long a log is filled before it is measured: long enough that it is larger than what the servers keep in memory, and than what a slice
+/// appends.
 const FILL: Duration = Duration::from_secs(6);
 /// Appends in flight meanwhile.
 const FILL_INFLIGHT: usize = 256;
@@ -53,13 +57,28 @@ impl Ithaca {
         folder.join(FOLDER).join("unit-1.chain")
     }
 
-    /// Starts it. A log that is to be read cold is filled first.
+    /// Starts it. A log that is to be read cold is filled first, and one that is appended to is filled and trimmed: as the baselines' files
+    /// its drive was written over then.
     pub fn start(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
-        let side = Self { bench, dev: Dev::start(folder)? };
-        if matches!(bench.operation, Operation::ReadCold | Operation::Replay) {
+        let side = Self { bench, is_new: false, dev: Dev::start(folder)? };
+        if matches!(bench.operation, Operation::ReadCold | Operation::Replay | Operation::Append) {
             side.work("append", FILL_INFLIGHT, FILL, &[])?;
         }
+        side.rest()?;
         Ok(side)
+    }
+
+    /// Starts one whose drive is new, and takes no place a second time.
+    pub fn start_new(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
+        Ok(Self { bench, is_new: true, dev: Dev::start(&folder.join(NEW_FOLDER))? })
+    }
+
+    /// Makes room where that is used again, and waits until the server is idle.
+    fn rest(&self) -> io::Result<()> {
+        if self.bench.operation == Operation::Append && !self.is_new {
+            self.dev.trim_all()?;
+        }
+        self.dev.settle()
     }
 }
 
@@ -122,6 +141,26 @@ impl Dev {
         Ok(())
     }
 
+    /// Trims the whole log.
+    fn trim_all(&self) -> io::Result<()> {
+        let log = |arguments: &[&str]| {
+            let endpoint = ["--json", "--endpoint", &self.endpoint];
+            let output = Command::new(&self.program).arg("log").args(arguments).args(endpoint).output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            match output.status.success() {
+                true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+                false => Err(io::Error::other(format!("`ithaca log {}`: {}", arguments[0], said.trim()))),
+            }
+        };
+        let checked = log(&["check"])?;
+        let tail = json_number(&checked, "tail")
+            .ok_or_else(|| io::Error::other(format!("`ithaca log check` gave no tail: {checked:?}")))?;
+        if tail > 0.0 {
+            log(&["trim", &(tail as u64 - 1).to_string(), "--prefix"])?;
+        }
+        Ok(())
+    }
+
     /// Where clients connect.
     pub fn endpoint(&self) -> io::Result<SocketAddr> {
         self.endpoint.parse().map_err(io::Error::other)
@@ -130,7 +169,7 @@ impl Dev {
 
 impl Side for Ithaca {
     fn name(&self) -> &'static str {
-        MakeSide::Ithaca.name()
+        if self.is_new { MakeSide::NewIthaca.name() } else { MakeSide::Ithaca.name() }
     }
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
@@ -147,7 +186,7 @@ impl Side for Ithaca {
         let is_each = matches!(self.bench.operation, Operation::Get | Operation::Snapshot);
         let inflight = if is_each { self.bench.batch() } else { self.bench.inflight };
         let figure = self.work(workload, inflight, span, cold)?;
-        self.dev.settle()?;
+        self.rest()?;
         Ok(figure)
     }
 }

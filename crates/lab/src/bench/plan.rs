@@ -54,7 +54,7 @@ pub enum Target {
     Cpu(f64),
 }
 
-use MakeSide::{Bare, Drive, Echo, Etcd, Ithaca, Memory, Redis};
+use MakeSide::{Bare, Drive, Echo, Etcd, Ithaca, Memory, NewIthaca, Redis};
 use Target::{AbsoluteRate, Cpu, Median, Rate};
 
 /// Every bench.
@@ -83,7 +83,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 16,
         inflight: 256,
-        sides: &[Bare, Ithaca, Redis],
+        sides: &[Bare, Ithaca, NewIthaca, Redis],
         targets: &[Rate(&[Bare], 0.55), Rate(&[Redis], 6.0), Cpu(4.0)],
     },
     Bench {
@@ -92,7 +92,7 @@ pub const BENCHES: &[Bench] = &[
         size: 512,
         clients: 16,
         inflight: 256,
-        sides: &[Bare, Ithaca, Redis],
+        sides: &[Bare, Ithaca, NewIthaca, Redis],
         targets: &[Rate(&[Bare], 0.55), Rate(&[Redis], 6.0), Cpu(4.0)],
     },
     Bench {
@@ -101,7 +101,7 @@ pub const BENCHES: &[Bench] = &[
         size: 4096,
         clients: 16,
         inflight: 256,
-        sides: &[Bare, Ithaca, Drive],
+        sides: &[Bare, Ithaca, NewIthaca, Drive],
         targets: &[Rate(&[Bare, Drive], 0.7)],
     },
     Bench {
@@ -168,7 +168,10 @@ impl Bench {
 
     /// The sides to start: all, or the baselines that need nothing but this program.
     pub fn sides(&self, bare_only: bool) -> impl Iterator<Item = MakeSide> {
-        self.sides.iter().copied().filter(move |side| !bare_only || !matches!(side, Ithaca | Redis | Etcd))
+        self.sides
+            .iter()
+            .copied()
+            .filter(move |side| !bare_only || !matches!(side, Ithaca | NewIthaca | Redis | Etcd))
     }
 
     /// What the bare client does for it.
@@ -185,7 +188,7 @@ impl Bench {
     pub fn durability(&self) -> &'static str {
         match self.operation {
             Operation::Append => {
-                "every acknowledged entry on stable storage (O_DIRECT and O_DSYNC writes; Redis: appendfsync always)"
+                "every acknowledged entry on stable storage (O_DIRECT and O_DSYNC writes; Redis: appendfsync always); the files of all but ithaca-new and Redis were written over before"
             }
             Operation::Token => "none needed: tokens are not stored",
             Operation::Get => {

@@ -52,11 +52,11 @@ impl Report {
             "{name}: {size} B, {clients} connections, {inflight} in flight, flush {}",
             self.flush_text()
         );
-        println!("  side         ops/s      p50 us     p99 us   CPU us/op  (client + server)   flush us");
+        println!("  side           ops/s      p50 us     p99 us   CPU us/op  (client + server)   flush us");
         for side in self.sides() {
             let of = |field: fn(&Figure) -> f64| median(self.figures(side).map(field));
             println!(
-                "  {side:<8} {:>10.0} {:>11.1} {:>10.1} {:>11.3}  ({:.3} + {:.3}) {:>12.1}",
+                "  {side:<10} {:>10.0} {:>11.1} {:>10.1} {:>11.3}  ({:.3} + {:.3}) {:>12.1}",
                 of(|figure| figure.ops_per_s),
                 of(|figure| figure.p50_us),
                 of(|figure| figure.p99_us),

@@ -40,8 +40,10 @@ pub enum MakeSide {
     Echo,
     /// The drive with no program above it.
     Drive,
-    /// The system: `ithaca dev`, driven by `ithaca bench`.
+    /// The system: `ithaca dev`, driven by `ithaca bench`. What it appends to was written over before, as the baselines' files.
     Ithaca,
+    /// The same on a drive that is new, and grows.
+    NewIthaca,
     /// Redis on the same workload.
     Redis,
     /// etcd on the same workload.
@@ -58,6 +60,7 @@ impl MakeSide {
             Self::Echo => "echo",
             Self::Drive => "drive",
             Self::Ithaca => "ithaca",
+            Self::NewIthaca => "ithaca-new",
             Self::Redis => "redis",
             Self::Etcd => "etcd",
             Self::Memory => "hashmap",
@@ -76,6 +79,7 @@ impl MakeSide {
             Self::Echo => Box::new(Bare { name: self.name(), bench, work: Work::Echo, client: None }),
             Self::Drive => Box::new(Drive { bench, drive, log: Ithaca::log_drive(folder) }),
             Self::Ithaca => Box::new(Ithaca::start(bench, folder)?),
+            Self::NewIthaca => Box::new(Ithaca::start_new(bench, folder)?),
             Self::Redis => Box::new(Redis::start(bench, folder)?),
             Self::Etcd => Box::new(Etcd::start(bench, folder)?),
             Self::Memory => Box::new(Memory::new(bench)),
