@@ -22,13 +22,15 @@ pub struct Dev {
 
 /// A running cluster in one process.
 pub struct Ithaca {
+    name: &'static str,
     bench: &'static Bench,
-    is_new: bool,
     dev: Dev,
 }
 
 /// Where its data lies, below the bench's folder.
 const FOLDER: &str = "ithaca";
+/// Another build in the same rounds, and where its data lies.
+pub const OTHER: &str = "other";
 /// Where the data lies of one whose drive stays new.
 const NEW_FOLDER: &str = "new";
 /// How long a log is filled before it is measured: long enough that it is larger than what the servers keep in memory, and than what a slice
@@ -60,22 +62,31 @@ impl Ithaca {
     /// Starts it. A log that is to be read cold is filled first, and one that is appended to is filled and trimmed: as the baselines' files
     /// its drive was written over then.
     pub fn start(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
-        let side = Self { bench, is_new: false, dev: Dev::start(folder)? };
-        if matches!(bench.operation, Operation::ReadCold | Operation::Replay | Operation::Append) {
-            side.work("append", FILL_INFLIGHT, FILL, &[])?;
+        Self { name: MakeSide::Ithaca.name(), bench, dev: Dev::start(folder)? }.prepared()
+    }
+
+    /// The same of another build, by its program.
+    pub fn start_other(bench: &'static Bench, folder: &Path, program: &Path) -> io::Result<Self> {
+        let dev = Dev::of(program.to_owned(), &folder.join(OTHER), &[])?;
+        Self { name: OTHER, bench, dev }.prepared()
+    }
+
+    fn prepared(self) -> io::Result<Self> {
+        if matches!(self.bench.operation, Operation::ReadCold | Operation::Replay | Operation::Append) {
+            self.work("append", FILL_INFLIGHT, FILL, &[])?;
         }
-        side.rest()?;
-        Ok(side)
+        self.rest()?;
+        Ok(self)
     }
 
     /// Starts one whose drive is new, and takes no place a second time.
     pub fn start_new(bench: &'static Bench, folder: &Path) -> io::Result<Self> {
-        Ok(Self { bench, is_new: true, dev: Dev::start(&folder.join(NEW_FOLDER))? })
+        Ok(Self { name: MakeSide::NewIthaca.name(), bench, dev: Dev::start(&folder.join(NEW_FOLDER))? })
     }
 
     /// Makes room where that is used again, and waits until the server is idle.
     fn rest(&self) -> io::Result<()> {
-        if self.bench.operation == Operation::Append && !self.is_new {
+        if self.bench.operation == Operation::Append && self.name != MakeSide::NewIthaca.name() {
             self.dev.trim_all()?;
         }
         self.dev.settle()
@@ -90,7 +101,10 @@ impl Dev {
 
     /// The same with more arguments.
     pub fn start_with(folder: &Path, more: &[&str]) -> io::Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("ithaca");
+        Self::of(std::env::current_exe()?.with_file_name("ithaca"), folder, more)
+    }
+
+    fn of(program: PathBuf, folder: &Path, more: &[&str]) -> io::Result<Self> {
         let folder = folder.join(FOLDER);
         let mut command = Command::new(&program);
         command
@@ -169,7 +183,7 @@ impl Dev {
 
 impl Side for Ithaca {
     fn name(&self) -> &'static str {
-        if self.is_new { MakeSide::NewIthaca.name() } else { MakeSide::Ithaca.name() }
+        self.name
     }
 
     fn slice(&mut self, _: &mut ServerProcess, span: Duration) -> io::Result<Figure> {

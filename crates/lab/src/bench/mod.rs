@@ -43,15 +43,17 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::bare::{DriveFile, ServerProcess, flush_probe_us};
+use ithaca::Ithaca;
 use plan::{BENCHES, Bench};
 use report::{Report, Row};
-use side::Side;
+use side::{MakeSide, Side};
 use streams::{open, read, takeover};
 
 /// What to measure and for how long.
 #[derive(Args)]
 #[command(
-    after_help = "Example: cargo lab bench append-512 --rounds 5 --seconds 2\n         cargo lab bench bare"
+    after_help = "Example: cargo lab bench append-512 --rounds 5 --seconds 2\n         cargo lab bench bare\n         \
+                  cargo lab bench append-128 --rounds 12 --seconds 1 --against /tmp/before/ithaca"
 )]
 pub struct BenchArguments {
     /// Benches by name; `bare` for every bench's baselines alone; none for all.
@@ -68,6 +70,9 @@ pub struct BenchArguments {
     /// Where journals and logs lie while they are measured; removed afterwards.
     #[arg(long, default_value = "target/lab-data")]
     data: PathBuf,
+    /// Program of another build to measure in the same rounds, where one server is measured
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<PathBuf>,
     /// Where results go.
     #[arg(long, default_value = "results")]
     results: PathBuf,
@@ -119,6 +124,9 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         let known: Vec<&str> = known.chain(BENCHES.iter().map(|bench| bench.name)).collect();
         return Err(io::Error::other(format!("no such bench; there are: bare {}", known.join(" "))));
     }
+    if arguments.against.is_some() && benches.is_empty() {
+        return Err(io::Error::other("--against is for benches of one server, such as append-512"));
+    }
     std::fs::create_dir_all(&arguments.data)?;
     let drive = DriveFile::create(&arguments.data.join("drive"))?;
     let mut all_met = true;
@@ -168,6 +176,11 @@ fn measure(
             Ok(side) => sides.push(side),
             Err(error) => report.leave_out(make.name(), &error),
         }
+    }
+    let other =
+        arguments.against.as_ref().filter(|_| bench.sides(bare_only).any(|it| it == MakeSide::Ithaca));
+    if let Some(program) = other {
+        sides.push(Box::new(Ithaca::start_other(bench, &arguments.data, program)?));
     }
     for round in 0..arguments.rounds {
         let flush_probe = flush_probe_us(drive)?;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
+use super::ithaca::OTHER;
 use super::plan::{Bench, Target};
 use super::side::MakeSide;
 use crate::measure::{Figure, median, said_by};
@@ -72,6 +73,7 @@ impl Report {
         outcomes
             .iter()
             .for_each(|(text, met)| println!("  {} {text}", if *met { "met   " } else { "MISSED" }));
+        self.beside_other().iter().for_each(|text| println!("  {text}"));
         // Without a slice of its own no target was judged, and none is met.
         self.figures(MakeSide::Ithaca.name()).next().is_some() && outcomes.iter().all(|(_, met)| *met)
     }
@@ -109,6 +111,9 @@ impl Report {
         }
         for (outcome, met) in self.bench.targets.iter().filter_map(|target| self.judge(*target)) {
             let _ = writeln!(text, "# target {}: {outcome}", if met { "met" } else { "missed" });
+        }
+        if let Some(beside) = self.beside_other() {
+            let _ = writeln!(text, "# {beside}");
         }
         text.push_str("round,side,ops_per_s,p50_us,p99_us,client_cpu_us_per_op,server_cpu_us_per_op,flush_us,flush_probe_us\n");
         for Row { round, side, figure, flush_probe } in &self.rows {
@@ -153,6 +158,14 @@ impl Report {
         }
     }
 
+    /// How this build did beside another one, if that was measured.
+    fn beside_other(&self) -> Option<String> {
+        let ithaca = MakeSide::Ithaca.name();
+        let rate = self.ratio(ithaca, OTHER, |figure| figure.ops_per_s)?;
+        let cpu = self.ratio(ithaca, OTHER, Figure::cpu_us)?;
+        Some(format!("rate {rate:.2} and CPU {cpu:.2} of the other build's"))
+    }
+
     /// The median over rounds of `field` of one side to that of another.
     fn ratio(&self, side: &str, other: &str, field: fn(&Figure) -> f64) -> Option<f64> {
         let in_round =
@@ -165,7 +178,8 @@ impl Report {
 
     fn sides(&self) -> Vec<&'static str> {
         let measured = |side: &str| self.rows.iter().any(|row| row.side == side);
-        self.bench.sides.iter().map(|side| side.name()).filter(|side| measured(side)).collect()
+        let sides = self.bench.sides.iter().map(|side| side.name());
+        sides.chain([OTHER]).filter(|side| measured(side)).collect()
     }
 
     fn figures(&self, side: &str) -> impl Iterator<Item = &Figure> {
