@@ -116,6 +116,23 @@ impl Located {
     }
 }
 
+/// An index that stands in for a harmed footer.
+#[derive(Debug)]
+struct Rebuilt {
+    segment: u32,
+    index: SegmentIndex,
+    /// What it lacks of what the footer has, if anything: that counts as lost.
+    lacking: Option<Lacking>,
+}
+
+/// What an index lacks of what was in its segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lacking {
+    pub(crate) records: u64,
+    /// All keys of theirs are below.
+    pub(crate) below: u64,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
@@ -126,13 +143,14 @@ pub(crate) struct Catalog {
     pub(crate) released: RangeSet,
     pub(crate) highest_key: Option<u64>,
     pub(crate) damage: Vec<Damage>,
-    /// Groups that were durable are lost: a key below this that is not found may have been in one. 0 if none is.
-    pub(crate) lost_below: u64,
+    /// Groups that were durable are lost for as long as the chain is open: a key below this that is not found may have been in one. 0 if
+    /// none is.
+    lost_below: u64,
     order: KeyOrder,
     /// Indexes of closed segments whose groups are still in the tail cache, by lap.
     warm: BTreeMap<u64, (u32, SegmentIndex)>,
     /// Indexes of closed segments whose footers are harmed, made from their groups again, by lap.
-    rebuilt: BTreeMap<u64, (u32, SegmentIndex)>,
+    rebuilt: BTreeMap<u64, Rebuilt>,
     /// Open segments by lap.
     open: BTreeMap<u64, u32>,
 }
@@ -205,9 +223,47 @@ impl Catalog {
         }
     }
 
-    /// Keeps an index that stands in for a harmed footer.
-    pub(crate) fn add_rebuilt(&mut self, segment: u32, lap: u64, index: SegmentIndex) {
-        self.rebuilt.insert(lap, (segment, index));
+    /// Keeps an index that stands in for a harmed footer, instead of one that it had. What it lacks is named as lost.
+    pub(crate) fn add_rebuilt(
+        &mut self,
+        segment: u32,
+        lap: u64,
+        index: SegmentIndex,
+        lacking: Option<Lacking>,
+    ) {
+        self.forget_short(lap);
+        self.damage.extend(lacking.map(|_| Damage::of_some_groups(segment)));
+        self.rebuilt.insert(lap, Rebuilt { segment, index, lacking });
+    }
+
+    /// What the index of a closed segment lacks that was made from its groups.
+    pub(crate) fn lacking(&self, lap: u64) -> Option<Lacking> {
+        self.rebuilt.get(&lap)?.lacking
+    }
+
+    /// What the index of a segment lacks is found by something else from now on: the index is forgotten, and that anything is lost.
+    pub(crate) fn forget_short(&mut self, lap: u64) {
+        if self.lacking(lap).is_none() {
+            return;
+        }
+        let Some(Rebuilt { segment, .. }) = self.rebuilt.remove(&lap) else { return };
+        let named = Damage::of_some_groups(segment);
+        // Another one of its kind may be of what the footer lists as lost.
+        if let Some(index) = self.damage.iter().position(|damage| *damage == named) {
+            self.damage.remove(index);
+        }
+    }
+
+    /// What the index of a segment lacks stays lost for as long as the chain is open.
+    pub(crate) fn settle_short(&mut self, lap: u64) {
+        let lacking = self.rebuilt.get_mut(&lap).and_then(|rebuilt| rebuilt.lacking.take());
+        self.lost_below = self.lost_below.max(lacking.map_or(0, |lacking| lacking.below));
+    }
+
+    /// Groups that were durable are lost: a key below this that is not found may have been in one. 0 if none is.
+    pub(crate) fn lost_below(&self) -> u64 {
+        let lacking = self.rebuilt.values().filter_map(|rebuilt| rebuilt.lacking);
+        lacking.map(|lacking| lacking.below).fold(self.lost_below, u64::max)
     }
 
     /// Frees every closed segment whose keys are all in `released`. Returns whether there was one.
@@ -276,8 +332,9 @@ impl Catalog {
     /// Indexes in memory, newest first.
     pub(crate) fn in_memory(&self) -> impl Iterator<Item = (u32, u64, &SegmentIndex)> {
         let open = self.open.iter().rev().map(|(&lap, &segment)| (segment, lap, &self.open(segment).index));
-        let kept = self.warm.iter().rev().chain(&self.rebuilt);
-        open.chain(kept.map(|(&lap, (segment, index))| (*segment, lap, index)))
+        let warm = self.warm.iter().rev().map(|(&lap, (segment, index))| (*segment, lap, index));
+        let rebuilt = self.rebuilt.iter().map(|(&lap, it)| (it.segment, lap, &it.index));
+        open.chain(warm).chain(rebuilt)
     }
 
     /// The closed segments.

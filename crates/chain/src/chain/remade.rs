@@ -13,6 +13,7 @@ use super::clean::Unclean;
 use crate::cache::FooterPart;
 use crate::error::ReadError;
 use crate::format::{Directory, PageEntry, PageView};
+use crate::read::UnreadGroups;
 use crate::recover::{Scan, published};
 
 /// See the module.
@@ -42,7 +43,7 @@ impl Inner {
         read?;
         remade?;
         // It names what is lost.
-        self.patiently(async || self.rebuild(segment, lap).await).await?;
+        self.patiently(async || self.rebuild(segment, lap, UnreadGroups::AskAgain).await).await?;
         Err(self.harmed_or_over(segment, lap))
     }
 

@@ -22,6 +22,7 @@ use crate::error::{ChainError, Damage, DamageKind, ReadError};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
 use crate::owner::Placed;
+use crate::read::UnreadGroups;
 use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
 use crate::sides::{Side, Sides};
 use crate::victims::Cleaning;
@@ -341,12 +342,19 @@ impl Inner {
             harm.found.push(damage.clone());
             self.add_damage(place, damage);
         }
-        // Groups that are lost show by nothing else then, and whoever has the drive removed would be told to try again for ever.
-        let is_known = self.core.borrow().catalog.index_of(segment, lap).is_some();
-        if has_footer || is_known {
+        if has_footer {
+            self.core.borrow_mut().catalog.forget_short(lap);
             return Ok(());
         }
-        match self.rebuild(segment, lap).await {
+        let is_whole = {
+            let catalog = &self.core.borrow().catalog;
+            catalog.index_of(segment, lap).is_some() && catalog.lacking(lap).is_none()
+        };
+        if is_whole {
+            return Ok(());
+        }
+        // Groups that are lost show by nothing else then, and whoever has the drive removed would be told to try again for ever.
+        match self.rebuild(segment, lap, UnreadGroups::CountAsLost).await {
             Err(ReadError::Drive(error)) => Err(error.into()),
             Ok(()) | Err(ReadError::Damaged { .. }) => Ok(()),
         }

@@ -19,7 +19,7 @@ use crate::format::{Directory, RunHead, add_records};
 use crate::limits::{REFUSED_REST, SCAN_IO_BYTES, SCAN_READS};
 use crate::metadata::{FooterRead, Known};
 use crate::owner::Owner;
-use crate::read::is_refusal;
+use crate::read::{UnreadGroups, is_refusal};
 
 /// Runs that an owner is told of together, of those in memory.
 const TOLD_RUNS: usize = 512;
@@ -49,17 +49,18 @@ impl Inner {
                 Err(ReadError::Damaged { .. }) => 0,
             };
             if told < records {
-                self.note_untold(segment, told, records);
+                self.note_untold((segment, lap), told, records);
             }
         }
         Ok(())
     }
 
     /// Footer and groups of a segment are harmed, so that the owner does not know of all that it holds: what it takes for the newest
-    /// version of a key may be an older one.
-    fn note_untold(&self, segment: u32, told: u64, records: u64) {
+    /// version of a key may be an older one, also when the chain can read them later.
+    fn note_untold(&self, (segment, lap): (u32, u64), told: u64, records: u64) {
         tracing::warn!(segment, told, records, "records of a segment cannot be told of");
         let catalog = &mut self.core.borrow_mut().catalog;
+        catalog.settle_short(lap);
         let damage = Damage::of_some_groups(segment);
         if !catalog.damage.contains(&damage) {
             catalog.damage.push(damage);
@@ -142,10 +143,11 @@ impl Inner {
         }
     }
 
-    /// A part of a footer, which is asked for again while a drive takes no more reads.
+    /// A part of a footer, which is asked for again while a drive takes no more reads. A block that cannot be read fails no open: what it may
+    /// have held is named.
     async fn load_patiently(&self, key: PartKey) -> Result<Vec<(PartKey, FooterPart)>, ReadError> {
         loop {
-            match self.load_footer_part(key, 0).await {
+            match self.load_footer_part(key, 0, UnreadGroups::CountAsLost).await {
                 Err(ReadError::Drive(error)) if is_refusal(&error) => self.env.sleep(REFUSED_REST).await,
                 answered => return answered,
             }

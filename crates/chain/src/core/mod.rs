@@ -253,7 +253,7 @@ impl Core {
         resume: Resume,
     ) -> Self {
         let formed_released = catalog.released.clone();
-        let formed_key_end = catalog.highest_key.map_or(0, |highest| highest + 1).max(catalog.lost_below);
+        let formed_key_end = catalog.highest_key.map_or(0, |highest| highest + 1).max(catalog.lost_below());
         let ready_wanted = options.segments_ready;
         Self {
             options,

@@ -8,7 +8,7 @@ use ithaca_env::drive::DriveError;
 
 use super::FetchError;
 use crate::cache::{FooterPart, PartKey};
-use crate::catalog::SegmentIndex;
+use crate::catalog::{Lacking, SegmentIndex};
 use crate::chain::Inner;
 use crate::error::{Damage, DamageKind, ReadError};
 use crate::format::{Directory, PageEntry, PageView};
@@ -28,6 +28,15 @@ impl From<Vec<(PartKey, FooterPart)>> for Loaded {
     }
 }
 
+/// What becomes of groups that may lie where a drive could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnreadGroups {
+    /// Nobody knows: whoever needs them asks for them again.
+    AskAgain,
+    /// They count as lost until a scrub finds them: whoever asks for them would be told to ask again for ever.
+    CountAsLost,
+}
+
 impl Inner {
     /// Reads the part, and further pages within `ahead_bytes`; puts them in the cache. Nothing comes back if the
     /// segment was recycled meanwhile, or if its footer had to be made again: look again.
@@ -35,10 +44,11 @@ impl Inner {
         &self,
         key: PartKey,
         ahead_bytes: usize,
+        unread: UnreadGroups,
     ) -> Result<Vec<(PartKey, FooterPart)>, ReadError> {
         let parts = self.load(key, ahead_bytes).await?.parts;
         if parts.is_empty() {
-            self.rebuild(key.segment, key.lap).await?;
+            self.rebuild(key.segment, key.lap, unread).await?;
         }
         Ok(parts)
     }
@@ -198,34 +208,54 @@ impl Inner {
 
     /// Makes the index of a closed segment from its groups, because its footer is harmed, and keeps it in memory. Where they hold fewer
     /// records than the segment does, the others are lost. Nothing if the segment is in another use by now. Errors: a side does not answer
-    /// that may have them.
-    pub(crate) async fn rebuild(&self, segment: u32, lap: u64) -> Result<(), ReadError> {
+    /// that may have them, or could not be read where they may be, unless that counts as lost.
+    pub(crate) async fn rebuild(
+        &self,
+        segment: u32,
+        lap: u64,
+        unread: UnreadGroups,
+    ) -> Result<(), ReadError> {
         let Some(device) = self.device_of(segment) else { return Ok(()) };
         let unanswered = device.unanswered(&device.live());
         let Some(scan) = self.scan_closed(segment, lap).await? else { return Ok(()) };
         let has_answered = device.unanswered(&device.live()) == unanswered;
-        let (mut index, mut records) = (SegmentIndex::default(), 0);
+        let (mut index, mut found) = (SegmentIndex::default(), 0);
         for group in &scan.groups {
-            let count = |keys: Range<u64>| records += keys.end - keys.start;
+            let count = |keys: Range<u64>| found += keys.end - keys.start;
             index.add_group(group.area.blob.clone(), &group.area.starts, count);
         }
         let mut core = self.core.borrow_mut();
+        let segment_start = core.geometry.segment_start(segment);
         let catalog = &mut core.catalog;
         let Some(closed) = catalog.closed(segment).filter(|closed| closed.lap == lap) else { return Ok(()) };
-        let is_short = records < closed.record_count;
-        if is_short && !has_answered {
-            let (path, offset) = (device.name(), core.geometry.segment_start(segment));
+        let records = closed.record_count.saturating_sub(found);
+        let below = closed.ranges.last().map_or(0, |range| range.end);
+        let lacking = (records > 0).then_some(Lacking { records, below });
+        if lacking.is_some() && !has_answered {
+            let (path, offset) = (device.name(), segment_start);
             let message = "a side does not answer, and no other has all of the segment".to_owned();
             return Err(DriveError::Io { path, operation: "read", offset, message }.into());
         }
+        // No group begins in the directory.
+        let block = scan.unread.filter(|block| block.offset < closed.directory_offset.into());
+        if let Some(block) = block
+            && lacking.is_some()
+            && unread == UnreadGroups::AskAgain
+        {
+            return Err(block.error.into());
+        }
+        // Of two that lack some the better one counts.
+        if catalog.lacking(lap).is_some_and(|before| before.records <= records) {
+            return Ok(());
+        }
         tracing::warn!(segment, lap, "the footer is harmed; its index was made again from the groups");
-        let key_end = closed.ranges.last().map_or(0, |range| range.end);
-        catalog.add_rebuilt(segment, lap, index);
-        catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
-        if is_short {
+        if lacking.is_some() {
             tracing::error!(segment, lap, "records of the segment are lost");
-            catalog.damage.push(Damage::of_some_groups(segment));
-            catalog.lost_below = catalog.lost_below.max(key_end);
+        }
+        catalog.add_rebuilt(segment, lap, index, lacking);
+        let is_footer = |it: &Damage| it.segment == segment && it.kind == DamageKind::Footer;
+        if !catalog.damage.iter().any(is_footer) {
+            catalog.damage.push(Damage { segment, offset: 0, bytes: 0, kind: DamageKind::Footer });
         }
         Ok(())
     }

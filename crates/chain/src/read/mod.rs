@@ -20,6 +20,7 @@ use ithaca_env::drive::DriveError;
 
 use elsewhere::Bad;
 pub use elsewhere::Described;
+pub(crate) use footers::UnreadGroups;
 pub use headings::Heading;
 pub(crate) use mend::is_refusal;
 pub(crate) use plan::Plan;
@@ -216,12 +217,14 @@ impl Inner {
             let planned = plan.run(&self.core.borrow().catalog, &mut self.footers.borrow_mut());
             let Err(missing) = planned else { return Ok(()) };
             if let [part] = missing[..] {
-                plan.hold(self.load_footer_part(part, ahead_bytes).await?);
+                plan.hold(self.load_footer_part(part, ahead_bytes, UnreadGroups::AskAgain).await?);
                 continue;
             }
             let load = |part: PartKey| {
                 let inner = Rc::clone(self);
-                self.env.spawn(async move { inner.load_footer_part(part, ahead_bytes).await })
+                self.env.spawn(async move {
+                    inner.load_footer_part(part, ahead_bytes, UnreadGroups::AskAgain).await
+                })
             };
             let loads: Vec<_> = missing.into_iter().map(load).collect();
             for load in loads {
@@ -234,7 +237,7 @@ impl Inner {
     fn nothing_at(&self, key: u64) -> Result<Option<Record>, ReadError> {
         let core = self.core.borrow();
         let catalog = &core.catalog;
-        if key >= catalog.lost_below || catalog.released.contains(key) {
+        if key >= catalog.lost_below() || catalog.released.contains(key) {
             return Ok(None);
         }
         let lost = catalog.damage.iter().find(|damage| damage.is_of_groups());

@@ -23,7 +23,7 @@ pub(super) struct Body {
 /// Takes what the groups hold for what the segment holds. Groups that are missing between them, or behind them where the trailer shows
 /// that, are named. Every key is below `key_end`.
 pub(super) fn keep_body(body: Body, key_end: u64, catalog: &mut Catalog, recovered: &mut Recovered) {
-    let Scan { segment, lap, groups } = body.scan;
+    let Scan { segment, lap, groups, .. } = body.scan;
     let mut index = SegmentIndex::default();
     let mut keys = RangeSet::new();
     let (mut record_count, mut data_bytes, mut lost_below) = (0, 0, 0);
@@ -79,6 +79,6 @@ pub(super) fn keep_body(body: Body, key_end: u64, catalog: &mut Catalog, recover
         ranges: coarse_ranges(&ranges),
     };
     catalog.add_closed(segment, closed);
-    catalog.add_rebuilt(segment, lap, index);
+    catalog.add_rebuilt(segment, lap, index, None);
     recovered.damage.push(Damage { kind: DamageKind::Frame, ..super::frame_damage(segment) });
 }

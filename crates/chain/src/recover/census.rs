@@ -75,7 +75,7 @@ pub(super) fn add_lost(
         ranges: Box::default(),
     };
     catalog.add_closed(segment, closed);
-    catalog.add_rebuilt(segment, lap, SegmentIndex::default());
+    catalog.add_rebuilt(segment, lap, SegmentIndex::default(), None);
     let bytes = geometry.segment_bytes as u32;
     recovered.damage.push(Damage { segment, offset: 0, bytes, kind: DamageKind::Segment });
 }

@@ -27,17 +27,19 @@ pub(super) struct Unread {
     pub(super) error: DriveError,
 }
 
+impl Unread {
+    /// Whether it is all of so many blocks. A drive that is gone is not a damaged one; one or two bad blocks are damage.
+    pub(super) fn is_all_of(&self, blocks: usize) -> bool {
+        blocks > 2 && self.blocks.len() == blocks
+    }
+}
+
 /// Starts to read `[offset, offset + len)`.
 pub(crate) fn start_lenient(drive: &Drive, offset: u64, len: usize) -> LenientRead {
     LenientRead { drive: drive.clone(), offset, len, read: drive.read(offset, len) }
 }
 
 impl LenientRead {
-    /// Bytes that were asked for.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The bytes. If the drive cannot read some of them, it is asked again block by block, and what it still cannot read
     /// is filled with bytes that no decoder takes. Errors: others than failed reads, and a drive on which nothing of it
     /// can be read where more than two blocks were asked for.
@@ -45,8 +47,7 @@ impl LenientRead {
         let blocks = self.len / BLOCK_BYTES;
         let (bytes, unread) = self.finish_in_blocks().await?;
         match unread {
-            // A drive that is gone is not a damaged one; one or two bad blocks are damage.
-            Some(unread) if blocks > 2 && unread.blocks.len() == blocks => Err(unread.error),
+            Some(unread) if unread.is_all_of(blocks) => Err(unread.error),
             _ => Ok(bytes),
         }
     }

@@ -158,7 +158,7 @@ pub(crate) async fn recover(
         recovered.covered.insert(range);
     }
     if !options.planted.is(PlantedBug::LostGroupForgotten) {
-        for range in lost_keys(&recovered.covered, catalog.lost_below) {
+        for range in lost_keys(&recovered.covered, catalog.lost_below()) {
             recovered.covered.insert(range);
         }
     }

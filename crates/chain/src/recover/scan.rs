@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::lenient::{LenientRead, UNREADABLE, read_lenient, start_lenient};
+use super::lenient::{LenientRead, Unread, read_lenient, start_lenient};
 use super::merge::RecordPlace;
 use crate::format::{GroupArea, GroupHead, peek_group};
 use crate::limits::{SCAN_IO_BYTES, SCAN_READS};
@@ -40,6 +40,22 @@ pub(crate) struct Scan {
     pub(crate) lap: u64,
     /// In order. Bytes between two of them could not be read as a group.
     pub(crate) groups: Vec<ScannedGroup>,
+    /// The first block between or behind them that a side could not read: a group may begin there.
+    pub(crate) unread: Option<UnreadBlock>,
+}
+
+/// A block that could not be read, which may pass.
+pub(crate) struct UnreadBlock {
+    /// Byte in the segment.
+    pub(crate) offset: u64,
+    /// Why.
+    pub(crate) error: DriveError,
+}
+
+impl Scan {
+    fn new(segment: u32, lap: u64) -> Self {
+        Self { segment, lap, groups: Vec::new(), unread: None }
+    }
 }
 
 /// Which segment, and what is known of it.
@@ -64,8 +80,8 @@ struct Window<'a> {
     /// Pieces behind it that are on their way, and where the one after them begins.
     ahead: VecDeque<LenientRead>,
     next: u64,
-    /// The pieces of which nothing could be read, and why.
-    failed: Vec<(Range<u64>, DriveError)>,
+    /// The pieces of which not all could be read, and what of them.
+    failed: Vec<(Range<u64>, Unread)>,
 }
 
 impl<'a> Window<'a> {
@@ -86,15 +102,28 @@ impl<'a> Window<'a> {
         self.start + self.bytes.len() as u64
     }
 
-    /// Why a piece with some of these bytes, which were asked for, cannot be read, if there is one.
+    /// Why nothing can be read of a piece with some of these bytes, which were asked for, if there is one.
     fn failure(&self, bytes: &Range<u64>) -> Option<&DriveError> {
         let mut failed = self.failed.iter();
-        let (_, error) = failed.find(|(piece, _)| piece.start < bytes.end && bytes.start < piece.end)?;
-        Some(error)
+        let (_, unread) = failed.find(|(piece, unread)| {
+            let blocks = (piece.end - piece.start) as usize / BLOCK_BYTES;
+            unread.is_all_of(blocks) && piece.start < bytes.end && bytes.start < piece.end
+        })?;
+        Some(&unread.error)
     }
 
-    /// The bytes `[offset, offset + len)` of the segment; they lie within it. A piece of which nothing can be read is passed by, and
-    /// bytes that no decoder takes stand for it: it is not asked for again at each block of it. Errors: others than failed reads.
+    /// Why the block at `offset`, which was asked for, cannot be read, if it cannot.
+    fn unread(&self, offset: u64) -> Option<&DriveError> {
+        let mut failed = self.failed.iter();
+        let (_, unread) = failed.find(|(piece, unread)| {
+            let block = || (offset - piece.start) as usize / BLOCK_BYTES;
+            piece.contains(&offset) && unread.blocks.contains(&block())
+        })?;
+        Some(&unread.error)
+    }
+
+    /// The bytes `[offset, offset + len)` of the segment; they lie within it. Blocks that cannot be read are passed by, and bytes that no
+    /// decoder takes stand for them: a piece is not asked for again at each block of it. Errors: others than failed reads.
     async fn get(&mut self, offset: u64, len: usize) -> Result<Bytes, DriveError> {
         if offset < self.start || offset > self.end() {
             self.ahead.clear();
@@ -111,16 +140,9 @@ impl<'a> Window<'a> {
                 self.next += piece;
             }
             let piece = self.ahead.pop_front().expect("the segment goes on");
-            let piece_len = piece.len();
-            let more = match piece.finish().await {
-                Ok(bytes) => bytes,
-                Err(error @ DriveError::Io { .. }) => {
-                    let start = self.end();
-                    self.failed.push((start..start + piece_len as u64, error));
-                    Bytes::from(vec![UNREADABLE; piece_len])
-                }
-                Err(other) => return Err(other),
-            };
+            let (more, unread) = piece.finish_in_blocks().await?;
+            let bytes = self.end()..self.end() + more.len() as u64;
+            self.failed.extend(unread.map(|unread| (bytes, unread)));
             let kept = self.bytes.slice((offset - self.start).min(self.bytes.len() as u64) as usize..);
             self.start = self.end() - kept.len() as u64;
             self.bytes = if kept.is_empty() { more } else { [kept, more].concat().into() };
@@ -136,7 +158,7 @@ impl<'a> Window<'a> {
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
     let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
-    let mut scan = Scan { segment: target.segment, lap: target.lap.unwrap_or(0), groups: Vec::new() };
+    let mut scan = Scan::new(target.segment, target.lap.unwrap_or(0));
     let mut at = BLOCK_BYTES as u64;
     while at < end {
         let mut found = Vec::new();
@@ -151,7 +173,11 @@ pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveE
         match &mut group {
             Some(group) if !group.bad.is_empty() => group.unread = unread,
             Some(_) => {}
-            None => unread.map_or(Ok(()), Err)?,
+            None => {
+                unread.map_or(Ok(()), Err)?;
+                let error = windows.iter().find_map(|window| window.unread(at)).cloned();
+                scan.unread = scan.unread.or(error.map(|error| UnreadBlock { offset: at, error }));
+            }
         }
         if let Some(group) = group {
             scan.lap = group.head.identity.lap;
@@ -185,7 +211,7 @@ async fn group_back_from(
 ) -> Result<Option<ScannedGroup>, DriveError> {
     let (block, segment_start) = (BLOCK_BYTES as u64, target.geometry.segment_start(target.segment));
     let groups_end = target.geometry.segment_bytes - block;
-    let nothing = Scan { segment: target.segment, lap: 0, groups: Vec::new() };
+    let nothing = Scan::new(target.segment, 0);
     let mut end = (u64::from(byte) / block + 1) * block;
     while end > block {
         let start = end.saturating_sub(SCAN_IO_BYTES as u64).max(block);

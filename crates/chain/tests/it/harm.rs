@@ -1,6 +1,9 @@
 //! Reads that fail are no harm, and what is not harmed any more, or not needed, is not named.
 
+use std::ops::Range;
+
 use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Damage, DamageKind, ReadError, Run};
+use ithaca_env::Env;
 use ithaca_env::sim::DriveFault;
 
 use crate::drives::{THREE, append, put, tiny_drives};
@@ -217,6 +220,136 @@ fn a_scrub_has_moved_what_a_segment_without_footer_holds() {
             }
             chain.scrub().await.expect("it runs");
             assert_eq!(chain.stats().counters.segments_cleaned, 1, "{magic:?}: the others are well");
+            chain.close().await.expect("no fault");
+        });
+    }
+}
+
+/// What cannot be read of the first segment of a chain: groups behind its fifth, and its footer.
+struct Unread {
+    world: World,
+    bytes: Range<u64>,
+    options: ChainOptions,
+}
+
+/// A chain of 30 records on three drives, without key 5, that is closed. Where `is_rotten`, the footer of its first segment is harmed for good.
+fn with_unread_groups(is_rotten: bool) -> Unread {
+    let world = World::new(14);
+    // What has no footer would be moved.
+    let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..tiny_drives() };
+    let (over, env) = (options.clone(), world.sim.env(world.process));
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives, identity(), over).await.expect("created");
+        append(&env, &chain, 0..5).await;
+        append(&env, &chain, 6..31).await;
+        chain.close().await.expect("no fault");
+    });
+    let directory = blocks_of(&world, b"ITHD")[0];
+    if is_rotten {
+        fault(&world.sim, THREE[0], DriveFault::BitRot { offset: directory + 100, bit: 4 });
+    }
+    let end = if is_rotten { directory } else { directory + 4096 };
+    Unread { bytes: blocks_of(&world, b"ITHG")[5]..end, world, options }
+}
+
+/// Opens the chain with its first drive held.
+async fn open_first_held(env: &Env, options: ChainOptions) -> (Chain, Held) {
+    let mut drives = open_drives(env, &THREE).await;
+    let held = Held::new(env, &drives[0]);
+    drives[0] = held.as_drive();
+    let (chain, recovered) = Chain::open(env, drives, None, options).await.expect("it opens");
+    assert_eq!(recovered.damage, []);
+    (chain, held)
+}
+
+/// Keys that are damaged, and those that cannot be read for now. All others are as they were written.
+async fn unread_keys(chain: &Chain) -> (Vec<u64>, Vec<u64>) {
+    let (mut damaged, mut failed) = (Vec::new(), Vec::new());
+    for key in 0..31 {
+        match chain.read(key).await {
+            Ok(record) => assert_eq!(record.is_some(), key != 5, "key {key}"),
+            Err(ReadError::Damaged { .. }) => damaged.push(key),
+            Err(ReadError::Drive(_)) => failed.push(key),
+        }
+    }
+    (damaged, failed)
+}
+
+#[test]
+fn groups_that_cannot_be_read_for_now_are_not_lost_with_their_footer() {
+    // They were lost until the next start, and keys that nobody has written were damaged.
+    for is_rotten in [false, true] {
+        let Unread { world, bytes, options } = with_unread_groups(is_rotten);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, held) = open_first_held(&env, options).await;
+            held.unreadable.replace((bytes, 0));
+            let (damaged, failed) = unread_keys(&chain).await;
+            assert_eq!(damaged, [], "{is_rotten}: nobody knows what is there");
+            assert!(!failed.is_empty(), "{is_rotten}: what cannot be read is not shown");
+            assert_eq!(chain.stats().damage, [], "{is_rotten}");
+            held.unreadable.take();
+            assert_eq!(unread_keys(&chain).await, (vec![], vec![]), "{is_rotten}: it is asked for again");
+            let damage = chain.stats().damage;
+            assert!(damage.iter().all(|it| it.kind == DamageKind::Footer), "{is_rotten}: {damage:?}");
+            chain.close().await.expect("no fault");
+        });
+    }
+}
+
+#[test]
+fn a_group_that_one_side_cannot_read_for_now_and_that_is_harmed_on_the_other_is_not_lost_with_its_footer() {
+    let world = closed_pair(85);
+    let (group, directory) = (blocks_of(&world, b"ITHG")[3], blocks_of(&world, b"ITHD")[0]);
+    for name in [A, B] {
+        fault(&world.sim, name, DriveFault::BitRot { offset: directory + 100, bit: 4 });
+    }
+    fault(&world.sim, B, DriveFault::BitRot { offset: group + 50, bit: 3 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let (chain, sides) = open_held(&env).await;
+        sides[0].unreadable.replace((group..group + 4096, 0));
+        assert!(matches!(chain.read(8).await, Err(ReadError::Drive(_))), "the first side may have it");
+        assert_eq!(chain.stats().damage, []);
+        sides[0].unreadable.take();
+        assert_eq!(read_small(&chain).await, Ok(true), "it has");
+        let damage = chain.stats().damage;
+        assert!(damage.iter().all(|it| it.kind == DamageKind::Footer), "{damage:?}");
+        chain.close().await.expect("no fault");
+    });
+}
+
+#[test]
+fn groups_that_a_scrub_names_as_lost_are_there_again_when_a_later_one_can_read_them() {
+    // They stayed lost until the next start, though the drive read them.
+    for is_rotten in [false, true] {
+        let Unread { world, bytes, options } = with_unread_groups(is_rotten);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let (chain, held) = open_first_held(&env, options).await;
+            held.unreadable.replace((bytes.clone(), 0));
+            let count =
+                |is: fn(&DamageKind) -> bool| chain.stats().damage.iter().filter(|it| is(&it.kind)).count();
+            let groups = |kind: &DamageKind| matches!(kind, DamageKind::Groups { .. });
+            let mut known = Vec::new();
+            // Of less still, at the second time: what is known of it stays.
+            for start in [bytes.start, 64 << 10] {
+                held.unreadable.replace((start..bytes.end, 0));
+                chain.scrub().await.expect("it runs");
+                assert_eq!(count(groups), 1, "{is_rotten}: {:?}", chain.stats().damage);
+                held.unreadable.replace((bytes.clone(), 0));
+                let (damaged, failed) = unread_keys(&chain).await;
+                assert!(damaged.len() > 2 && damaged.contains(&5), "{is_rotten}: {damaged:?}");
+                assert_eq!(failed, [], "{is_rotten}: it is known");
+                known.push(damaged);
+            }
+            assert_eq!(known[0], known[1], "{is_rotten}");
+            held.unreadable.take();
+            chain.scrub().await.expect("it runs");
+            assert_eq!(count(groups), 0, "{is_rotten}: {:?}", chain.stats().damage);
+            assert_eq!(count(|_| true), usize::from(is_rotten), "{:?}", chain.stats().damage);
+            assert_eq!(unread_keys(&chain).await, (vec![], vec![]), "{is_rotten}");
             chain.close().await.expect("no fault");
         });
     }

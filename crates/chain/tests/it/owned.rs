@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    AppendError, Batch, Chain, ChainError, ChainOptions, DamageKind, Drives, Keys, MetadataDrive, OpenError,
-    Owner, Place, PlaceError, Placed, RunKind, Ticket, check,
+    AppendError, Batch, Chain, ChainError, ChainOptions, Cleaning, DamageKind, Drives, Keys, MetadataDrive,
+    OpenError, Owner, Place, PlaceError, Placed, RunKind, Ticket, check,
 };
 use ithaca_env::Env;
 use ithaca_env::sim::{Death, DriveFault, Random};
@@ -16,6 +16,8 @@ use ithaca_env::sim::{Death, DriveFault, Random};
 use crate::cleaning::{eager, in_body};
 use crate::drives::{THREE, tiny_drives};
 use crate::model::{junk, run_of};
+use crate::repairs::Held;
+use crate::unread::blocks_of;
 use crate::world::{MACHINE, World, identity, open_drives, open_metadata, small_options};
 
 /// Version, whether there is data, and where.
@@ -526,11 +528,9 @@ fn a_chain_of_one_kind_of_keys_is_not_opened_as_the_other() {
     });
 }
 
-#[test]
-fn pages_of_a_footer_that_cannot_be_read_are_made_again_from_the_groups() {
-    // Each block of them fails, as on a drive with a harmed track: the groups beside them are well.
-    let world = World::new(35);
-    let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+/// A chain of groups of fifty blocks each, that is closed; and the blocks.
+fn written_by_fifties(seed: u64, options: &ChainOptions) -> (World, Blocks) {
+    let world = World::new(seed);
     let (env, over) = (world.sim.env(world.process), options.clone());
     let written = world.sim.block_on(world.process, async move {
         let (map, model) = (Rc::new(Map::default()), RefCell::new(Model::default()));
@@ -546,6 +546,14 @@ fn pages_of_a_footer_that_cannot_be_read_are_made_again_from_the_groups() {
         written
     });
     assert_eq!(written.len(), 59 * 50);
+    (world, written)
+}
+
+#[test]
+fn pages_of_a_footer_that_cannot_be_read_are_made_again_from_the_groups() {
+    // Each block of them fails, as on a drive with a harmed track: the groups beside them are well.
+    let options = ChainOptions { tail_cache_bytes: 0, ..small_options() };
+    let (world, written) = written_by_fifties(35, &options);
     let drive = world.sim.drive(MACHINE, "chain");
     let end = (64 << 10) + options.segment_bytes;
     let trailer = world.sim.peek_drive(drive, end - 4096, 4096);
@@ -570,5 +578,32 @@ fn pages_of_a_footer_that_cannot_be_read_are_made_again_from_the_groups() {
         let damage = chain.stats().damage;
         assert!(damage.iter().all(|it| it.segment == 0 && it.kind == DamageKind::Footer), "{damage:?}");
         assert_eq!(damage.len(), 1);
+    });
+}
+
+#[test]
+fn what_an_owner_could_not_be_told_of_fails_no_open_and_stays_lost_when_it_can_be_read_again() {
+    // It takes older blocks for the newest, and would not know it.
+    let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..small_options() };
+    let (world, written) = written_by_fifties(36, &options);
+    let unreadable = blocks_of(&world, b"ITHG")[3]..blocks_of(&world, b"ITHT")[0];
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let held = Held::new(&env, &open_drives(&env, &["chain"]).await[0]);
+        held.unreadable.replace((unreadable, 0));
+        let map = Rc::new(Map::default());
+        let owner: Rc<dyn Owner> = Rc::clone(&map) as Rc<dyn Owner>;
+        let opened = Chain::open_owned(&env, vec![held.as_drive()], Some(&identity()), options, owner).await;
+        let (chain, _) = opened.expect("the other segments are there");
+        for _ in 0..2 {
+            let damage = chain.stats().damage;
+            let groups = damage.iter().filter(|it| matches!(it.kind, DamageKind::Groups { .. }));
+            assert_eq!(groups.count(), 1, "{damage:?}");
+            held.unreadable.take();
+            chain.scrub().await.expect("it runs");
+        }
+        let told = read_all(&chain, &map).await;
+        assert!(!told.is_empty() && told.len() < written.len(), "{} of {}", told.len(), written.len());
+        chain.close().await.expect("no fault");
     });
 }
