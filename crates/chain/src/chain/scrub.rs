@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Wrapper};
 use ithaca_env::limits::BLOCK_BYTES;
+use ithaca_env::{Env, Time};
 
 use super::owned::records_of;
 use super::rebuild::{Interrupted, Place};
@@ -21,6 +21,7 @@ use crate::core::Cause;
 use crate::error::{ChainError, Damage, DamageKind, ReadError};
 use crate::format::{SegmentHeader, SegmentKind, Trailer};
 use crate::inspect::is_footer_good;
+use crate::limits::BACKGROUND_IO_BYTES;
 use crate::owner::Placed;
 use crate::read::UnreadGroups;
 use crate::recover::{ScanTarget, ScannedGroup, read_lenient, scan_segment};
@@ -68,15 +69,27 @@ impl Wrapper for Paced {
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes> {
         let read = self.drive.read(offset, len);
         let (env, is_over) = (self.env.clone(), Rc::clone(&self.is_over));
-        let rest = Duration::from_secs_f64(len as f64 / self.bytes_per_second.max(1) as f64);
-        let deadline = env.now() + rest;
+        let deadline = env.now() + time_for(len as u64, self.bytes_per_second);
         Box::pin(async move {
             let bytes = read.await;
-            while env.now() < deadline && !is_over.get() {
-                env.sleep_until(deadline.min(env.now() + REST_STEP)).await;
-            }
+            rest_until(&env, deadline, &is_over).await;
             bytes
         })
+    }
+}
+
+/// How long so many bytes take at this rate; no time at all if that is 0.
+fn time_for(bytes: u64, bytes_per_second: u64) -> Duration {
+    match bytes_per_second {
+        0 => Duration::ZERO,
+        rate => Duration::from_secs_f64(bytes as f64 / rate as f64),
+    }
+}
+
+/// Waits until then, or until the chain closes.
+async fn rest_until(env: &Env, deadline: Time, is_over: &Cell<bool>) {
+    while env.now() < deadline && !is_over.get() {
+        env.sleep_until(deadline.min(env.now() + REST_STEP)).await;
     }
 }
 
@@ -227,7 +240,8 @@ impl Inner {
         Drive::new(Rc::new(Paced { drive, env, bytes_per_second, is_over: Rc::clone(&self.is_closing) }))
     }
 
-    /// Makes a range of the segment the same on all sides as on one that has it.
+    /// Makes a range of the segment the same on all sides as on one that has it. It rests between its pieces, while it keeps nobody away from
+    /// them.
     async fn copy_to_others(
         &self,
         device: &Sides,
@@ -236,11 +250,21 @@ impl Inner {
         place: Place,
         range: Range<u64>,
     ) -> Result<(), Interrupted> {
-        let start = self.core.borrow().geometry.segment_start(place.segment);
+        let (start, rate) = {
+            let core = self.core.borrow();
+            (core.geometry.segment_start(place.segment), core.options.scrub_bytes_per_second)
+        };
         let range = start + range.start..start + range.end;
         for (_, side) in sides.iter().enumerate().filter(|(index, _)| *index != from) {
-            let source = sides[from].drive.clone();
-            if self.copy(device, side, place, range.clone(), Some(source)).await? {
+            let mut has_differed = false;
+            for at in range.clone().step_by(BACKGROUND_IO_BYTES) {
+                let piece = at..range.end.min(at + BACKGROUND_IO_BYTES as u64);
+                let deadline = self.env.now() + time_for(piece.end - piece.start, rate);
+                let source = sides[from].drive.clone();
+                has_differed |= self.copy(device, side, place, piece, Some(source)).await?;
+                rest_until(&self.env, deadline, &self.is_closing).await;
+            }
+            if has_differed {
                 self.note_repair(side, range.start);
             }
         }

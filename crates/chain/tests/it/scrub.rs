@@ -8,6 +8,7 @@ use ithaca_env::sim::DriveFault;
 
 use crate::drives::append;
 use crate::mirrors::{A, B, check_keys, closed_pair, fault, place_of, read_small};
+use crate::unread::blocks_of;
 use crate::world::{MACHINE, World, identity, open_drives, open_named, small_options};
 
 pub fn uncached() -> ChainOptions {
@@ -117,6 +118,42 @@ fn a_chain_scrubs_itself_at_its_rate_and_closes_in_the_middle() {
         chain.close().await.expect("it does not wait for the pass");
         assert!(env.now().since(began) < Duration::from_secs(1));
     });
+}
+
+/// How long a scrub of a mirrored chain takes at this rate, after so many directories of one side have rotted.
+fn scrub_takes(bytes_per_second: u64, rotten: usize) -> Duration {
+    let world = closed_pair(17);
+    for &offset in blocks_of(&world, b"ITHD").iter().take(rotten) {
+        fault(&world.sim, B, DriveFault::BitRot { offset: offset + 30, bit: 6 });
+    }
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &[A, B]).await;
+        let options = ChainOptions {
+            scrub_bytes_per_second: bytes_per_second,
+            scrub_every: Duration::from_secs(10_000),
+            ..uncached()
+        };
+        let (chain, _) = Chain::open(&env, drives, None, options).await.expect("it opens");
+        let began = env.now();
+        chain.scrub().await.expect("it runs");
+        let took = env.now().since(began);
+        assert_eq!(chain.stats().repaired, rotten as u64, "what the other side has is copied");
+        chain.close().await.expect("no fault");
+        took
+    })
+}
+
+#[test]
+fn what_a_scrub_copies_from_the_other_side_is_read_at_its_rate_too() {
+    // On a drive that is harmed all over, others would wait for that.
+    let world = closed_pair(17);
+    let copied = blocks_of(&world, b"ITHT")[0] - blocks_of(&world, b"ITHG").last().expect("it has groups");
+    let added = scrub_takes(4096, 1) - scrub_takes(4096, 0);
+    // At least directory and trailer.
+    let (least, most) = (Duration::from_secs(2), Duration::from_secs(copied / 4096 + 2));
+    assert!(added >= least && added < most, "{added:?}");
+    assert!(scrub_takes(0, 1) < Duration::from_secs(1), "without a rate it does not rest so");
 }
 
 /// A world with a chain of 60 records on a single drive, the data of record 7 harmed; and what that record was.
