@@ -123,7 +123,8 @@ impl Frame {
 }
 
 /// Reads the frames of the first `segments` segments of one side of a link, a bounded number at a time; with the number
-/// of each. Of segments that a metadata drive knows as closed the header alone is read, if that says the same.
+/// of each. Of segments that a metadata drive knows as closed the header alone is read, if that says the same. What could not be read is
+/// asked for again when all others have been read: the drive may have failed for a while only.
 pub(crate) async fn read_frames(
     drive: &Drive,
     link: u32,
@@ -134,6 +135,7 @@ pub(crate) async fn read_frames(
 ) -> Result<Vec<(u32, Frame)>, DriveError> {
     let mut frames = Vec::with_capacity(segments as usize);
     let mut reads = std::collections::VecDeque::new();
+    let mut unread = Vec::new();
     let mut next = 0;
     while frames.len() < segments as usize {
         while next < segments && reads.len() < OPEN_READS {
@@ -147,18 +149,25 @@ pub(crate) async fn read_frames(
         }
         let Some(read) = reads.pop_front() else { break };
         let segment = segment_of(link, frames.len() as u32);
-        let frame = match read {
+        let (frame, is_read) = match read {
             FrameRead::Header(header) => {
                 let header = header.finish().await?;
                 match known.trailer(segment, chain, &header) {
-                    Some(trailer) => Frame::Closed { trailer: Box::new(trailer), is_header_bad: false },
+                    Some(trailer) => {
+                        (Frame::Closed { trailer: Box::new(trailer), is_header_bad: false }, true)
+                    }
                     // Another use of the segment, or harm.
                     None => WholeFrame::start(drive, segment, geometry).finish(segment, chain).await?,
                 }
             }
             FrameRead::Whole(whole) => whole.finish(segment, chain).await?,
         };
+        unread.extend((!is_read).then_some(frames.len()));
         frames.push((segment, frame));
+    }
+    for index in unread {
+        let (segment, frame) = &mut frames[index];
+        (*frame, _) = WholeFrame::start(drive, *segment, geometry).finish(*segment, chain).await?;
     }
     Ok(frames)
 }
@@ -181,10 +190,13 @@ impl WholeFrame {
         Self(read(start, 2 * BLOCK_BYTES), read(trailer_offset, BLOCK_BYTES))
     }
 
-    async fn finish(self, segment: u32, chain: ChainId) -> Result<Frame, DriveError> {
-        let (begin, trailer) = (self.0.finish().await?, self.1.finish().await?);
+    /// What these blocks say, and whether all of them could be read. Errors: others than failed reads.
+    async fn finish(self, segment: u32, chain: ChainId) -> Result<(Frame, bool), DriveError> {
+        let (begin, first_unread) = self.0.finish_in_blocks().await?;
+        let (trailer, last_unread) = self.1.finish_in_blocks().await?;
         let (header, group) = begin.split_at(BLOCK_BYTES);
-        Ok(classify(segment, chain, header, group, &trailer))
+        let frame = classify(segment, chain, header, group, &trailer);
+        Ok((frame, first_unread.is_none() && last_unread.is_none()))
     }
 }
 

@@ -38,6 +38,7 @@ mod control;
 mod crashes;
 mod damage;
 mod drives;
+mod faltering;
 mod harm;
 mod interrupted;
 mod late;
