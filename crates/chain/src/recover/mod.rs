@@ -201,7 +201,7 @@ async fn survey(
     (known, look_through): (&Known, &BTreeSet<u32>),
 ) -> Result<Survey, OpenError> {
     let (mut catalog, mut unequal, mut recovered) = (Catalog::new(keys), Vec::new(), Recovered::default());
-    let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, known).await?;
+    let mut frames = all_frames(links, chain, geometry, &mut catalog, &mut unequal, (known, options)).await?;
     show_again(&mut frames, look_through);
     // `unread` are those of the log that are not scanned, by the first of their groups.
     let (mut closed_laps, mut unseen, mut unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -270,13 +270,14 @@ async fn all_frames(
     geometry: Geometry,
     catalog: &mut Catalog,
     unequal: &mut Vec<Unequal>,
-    known: &Known,
+    (known, options): (&Known, &ChainOptions),
 ) -> Result<Vec<(u32, Frame)>, OpenError> {
     let mut frames = Vec::new();
     for link in links.iter() {
         catalog.space.add_link(link.number, geometry.segments_in(link.device.size_bytes()));
         frames.extend(agreed_frames(link, geometry, chain, unequal, known).await?);
     }
+    show_later_use(&mut frames, links, chain, geometry, options).await?;
     look_through_if_empty(&mut frames);
     Ok(frames)
 }
@@ -285,6 +286,31 @@ async fn all_frames(
 fn show_again(frames: &mut [(u32, Frame)], look_through: &BTreeSet<u32>) {
     let is_meant = |it: &&mut (u32, Frame)| look_through.contains(&it.0) && it.1 == Frame::Blank;
     frames.iter_mut().filter(is_meant).for_each(|(_, frame)| *frame = Frame::Open { lap: None });
+}
+
+/// A segment that was in use again may have the trailer of its earlier use still. Where its header and its first group are harmed, the groups
+/// behind that one tell. Errors: others than failed reads.
+async fn show_later_use(
+    frames: &mut [(u32, Frame)],
+    links: &Links,
+    chain: ChainId,
+    geometry: Geometry,
+    options: &ChainOptions,
+) -> Result<(), DriveError> {
+    for (segment, frame) in frames {
+        let Frame::Closed { trailer, is_header_bad: true } = frame else { continue };
+        let sides = &links.device_of(*segment).expect("its frame was read").live_drives()[..];
+        let target = ScanTarget { sides, geometry, chain, segment: *segment, lap: None, options };
+        let lap = match scan_segment(&target).await {
+            // Then only the trailer tells.
+            Err(DriveError::Io { .. }) => trailer.lap,
+            scan => scan?.lap,
+        };
+        if lap > trailer.lap {
+            *frame = Frame::Open { lap: None };
+        }
+    }
+    Ok(())
 }
 
 /// A chain has a group from its creation on. If none shows, the segments that look unused are looked through: only a

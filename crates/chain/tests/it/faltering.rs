@@ -5,14 +5,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{Chain, Damage, DamageKind};
+use ithaca_chain::{Batch, Chain, ChainOptions, Cleaning, Damage, DamageKind, OpenError, ReadError};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, DriveFuture, Wrapper};
-use ithaca_env::sim::Random;
+use ithaca_env::sim::{Death, Random};
 
 use crate::cleaning::eager;
+use crate::drives::{append, put, tiny_drives};
 use crate::model::View;
-use crate::world::{MACHINE, Workload, World, open_drive};
+use crate::world::{MACHINE, Workload, World, identity, open_drive, open_named};
 
 /// A drive of which the first reads of some bytes fail.
 struct Faltering {
@@ -96,4 +97,56 @@ fn a_header_that_could_not_be_read_at_an_open_is_not_named_any_more_when_a_scrub
         assert_eq!(chain.stats().damage, []);
         chain.close().await.expect("no fault");
     });
+}
+
+/// A chain that has gone round its segments, in which nothing is moved, cut off after so many records. The last ten are needed.
+fn gone_round(records: u64) -> World {
+    let world = World::new(3);
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let drives = vec![vec![open_named(&env, "chain").await]];
+        let chain = Chain::create(&env, drives, identity(), ring()).await.expect("created");
+        for key in 0..records {
+            append(&env, &chain, key..key + 1).await;
+            let release =
+                || Batch { release: std::iter::once(0..key.max(10) - 9).collect(), ..Batch::default() };
+            put(&env, &chain, release).await;
+        }
+    });
+    world.sim.end(world.process, Death::PowerCut);
+    world.sim.restart(world.process);
+    world
+}
+
+fn ring() -> ChainOptions {
+    ChainOptions { cleaning: Cleaning::Off, capacity_bytes: (64 << 10) + 8 * (128 << 10), ..tiny_drives() }
+}
+
+#[test]
+fn a_segment_whose_first_blocks_cannot_be_read_is_not_taken_for_its_earlier_use() {
+    // It has the trailer of that still. What was acknowledged last was gone without a word.
+    let mut refused = 0;
+    for records in 150..170 {
+        for segment in 0..8 {
+            let world = gone_round(records);
+            let env = world.sim.env(world.process);
+            let is_opened = world.sim.block_on(world.process, async move {
+                let start = (64 << 10) + segment * (128 << 10);
+                let (_, drive) = Faltering::open(&env, start..start + 8192, u32::MAX).await;
+                let (chain, _) = match Chain::open(&env, vec![drive], None, ring()).await {
+                    Err(OpenError::CheckpointLost { .. }) => return false,
+                    opened => opened.expect("else it opens"),
+                };
+                for key in records - 10..records {
+                    match chain.read(key).await {
+                        Ok(Some(_)) | Err(ReadError::Damaged { .. } | ReadError::Drive(_)) => {}
+                        other => panic!("{records} records, segment {segment}: key {key} is {other:?}"),
+                    }
+                }
+                true
+            });
+            refused += u64::from(!is_opened);
+        }
+    }
+    assert!(refused <= 20, "{refused}: of each chain that in which the log ends, at the most");
 }
