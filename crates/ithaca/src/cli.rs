@@ -16,7 +16,6 @@ use ithaca_log::pos::NodeId;
 
 use crate::bench::Workload;
 use crate::drive::DriveCommand;
-use crate::failure::Failure;
 use crate::object::{MapCommand, TxArgs};
 use crate::quantity;
 use crate::volume::VolumeCommand;
@@ -705,14 +704,6 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, EndpointError> {
 /// One address, by itself or as the first of a name.
 pub fn parse_address(text: &str) -> Result<SocketAddr, EndpointError> {
     parse_endpoint(text)?.addresses().map(|addresses| addresses[0])
-}
-
-/// A range ends where it begins, or behind that.
-pub fn check_range(from: Option<u64>, to: Option<u64>) -> Result<(), Failure> {
-    match (from.unwrap_or(0), to) {
-        (from, Some(to)) if from > to => Err(Failure::usage(format!("--from {from} lies behind --to {to}"))),
-        _ => Ok(()),
-    }
 }
 
 fn parse_node(text: &str) -> Result<(NodeId, Endpoint), EndpointError> {

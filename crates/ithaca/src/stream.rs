@@ -5,11 +5,12 @@ mod read;
 use ithaca_log::client::{ClientError, StreamsError};
 use ithaca_log::pos::{StreamId, StreamPos};
 
-use crate::cli::{Global, StreamCommand, check_range};
+use crate::cli::{Global, StreamCommand};
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::log::append::{self, Shown, Target};
+use crate::log::check_range;
 use crate::output::Output;
 
 /// Runs one verb.

@@ -9,7 +9,7 @@ use ithaca_log::client::{ClientError, EntryKind};
 use ithaca_log::limits::FILL_AHEAD_MAX_COUNT;
 use ithaca_log::pos::LogPos;
 
-use crate::cli::{Global, LogCommand, check_range};
+use crate::cli::{Global, LogCommand};
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
@@ -31,6 +31,14 @@ pub fn run(global: &Global, command: &LogCommand, out: &mut Output) -> Result<()
         LogCommand::Check => check(global, out),
         LogCommand::Fill { pos } => fill(global, LogPos(*pos), out),
         LogCommand::Trim { pos, prefix } => trim(global, LogPos(*pos), *prefix, out),
+    }
+}
+
+/// A range ends where it begins, or behind that.
+pub fn check_range(from: Option<u64>, to: Option<u64>) -> Result<(), Failure> {
+    match (from.unwrap_or(0), to) {
+        (from, Some(to)) if from > to => Err(Failure::usage(format!("--from {from} lies behind --to {to}"))),
+        _ => Ok(()),
     }
 }
 
