@@ -1,5 +1,6 @@
 //! `ithaca fsck`: reads everything in a data directory that no process uses, verifies every checksum, changes nothing.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -32,12 +33,8 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
             files.extend(files_of(path)?);
             units.extend(remembered_in(&env, path).await?);
         }
-        for drive in units.iter().flat_map(|(_, drives)| drives) {
-            // One that says nothing may have been given up.
-            if files::exists(drive) && !files.contains(drive) && says_whose(&env, drive).await? {
-                files.push(drive.clone());
-            }
-        }
+        let remembered = not_named(&files, units.iter().flat_map(|(_, drives)| drives))?;
+        files.extend_from_slice(&remembered);
         let chains: Vec<PathBuf> = files.iter().filter(|file| Purpose::of(file).is_none()).cloned().collect();
         for file in &files {
             let Some(purpose) = Purpose::of(file) else { continue };
@@ -45,7 +42,7 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
             let is_needed = purpose == Purpose::Layouts && !chains.is_empty();
             harmed += usize::from(!check_register(&env, file, purpose, is_needed, out).await?);
         }
-        let (chains, short) = chains_of(&env, &chains, out).await?;
+        let (chains, short) = chains_of(&env, &chains, &remembered, out).await?;
         harmed += short;
         for (_, drives) in &chains {
             harmed += usize::from(!check_chain(drives, out).await?);
@@ -97,9 +94,22 @@ async fn remembered_in(env: &Env, path: &Path) -> Result<Vec<(NodeId, Vec<PathBu
     }
 }
 
-async fn says_whose(env: &Env, file: &Path) -> Result<bool, Failure> {
-    let drive = open(env, file).await.map_err(drive_failed)?;
-    Ok(ithaca_chain::identify(&drive).await.is_ok_and(|identity| identity.is_some()))
+/// The drives that are there and are none of `files`, by whatever path.
+fn not_named<'a>(
+    files: &[PathBuf],
+    drives: impl Iterator<Item = &'a PathBuf>,
+) -> Result<Vec<PathBuf>, Failure> {
+    let place = |file: &PathBuf| {
+        files::place(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+    };
+    let mut places = files.iter().map(place).collect::<Result<BTreeSet<_>, _>>()?;
+    let mut others = Vec::new();
+    for drive in drives.filter(|drive| files::exists(drive)) {
+        if places.insert(place(drive)?) {
+            others.push(drive.clone());
+        }
+    }
+    Ok(others)
 }
 
 /// Whether a chain is that of a unit.
@@ -187,8 +197,13 @@ pub async fn read_register(drive: &Drive, purpose: Purpose) -> Result<Bytes, Fai
 }
 
 /// Opens the drives, those of one chain together, in the order in which they come. A drive that does not say whose it is stands
-/// alone. Returns how many files are too short to be drives, too.
-async fn chains_of(env: &Env, files: &[PathBuf], out: &mut Output) -> Result<(Vec<Chain>, usize), Failure> {
+/// alone, unless it is only remembered: it may have been given up. Returns how many files are too short to be drives, too.
+async fn chains_of(
+    env: &Env,
+    files: &[PathBuf],
+    remembered: &[PathBuf],
+    out: &mut Output,
+) -> Result<(Vec<Chain>, usize), Failure> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut short = 0;
     for file in files {
@@ -201,6 +216,9 @@ async fn chains_of(env: &Env, files: &[PathBuf], out: &mut Output) -> Result<(Ve
             Err(OpenError::Drive(error)) => return Err(drive_failed(error)),
             Err(_) => None,
         };
+        if identity.is_none() && remembered.contains(file) {
+            continue;
+        }
         match chains.iter_mut().find(|(other, _)| other.is_some() && *other == identity) {
             Some((_, drives)) => drives.push(drive),
             None => chains.push((identity, vec![drive])),

@@ -1,7 +1,5 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
-use std::collections::BTreeSet;
-
 use ithaca_env::real;
 use ithaca_log::client::{CallError, FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
@@ -48,9 +46,6 @@ impl From<MembersError> for Failure {
 
 /// Makes one cluster of servers that belong to none.
 pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(), Failure> {
-    if let Some(node) = named_twice(&arguments.nodes) {
-        return Err(Failure::usage(format!("cluster init: node {} is named twice", node.0)));
-    }
     let count = arguments.nodes.len() as u16;
     let replicas = arguments.replicas.unwrap_or(2.min(count));
     let formed: Result<_, Failure> = real::run(async |env| {
@@ -82,11 +77,6 @@ pub fn init(global: &Global, arguments: &InitArgs, out: &mut Output) -> Result<(
         },
     )?;
     out.flush()
-}
-
-fn named_twice(nodes: &[(NodeId, Endpoint)]) -> Option<NodeId> {
-    let mut named = BTreeSet::new();
-    nodes.iter().map(|(node, _)| *node).find(|node| !named.insert(*node))
 }
 
 /// Makes a server a member of the cluster.

@@ -67,6 +67,11 @@ fn a_check_finds_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
         assert!(told.contains("1 records") && told.contains("the log goes on here"), "{names:?}: {told}");
         assert_eq!(told.matches(" segments, ").count(), 2, "{names:?}: {told}");
     }
+    // By another path than is remembered it is the same drive.
+    let mut beside = ithaca(&["fsck", "data", "b"]);
+    beside.current_dir(dir.path());
+    let told = run(beside, b"").expect(0).text();
+    assert_eq!(told.matches(" segments, ").count(), 2, "{told}");
     let told = fsck(&["b"]).expect(2).stderr;
     assert!(told.contains("drive 1 of 2") && told.contains("is missing"), "{told}");
     let told = run(ithaca(&["dump", path("b").to_str().expect("text")]), b"").expect(0).text();

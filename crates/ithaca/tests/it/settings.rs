@@ -135,7 +135,10 @@ fn what_cannot_be_meant_is_wrong_usage_before_anything_is_reached() {
     for (line, said) in [
         ("log read --from 5 --to 3", "--from 5 lies behind --to 3"),
         ("stream read orders --from 5 --to 3", "--from 5 lies behind --to 3"),
-        ("cluster init 1=127.0.0.1:0 2=127.0.0.1:0 1=127.0.0.1:0", "cluster init: node 1 is named twice"),
+        (
+            "cluster init 1=127.0.0.1:0 2=127.0.0.1:0 1=127.0.0.1:0",
+            "cluster init: no such cluster: node n1 is out of order or listed twice",
+        ),
     ] {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let refused = run(ithaca(&arguments), b"").expect(2).stderr;
