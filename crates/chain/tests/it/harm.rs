@@ -166,28 +166,31 @@ fn a_record_that_was_written_again_is_not_damaged_because_that_cannot_be_read_fo
     });
 }
 
+/// A chain over three drives of which nothing is cleaned, as what has no footer would be: records with these keys, and closed.
+fn closed_uncleaned(keys: impl Iterator<Item = u64> + 'static) -> (World, ChainOptions) {
+    let world = World::new(14);
+    let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..tiny_drives() };
+    let (over, env) = (options.clone(), world.sim.env(world.process));
+    world.sim.block_on(world.process, async move {
+        let drives = open_drives(&env, &THREE).await;
+        let chain = Chain::create(&env, drives, identity(), over).await.expect("created");
+        for key in keys {
+            append(&env, &chain, key..key + 1).await;
+        }
+        chain.close().await.expect("no fault");
+    });
+    (world, options)
+}
+
 #[test]
 fn what_a_scrub_reads_well_is_not_named_any_more() {
     // It kept its segment from being cleaned and its drive from being removed until the next start.
     for (magic, behind) in [(b"ITHG", 4096), (b"ITHD", 0), (b"ITHT", 0)] {
-        let world = World::new(14);
-        // What has no footer would be moved.
-        let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..tiny_drives() };
-        let (over, env) = (options.clone(), world.sim.env(world.process));
-        world.sim.block_on(world.process, async move {
-            let drives = open_drives(&env, &THREE).await;
-            let chain = Chain::create(&env, drives, identity(), over).await.expect("created");
-            append(&env, &chain, 0..30).await;
-            chain.close().await.expect("no fault");
-        });
+        let (world, options) = closed_uncleaned(0..30);
         let at = blocks_of(&world, magic).last().expect("it is there") + behind;
         let env = world.sim.env(world.process);
         world.sim.block_on(world.process, async move {
-            let mut drives = open_drives(&env, &THREE).await;
-            let held = Held::new(&env, &drives[0]);
-            drives[0] = held.as_drive();
-            let (chain, recovered) = Chain::open(&env, drives, None, options).await.expect("it opens");
-            assert_eq!(recovered.damage, []);
+            let (chain, held) = open_first_held(&env, options).await;
             held.unreadable.replace((at..at + 4096, 0));
             chain.scrub().await.expect("it runs");
             assert_ne!(chain.stats().damage, [], "{magic:?}: it cannot be read");
@@ -234,17 +237,7 @@ struct Unread {
 
 /// A chain of 30 records on three drives, without key 5, that is closed. Where `is_rotten`, the footer of its first segment is harmed for good.
 fn with_unread_groups(is_rotten: bool) -> Unread {
-    let world = World::new(14);
-    // What has no footer would be moved.
-    let options = ChainOptions { tail_cache_bytes: 0, cleaning: Cleaning::Off, ..tiny_drives() };
-    let (over, env) = (options.clone(), world.sim.env(world.process));
-    world.sim.block_on(world.process, async move {
-        let drives = open_drives(&env, &THREE).await;
-        let chain = Chain::create(&env, drives, identity(), over).await.expect("created");
-        append(&env, &chain, 0..5).await;
-        append(&env, &chain, 6..31).await;
-        chain.close().await.expect("no fault");
-    });
+    let (world, options) = closed_uncleaned((0..31).filter(|key| *key != 5));
     let directory = blocks_of(&world, b"ITHD")[0];
     if is_rotten {
         fault(&world.sim, THREE[0], DriveFault::BitRot { offset: directory + 100, bit: 4 });
