@@ -118,33 +118,35 @@ pub fn with_client<T>(
     verb: &str,
     work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    with_options(global, |_| {}, verb, work)
-}
-
-/// The same with a client that is set up otherwise.
-pub fn with_options<T>(
-    global: &Global,
-    change: impl FnOnce(&mut ClientOptions),
-    verb: &str,
-    work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    real::run(async |env| with_client_in(&env, global, change, verb, work).await)
+    real::run(async |env| with_client_in(&env, global, verb, work).await)
 }
 
 /// The same in an environment that there is.
 pub async fn with_client_in<T>(
     env: &Env,
     global: &Global,
-    change: impl FnOnce(&mut ClientOptions),
     verb: &str,
     work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let connect = async |mut options, lookups| {
-        change(&mut options);
-        Client::connect_by(env, options, lookups).await
-    };
-    let done = async { work(env.clone(), reach(env, global, connect).await?).await };
+    let done = async { work(env.clone(), connect(env, global, false).await?).await };
     done.await.map_err(|failure| told_at(global, verb, failure))
+}
+
+/// The same as [`with_client`], with a client that appends at a later position what certainly did not get its own.
+pub fn with_retries<T>(
+    global: &Global,
+    verb: &str,
+    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let done = real::run(async |env| work(connect(&env, global, true).await?).await);
+    done.map_err(|failure| told_at(global, verb, failure))
+}
+
+async fn connect(env: &Env, global: &Global, retry_appends: bool) -> Result<Client, Failure> {
+    let connect = async |options, lookups| {
+        Client::connect_by(env, ClientOptions { retry_appends, ..options }, lookups).await
+    };
+    reach(env, global, connect).await
 }
 
 #[cfg(test)]

@@ -41,16 +41,10 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 
 /// What is known, and why that is not all. Errors: why nothing is.
 async fn ask(env: &Env, global: &Global) -> Result<(Status, Option<Failure>), Failure> {
-    let asking = with_client_in(
-        env,
-        global,
-        |_| {},
-        "cluster status",
-        async |_, client| {
-            let layout = client.layout().await?;
-            Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
-        },
-    );
+    let asking = with_client_in(env, global, "cluster status", async |_, client| {
+        let layout = client.layout().await?;
+        Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
+    });
     // Too few of those who decide may be there, or nobody who hands out positions: whoever is there is shown all the same. It is looked for at the
     // same time, since the first may take all of it.
     let (mut asking, mut seeing) = (pin!(asking), pin!(seen(env, global)));

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -80,23 +80,14 @@ struct Shared {
 ///
 /// Panics if the system refuses an epoll or event descriptor, or if the thread already runs an environment.
 pub fn run<F: Future>(main: impl FnOnce(Env) -> F) -> F::Output {
-    let (reactor, unpark) = Reactor::new().expect("the system gives an epoll and an event descriptor");
-    let executor = Executor::new(Box::new(move || unpark.unpark()));
-    let shared = Rc::new(Shared {
-        executor: Rc::clone(&executor),
-        reactor,
-        pool: OnceCell::new(),
-        ring: OnceCell::new(),
-        timers: RefCell::default(),
-        next_timer: Cell::new(0),
-        start: clock(),
-    });
-    executor.remote().enter();
-    let output = shared.run(main(Env::from(Handle { shared: Rc::clone(&shared) })));
-    executor.clear();
-    shared.reactor.clear();
-    executor.remote().leave();
-    output
+    let shared = Shared::enter();
+    let mut output = None;
+    // Everything else is the same for every `F`: each command of a program has one.
+    shared.run(pin!(async {
+        output = Some(main(Env::from(Handle { shared: Rc::clone(&shared) })).await);
+    }));
+    shared.leave();
+    output.expect("`main` is done")
 }
 
 /// Since the machine began, the time that it was suspended included: a lease does not outlive that.
@@ -106,16 +97,35 @@ fn clock() -> Duration {
 }
 
 impl Shared {
-    fn run<F: Future>(&self, main: F) -> F::Output {
-        let mut main = pin!(main);
+    /// A new environment, which this thread runs from now on.
+    fn enter() -> Rc<Self> {
+        let (reactor, unpark) = Reactor::new().expect("the system gives an epoll and an event descriptor");
+        let executor = Executor::new(Box::new(move || unpark.unpark()));
+        executor.remote().enter();
+        Rc::new(Self {
+            executor,
+            reactor,
+            pool: OnceCell::new(),
+            ring: OnceCell::new(),
+            timers: RefCell::default(),
+            next_timer: Cell::new(0),
+            start: clock(),
+        })
+    }
+
+    /// Drops the tasks that are left, and runs no more.
+    fn leave(&self) {
+        self.executor.clear();
+        self.reactor.clear();
+        self.executor.remote().leave();
+    }
+
+    fn run(&self, mut main: Pin<&mut dyn Future<Output = ()>>) {
         let main_woken = std::sync::Arc::new(MainWaker::new(&self.executor));
         let waker = Waker::from(std::sync::Arc::clone(&main_woken));
         loop {
-            if main_woken.take()
-                && let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&waker))
-            {
-                self.reactor.flush_dirty();
-                return output;
+            if main_woken.take() && main.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                return self.reactor.flush_dirty();
             }
             self.executor.run_ready(POLLS_PER_TURN);
             // The drive begins before the answers go out: it is the slower of the two.

@@ -57,29 +57,28 @@ impl Executor {
         future: impl Future<Output = T> + 'static,
     ) -> TaskHandle<T> {
         let (done, result) = oneshot::channel();
+        let (key, generation) = self.add(group, Box::pin(async move { done.send(future.await) }));
+        TaskHandle { executor: Rc::downgrade(self), key, generation, result }
+    }
+
+    /// What of that is the same for every type of future. Gives the task's key and generation.
+    fn add(&self, group: Group, future: BoxFuture) -> (usize, u64) {
         let generation = self.next_generation.get();
         self.next_generation.set(generation + 1);
-        let key = {
-            let mut tasks = self.tasks.borrow_mut();
-            let slot = tasks.vacant_entry();
-            let key = slot.key();
-            let waker = Arc::new(TaskWaker {
-                key,
-                scheduled: AtomicBool::new(false),
-                remote: Arc::clone(&self.remote),
-            });
-            let future: BoxFuture = Box::pin(async move { done.send(future.await) });
-            slot.insert(Task {
-                future: Some(future),
-                waker: Arc::clone(&waker),
-                group,
-                generation,
-                aborted: false,
-            });
-            Waker::from(waker).wake();
-            key
-        };
-        TaskHandle { executor: Rc::downgrade(self), key, generation, result }
+        let mut tasks = self.tasks.borrow_mut();
+        let slot = tasks.vacant_entry();
+        let key = slot.key();
+        let waker =
+            Arc::new(TaskWaker { key, scheduled: AtomicBool::new(false), remote: Arc::clone(&self.remote) });
+        slot.insert(Task {
+            future: Some(future),
+            waker: Arc::clone(&waker),
+            group,
+            generation,
+            aborted: false,
+        });
+        Waker::from(waker).wake();
+        (key, generation)
     }
 
     /// Runs ready tasks, at most `limit` polls. Returns how many polls it made.

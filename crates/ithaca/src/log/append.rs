@@ -8,7 +8,7 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use ithaca_env::real::Stdin;
 use ithaca_env::sync::queue;
-use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, Placed};
+use ithaca_log::client::{AppendTo, Client, ClientError, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
 use ithaca_log::pos::StreamId;
 use ithaca_object::checkpoint::catalog_of;
@@ -16,7 +16,7 @@ use ithaca_object::record::Record;
 
 use super::lines::Lines;
 use crate::cli::Global;
-use crate::client::{with_client, with_options};
+use crate::client::{with_client, with_retries};
 use crate::failure::{Exit, Failure};
 use crate::json::Object;
 use crate::output::Output;
@@ -115,8 +115,7 @@ pub fn run(
     let input = Input::open(target.verb, input)?;
     if !lines {
         // One entry has no order to keep: if its position certainly went to something else, another does as well.
-        let again = |options: &mut ClientOptions| options.retry_appends = true;
-        return with_options(global, again, target.verb, async |_, client| {
+        return with_retries(global, target.verb, async |client| {
             let entry = input.whole().await?;
             let streams = target.streams(&client).await?;
             let placed = client.append_to(&streams, entry).await?;
