@@ -4,12 +4,15 @@
 //! in another way, is none. What lies in a flattened, untagged or internally tagged part is read by serde itself first, and is not noticed here.
 
 use serde::de::DeserializeOwned;
+use serde_ignored::Path;
 
 /// Whether a `T` ignores a part of these bytes of MessagePack. False if they are none.
 pub(crate) fn ignores<T: DeserializeOwned>(bytes: &[u8]) -> bool {
     let mut ignored = false;
+    // A closure's own type would be another for each `T`, and so would all that reads numbers and strings for it.
+    let note: &mut dyn FnMut(Path<'_>) = &mut |_| ignored = true;
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
-    let read = serde_ignored::deserialize::<_, _, T>(&mut decoder, |_| ignored = true);
+    let read = serde_ignored::deserialize::<_, _, T>(&mut decoder, note);
     read.is_ok() && ignored
 }
 

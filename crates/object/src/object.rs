@@ -361,6 +361,8 @@ pub(crate) fn encoded<O: Object, M: Mutator<O>, T>(
     taken.map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })
 }
 
+/// Kept apart: it would else be a part of each function that begins with it.
+#[inline(never)]
 fn decode<O: Object, M: Mutator<O>>(arguments: &[u8]) -> Result<M, CallError> {
     let invalid = |error: rmp_serde::decode::Error| error.to_string();
     rmp_serde::from_slice(arguments)

@@ -25,8 +25,8 @@ use crate::planted::PlantedBug;
 use crate::view::View;
 
 impl<O: Object> Slot<O> {
-    /// Whether the object has no catalog, because it is one.
-    pub(super) fn is_alone(&self) -> bool {
+    /// Whether such an object has no catalog, because it is one.
+    pub(super) fn is_alone() -> bool {
         TypeId::of::<O>() == TypeId::of::<Catalog>()
     }
 
@@ -94,7 +94,10 @@ impl<O: Object> Slot<O> {
             (view.upto(), data, view.passed_checkpoint())
         };
         if data.len() > limits::CHUNK_MAX_BYTES {
-            return Err(ObjectError::TooLarge { object: self.name.clone(), bytes: data.len() as u64 });
+            return Err(ObjectError::TooLarge {
+                object: self.backing.name.clone(),
+                bytes: data.len() as u64,
+            });
         }
         let of = Of { object: self.stream, id: self.runtime.env.random_u64(), upto };
         let entry = Chunk { of, number: 0, data }.encode();
@@ -106,7 +109,7 @@ impl<O: Object> Slot<O> {
             let bytes = self.runtime.options.read_bytes;
             let part = self.runtime.client.read_stream(self.stream, next..end, bytes).await?;
             let data = part.entries.iter().filter(|entry| entry.kind == EntryKind::Data);
-            self.trim_all(&data.map(|entry| entry.pos).collect::<Vec<_>>()).await?;
+            self.backing.trim_all(&data.map(|entry| entry.pos).collect::<Vec<_>>()).await?;
             next = part.upto;
         }
         Ok(())

@@ -8,8 +8,9 @@ use ithaca_env::task::gather;
 use ithaca_log::client::{EntryKind, Placed};
 use ithaca_log::pos::{LogPos, StreamPos};
 
+use super::backing::{Backing, Newest};
 use super::restore::Named;
-use super::slot::Slot;
+use super::slot::{Later, Slot};
 use super::{Handle, Runtime};
 use crate::checkpoint::catalog::{Begin, Clean, Forget, HoldFrom, LetGo, Store};
 use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
@@ -44,8 +45,7 @@ impl<O: Object> Handle<O> {
 
     /// The positions of the checkpoints that there are, the oldest first: each reflects everything below its position.
     pub async fn checkpoints(&self) -> Result<Vec<LogPos>, ObjectError> {
-        let uptos = |catalog: &Catalog| catalog.stored().keys().copied().map(LogPos).collect();
-        Slot::<O>::look(&self.kept()?, uptos).await
+        self.slot.backing.uptos().await
     }
 
     /// Gives up, for ever, the calls below the newest checkpoint that reflects nothing at or above `before`, as far as no pin
@@ -55,14 +55,12 @@ impl<O: Object> Handle<O> {
     /// Errors: `Unusable` if the checkpoint cannot be read back, and then nothing is trimmed; those of any call. After an error
     /// what was decided to be forgotten is, and the next call trims it.
     pub async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
-        let catalog = self.kept()?;
-        let now_ms = self.slot.runtime.env.wall_clock_ms();
-        let Forgot { below, held_by } = Box::pin(catalog.call(Forget { before: before.0, now_ms })).await?;
+        let Forgot { below, held_by } = self.slot.backing.forget(before).await?;
         let earliest = LogPos(below);
         if earliest > LogPos(0) {
-            self.slot.trim_below(&catalog, earliest).await?;
+            self.slot.trim_below(earliest).await?;
         }
-        self.slot.clean(&catalog).await?;
+        self.slot.backing.clean().await?;
         Ok(Forgotten { earliest, held_by })
     }
 
@@ -71,7 +69,7 @@ impl<O: Object> Handle<O> {
     ///
     /// Errors: `Hold` if it is forgotten already, the name is empty or too long, or too much is held.
     pub async fn pin(&self, name: &str, pos: LogPos) -> Result<(), ObjectError> {
-        self.hold(name, Hold { pos: pos.0, until_ms: None }).await
+        self.slot.backing.hold(name, Hold { pos: pos.0, until_ms: None }).await
     }
 
     /// The same for `span` from now on, for a reader that may end without a word. It is renewed by the same name. It ends by the
@@ -79,27 +77,18 @@ impl<O: Object> Handle<O> {
     pub async fn lease(&self, name: &str, pos: LogPos, span: Duration) -> Result<(), ObjectError> {
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let until = self.slot.runtime.env.wall_clock_ms().saturating_add(span_ms);
-        self.hold(name, Hold { pos: pos.0, until_ms: Some(until) }).await
+        self.slot.backing.hold(name, Hold { pos: pos.0, until_ms: Some(until) }).await
     }
 
     /// Ends a pin or a lease; gives whether there was one.
     pub async fn let_go(&self, name: &str) -> Result<bool, ObjectError> {
-        Box::pin(self.kept()?.call(LetGo { name: name.to_owned() })).await
+        self.slot.backing.let_go(name).await
     }
 
     /// Looks at the state as far as it is in memory; asks nobody.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&O) -> T) -> Result<T, ObjectError> {
         let view = self.slot.state()?;
         view.state().map(look).map_err(|fault| self.slot.stopped(fault))
-    }
-
-    async fn hold(&self, name: &str, hold: Hold) -> Result<(), ObjectError> {
-        let held = Box::pin(self.kept()?.call(HoldFrom { name: name.to_owned(), hold })).await?;
-        held.map_err(|refused| ObjectError::Hold { object: self.slot.name.clone(), refused })
-    }
-
-    fn kept(&self) -> Result<Handle<Catalog>, ObjectError> {
-        self.slot.catalog()?.ok_or_else(|| ObjectError::NoCheckpoints { object: self.slot.name.clone() })
     }
 }
 
@@ -155,7 +144,7 @@ impl<O: Object> Slot<O> {
         if self.is_making.get() {
             return;
         }
-        if self.is_alone() {
+        if Self::is_alone() {
             if is_author {
                 self.begin_making(async |slot| slot.shorten().await);
             }
@@ -168,7 +157,7 @@ impl<O: Object> Slot<O> {
             return;
         }
         self.reviewed.set(Last { at: now, ..last });
-        if let Ok(Some(_)) = self.catalog() {
+        if self.backing.has_catalog() {
             self.begin_making(async move |slot| slot.make(Some((policy, is_author))).await.map(drop));
         }
     }
@@ -182,9 +171,9 @@ impl<O: Object> Slot<O> {
             match make(Rc::clone(&slot)).await {
                 // As a rule it will be the same the next time.
                 Err(error @ ObjectError::Call(_)) if !slot.has_warned.replace(true) => {
-                    tracing::warn!(object = slot.name, %error, "no checkpoint was made: programs read all calls");
+                    tracing::warn!(object = slot.backing.name, %error, "no checkpoint was made: programs read all calls");
                 }
-                Err(error) => tracing::debug!(object = slot.name, %error, "no checkpoint was made"),
+                Err(error) => tracing::debug!(object = slot.backing.name, %error, "no checkpoint was made"),
                 Ok(()) => {}
             }
             slot.is_making.set(false);
@@ -201,12 +190,7 @@ impl<O: Object> Slot<O> {
     /// Makes a checkpoint of the view as it is: if one is due, where there is a policy, and nobody else has begun it. With the policy comes
     /// whether this program is the one to think of it first.
     pub(super) async fn make(self: &Rc<Self>, policy: Option<(Policy, bool)>) -> Result<LogPos, ObjectError> {
-        let catalog = self.catalog()?;
-        let catalog = catalog.ok_or_else(|| ObjectError::NoCheckpoints { object: self.name.clone() })?;
-        let newest = |catalog: &Catalog| {
-            (catalog.newest().map(|(upto, stored)| (upto, stored.clone())), catalog.last())
-        };
-        let (newest, last) = Self::look(&catalog, newest).await?;
+        let Newest { stored: newest, last } = self.backing.newest().await?;
         let others = newest.as_ref().filter(|(_, stored)| self.made.get() != Some(stored.id));
         if let Some((upto, stored)) = others {
             self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
@@ -225,18 +209,18 @@ impl<O: Object> Slot<O> {
             let is_due = policy.is_due(begun, &self.view.borrow().due_after(last), is_author);
             // Whoever looked at the same moment may be told to go on; then nobody else is.
             let calls = begun.count.saturating_sub(last.at.count);
-            if !is_due || !Box::pin(catalog.call(Begin { begun, calls, bytes: policy.bytes })).await? {
+            if !is_due || !self.backing.begin_checkpoint(Begin { begun, calls, bytes: policy.bytes }).await? {
                 self.reviewed.set(last);
                 return Ok(newest.map_or(LogPos(0), |(upto, _)| upto));
             }
         }
-        self.write(&catalog).await
+        self.write().await
     }
 
-    /// Writes the chunks, the directory, and tells the catalog.
-    async fn write(self: &Rc<Self>, catalog: &Handle<Catalog>) -> Result<LogPos, ObjectError> {
+    /// Writes the state as it is, and tells the catalog.
+    async fn write(&self) -> Result<LogPos, ObjectError> {
         let id = self.runtime.env.random_u64();
-        let (upto, all, mut stored) = {
+        let (upto, all, stored) = {
             let mut view = self.view.borrow_mut();
             let all = view.checkpoint().map_err(|error| self.failed(error))?;
             let digest = view.digest_to_compare();
@@ -244,25 +228,102 @@ impl<O: Object> Slot<O> {
             (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest })
         };
         let at = Begun { upto: upto.0, count: stored.count, bytes: stored.bytes };
-        let chunk_bytes = self.runtime.options.checkpoints.chunk_bytes.clamp(1, limits::CHUNK_MAX_BYTES);
-        let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES
-            || all.len().div_ceil(chunk_bytes) > limits::CHUNKS_MAX_COUNT;
-        if is_too_large {
-            return Err(ObjectError::TooLarge { object: self.name.clone(), bytes: all.len() as u64 });
-        }
-        let of = Of { object: self.stream, id, upto };
-        let written = self.write_chunks(of, &all, chunk_bytes).await?;
-        stored.directory = written.named.pos.0;
-        let swept = self.sweep_before(catalog, &written).await?.0;
         let len = stored.len;
-        let is_taken = Box::pin(catalog.call(Store { upto: upto.0, stored, swept })).await?;
+        let refused = self.backing.store(upto, all, stored).await?;
         self.reviewed.set(Last { at, len });
         self.made.set(Some(id));
-        if !is_taken {
-            self.trim_all(&written.positions()).await?;
-        }
-        self.clean(catalog).await?;
+        self.backing.trim_all(&refused).await?;
+        self.backing.clean().await?;
         Ok(upto)
+    }
+
+    /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
+    /// those that its state points to, nor what comes after them.
+    async fn trim_below(&self, earliest: LogPos) -> Result<(), ObjectError> {
+        let stored = self.backing.stored_at(earliest).await?;
+        let loaded = match stored {
+            Some(stored) => self.load(earliest, &stored).await?,
+            None => Err(Unusable::State("it is not in the catalog".to_owned())),
+        };
+        let view = match loaded {
+            Ok(view) => view,
+            // Somebody has forgotten more meanwhile, and trims that.
+            Err(_) if self.backing.forgotten().await? > earliest => return Ok(()),
+            Err(reason) => {
+                return Err(ObjectError::Unusable {
+                    object: self.backing.name.clone(),
+                    upto: earliest,
+                    reason,
+                });
+            }
+        };
+        let below = match view.state() {
+            Ok(state) => released_below(state, earliest, self.runtime.options.planted),
+            Err(fault) => return Err(self.stopped(fault)),
+        };
+        self.backing.release_below(below).await
+    }
+}
+
+impl Backing {
+    /// Whether a catalog can be asked.
+    fn has_catalog(&self) -> bool {
+        self.kept().is_ok()
+    }
+
+    /// The positions of the checkpoints, the oldest first.
+    fn uptos(&self) -> Later<'_, Result<Vec<LogPos>, ObjectError>> {
+        Box::pin(self.look(|catalog| catalog.stored().keys().copied().map(LogPos).collect()))
+    }
+
+    /// The checkpoint at `upto`, if the catalog has it.
+    fn stored_at(&self, upto: LogPos) -> Later<'_, Result<Option<Stored>, ObjectError>> {
+        Box::pin(self.look(move |catalog| catalog.stored().get(&upto.0).cloned()))
+    }
+
+    /// Has the catalog forget what it may.
+    fn forget(&self, before: LogPos) -> Later<'_, Result<Forgot, ObjectError>> {
+        let now_ms = self.runtime.env.wall_clock_ms();
+        Box::pin(async move { self.kept()?.call(Forget { before: before.0, now_ms }).await })
+    }
+
+    /// Takes or renews a pin or a lease. Errors: `Hold` if it is refused.
+    fn hold(&self, name: &str, hold: Hold) -> Later<'_, Result<(), ObjectError>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let held = self.kept()?.call(HoldFrom { name, hold }).await?;
+            held.map_err(|refused| ObjectError::Hold { object: self.name.clone(), refused })
+        })
+    }
+
+    /// Ends one; gives whether there was one.
+    fn let_go(&self, name: &str) -> Later<'_, Result<bool, ObjectError>> {
+        let name = name.to_owned();
+        Box::pin(async move { self.kept()?.call(LetGo { name }).await })
+    }
+
+    /// Says that a checkpoint is begun; gives whether this program is to go on.
+    fn begin_checkpoint(&self, begin: Begin) -> Later<'_, Result<bool, ObjectError>> {
+        Box::pin(async move { self.kept()?.call(begin).await })
+    }
+
+    /// Writes a checkpoint at `upto`, its chunks and their directory, and tells the catalog, where it is `stored`. Gives what was written in vain
+    /// because the catalog did not take it.
+    fn store(&self, upto: LogPos, all: Bytes, stored: Stored) -> Later<'_, Result<Vec<LogPos>, ObjectError>> {
+        Box::pin(async move {
+            let chunk_bytes = self.runtime.options.checkpoints.chunk_bytes.clamp(1, limits::CHUNK_MAX_BYTES);
+            let is_too_large = all.len() as u64 > limits::CHECKPOINT_MAX_BYTES
+                || all.len().div_ceil(chunk_bytes) > limits::CHUNKS_MAX_COUNT;
+            if is_too_large {
+                return Err(ObjectError::TooLarge { object: self.name.clone(), bytes: all.len() as u64 });
+            }
+            let of = Of { object: self.stream, id: stored.id, upto };
+            let written = self.write_chunks(of, &all, chunk_bytes).await?;
+            let stored = Stored { directory: written.named.pos.0, ..stored };
+            let swept = self.sweep_before(&written).await?.0;
+            let is_taken = self.kept()?.call(Store { upto: upto.0, stored, swept }).await?;
+            Ok(if is_taken { Vec::new() } else { written.positions() })
+        })
     }
 
     async fn write_chunks(&self, of: Of, all: &Bytes, chunk_bytes: usize) -> Result<Written, ObjectError> {
@@ -293,37 +354,25 @@ impl<O: Object> Slot<O> {
         Ok(Written { chunks, named })
     }
 
-    /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
-    /// those that its state points to, nor what comes after them.
-    async fn trim_below(&self, catalog: &Handle<Catalog>, earliest: LogPos) -> Result<(), ObjectError> {
-        let stored = Self::look(catalog, |catalog| catalog.stored().get(&earliest.0).cloned()).await?;
-        let loaded = match stored {
-            Some(stored) => self.load(earliest, &stored).await?,
-            None => Err(Unusable::State("it is not in the catalog".to_owned())),
-        };
-        let view = match loaded {
-            Ok(view) => view,
-            // Somebody has forgotten more meanwhile, and trims that.
-            Err(_) if Self::look(catalog, Catalog::forgotten).await? > earliest => return Ok(()),
-            Err(reason) => {
-                return Err(ObjectError::Unusable { object: self.name.clone(), upto: earliest, reason });
-            }
-        };
-        let below = match view.state() {
-            Ok(state) => released_below(state, earliest, self.runtime.options.planted),
-            Err(fault) => return Err(self.stopped(fault)),
-        };
-        let client = &self.runtime.client;
-        let Some(last) = client.last_before(self.stream, below).await? else { return Ok(()) };
-        let Some(place) = last.place_in(self.stream) else { return Ok(()) };
-        assert!(last.pos < below, "position {} is not forgotten: {below} is the earliest", last.pos);
-        Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
+    /// Releases the calls below `below`, which are forgotten.
+    fn release_below(&self, below: LogPos) -> Later<'_, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let client = &self.runtime.client;
+            let Some(last) = client.last_before(self.stream, below).await? else { return Ok(()) };
+            let Some(place) = last.place_in(self.stream) else { return Ok(()) };
+            assert!(last.pos < below, "position {} is not forgotten: {below} is the earliest", last.pos);
+            Ok(client.trim_stream(self.stream, StreamPos(place.position.0 + 1)).await?)
+        })
     }
 
     /// Trims the chunks of checkpoints that are in the catalog no more.
-    async fn clean(&self, catalog: &Handle<Catalog>) -> Result<(), ObjectError> {
+    fn clean(&self) -> Later<'_, Result<(), ObjectError>> {
+        Box::pin(self.clean_some())
+    }
+
+    async fn clean_some(&self) -> Result<(), ObjectError> {
         let dropped = |catalog: &Catalog| catalog.dropped().iter().copied().take(CLEANED_MAX_COUNT).collect();
-        let dropped: Vec<u64> = Self::look(catalog, dropped).await?;
+        let dropped: Vec<u64> = self.look(dropped).await?;
         for &directory in &dropped {
             // What has no directory any more was trimmed by somebody who did not come to say so.
             if let Ok(found) = self.named(LogPos(directory)).await? {
@@ -334,21 +383,17 @@ impl<O: Object> Slot<O> {
             }
         }
         if !dropped.is_empty() {
-            Box::pin(catalog.send(Clean { dropped })).await?;
+            self.kept()?.send(Clean { dropped }).await?;
         }
         Ok(())
     }
 
     /// Trims torn checkpoints before one that was just written, as far as nobody has; gives the position below which there is none.
-    async fn sweep_before(
-        &self,
-        catalog: &Handle<Catalog>,
-        written: &Written,
-    ) -> Result<LogPos, ObjectError> {
-        let swept = Self::look(catalog, Catalog::swept).await?;
+    async fn sweep_before(&self, written: &Written) -> Result<LogPos, ObjectError> {
+        let swept = self.look(Catalog::swept).await?;
         let first = written.chunks.first().unwrap_or(&written.named).pos;
         let lowest = match written.previous().is_some_and(|previous| previous >= swept) {
-            true => self.sweep(catalog, swept, first).await?,
+            true => self.sweep(swept, first).await?,
             false => first,
         };
         let is_all = lowest == first && written.is_in_a_row();
@@ -357,12 +402,7 @@ impl<O: Object> Slot<O> {
 
     /// Trims what is left of torn checkpoints between two positions of the log; gives the lowest position of one that may still become
     /// whole, or `to`.
-    async fn sweep(
-        &self,
-        catalog: &Handle<Catalog>,
-        from: LogPos,
-        to: LogPos,
-    ) -> Result<LogPos, ObjectError> {
+    async fn sweep(&self, from: LogPos, to: LogPos) -> Result<LogPos, ObjectError> {
         let (mut next, mut lowest) = (from, to);
         while next < to {
             let client = &self.runtime.client;
@@ -378,13 +418,14 @@ impl<O: Object> Slot<O> {
                 .filter(|entry| entry.kind == EntryKind::Data)
                 .filter_map(|entry| Some((entry.pos, of(&entry.data)?)))
                 .collect();
-            let (torn, open) = Self::look(catalog, |catalog| {
-                let torn = all.iter().filter(|(_, of)| catalog.is_torn(of.id, of.upto));
-                let newest = catalog.newest().map_or(LogPos(0), |(upto, _)| upto);
-                let open = all.iter().filter(|(_, of)| of.upto > newest).map(|(pos, _)| *pos).min();
-                (torn.map(|(pos, _)| *pos).collect::<Vec<_>>(), open)
-            })
-            .await?;
+            let (torn, open) = self
+                .look(|catalog| {
+                    let torn = all.iter().filter(|(_, of)| catalog.is_torn(of.id, of.upto));
+                    let newest = catalog.newest().map_or(LogPos(0), |(upto, _)| upto);
+                    let open = all.iter().filter(|(_, of)| of.upto > newest).map(|(pos, _)| *pos).min();
+                    (torn.map(|(pos, _)| *pos).collect::<Vec<_>>(), open)
+                })
+                .await?;
             self.trim_all(&torn).await?;
             lowest = open.map_or(lowest, |open| open.min(lowest));
             next = found.upto;

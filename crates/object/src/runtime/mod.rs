@@ -14,6 +14,7 @@
 mod ahead;
 mod alone;
 mod append;
+mod backing;
 mod batch;
 mod decided;
 mod handle;

@@ -4,27 +4,21 @@
 //! of this stream is missing: each names the position that was granted to the stream before it.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::{Entry, EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamPos};
 
+use super::backing::{Backing, Candidates};
 use super::slot::{Later, Slot};
-use super::{Handle, Runtime};
+use crate::checkpoint::Stored;
 use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
-use crate::checkpoint::{Catalog, Stored, catalog_of};
 use crate::error::ObjectError;
-use crate::key::Key;
 use crate::limits;
 use crate::object::Object;
 use crate::planted::PlantedBug;
 use crate::view::View;
-
-/// How old what the catalog said may be when a view begins by it. What has changed since is noticed: what is gone is looked for in
-/// vain.
-const CATALOG_AGE: Duration = Duration::from_secs(1);
 
 /// What stands where the catalog says that a checkpoint is.
 pub(super) enum Named {
@@ -73,29 +67,6 @@ fn cut(mut part: StreamPart, to: LogPos) -> Option<StreamPart> {
 }
 
 impl<O: Object> Slot<O> {
-    /// The catalog of the object's checkpoints; `None` for a catalog itself, which has none.
-    pub(super) fn catalog(&self) -> Result<Option<Handle<Catalog>>, ObjectError> {
-        if self.is_alone() {
-            return Ok(None);
-        }
-        let mut known = self.catalog.borrow_mut();
-        if known.is_none() {
-            let runtime = Runtime { inner: self.runtime.clone() };
-            let name = format!("checkpoints of {}", self.name);
-            *known = Some(runtime.open_stream(catalog_of(self.stream), &name)?);
-        }
-        Ok(known.clone())
-    }
-
-    /// What the catalog says now.
-    pub(super) fn look<'c, T: 'c>(
-        catalog: &'c Handle<Catalog>,
-        look: impl FnOnce(&Catalog) -> T + 'c,
-    ) -> Later<'c, Result<T, ObjectError>> {
-        // The catalog is an object, whose views begin by the same code; so one is in a box of its own.
-        Box::pin(catalog.read(|| vec![Key::all()], look))
-    }
-
     /// A view that reflects nothing at or above `limit`, as far as the newest usable checkpoint goes; an empty one if there is none. What lies
     /// between the newest one and `target`, where there is one, is read at the same time as the checkpoint.
     ///
@@ -106,31 +77,22 @@ impl<O: Object> Slot<O> {
         target: Option<LogPos>,
     ) -> Result<View<O>, ObjectError> {
         let empty = || View::new(self.stream, self.runtime.options.planted);
-        let Some(catalog) = self.catalog()? else { return self.begin_alone(limit) };
-        let mut seen = None;
-        // As a rule it was asked for together with where the stream ends.
-        let (lately, now) = (catalog.stale(CATALOG_AGE), catalog);
-        let mut catalog = &lately;
+        if Self::is_alone() {
+            return self.begin_alone(limit);
+        }
+        // As a rule the catalog was asked for together with where the stream ends.
+        let (mut seen, mut lately) = (None, true);
         loop {
-            let (forgotten, candidates) = Self::look(catalog, |catalog| {
-                let candidates: Vec<(LogPos, Stored)> = catalog
-                    .stored()
-                    .range(..=limit.0)
-                    .rev()
-                    .map(|(upto, stored)| (LogPos(*upto), stored.clone()))
-                    .collect();
-                (catalog.forgotten(), candidates)
-            })
-            .await?;
-            catalog = &now;
+            let Candidates { forgotten, stored } = self.backing.candidates(limit, lately).await?;
+            lately = false;
             if limit < forgotten {
                 return Err(self.forgotten(limit, forgotten));
             }
-            if let (Some((upto, _)), Some(target)) = (candidates.first(), target) {
-                self.read_ahead(*upto..target);
+            if let (Some((upto, _)), Some(target)) = (stored.first(), target) {
+                self.backing.read_ahead(*upto..target);
             }
             let mut unusable = None;
-            for (upto, stored) in candidates {
+            for (upto, stored) in stored {
                 match self.load(upto, &stored).await? {
                     Ok(view) => return Ok(view),
                     Err(reason) => unusable = Some((upto, reason)),
@@ -143,14 +105,14 @@ impl<O: Object> Slot<O> {
                 unusable => {
                     let missing = || (forgotten, Unusable::State("it is not in the catalog".to_owned()));
                     let (upto, reason) = unusable.unwrap_or_else(missing);
-                    return Err(ObjectError::Unusable { object: self.name.clone(), upto, reason });
+                    return Err(ObjectError::Unusable { object: self.backing.name.clone(), upto, reason });
                 }
             }
         }
     }
 
     pub(super) fn forgotten(&self, snapshot: LogPos, earliest: LogPos) -> ObjectError {
-        ObjectError::Forgotten { object: self.name.clone(), snapshot, earliest }
+        ObjectError::Forgotten { object: self.backing.name.clone(), snapshot, earliest }
     }
 
     /// The view that a checkpoint is.
@@ -159,13 +121,7 @@ impl<O: Object> Slot<O> {
         upto: LogPos,
         stored: &Stored,
     ) -> Result<Result<View<O>, Unusable>, ObjectError> {
-        let of = Of { object: self.stream, id: stored.id, upto };
-        let bytes = match self.named(LogPos(stored.directory)).await? {
-            Ok(Named::Only(chunk)) if chunk.of == of && chunk.number == 0 => Ok(chunk.data),
-            Ok(Named::Directory(directory)) if directory.of == of => self.gathered(&directory).await?,
-            Ok(_) => Err(Unusable::Other { pos: LogPos(stored.directory) }),
-            Err(reason) => Err(reason),
-        };
+        let bytes = self.backing.bytes_of(upto, stored).await?;
         let restored = bytes.and_then(|bytes| {
             let view = View::<O>::restore(self.stream, &bytes, self.runtime.options.planted);
             view.map_err(|error| Unusable::OtherType(error.to_string()))
@@ -180,13 +136,66 @@ impl<O: Object> Slot<O> {
     ///
     /// Errors: `OtherEntries`, and those of the log.
     pub(super) async fn check_checkpoint(&self) -> Result<(), ObjectError> {
-        let Some(catalog) = self.catalog()? else { return Ok(()) };
-        let newest = |catalog: &Catalog| catalog.newest().map(|(upto, stored)| (upto, stored.clone()));
-        let Some((upto, stored)) = Self::look(&catalog, newest).await? else { return Ok(()) };
+        if Self::is_alone() {
+            return Ok(());
+        }
+        let Some((upto, stored)) = self.backing.newest().await?.stored else { return Ok(()) };
         let Err(Unusable::OtherType(reason)) = self.load(upto, &stored).await? else { return Ok(()) };
-        let (object, pos) = (self.name.clone(), LogPos(stored.directory));
+        let (object, pos) = (self.backing.name.clone(), LogPos(stored.directory));
         let found = format!("is of a checkpoint of another type ({reason})");
         Err(ObjectError::OtherEntries { object, wanted: O::TYPE, pos, found })
+    }
+
+    /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
+    /// `gap` is what it could not tell about the piece before.
+    ///
+    /// Errors: `Trimmed` if some of it is gone and no checkpoint has it.
+    pub(super) fn piece<'p>(
+        &'p self,
+        from: LogPos,
+        to: LogPos,
+        gap: &'p mut Option<LogPos>,
+    ) -> Later<'p, Result<Option<StreamPart>, ObjectError>> {
+        Box::pin(self.piece_of(from, to, gap))
+    }
+
+    async fn piece_of(
+        &self,
+        from: LogPos,
+        to: LogPos,
+        gap: &mut Option<LogPos>,
+    ) -> Result<Option<StreamPart>, ObjectError> {
+        let part = self.backing.read(from, to).await?;
+        let since = gap.unwrap_or(from);
+        let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
+        if (part.trimmed.is_none() && gap.is_none()) || self.backing.is_whole(&part, since) || is_off {
+            *gap = None;
+            return Ok(Some(part));
+        }
+        if Self::is_alone() && self.find_alone(&part, since).await? {
+            *gap = None;
+            return Ok(None);
+        }
+        self.backing.judge(part, since, to, gap).await
+    }
+}
+
+impl Backing {
+    /// The bytes of a checkpoint of which the catalog says `stored`.
+    pub(super) fn bytes_of<'s>(
+        &'s self,
+        upto: LogPos,
+        stored: &'s Stored,
+    ) -> Later<'s, Result<Result<Bytes, Unusable>, ObjectError>> {
+        let of = Of { object: self.stream, id: stored.id, upto };
+        Box::pin(async move {
+            Ok(match self.named(LogPos(stored.directory)).await? {
+                Ok(Named::Only(chunk)) if chunk.of == of && chunk.number == 0 => Ok(chunk.data),
+                Ok(Named::Directory(directory)) if directory.of == of => self.gathered(&directory).await?,
+                Ok(_) => Err(Unusable::Other { pos: LogPos(stored.directory) }),
+                Err(reason) => Err(reason),
+            })
+        })
     }
 
     /// The bytes of all chunks.
@@ -233,56 +242,52 @@ impl<O: Object> Slot<O> {
     }
 
     /// Begins to read a short stream, of which it is not known yet where it ends.
-    pub(super) fn peek(&self) {
-        let (client, stream, from) = (self.runtime.client.clone(), self.stream, self.upto());
+    pub(super) fn peek(&self, from: LogPos) {
+        let (client, stream) = (self.runtime.client.clone(), self.stream);
         let read = async move { client.peek_stream(stream, from, PEEK_BYTES).await.ok().flatten() };
         let reading = self.runtime.env.spawn(read);
         self.coming.replace(Some(Coming { from, reading }));
     }
 
-    /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
-    /// `gap` is what it could not tell about the piece before.
-    ///
-    /// Errors: `Trimmed` if some of it is gone and no checkpoint has it.
-    pub(super) fn piece<'p>(
+    /// A piece of the stream, which may have been read ahead.
+    fn read(&self, from: LogPos, to: LogPos) -> Later<'_, Result<StreamPart, ObjectError>> {
+        Box::pin(async move {
+            let coming = match self.coming.take() {
+                Some(coming) => coming.part(from, to).await,
+                None => None,
+            };
+            Ok(match coming {
+                Some(part) => part,
+                None => {
+                    let bytes = self.runtime.options.read_bytes;
+                    self.runtime.client.read_stream(self.stream, from..to, bytes).await?
+                }
+            })
+        })
+    }
+
+    /// What of a piece up to `to` is of use that is not whole from `since` on: see [`Slot::piece`].
+    fn judge<'p>(
         &'p self,
-        from: LogPos,
+        part: StreamPart,
+        since: LogPos,
         to: LogPos,
         gap: &'p mut Option<LogPos>,
     ) -> Later<'p, Result<Option<StreamPart>, ObjectError>> {
-        Box::pin(self.piece_of(from, to, gap))
+        Box::pin(self.judged(part, since, to, gap))
     }
 
-    async fn piece_of(
+    async fn judged(
         &self,
-        from: LogPos,
+        part: StreamPart,
+        since: LogPos,
         to: LogPos,
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
-        let client = &self.runtime.client;
-        let coming = match self.coming.take() {
-            Some(coming) => coming.part(from, to).await,
-            None => None,
-        };
-        let part = match coming {
-            Some(part) => part,
-            None => client.read_stream(self.stream, from..to, self.runtime.options.read_bytes).await?,
-        };
-        let since = gap.unwrap_or(from);
-        let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
-        if (part.trimmed.is_none() && gap.is_none()) || self.is_whole(&part, since) || is_off {
-            *gap = None;
-            return Ok(Some(part));
-        }
-        if self.is_alone() && self.find_alone(&part, since).await? {
-            *gap = None;
-            return Ok(None);
-        }
         // Asked before the catalog, which is told of what is forgotten before that is released.
+        let client = &self.runtime.client;
         let below = client.released(self.stream).await?.log_below;
-        if let Some(catalog) = self.catalog()?
-            && Self::look(&catalog, Catalog::forgotten).await? > since
-        {
+        if !self.is_alone && self.forgotten().await? > since {
             *gap = None;
             return Ok(None);
         }

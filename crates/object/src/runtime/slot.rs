@@ -19,12 +19,12 @@ use ithaca_log::pos::{LogPos, StreamId};
 
 use past::Past;
 
+use super::Inner;
 use super::ahead::Ahead;
 use super::append::Plan;
-use super::restore::Coming;
+use super::backing::Backing;
 use super::tails::Tail;
-use super::{Handle, Inner};
-use crate::checkpoint::{Catalog, Last};
+use crate::checkpoint::Last;
 use crate::error::ObjectError;
 use crate::key::Keys;
 use crate::object::{CallError, Object, keys_of};
@@ -60,7 +60,7 @@ pub(super) struct Slot<O: Object> {
     pub(super) stream: StreamId,
     /// Itself, for what it does in the background.
     pub(super) me: Weak<Self>,
-    pub(super) name: String,
+    pub(super) backing: Backing,
     pub(super) view: RefCell<View<O>>,
     /// Whether somebody reads the state here: else nothing is taken from memory.
     is_kept: Cell<bool>,
@@ -68,11 +68,8 @@ pub(super) struct Slot<O: Object> {
     is_begun: Cell<bool>,
     /// From where on it is not known whether something that is trimmed was of the stream.
     gap: Cell<Option<LogPos>>,
-    pub(super) catalog: RefCell<Option<Handle<Catalog>>>,
     /// Of a catalog: what was found in its stream to begin at.
     pub(super) found: RefCell<Option<View<O>>>,
-    /// A piece of the stream that is being read ahead.
-    pub(super) coming: RefCell<Option<Coming>>,
     /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
     pub(super) reviewed: Cell<Last>,
     pub(super) is_making: Cell<bool>,
@@ -104,18 +101,17 @@ pub(super) struct Slot<O: Object> {
 impl<O: Object> Slot<O> {
     pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str) -> Rc<Self> {
         let view = RefCell::new(View::new(stream, runtime.options.planted));
+        let backing = Backing::new(Rc::clone(&runtime), stream, name, Self::is_alone());
         Rc::new_cyclic(|me| Self {
             runtime,
             stream,
             me: Weak::clone(me),
-            name: name.to_owned(),
+            backing,
             view,
             is_kept: Cell::default(),
             is_begun: Cell::default(),
             gap: Cell::default(),
-            catalog: RefCell::default(),
             found: RefCell::default(),
-            coming: RefCell::default(),
             reviewed: Cell::default(),
             is_making: Cell::default(),
             made: Cell::default(),
@@ -151,11 +147,11 @@ impl<O: Object> Slot<O> {
 
     /// A call that stands at `pos`, and `cause` keeps its result away.
     pub(super) fn no_result(&self, pos: LogPos, cause: ObjectError) -> ObjectError {
-        ObjectError::NoResult { object: self.name.clone(), pos, cause: Box::new(cause) }
+        ObjectError::NoResult { object: self.backing.name.clone(), pos, cause: Box::new(cause) }
     }
 
     pub(super) fn stopped(&self, fault: Fault) -> ObjectError {
-        ObjectError::Stopped { object: self.name.clone(), fault }
+        ObjectError::Stopped { object: self.backing.name.clone(), fault }
     }
 
     /// The state as far as it was read.
@@ -172,11 +168,10 @@ impl<O: Object> Slot<O> {
         let asked = self.runtime.env.now();
         let peeks = self.is_fresh() && O::IS_SHORT;
         if peeks {
-            self.peek();
+            self.backing.peek(self.upto());
         }
         // Whoever has nothing yet needs the catalog too: one question is about both.
-        let catalog = if self.is_fresh() { self.catalog()? } else { None };
-        let catalog = catalog.map(|catalog| catalog.slot.sync_apart());
+        let catalog = if self.is_fresh() { self.backing.sync_catalog()? } else { None };
         let tail = self.runtime.tail_of(Some(self.stream)).await?;
         if let Some(catalog) = catalog {
             // If that fails it is looked at again.
@@ -184,14 +179,14 @@ impl<O: Object> Slot<O> {
         }
         self.reach(tail).await?;
         if peeks {
-            self.coming.take();
+            self.backing.coming.take();
         }
         self.checked_at.set(self.checked_at.get().max(Some(asked)));
         Ok(())
     }
 
     /// The same by a task of its own, whatever comes of it.
-    fn sync_apart(&self) -> TaskHandle<()> {
+    pub(super) fn sync_apart(&self) -> TaskHandle<()> {
         let slot = self.me.upgrade();
         self.runtime.env.spawn(async move {
             if let Some(slot) = slot {
@@ -247,7 +242,7 @@ impl<O: Object> Slot<O> {
             };
             if part.upto > upto && part.upto < target {
                 // Others find the next piece while this one is applied.
-                self.read_ahead(part.upto..target);
+                self.backing.read_ahead(part.upto..target);
                 self.runtime.env.yield_and_send().await;
             }
             // The view was made anew meanwhile, and lacks what comes before.
@@ -316,7 +311,7 @@ impl<O: Object> Slot<O> {
             *waiting = results;
         }
         let policy = &self.runtime.options.checkpoints;
-        let every = if self.is_alone() { policy.catalog_records } else { policy.rare_calls };
+        let every = if Self::is_alone() { policy.catalog_records } else { policy.rare_calls };
         if is_own && view.progress().0.is_multiple_of(every) {
             self.is_author.set(true);
         }
@@ -351,7 +346,7 @@ impl<O: Object> Slot<O> {
 
 impl<O: Object> AnySlot for Slot<O> {
     fn name(&self) -> &str {
-        &self.name
+        &self.backing.name
     }
 
     fn reflects(&self) -> LogPos {

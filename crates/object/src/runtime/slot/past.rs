@@ -42,7 +42,7 @@ impl<O: Object> Slot<O> {
             let is_decided = self.runtime.decide(snapshot).await?;
             let tail = self.runtime.tail_of(Some(self.stream)).await?;
             if tail.tail < snapshot || !is_decided {
-                let (object, tail) = (self.name.clone(), tail.tail);
+                let (object, tail) = (self.backing.name.clone(), tail.tail);
                 return Err(ObjectError::NotYet { object, snapshot, tail });
             }
             // What lies above the snapshot is not needed for it.
@@ -89,7 +89,7 @@ impl<O: Object> Slot<O> {
     }
 
     pub(in crate::runtime) fn failed(&self, error: SnapshotError) -> ObjectError {
-        let object = self.name.clone();
+        let object = self.backing.name.clone();
         match error {
             SnapshotError::Stopped(fault) => self.stopped(fault),
             SnapshotError::Call(error) => error.into(),
