@@ -10,6 +10,7 @@ use crate::range_set::RangeSet;
 pub(crate) struct ClosedSegment {
     pub(crate) lap: u64,
     pub(crate) directory_offset: u32,
+    /// 0 if it has no footer.
     pub(crate) directory_bytes: u32,
     pub(crate) directory_checksum: u32,
     /// Every key that a group in one of its holes can have held is below; 0 without holes.
@@ -21,6 +22,11 @@ pub(crate) struct ClosedSegment {
 }
 
 impl ClosedSegment {
+    /// The same, without a footer: until the next open, which makes one of the groups that it finds.
+    pub(crate) fn without_footer(self) -> Self {
+        Self { directory_offset: 0, directory_bytes: 0, directory_checksum: 0, ..self }
+    }
+
     /// Whether all that it holds, or can have held, is among the released keys.
     pub(crate) fn is_dead(&self, released: &RangeSet) -> bool {
         let is_dead = |range: &Range<u64>| released.gaps(range.clone()).next().is_none();

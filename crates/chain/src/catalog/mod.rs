@@ -39,6 +39,8 @@ pub(crate) struct OpenSegment {
     pub(crate) holes: Vec<Hole>,
     /// Every key that a group in a hole can have held is below; 0 without holes.
     pub(crate) lost_below: u64,
+    /// What is missing of its groups may be where a block could not be read: no footer may say that it is lost.
+    pub(crate) is_unread: bool,
 }
 
 impl OpenSegment {
@@ -75,7 +77,7 @@ pub(crate) enum SegmentState {
     Next,
     /// Being filled, or full and waiting for its footer.
     Open(Box<OpenSegment>),
-    /// Full, with a footer.
+    /// Full, with a footer; without one only if that is harmed, or must not be written.
     Closed(ClosedSegment),
 }
 
@@ -149,7 +151,7 @@ pub(crate) struct Catalog {
     order: KeyOrder,
     /// Indexes of closed segments whose groups are still in the tail cache, by lap.
     warm: BTreeMap<u64, (u32, SegmentIndex)>,
-    /// Indexes of closed segments whose footers are harmed, made from their groups again, by lap.
+    /// Indexes of closed segments whose footers are harmed, or were not written, made from their groups, by lap.
     rebuilt: BTreeMap<u64, Rebuilt>,
     /// Open segments by lap.
     open: BTreeMap<u64, u32>,
@@ -194,14 +196,17 @@ impl Catalog {
         }
     }
 
-    /// Turns an open segment into a closed one; its index stays warm until [`Catalog::cool`].
+    /// Turns an open segment into a closed one; its index stays warm until [`Catalog::cool`], or in memory if it has no footer.
     pub(crate) fn close_segment(&mut self, segment: u32, closed: ClosedSegment) {
         let lap = closed.lap;
         self.order.add(segment, &closed.ranges);
         let before = self.set(segment, SegmentState::Closed(closed));
         if let SegmentState::Open(open) = before {
             self.open.remove(&lap);
-            self.warm.insert(lap, (segment, open.index));
+            match open.is_unread {
+                true => self.add_rebuilt(segment, lap, open.index, None),
+                false => _ = self.warm.insert(lap, (segment, open.index)),
+            }
         }
     }
 

@@ -27,7 +27,8 @@ use crate::owner::{Keys, Opening, Owner};
 use crate::patient::{only_read, patient};
 use crate::planted::PlantedBug;
 use crate::recover::{
-    Frame, Recovered, Reopened, Right, Unequal, put_together, read_frames, read_superblock, recover,
+    Frame, Recovered, Reopened, Right, Unequal, UnreadEnd, put_together, read_frames, read_superblock,
+    recover,
 };
 use crate::registry::Registry;
 use crate::roster::{Roster, gather};
@@ -170,8 +171,9 @@ impl Chain {
             None => Known::default(),
         };
         let read_links = links.read_by(|side| unwatched[&side.id].clone());
-        let reopened = recover(&read_links, identity.id, geometry, keys, &options, &known).await?;
-        refuse_losses(&reopened.recovered, &options, || registry.roster().names())?;
+        let recovery = recover(&read_links, identity.id, geometry, keys, &options, &known, UnreadEnd::Fails);
+        let reopened = recovery.await?;
+        refuse_losses(&reopened, &options, || registry.roster().names())?;
         if !options.rescue {
             make_so(&registry, &links, identity.id, geometry, &options, &reopened).await?;
         }
@@ -284,21 +286,26 @@ fn as_owned(
     Ok(options)
 }
 
-/// Whether whoever opens cannot do without what is lost. Nothing is written yet.
+/// Whether whoever opens cannot do without what is lost, or may be there and could not be read. Nothing is written yet.
 fn refuse_losses(
-    recovered: &Recovered,
+    Reopened { recovered, unread, .. }: &Reopened,
     options: &ChainOptions,
     names: impl FnOnce() -> String,
 ) -> Result<(), OpenError> {
     if (options.needs_control || options.rescue) && !recovered.is_control_certain {
-        return Err(OpenError::ControlLost { drive: names() });
+        let failure = unread.values().next().cloned();
+        return Err(failure.map_or_else(|| OpenError::ControlLost { drive: names() }, OpenError::Drive));
     }
-    match recovered.damage.iter().find(|damage| damage.is_of_groups()) {
-        Some(&Damage { segment, offset, .. }) if options.needs_groups && !options.rescue => {
-            Err(OpenError::GroupsLost { drive: names(), segment, offset })
-        }
-        _ => Ok(()),
+    if !options.needs_groups || options.rescue {
+        return Ok(());
     }
+    let mut lost = recovered.damage.iter().filter(|damage| damage.is_of_groups());
+    let first = lost.clone().find(|damage| !unread.contains_key(&damage.segment));
+    if let Some(&Damage { segment, offset, .. }) = first {
+        return Err(OpenError::GroupsLost { drive: names(), segment, offset });
+    }
+    let failure = lost.find_map(|damage| unread.get(&damage.segment));
+    failure.map_or(Ok(()), |error| Err(error.clone().into()))
 }
 
 /// Makes the drives say what an open has decided. On return all of that is on stable storage.

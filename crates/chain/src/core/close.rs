@@ -1,4 +1,6 @@
 //! Closing full segments: the footer's pages, then the trailer that makes them count.
+//!
+//! A segment in which an open could not read all groups gets none, so that a later open finds what that one did not.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -58,7 +60,11 @@ impl Core {
             return;
         }
         let segment = closing.segment;
-        let (parts, closed) = self.encode_footer(segment, false);
+        let (mut parts, mut closed) = self.encode_footer(segment, false);
+        if self.catalog.open(segment).is_unread {
+            parts.clear();
+            closed = closed.without_footer();
+        }
         if let Some(closing) = self.closing.front_mut() {
             closing.stage = Stage::Writing { parts, closed: Box::new(closed) };
         }

@@ -11,8 +11,8 @@ use crate::membership::{DriveId, SideState};
 use crate::metadata::Known;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::recover::{
-    Frame, Scan, ScanTarget, read_directory, read_footer_part, read_frames, read_lenient, read_superblock,
-    recover, scan_segment,
+    Frame, Scan, ScanTarget, UnreadEnd, read_directory, read_footer_part, read_frames, read_lenient,
+    read_superblock, recover, scan_segment,
 };
 use crate::registry::Registry;
 use crate::roster::gather;
@@ -95,7 +95,9 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
     let chain = roster.identity().id;
     let registry = Registry::new(roster.clone(), options.clone());
     let links = roster.links(&registry);
-    let reopened = recover(&links, chain, geometry, roster.keys(), &options, &Known::default()).await?;
+    let reopened =
+        recover(&links, chain, geometry, roster.keys(), &options, &Known::default(), UnreadEnd::IsLost)
+            .await?;
     let recovered = reopened.recovered;
     let tail = reopened.resume.cursor.map(|cursor| link_of(cursor.segment));
     let empty = CheckReport::empty(roster.identity(), geometry);

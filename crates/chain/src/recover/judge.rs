@@ -11,6 +11,7 @@ use std::ops::Range;
 use ithaca_env::drive::DriveError;
 use ithaca_env::limits::BLOCK_BYTES;
 
+use super::earlier::leave_out_earlier;
 use super::hole;
 use super::rescue::LeftOut;
 use super::scan::{Scan, ScannedGroup};
@@ -35,6 +36,8 @@ pub(crate) struct KeptSegment {
     pub(crate) holes: Vec<Hole>,
     /// Every key that a group in a hole can have held is below.
     pub(crate) lost_below: u64,
+    /// Why a block could not be read in which groups may lie that are missing here, or behind its last one.
+    pub(crate) unread: Option<DriveError>,
 }
 
 /// The verdict.
@@ -47,6 +50,8 @@ pub(crate) struct Judged {
     pub(crate) is_end_lost: bool,
     /// The first groups that are lost, if the log ends before them for who rescues what is older.
     pub(crate) left_out: Option<LeftOut>,
+    /// Why a block could not be read in which the newest checkpoint may lie, or what comes behind it.
+    pub(crate) unread_end: Option<DriveError>,
     /// Why a group cannot be read that would be cut for that.
     pub(crate) unread: Option<DriveError>,
 }
@@ -63,8 +68,10 @@ pub(crate) struct ClosedEnd {
 }
 
 /// Decides. `scans` are in the order of their laps.
-pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOptions) -> Judged {
+pub(crate) fn judge(mut scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOptions) -> Judged {
+    leave_out_earlier(&mut scans);
     let claimed = claimed_seq(&scans, closed);
+    let unread: BTreeMap<u64, DriveError> = scans.iter().filter_map(unread_of).collect();
     let is_bare = |scan: &&Scan| scan.groups.is_empty() && scan.lap != 0;
     let mut judge = Judge {
         claimed,
@@ -87,6 +94,9 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
     for kept in segments.iter_mut().filter(|kept| judge.short.contains(&kept.lap)) {
         kept.lost_below = kept.lost_below.max(key_end);
     }
+    note_unread(&mut segments, &unread);
+    let last = segments.iter().rev().find(|kept| !kept.groups.is_empty());
+    let unread_end = last.and_then(|last| unread.get(&last.lap)).or(unread.get(&0)).cloned();
     Judged {
         segments,
         damage: judge.damage,
@@ -94,8 +104,31 @@ pub(crate) fn judge(scans: Vec<Scan>, closed: &ClosedLaps, options: &ChainOption
         cut_groups: judge.cut_groups,
         is_end_lost: judge.next_seq <= claimed && !judge.cuts_damage && judge.left_out.is_none(),
         left_out: judge.left_out,
+        unread_end,
         unread: judge.unread,
     }
+}
+
+/// Why a block of a segment could not be read in which a group may lie, by its lap; that is 0 if nothing shows but that its first group may be
+/// there.
+fn unread_of(scan: &Scan) -> Option<(u64, DriveError)> {
+    let block = scan.unread.as_ref()?;
+    let lap = if scan.groups.is_empty() { 0 } else { scan.lap };
+    (lap > 0 || block.offset == BLOCK_BYTES as u64).then(|| (lap, block.error.clone()))
+}
+
+/// Tells of segments that lack groups which may be there: a block could not be read in them, or in the one before, whose last groups are missed
+/// in the next one, or in one of which nothing shows.
+fn note_unread(segments: &mut [KeptSegment], unread: &BTreeMap<u64, DriveError>) {
+    let mut lacking = BTreeMap::new();
+    for kept in segments.iter().filter(|kept| !kept.holes.is_empty()) {
+        let before = kept.groups.first().map_or(0, |first| first.head.identity.prev_lap);
+        for lap in [kept.lap, before, 0] {
+            let Some(error) = unread.get(&lap) else { continue };
+            lacking.extend([(lap, error.clone()), (kept.lap, error.clone())]);
+        }
+    }
+    segments.iter_mut().for_each(|kept| kept.unread = lacking.get(&kept.lap).cloned());
 }
 
 /// The highest group that was certainly durable.
@@ -132,6 +165,7 @@ impl Judge {
             groups: Vec::new(),
             holes: Vec::new(),
             lost_below: 0,
+            unread: None,
         };
         let mut end = BLOCK_BYTES as u32;
         let mut expected = None;

@@ -5,6 +5,7 @@
 
 mod body;
 mod census;
+mod earlier;
 mod ends;
 mod equal;
 mod frames;
@@ -98,6 +99,17 @@ pub(crate) struct Reopened {
     pub(crate) highest_lap: u64,
     /// What some side of a link lacks of what counts.
     pub(crate) unequal: Vec<Unequal>,
+    /// Segments that lack groups which may be there, and why those could not be read.
+    pub(crate) unread: BTreeMap<u32, DriveError>,
+}
+
+/// What is said of a chain if the newest checkpoint is missing, where a block could not be read in which it may lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnreadEnd {
+    /// The drive's error: another open may read it.
+    Fails,
+    /// That it is lost: who checks drives is to hear of blocks that cannot be read for good.
+    IsLost,
 }
 
 /// Keys below `below` that may have had a record that is lost: of the block that `below` lies in all; of each lower one, which has come
@@ -116,9 +128,10 @@ pub(crate) async fn recover(
     keys: Keys,
     options: &ChainOptions,
     known: &Known,
+    unread_end: UnreadEnd,
 ) -> Result<Reopened, OpenError> {
     let mut look_through = BTreeSet::new();
-    let (found, judged, lost) = loop {
+    let (found, mut judged, lost) = loop {
         let mut found = survey(links, chain, geometry, keys, options, (known, &look_through)).await?;
         let judged = judge(std::mem::take(&mut found.scans), &found.closed_laps, options);
         if let Some(error) = judged.unread {
@@ -135,6 +148,9 @@ pub(crate) async fn recover(
         }
     };
     let Survey { mut catalog, mut recovered, unwiped, mut highest_lap, incarnation, mut unequal, .. } = found;
+    let why = |kept: &judge::KeptSegment| Some((kept.segment, kept.unread.clone()?));
+    let unread = judged.segments.iter().filter_map(why).collect();
+    judged.unread_end = judged.unread_end.filter(|_| unread_end == UnreadEnd::Fails);
     // Where no group of any lap was found there is nothing to wipe, and what is lost is not free.
     let is_cut = |kept: &&judge::KeptSegment| {
         kept.groups.is_empty() && kept.lap != 0 && !lost.segments.contains(&kept.segment)
@@ -171,7 +187,7 @@ pub(crate) async fn recover(
         let certain = before.and_then(|before| rescue::check(before, &recovered, &mut catalog, options));
         certain.map_err(|why| OpenError::NoRescue { drive: links.names(), why })?;
     }
-    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap, unequal })
+    Ok(Reopened { catalog, resume, recovered, to_wipe, highest_lap, unequal, unread })
 }
 
 /// What the drives hold, before it is judged.
@@ -289,7 +305,7 @@ fn show_again(frames: &mut [(u32, Frame)], look_through: &BTreeSet<u32>) {
 }
 
 /// A segment that was in use again may have the trailer of its earlier use still. Where its header and its first group are harmed, the groups
-/// behind that one tell. Errors: others than failed reads.
+/// behind that one tell; if there are none, it is taken for the earlier use. Errors: others than failed reads.
 async fn show_later_use(
     frames: &mut [(u32, Frame)],
     links: &Links,
@@ -461,6 +477,7 @@ fn apply(
             end_offset: BLOCK_BYTES as u32,
             holes: kept.holes.clone(),
             lost_below: kept.lost_below,
+            is_unread: kept.unread.is_some(),
             ..OpenSegment::default()
         };
         catalog.open_segment(kept.segment, open);
@@ -485,7 +502,7 @@ fn apply(
         cursor = Some(cursor_of(kept.segment, open));
     }
     if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
-        return Err(checkpoint_lost(links, cursor));
+        return Err(judged.unread_end.map_or_else(|| checkpoint_lost(links, cursor), OpenError::Drive));
     }
     recovered.is_control_certain = told.is_certain;
     let said = told.before(judged.next_seq);

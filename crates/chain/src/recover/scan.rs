@@ -38,6 +38,8 @@ impl ScannedGroup {
 pub(crate) struct Scan {
     pub(crate) segment: u32,
     pub(crate) lap: u64,
+    /// No header showed, so the lap is that of its groups.
+    pub(crate) is_headless: bool,
     /// In order. Bytes between two of them could not be read as a group.
     pub(crate) groups: Vec<ScannedGroup>,
     /// The first block between or behind them that a side could not read: a group may begin there.
@@ -53,8 +55,9 @@ pub(crate) struct UnreadBlock {
 }
 
 impl Scan {
-    fn new(segment: u32, lap: u64) -> Self {
-        Self { segment, lap, groups: Vec::new(), unread: None }
+    fn new(segment: u32, lap: Option<u64>) -> Self {
+        let is_headless = lap.is_none();
+        Self { segment, lap: lap.unwrap_or(0), is_headless, groups: Vec::new(), unread: None }
     }
 }
 
@@ -158,7 +161,7 @@ impl<'a> Window<'a> {
 pub(crate) async fn scan_segment(target: &ScanTarget<'_>) -> Result<Scan, DriveError> {
     let mut windows: Vec<Window<'_>> = target.sides.iter().map(|drive| Window::new(target, drive)).collect();
     let end = target.geometry.segment_bytes - BLOCK_BYTES as u64;
-    let mut scan = Scan::new(target.segment, target.lap.unwrap_or(0));
+    let mut scan = Scan::new(target.segment, target.lap);
     let mut at = BLOCK_BYTES as u64;
     while at < end {
         let mut found = Vec::new();
@@ -211,7 +214,7 @@ async fn group_back_from(
 ) -> Result<Option<ScannedGroup>, DriveError> {
     let (block, segment_start) = (BLOCK_BYTES as u64, target.geometry.segment_start(target.segment));
     let groups_end = target.geometry.segment_bytes - block;
-    let nothing = Scan::new(target.segment, 0);
+    let nothing = Scan::new(target.segment, None);
     let mut end = (u64::from(byte) / block + 1) * block;
     while end > block {
         let start = end.saturating_sub(SCAN_IO_BYTES as u64).max(block);

@@ -460,7 +460,7 @@ fn a_segment_of_which_nothing_is_left_is_named() {
 }
 
 /// Segments whose headers say that they are free, and that hold groups still.
-fn wiped_with_groups(sim: &Sim, name: &str, options: &ChainOptions) -> Vec<u64> {
+pub fn wiped_with_groups(sim: &Sim, name: &str, options: &ChainOptions) -> Vec<u64> {
     let drive = sim.drive(MACHINE, name);
     let bytes = sim.peek_drive(drive, 0, sim.drive_size_bytes(drive).expect("it is there") as usize);
     let segments = bytes[64 << 10..].chunks_exact(options.segment_bytes as usize).enumerate();
