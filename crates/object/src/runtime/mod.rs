@@ -3,6 +3,7 @@
 //! ```text
 //!   Map, Counter, … ──► Handle ──► Slot: the view of one object, shared by all its handles
 //!                         │          │  reads its stream as far as it is asked for (slot.rs)
+//!                         │          │  its checkpoints, and what of it depends on no type (backing.rs)
 //!        in a transaction │          │  asks where the stream ends, many at once (tails.rs)
 //!                         ▼          ▼
 //!                        Tx ───► append: one entry in all streams, under a condition (append.rs) ──► log
