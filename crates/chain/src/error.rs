@@ -16,7 +16,8 @@ pub enum OpenError {
     /// An option is outside its limits.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The drive failed. A creation that ended so may have written.
+    /// The drive failed. A creation that ended so may have written. So does an open end where it cannot do without what could not be read:
+    /// another may read it.
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// Creation found a chain already there.

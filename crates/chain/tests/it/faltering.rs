@@ -310,7 +310,7 @@ fn a_group_that_cannot_be_read_at_an_open_is_there_again_at_the_next_one() {
             }
         }
     }
-    assert!((opened, failed) > (20, 1), "{opened} opens, {failed} that failed");
+    assert!(opened > 20 && failed > 1, "{opened} opens, {failed} that failed");
 }
 
 /// Opens and checks a chain whose group here cannot be read at all, for one who cannot do without any.

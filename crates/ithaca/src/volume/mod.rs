@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use ithaca_chain::{ChainOptions, Drives, OpenError, OptionsError};
 use ithaca_env::Env;
 use ithaca_env::codec::DecodeError;
-use ithaca_env::drive::{Drive, OpenDrive};
+use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
 use ithaca_volume::socket::{DriveState, DriveSummary, Summary};
@@ -103,7 +103,7 @@ async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume, Fa
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };
-    Volume::open(env, Drives::from(drives), settings).await.map_err(failed)
+    Volume::open(env, Drives::from(drives), settings).await.map_err(open_failed)
 }
 
 /// A drive that holds something else than a volume, and says so, is a mistake of whoever named it.
@@ -169,6 +169,15 @@ fn failed(error: VolumeError) -> Failure {
         | VolumeError::NoGap { .. } => Failure::usage(line),
         _ => Failure::unreachable(line),
     }
+}
+
+/// How a volume ends a command that could not be opened as it is.
+fn open_failed(error: VolumeError) -> Failure {
+    // The next start may read what this one could not; but a sector that is harmed stays so.
+    let is_read =
+        matches!(&error, VolumeError::Chain(OpenError::Drive(DriveError::Io { operation: "read", .. })));
+    let failure = failed(error);
+    if is_read { failure.and(format_args!("if that stays so, {}", rescue::WAY_OUT)) } else { failure }
 }
 
 fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
@@ -348,4 +357,24 @@ fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
         .number("transactions", info.transactions)
         .raw("snapshots", &array(snapshots.iter().map(snapshot)))
         .raw("drives", &array(info.drives.iter().map(drive)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    #[test]
+    fn what_cannot_be_read_at_a_start_is_not_damaged_and_there_is_a_way_out_if_it_stays_so() {
+        let failing = |operation| {
+            let (path, message) = ("disk".to_owned(), "Input/output error".to_owned());
+            let error = DriveError::Io { path, operation, offset: 4096, message };
+            open_failed(VolumeError::Chain(OpenError::Drive(error)))
+        };
+        let told = "disk: read at byte 4096 failed: Input/output error; if that stays so, `volume info --rescue` says";
+        let Failure::Told { exit: Exit::Unreachable, line } = failing("read") else { panic!("it may pass") };
+        assert!(line.starts_with(told), "{line}");
+        let Failure::Told { exit: Exit::Unreachable, line } = failing("write") else { panic!("it may pass") };
+        assert_eq!(line, "disk: write at byte 4096 failed: Input/output error");
+    }
 }

@@ -15,7 +15,7 @@ use ithaca_volume::socket::{DriveState, Summary};
 use ithaca_volume::{Volume, VolumeError, VolumeSettings};
 
 use super::arguments::DirArgs;
-use super::{failed, links, refuse_others};
+use super::{failed, links, open_failed, refuse_others};
 use crate::drive;
 use crate::failure::Failure;
 use crate::fsck::drive_failed;
@@ -61,7 +61,7 @@ pub async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume
             // What cannot be told may be what is missing.
             Some(fault) if is_of_sides => failed(fault.into()),
             _ if is_of_sides && !new.is_empty() => failed(error).and(WAY_OUT),
-            _ => failed(error),
+            _ => open_failed(error),
         }
     })?;
     for it in new {

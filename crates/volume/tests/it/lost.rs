@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ithaca_chain::{Drives, OpenError};
 use ithaca_env::Env;
-use ithaca_env::drive::OpenDrive;
+use ithaca_env::drive::{DriveError, OpenDrive};
 use ithaca_env::sim::{Death, DriveFault, Random};
 use ithaca_volume::{Durability, Version, Volume, VolumeError, VolumeOptions};
 
@@ -130,6 +130,13 @@ fn harm_and_look(
                 false
             }
             Err(VolumeError::Lost { .. } | VolumeError::Chain(OpenError::CheckpointLost { .. })) => true,
+            // What cannot be read may be read by another open.
+            Err(VolumeError::Chain(OpenError::Drive(DriveError::Io { offset, .. })))
+                if matches!(fault(offset), DriveFault::Unreadable { .. }) =>
+            {
+                assert!(harmed.iter().any(|it| it.offset == offset), "{harmed:?}: byte {offset}");
+                true
+            }
             Err(other) => panic!("{harmed:?}: {other}"),
         };
         assert!(
