@@ -80,8 +80,7 @@ impl Backing {
 
     /// What the catalog says now.
     pub(super) async fn look<T>(&self, look: impl FnOnce(&Catalog) -> T) -> Result<T, ObjectError> {
-        let catalog = self.kept()?;
-        Box::pin(catalog.read(|| vec![Key::all()], look)).await
+        self.kept()?.read(|| vec![Key::all()], look).await
     }
 
     /// What a view of at most `limit` can begin at, as the catalog says now, or has said `lately`.
@@ -98,7 +97,7 @@ impl Backing {
                 let stored = stored.map(|(upto, stored)| (LogPos(*upto), stored.clone()));
                 Candidates { forgotten: catalog.forgotten(), stored: stored.collect() }
             };
-            Box::pin(catalog.read(|| vec![Key::all()], candidates)).await
+            catalog.read(|| vec![Key::all()], candidates).await
         })
     }
 
