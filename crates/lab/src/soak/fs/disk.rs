@@ -48,6 +48,15 @@ impl Kind {
         }
     }
 
+    /// How it is mounted. By default Btrfs may commit a larger size of a file before the block in which the file ended is zeroed behind that: on any
+    /// drive what was there before a truncation is in the file again after a crash.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Ext4 | Self::Xfs => "defaults",
+            Self::Btrfs => "flushoncommit",
+        }
+    }
+
     /// What looks for damage and repairs nothing.
     fn checker(self) -> &'static [&'static str] {
         match self {
@@ -220,7 +229,7 @@ impl Attached {
 
     /// Mounts it; a journal is replayed.
     pub fn mount(&self, kind: Kind) -> io::Result<()> {
-        tool(&["mount", "-t", kind.name(), self.device()], &[&self.files])
+        tool(&["mount", "-t", kind.name(), "-o", kind.options(), self.device()], &[&self.files])
     }
 
     /// Unmounts it.
