@@ -66,12 +66,12 @@ pub enum ObjectError {
         /// Where, and why.
         fault: Fault,
     },
-    /// The beginning of the object's stream was trimmed, and what is left does not make its state.
-    #[error("`{object}` was trimmed below position {below}: what is left of it is not its state")]
+    /// The beginning of the object's stream was trimmed, or an entry of it, and what is left does not make its state.
+    #[error("`{object}` lacks what was trimmed below position {below}: what is left of it is not its state")]
     Trimmed {
         /// The object's name.
         object: String,
-        /// Below which position of the log nothing of it is left.
+        /// Below which position of the log something of it is not there any more.
         below: LogPos,
     },
     /// A state that was forgotten.

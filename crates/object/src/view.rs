@@ -226,6 +226,11 @@ impl<O: Object> View<O> {
         self.passed
     }
 
+    /// Whether it has applied a record that no checkpoint in the stream itself reflects, of those that it has begun at or come past.
+    pub(crate) fn has_unstored(&self) -> bool {
+        self.covered.back().is_some_and(|(last, _)| self.passed.is_none_or(|passed| *last >= passed))
+    }
+
     /// Whether something was dropped of what it was made of: fields that others have written and this program does not know.
     pub(crate) fn drops(&self) -> bool {
         self.back == Back::Less

@@ -166,6 +166,14 @@ impl Layout {
         }
     }
 
+    /// Where `epoch` began; `None` if that is not known here any more, or not yet.
+    pub fn start_of(&self, epoch: Epoch) -> Option<LogPos> {
+        if epoch == Epoch(1) {
+            return Some(LogPos(0));
+        }
+        self.tails.iter().find(|decided| decided.epoch.0 + 1 == epoch.0).map(|decided| decided.tail)
+    }
+
     /// Where the sequencer of this epoch starts: the decided tail of the epoch before.
     pub fn tail(&self) -> LogPos {
         self.tails.last().map_or(self.start(), |last| last.tail)

@@ -34,13 +34,17 @@ pub struct Forgotten {
 
 impl<O: Object> Handle<O> {
     /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
-    /// stable storage. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next one trims.
+    /// stable storage, and whoever opens this object needs nothing of the log below that position but what the state points to, as a
+    /// [`Store`](crate::store::Store)'s does. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next
+    /// one trims.
     ///
     /// Errors: `TooLarge`; `Call` if the state cannot be encoded, or if other programs have written fields that this one does not know: they
     /// would be missing in it for everybody, so one is to be made by a program that knows them; those of any call.
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
         self.slot.sync().await?;
-        self.slot.make(None).await
+        let upto = self.slot.make(None).await?;
+        self.slot.backing.store_catalog().await?;
+        Ok(upto)
     }
 
     /// The positions of the checkpoints that there are, the oldest first: each reflects everything below its position.
@@ -323,6 +327,18 @@ impl Backing {
             let swept = self.sweep_before(&written).await?.0;
             let is_taken = self.kept()?.call(Store { upto: upto.0, stored, swept }).await?;
             Ok(if is_taken { Vec::new() } else { written.positions() })
+        })
+    }
+
+    /// Stores the catalog in its stream, unless that was done since it was told something last. One that is too large for that stays as it is.
+    fn store_catalog(&self) -> Later<'_, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let catalog = self.kept()?.slot;
+            let is_due = catalog.view.borrow().has_unstored();
+            match if is_due { catalog.shorten().await } else { Ok(()) } {
+                Err(ObjectError::TooLarge { .. }) => Ok(()),
+                stored => stored,
+            }
         })
     }
 

@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
-use ithaca_log::client::{Entry, EntryKind, StreamPart};
-use ithaca_log::pos::{LogPos, StreamPos};
+use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
+use ithaca_log::entry::StreamPlace;
+use ithaca_log::pos::{Epoch, LogPos, StreamId};
 
 use super::backing::{Backing, Candidates};
 use super::slot::{Later, Slot};
@@ -27,7 +28,7 @@ pub(super) enum Named {
     Only(Chunk),
 }
 
-/// Bytes of a short stream that are read before it is known where it ends: those of a dozen calls or more.
+/// Bytes of a stream that are read before it is known where it ends, or to see what comes next: those of a dozen calls or more.
 const PEEK_BYTES: usize = 4 << 10;
 
 /// A piece of a stream that is asked for: from where on, and the task that does it.
@@ -284,36 +285,92 @@ impl Backing {
         to: LogPos,
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
-        // Asked before the catalog, which is told of what is forgotten before that is released.
-        let client = &self.runtime.client;
-        let below = client.released(self.stream).await?.log_below;
+        // The catalog is told of what is forgotten before that is released and trimmed: so it is asked last.
+        let missing = self.missing(&part, since, to, gap).await;
+        let below = self.runtime.client.released(self.stream).await?.log_below;
         if !self.is_alone && self.forgotten().await? > since {
             *gap = None;
             return Ok(None);
         }
-        if below > since {
-            return Err(ObjectError::Trimmed { object: self.name.clone(), below });
+        let below = if below > since { Some(below) } else { missing?.map(|pos| LogPos(pos.0 + 1)) };
+        match below {
+            Some(below) => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
+            None => Ok(Some(part)),
         }
-        // Whoever trims the log itself says nothing to its streams; what comes next tells what was granted before it.
-        let first = client.check().await?.first;
-        let next = match part.entries.first().and_then(|entry| entry.place_in(self.stream)) {
-            Some(place) => Some((place.position, place.previous)),
-            None if part.upto < to => None,
-            None => {
-                let tails = client.stream_tails(&[self.stream]).await?;
-                tails.streams.first().map(|tail| (tail.next, tail.last))
+    }
+
+    /// A position of a piece up to `to` that was granted to the stream and trimmed, if `since` and the entries tell of one. Whoever trims positions
+    /// of the log says nothing to its streams, but each entry names what was granted before it.
+    async fn missing(
+        &self,
+        part: &StreamPart,
+        since: LogPos,
+        to: LogPos,
+        gap: &mut Option<LogPos>,
+    ) -> Result<Option<LogPos>, ObjectError> {
+        let mut known = since;
+        for entry in &part.entries {
+            if let Some(missing) = self.trimmed_before(placed(entry, self.stream), known).await? {
+                return Ok(Some(missing));
             }
-        };
-        *gap = next.is_none().then_some(since);
-        // A new sequencer that finds trimmed what it knows nothing of gives every stream so many positions, and that one for its last: no
-        // stream has had more entries than the log had positions.
-        let is_cut = |(position, previous): (StreamPos, Option<LogPos>)| {
-            previous.is_some_and(|previous| since <= previous && previous < first && previous.0 >= position.0)
-        };
-        match next.is_some_and(is_cut) {
-            false => Ok(Some(part)),
-            true => Err(ObjectError::Trimmed { object: self.name.clone(), below: first }),
+            known = LogPos(entry.pos.0 + 1);
         }
+        let is_unknown = gap.is_some() && part.entries.is_empty();
+        *gap = (is_unknown || part.trimmed >= Some(known)).then_some(known);
+        if gap.is_none() || part.upto < to {
+            return Ok(None);
+        }
+        *gap = None;
+        let next = self.next_from(to).await?;
+        self.trimmed_before(next, known).await
+    }
+
+    /// The position that the stream was granted before `next`, if it is none below `known` and is trimmed.
+    async fn trimmed_before(
+        &self,
+        next: Option<(StreamPlace, Epoch)>,
+        known: LogPos,
+    ) -> Result<Option<LogPos>, ObjectError> {
+        let Some((StreamPlace { position, previous: Some(previous), .. }, epoch)) = next else {
+            return Ok(None);
+        };
+        if previous < known {
+            return Ok(None);
+        }
+        let client = &self.runtime.client;
+        let began = client.layout().await?.start_of(epoch);
+        if began.is_some_and(|began| previous >= began) {
+            return match client.read(previous).await {
+                Ok(entry) => Ok((entry.kind == EntryKind::Trimmed).then_some(previous)),
+                Err(ClientError::Unwritten { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            };
+        }
+        // The sequencer of `epoch` has not granted it itself. What it took over may be one of others, higher than the stream's last. If it has
+        // found trimmed what it knew nothing of, it has given every stream so many positions, and that one for its last: no stream has had more
+        // entries than the log had positions.
+        let first = client.check().await?.first;
+        Ok((previous < first && previous.0 >= position.0).then_some(previous))
+    }
+
+    /// The place and the epoch of the stream's next entry from `to` on; of the next one that will be appended, if there is none.
+    async fn next_from(&self, to: LogPos) -> Result<Option<(StreamPlace, Epoch)>, ObjectError> {
+        let client = &self.runtime.client;
+        let tails = client.stream_tails(&[self.stream]).await?;
+        let Some(tail) = tails.streams.first() else { return Ok(None) };
+        let (mut next, end) = (to, tail.last.map_or(to, |last| LogPos(last.0 + 1)));
+        while next < end {
+            let part = client.read_stream(self.stream, next..end, PEEK_BYTES).await?;
+            if let Some(entry) = part.entries.first() {
+                return Ok(placed(entry, self.stream));
+            }
+            if part.upto <= next {
+                break;
+            }
+            next = part.upto;
+        }
+        let place = StreamPlace { stream: self.stream, position: tail.next, previous: tail.last };
+        Ok(Some((place, tails.epoch)))
     }
 
     /// Whether its entries follow each other from `since` on, and nothing was trimmed behind them.
@@ -344,6 +401,11 @@ impl Backing {
     }
 }
 
+/// An entry's place in the stream, and the epoch that it was granted in.
+fn placed(entry: &Entry, stream: StreamId) -> Option<(StreamPlace, Epoch)> {
+    Some((entry.place_in(stream)?, entry.epoch))
+}
+
 /// The chunk that an entry should be.
 fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
     let pos = entry.pos;
@@ -359,8 +421,6 @@ fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
 
 #[cfg(test)]
 mod tests {
-    use ithaca_log::pos::Epoch;
-
     use super::*;
 
     fn part(entries: &[u64], upto: u64, trimmed: Option<u64>) -> StreamPart {

@@ -195,6 +195,36 @@ fn what_is_pinned_or_leased_is_not_forgotten() {
 }
 
 #[test]
+fn the_log_can_be_trimmed_by_position_up_to_a_checkpoint_that_was_asked_for() {
+    run(async |world| {
+        let here = map(&world, 0).await;
+        put(&here, 0..100).await;
+        let first = here.handle().checkpoint().await.expect("made");
+        put(&here, 100..110).await;
+        let second = here.handle().checkpoint().await.expect("made");
+        here.handle().pin("report", second).await.expect("pinned");
+        assert_eq!(here.handle().checkpoint().await, Ok(second));
+        let program = world.program().await;
+        let stored = entries(&program, catalog_of(StreamId::of_name("m"))).await;
+        assert_eq!(here.handle().checkpoint().await, Ok(second));
+        assert_eq!(entries(&program, catalog_of(StreamId::of_name("m"))).await, stored, "nothing is new");
+        put(&here, 110..120).await;
+        program.client().trim_prefix(second).await.expect("trimmed");
+
+        let fresh = map(&world, 0).await;
+        assert_eq!(fresh.entries().await, here.entries().await);
+        assert_eq!(fresh.at(second).len().await, Ok(50));
+        let gone = fresh.at(first).len().await;
+        assert!(matches!(gone, Err(ObjectError::Trimmed { .. })), "{gone:?}");
+        put(&fresh, 120..130).await;
+        fresh.handle().checkpoint().await.expect("made");
+        let forgotten = fresh.handle().forget(LogPos(u64::MAX)).await.expect("forgotten");
+        assert_eq!((forgotten.earliest, forgotten.held_by.as_deref()), (second, Some("report")));
+        assert_eq!(here.entries().await, fresh.entries().await);
+    });
+}
+
+#[test]
 fn an_entry_of_two_objects_goes_when_both_have_forgotten_it() {
     run(async |world| {
         let program = world.program_with(options(0)).await;

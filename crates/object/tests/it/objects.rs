@@ -203,6 +203,31 @@ fn the_outcome_of_a_transaction_is_told_by_its_id() {
 }
 
 #[test]
+fn an_object_of_which_one_entry_was_trimmed_by_its_position_is_refused() {
+    run(async |world| {
+        let program = world.program().await;
+        for trimmed in 0..4 {
+            let name = format!("map {trimmed}");
+            let map = Numbers::open(&program, &name).expect("opened");
+            let mut positions = Vec::new();
+            for value in 0..4 {
+                let pos =
+                    map.fast_put(format!("key {value}"), value).await.expect("put").expect("a position");
+                positions.push(pos);
+            }
+            program.client().trim(positions[trimmed]).await.expect("trimmed");
+            let fresh = Numbers::open(&world.program().await, &name).expect("opened");
+            let below = LogPos(positions[trimmed].0 + 1);
+            let refused = ObjectError::Trimmed { object: name, below };
+            assert_eq!(fresh.len().await, Err(refused.clone()));
+            let (before, after) = (fresh.at(positions[trimmed]).len().await, fresh.at(below).len().await);
+            assert_eq!((before, after), (Ok(trimmed), Err(refused)));
+            assert_eq!(map.len().await, Ok(4), "who has it goes on");
+        }
+    });
+}
+
+#[test]
 fn a_call_whose_result_cannot_be_read_is_told_of_as_one_that_happened() {
     // Whoever was told that it did not would make it again.
     run(async |world| {
