@@ -465,7 +465,9 @@ pub enum LogCommand {
         pos: u64,
     },
     /// Give a position up
-    #[command(after_help = "Example:\n  ithaca log trim 100 --prefix")]
+    #[command(after_help = "Example:\n  ithaca log trim 100 --prefix\n\n\
+                      A map of which something is trimmed can only be read if `ithaca map checkpoint` has printed a position\n\
+                      above that.")]
     Trim {
         /// The position
         pos: u64,
@@ -539,7 +541,8 @@ pub enum StreamCommand {
     },
     /// Give up every entry of a stream below a position
     #[command(after_help = "Example:\n  ithaca stream trim orders 100\n\n\
-                      An entry that other streams have too stays in these, and in the log, until all have given it up.")]
+                      An entry that other streams have too stays in these, and in the log, until all have given it up. Of a map\n\
+                      `ithaca map forget` gives up what its state does not need.")]
     Trim {
         /// The stream
         #[arg(value_parser = parse_stream)]
