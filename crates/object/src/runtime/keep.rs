@@ -335,7 +335,10 @@ impl Backing {
         Box::pin(async move {
             let catalog = self.kept()?.slot;
             let is_due = catalog.view.borrow().has_unstored();
-            match if is_due { catalog.shorten().await } else { Ok(()) } {
+            if !is_due {
+                return Ok(());
+            }
+            match catalog.shorten().await {
                 Err(ObjectError::TooLarge { .. }) => Ok(()),
                 stored => stored,
             }

@@ -217,7 +217,7 @@ impl<O: Object> Slot<O> {
     /// Reads the stream until the view reflects every position below `target`, which the log must have reached, or what there is where it has gone
     /// back; or until it stops.
     pub(super) async fn read_to(&self, mut target: LogPos) -> Result<(), ObjectError> {
-        let (mut asked, mut is_last_begun) = (0, false);
+        let (mut asked, mut is_newest_taken) = (0, false);
         loop {
             let ticket = self.changed.ticket();
             let upto = self.upto();
@@ -236,8 +236,8 @@ impl<O: Object> Slot<O> {
             let mut gap = self.gap.get();
             let part = match self.piece(upto, target, &mut gap).await {
                 // The newest checkpoint may reflect what is gone, and the record that is wanted too.
-                Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_last_begun => {
-                    is_last_begun = true;
+                Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_newest_taken => {
+                    is_newest_taken = true;
                     self.begin(LogPos(u64::MAX), Some(target)).await?;
                     continue;
                 }
