@@ -84,8 +84,7 @@ impl View {
 
     /// Where `epoch` ended, as far back as the layout tells.
     pub(super) fn decided_tail(&self, epoch: Epoch) -> Option<LogPos> {
-        let decided = self.layout.tails.iter().find(|decided| decided.epoch == epoch);
-        decided.map(|decided| decided.tail)
+        self.layout.end_of(epoch)
     }
 
     /// The position that a unit's address stands for.

@@ -168,10 +168,15 @@ impl Layout {
 
     /// Where `epoch` began; `None` if that is not known here any more, or not yet.
     pub fn start_of(&self, epoch: Epoch) -> Option<LogPos> {
-        if epoch == Epoch(1) {
-            return Some(LogPos(0));
+        match epoch {
+            Epoch(1) => Some(LogPos(0)),
+            _ => epoch.0.checked_sub(1).and_then(|before| self.end_of(Epoch(before))),
         }
-        self.tails.iter().find(|decided| decided.epoch.0 + 1 == epoch.0).map(|decided| decided.tail)
+    }
+
+    /// Where `epoch` ended, likewise.
+    pub fn end_of(&self, epoch: Epoch) -> Option<LogPos> {
+        self.tails.iter().find(|decided| decided.epoch == epoch).map(|decided| decided.tail)
     }
 
     /// Where the sequencer of this epoch starts: the decided tail of the epoch before.
