@@ -4,7 +4,7 @@
 //
 // The model is a write-once array and its end. Every position is an object of its own (empty, then data or junk, then
 // trimmed), and the order of appends is one more: appends take rising positions, what was read lies below the end, and the
-// tail is above every append before it. Independent objects may be judged one by one. The files are written by
+// tail is above every append before it (order.go). Independent objects may be judged one by one. The files are written by
 // `cargo lab sim SCENARIO --history FILE` and `cargo lab soak net --history FILE`, which say what a line means
 // (crates/lab/src/sim/history_json.rs).
 //
@@ -38,9 +38,8 @@ type operation struct {
 
 // What is done to an object.
 type step struct {
-	kind  string // write, trim, or what was seen; append, read, tail
+	kind  string // write, trim, or what was seen
 	value string
-	at    int64 // the position, or its rank among those that were appended to
 }
 
 // The longest that one object may take to judge.
@@ -49,11 +48,11 @@ const patience = time.Minute
 // What is told of at the most: of violations, and of what was done to an object.
 const most = 20
 
-// The history as one list of steps an object; the last is the order of appends.
+// The history as one list of steps a position, and the order of appends.
 type objects struct {
 	positions []int64
 	cells     map[int64][]porcupine.Operation
-	order     []porcupine.Operation
+	order     order
 }
 
 func (all *objects) add(pos int64, s step, start, end int64) {
@@ -91,26 +90,19 @@ func standing(history []operation) map[string]int64 {
 	return at
 }
 
+// When an operation ended, which may be never.
+func ended(o operation) int64 {
+	if o.End == nil {
+		return math.MaxInt64
+	}
+	return *o.End
+}
+
 func split(history []operation) *objects {
-	all := &objects{cells: map[int64][]porcupine.Operation{}}
+	all := &objects{cells: map[int64][]porcupine.Operation{}, order: order{reads: map[string]interval{}}}
 	at := standing(history)
-	var appended []int64
-	for _, pos := range at {
-		appended = append(appended, pos)
-	}
-	sort.Slice(appended, func(i, j int) bool { return appended[i] < appended[j] })
-	// How many were appended below a position.
-	rank := func(pos int64) int64 {
-		return int64(sort.Search(len(appended), func(i int) bool { return appended[i] >= pos }))
-	}
-	inOrder := func(s step, start, end int64) {
-		all.order = append(all.order, porcupine.Operation{Input: s, Call: start, Return: end})
-	}
 	for _, o := range history {
-		end := int64(math.MaxInt64)
-		if o.End != nil {
-			end = *o.End
-		}
+		end := ended(o)
 		switch o.Op {
 		case "append":
 			pos, stands := at[o.Value]
@@ -122,14 +114,14 @@ func split(history []operation) *objects {
 				end = math.MaxInt64
 			}
 			all.add(pos, step{kind: "write", value: o.Value}, o.Start, end)
-			inOrder(step{kind: "append", at: rank(pos)}, o.Start, end)
+			all.order.appends = append(all.order.appends, standingAppend{interval{o.Start, end}, o.Value, pos})
 		case "read":
 			all.add(o.Position, step{kind: o.Seen, value: o.Value}, o.Start, end)
 			if pos, stands := at[o.Value]; o.Seen == "data" && stands && pos == o.Position {
-				inOrder(step{kind: "read", at: rank(o.Position)}, o.Start, end)
+				all.order.read(o.Value, interval{o.Start, end})
 			}
 		case "tail":
-			inOrder(step{kind: "tail", at: rank(o.Tail)}, o.Start, end)
+			all.order.tails = append(all.order.tails, toldTail{interval{o.Start, end}, o.Tail})
 		}
 	}
 	sort.Slice(all.positions, func(i, j int) bool { return all.positions[i] < all.positions[j] })
@@ -137,17 +129,13 @@ func split(history []operation) *objects {
 		if o.Op != "trim" {
 			continue
 		}
-		end := int64(math.MaxInt64)
-		if o.End != nil {
-			end = *o.End
-		}
 		// What nobody did anything to is not judged.
 		first := sort.Search(len(all.positions), func(i int) bool { return all.positions[i] >= o.From })
 		for _, pos := range all.positions[first:] {
 			if pos >= o.To {
 				break
 			}
-			all.add(pos, step{kind: "trim"}, o.Start, end)
+			all.add(pos, step{kind: "trim"}, o.Start, ended(o))
 		}
 	}
 	return all
@@ -180,39 +168,20 @@ var cell = porcupine.Model{
 	DescribeOperation: func(input, _ interface{}) string { return fmt.Sprint(input) },
 }
 
-// The order of appends: how many there were. They come in the order of their positions.
-var order = porcupine.Model{
-	Init: func() interface{} { return int64(0) },
-	Step: func(state, input, _ interface{}) (bool, interface{}) {
-		count, s := state.(int64), input.(step)
-		switch s.kind {
-		case "append":
-			return count == s.at, count + 1
-		case "read":
-			return count > s.at, count
-		case "tail":
-			return count <= s.at, count
-		}
-		return false, count
-	},
-	DescribeOperation: func(input, _ interface{}) string { return fmt.Sprint(input) },
-}
-
 // Says what is wrong with a history, and nothing if it is linearizable.
 func judge(history []operation) (wrong []string, unsure []string) {
 	all := split(history)
-	check := func(name string, model porcupine.Model, operations []porcupine.Operation) {
-		switch porcupine.CheckOperationsTimeout(model, operations, patience) {
+	for _, pos := range all.positions {
+		switch porcupine.CheckOperationsTimeout(cell, all.cells[pos], patience) {
 		case porcupine.Illegal:
-			wrong = append(wrong, fmt.Sprintf("%s: no order explains %s", name, told(operations)))
+			wrong = append(wrong, fmt.Sprintf("position %d: no order explains %s", pos, told(all.cells[pos])))
 		case porcupine.Unknown:
-			unsure = append(unsure, fmt.Sprintf("%s: not judged within %v", name, patience))
+			unsure = append(unsure, fmt.Sprintf("position %d: not judged within %v", pos, patience))
 		}
 	}
-	for _, pos := range all.positions {
-		check(fmt.Sprintf("position %d", pos), cell, all.cells[pos])
+	if why := all.order.judge(); why != "" {
+		wrong = append(wrong, "the order of appends: "+why)
 	}
-	check("the order of appends", order, all.order)
 	return wrong, unsure
 }
 
