@@ -1,17 +1,21 @@
 //! `ithaca stream`: append, read, tail, check, trim, ls.
 
+mod arguments;
 mod read;
 
 use ithaca_log::client::{ClientError, StreamsError};
 use ithaca_log::pos::{StreamId, StreamPos};
 
-use crate::cli::{Global, StreamCommand};
+use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::log::append::{self, Shown, Target};
 use crate::log::check_range;
+use crate::object::mark_of;
 use crate::output::Output;
+
+pub use arguments::StreamCommand;
 
 /// Runs one verb.
 pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result<(), Failure> {
@@ -35,14 +39,28 @@ pub fn run(global: &Global, command: &StreamCommand, out: &mut Output) -> Result
             let range = read::Range { from: from.map(StreamPos), to: None, follow: *follow };
             read::range(global, ("tail", name), range, true, out)
         }
-        StreamCommand::Trim { name, pos, prefix: _ } => trim(global, name, StreamPos(*pos), out),
+        StreamCommand::Trim { name, pos, prefix: _, force } => {
+            trim(global, name, StreamPos(*pos), *force, out)
+        }
     }
 }
 
-/// Gives up what a stream has below a position of it.
-fn trim(global: &Global, name: &str, below: StreamPos, out: &mut Output) -> Result<(), Failure> {
+/// Gives up what a stream has below a position of it; if it is an object's, only where that is forced.
+fn trim(
+    global: &Global,
+    name: &str,
+    below: StreamPos,
+    is_forced: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
     with_client(global, &format!("stream trim {name} {below}"), async |_, client| {
-        let trimmed = client.trim_stream(StreamId::of_name(name), below).await;
+        let stream = StreamId::of_name(name);
+        if let Some(mark) = mark_of(&client, stream).await?.filter(|_| !is_forced) {
+            return Err(Failure::usage(format!(
+                "{name:?} is an object's: {mark}; `ithaca map forget` gives up a map's past, --force any entry"
+            )));
+        }
+        let trimmed = client.trim_stream(stream, below).await;
         trimmed.map_err(|error| match error {
             ClientError::Streams(StreamsError::PastEnd { next, .. }) => {
                 Failure::no(format!("{name} ends at {next}, below {below}"))

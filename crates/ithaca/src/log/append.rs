@@ -11,14 +11,13 @@ use ithaca_env::sync::queue;
 use ithaca_log::client::{AppendTo, Client, ClientError, Placed};
 use ithaca_log::limits::ENTRY_MAX_BYTES;
 use ithaca_log::pos::StreamId;
-use ithaca_object::checkpoint::catalog_of;
-use ithaca_object::record::Record;
 
 use super::lines::Lines;
 use crate::cli::Global;
 use crate::client::{with_client, with_retries};
 use crate::failure::{Exit, Failure};
 use crate::json::Object;
+use crate::object::mark_of;
 use crate::output::Output;
 
 /// Appends that wait to be printed at the most: bounds the memory that many empty lines take, whose bytes count nothing.
@@ -58,18 +57,8 @@ impl Target<'_> {
         let mut streams = Vec::with_capacity(self.streams.len());
         for name in self.streams {
             let stream = client.stream(name).await?;
-            let found = match client.newest(stream).await? {
-                Some(entry) => Record::decode(&entry.data).is_ok().then_some(("a record", entry.pos)),
-                // All of it may be forgotten: its state is in a checkpoint then, of which there is a catalog.
-                None => client
-                    .newest(catalog_of(stream))
-                    .await?
-                    .map(|entry| ("a record of checkpoints", entry.pos)),
-            };
-            if let Some((what, pos)) = found {
-                return Err(Failure::usage(format!(
-                    "{name:?} is an object's: {what} of it stands at position {pos}"
-                )));
+            if let Some(mark) = mark_of(client, stream).await? {
+                return Err(Failure::usage(format!("{name:?} is an object's: {mark}")));
             }
             streams.push(stream);
         }

@@ -41,6 +41,13 @@ pub enum MapCommand {
         /// The key
         key: String,
     },
+    /// Remove every key
+    #[command(after_help = "Example:\n  ithaca map clear users\n\n\
+                      What it held can be read as of earlier positions still, until `ithaca map forget` gives that up.")]
+    Clear {
+        /// The map's name
+        name: String,
+    },
     /// Print every key and its value, in the order of the keys
     #[command(after_help = "Example:\n  ithaca map ls users --json")]
     Ls {

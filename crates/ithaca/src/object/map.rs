@@ -2,7 +2,8 @@
 
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
-use ithaca_object::collections::{Map, Placed, Put, Remove};
+use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove};
+use ithaca_object::object::Mutator;
 
 use super::arguments::MapCommand;
 use super::{of_type, runtime, watch};
@@ -20,6 +21,7 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
     match command {
         MapCommand::Put { name, key, value } => put(global, name, key, value, out),
         MapCommand::Del { name, key } => del(global, name, key, out),
+        MapCommand::Clear { name } => change(global, &format!("map clear {name}"), name, Clear {}, out),
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
@@ -62,14 +64,24 @@ pub fn snapshot_after(pos: u64) -> Result<LogPos, Failure> {
 
 fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) -> Result<(), Failure> {
     let put = Put { key: key.to_owned(), value: value.to_owned() };
-    let verb = format!("map put {name} {key}");
-    let pos = with_client(global, &verb, async |env, client: Client| {
+    change(global, &format!("map put {name} {key}"), name, put, out)
+}
+
+/// A change that needs nothing of what the map holds.
+fn change(
+    global: &Global,
+    verb: &str,
+    name: &str,
+    mutator: impl Mutator<MapState<String, String>>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let pos = with_client(global, verb, async |env, client: Client| {
         // It is listed among the streams from now on.
         client.stream(name).await?;
         let runtime = runtime(&env, client);
         let map = Strings::open(&runtime, name)?;
         map.handle().check_type().await?;
-        Ok(map.handle().send(put).await?)
+        Ok(map.handle().send(mutator).await?)
     })?;
     told(pos, out)
 }

@@ -7,10 +7,11 @@ pub mod tx;
 mod watch;
 
 use ithaca_env::Env;
-use ithaca_log::client::{Client, ErrorClass};
-use ithaca_log::pos::LogPos;
-use ithaca_object::checkpoint::Policy;
+use ithaca_log::client::{Client, ClientError, ErrorClass};
+use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::checkpoint::{Policy, catalog_of};
 use ithaca_object::object::Object;
+use ithaca_object::record::Record;
 use ithaca_object::{Handle, ObjectError, Runtime, RuntimeOptions};
 
 use crate::failure::{Exit, Failure};
@@ -57,6 +58,17 @@ fn line_of(error: &ObjectError) -> String {
 fn runtime(env: &Env, client: Client) -> Runtime {
     let options = RuntimeOptions { checkpoints: Policy::NEVER, ..RuntimeOptions::default() };
     Runtime::new(env, client, options)
+}
+
+/// What shows that a stream is an object's, in words; `None` if it is not, or nobody has appended to it.
+pub async fn mark_of(client: &Client, stream: StreamId) -> Result<Option<String>, ClientError> {
+    let (what, entry) = match client.newest(stream).await? {
+        Some(entry) if Record::decode(&entry.data).is_err() => return Ok(None),
+        Some(entry) => ("a record", Some(entry)),
+        // All of it may be forgotten: its state is in a checkpoint then, of which there is a catalog.
+        None => ("a record of checkpoints", client.newest(catalog_of(stream)).await?),
+    };
+    Ok(entry.map(|entry| format!("{what} of it stands at position {}", entry.pos)))
 }
 
 /// What work on an object came to. Where it cannot be read, its newest entry is looked at: that of another type of object is wrong usage,

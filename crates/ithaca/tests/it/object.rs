@@ -35,6 +35,22 @@ fn a_map_keeps_what_is_put_and_says_where() {
 }
 
 #[test]
+fn a_map_that_was_cleared_is_empty_and_can_be_seen_as_it_was() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.run("map put users ann 41").expect(0);
+    let full = number_field(&dev.run("map put users bob 7 --json").expect(0).text(), "log_pos");
+    let cleared = number_field(&dev.run("map clear users --json").expect(0).text(), "log_pos");
+    assert!(full < cleared);
+    assert_eq!(dev.run("map ls users").expect(0).text(), "");
+    assert_eq!(dev.run("map size users --remote").expect(0).text(), "0\n", "a node says the same");
+    assert_eq!(dev.run(&format!("map ls users --as-of {full}")).expect(0).text(), "ann\t41\nbob\t7\n");
+    dev.feed("tx -", b"push things one\n").expect(0);
+    let told = dev.run("map clear things").expect(2).stderr;
+    assert!(told.contains("`things` is no map"), "{told}");
+}
+
+#[test]
 fn a_key_is_watched_and_each_of_its_values_is_told() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
@@ -283,9 +299,15 @@ fn what_would_stop_an_object_for_good_is_refused() {
     }
     let told = dev.feed("stream append acc", b"x").expect(2).stderr;
     assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
+    let told = dev.run("stream trim acc 1").expect(2).stderr;
+    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
     assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
     assert_eq!(dev.feed("tx -", b"pop things\n").expect(0).text().lines().next(), Some("one"));
     assert_eq!(dev.run("stream read raw 0").expect(0).text(), "x");
+    dev.run("stream trim raw 1").expect(0);
+    dev.run("stream trim acc 1 --force").expect(0);
+    let told = dev.run("map get acc ann").expect(1).stderr;
+    assert!(told.contains("trimmed"), "{told}");
 }
 
 #[test]
@@ -302,6 +324,7 @@ fn an_object_of_which_every_call_is_forgotten_is_still_taken_for_no_other() {
     }
     let told = dev.feed("stream append acc", b"x").expect(2).stderr;
     assert!(told.contains("\"acc\" is an object's: a record of checkpoints"), "{told}");
+    dev.run("stream trim acc 1").expect(2);
     assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
     dev.run("map put acc bob 5").expect(0);
     assert_eq!(dev.run("map ls acc").expect(0).text(), "ann\t10\nbob\t5\n");
