@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use ithaca_env::Env;
 use ithaca_env::sim::{Dice, Domain, Plan, Sim};
-use ithaca_log::client::{CallError, Client, ClientError, ClientOptions, Entry, EntryKind, ErrorClass};
+use ithaca_log::client::{Client, ClientError, ClientOptions, Entry, EntryKind, ErrorClass};
 use ithaca_log::layout::NodeState;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::LogPos;
-use ithaca_log::wire::Refusal;
 
 use super::history::{Checked, Fate, History, Moment, Seen};
 use super::replicas;
@@ -376,7 +375,7 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     let end = tail(&client, &history).await?;
     let end = match read_all(&client, &history, end).await {
         // A full drive may have no room for the junk of a hole; it must have room for a trim.
-        Err(error) if is_full(&error) => {
+        Err(error) if error.is_full() => {
             trim_all(&client, &history, end).await?;
             read_all(&client, &history, end).await?
         }
@@ -403,7 +402,7 @@ async fn try_make_room(client: &Client, history: &History) -> Result<bool, Clien
     let layout = client.layout().await?;
     let end = tail(client, history).await?;
     match read_all(client, history, end).await {
-        Err(error) if !is_full(&error) => return Err(error),
+        Err(error) if !error.is_full() => return Err(error),
         _ => {}
     }
     trim_all(client, history, end).await?;
@@ -465,14 +464,6 @@ async fn trim_all(client: &Client, history: &History, tail: LogPos) -> Result<()
     client.trim_prefix(tail).await?;
     history.trimmed(trim);
     Ok(())
-}
-
-fn is_full(error: &ClientError) -> bool {
-    match error {
-        ClientError::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
-        ClientError::TimedOut { last, .. } => is_full(last),
-        _ => false,
-    }
 }
 
 /// A full drive is freed by a trim: some append must go through then.

@@ -1,6 +1,5 @@
 //! Appending to streams, and where they end.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -68,51 +67,6 @@ impl Client {
             return Err(StreamsError::TooMany { found, limit }.into());
         }
         self.inner.tails(streams).await
-    }
-}
-
-impl Client {
-    /// The stream of this name, which is to be appended to: it is among [`Client::stream_names`] from now on, if it was not before.
-    ///
-    /// Errors: `Streams` (no bytes, or too many); those of [`Client::append`]. Doing it twice changes nothing.
-    pub async fn stream(&self, name: &str) -> Result<StreamId, ClientError> {
-        let (len, limit) = (name.len(), limits::STREAM_NAME_MAX_BYTES);
-        if len == 0 || len > limit {
-            return Err(StreamsError::Name { len, limit }.into());
-        }
-        let stream = StreamId::of_name(name);
-        if !self.is_begun(stream).await? {
-            self.append_to(&[StreamId::NAMES], Bytes::copy_from_slice(name.as_bytes())).await?;
-        }
-        Ok(stream)
-    }
-
-    /// Whether the stream has entries: whoever appended to it first has told its name before.
-    async fn is_begun(&self, stream: StreamId) -> Result<bool, ClientError> {
-        let tails = self.stream_tails(&[stream]).await?;
-        match tails.streams.first().and_then(|tail| tail.last.map(|last| (tail.next, last))) {
-            None => Ok(false),
-            // A new sequencer that finds trimmed what it knows nothing of gives every stream as many positions as the log had.
-            Some((next, last)) if next.0 > last.0 => Ok(self.newest(stream).await?.is_some()),
-            Some(_) => Ok(true),
-        }
-    }
-
-    /// The names of all streams that were named, in the order of the names.
-    pub async fn stream_names(&self) -> Result<Vec<String>, ClientError> {
-        let tail = self.stream_tails(&[]).await?.tail;
-        let (mut names, mut next) = (BTreeSet::new(), LogPos(0));
-        while next < tail {
-            let part = self.read_stream(StreamId::NAMES, next..tail, limits::READ_MAX_BYTES).await?;
-            if part.upto == next {
-                // The epoch has ended, and what was granted in it from here on is taken back.
-                break;
-            }
-            // What is no name was not written by this library.
-            names.extend(part.entries.iter().filter_map(|entry| String::from_utf8(entry.data.to_vec()).ok()));
-            next = part.upto;
-        }
-        Ok(names.into_iter().collect())
     }
 }
 

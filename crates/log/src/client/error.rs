@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::connection::CallError;
 use crate::pos::{Epoch, LogPos, NodeId, StreamId, StreamPos};
 use crate::stream::ConflictKey;
+use crate::wire::Refusal;
 
 /// What a client was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -285,9 +286,17 @@ pub enum ErrorClass {
 }
 
 impl ClientError {
+    /// Whether an append certainly stands nowhere because there was no room for it.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
+            Self::TimedOut { last, .. } => last.is_full(),
+            _ => false,
+        }
+    }
+
     /// What kind of failure it is.
     pub fn class(&self) -> ErrorClass {
-        use crate::wire::Refusal;
         match self {
             Self::Unwritten { .. } | Self::Conflict { .. } | Self::TooOld { .. } => ErrorClass::No,
             Self::Streams(StreamsError::PastEnd { .. }) => ErrorClass::No,

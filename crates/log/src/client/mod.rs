@@ -17,6 +17,7 @@ mod forward;
 mod learn;
 mod look_back;
 mod members;
+mod names;
 mod observer;
 mod read;
 mod release;
@@ -296,11 +297,6 @@ impl Client {
     /// Gives up what a range of positions holds, for ever. Durable.
     pub async fn trim_range(&self, positions: Range<LogPos>) -> Result<(), ClientError> {
         self.inner.trim(positions).await
-    }
-
-    /// Gives up every position below `pos`, for ever. Durable.
-    pub async fn trim_prefix(&self, pos: LogPos) -> Result<(), ClientError> {
-        self.inner.trim(LogPos(0)..pos).await
     }
 
     /// Positions below `tail` need not be asked about: a layout has decided that the log goes on there.

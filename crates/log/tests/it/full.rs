@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::drive::OpenDrive;
-use ithaca_log::client::{CallError, ClientError, EntryKind};
+use ithaca_log::client::{ClientError, EntryKind};
 use ithaca_log::layout::NodeState;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::NodeId;
 use ithaca_log::server::NodeOptions;
-use ithaca_log::wire::Refusal;
 
 use crate::nodes::{Cluster, capacity_bytes, listed, node_options, sized_options};
 use crate::worlds::run;
@@ -65,20 +64,18 @@ fn with_too_few_nodes_that_have_room_appends_are_refused_as_full_until_a_trim() 
     run(|env, _| async move {
         let mut cluster = Cluster::form(&env, 2, 2, |dir, id| node_options(dir, id, FEW)).await;
         let client = &cluster.client;
+        client.stream("orders").await.expect("named");
         let mut positions = Vec::new();
-        let is_full = |error: &ClientError| {
-            matches!(error, ClientError::Node { error: CallError::Refused(Refusal::Full), .. })
-        };
         let mut unknown = 0;
         loop {
             match client.append(block(positions.len() as u64)).await {
                 Ok(pos) => positions.push(pos),
                 // The second replica was full before it has told so: the first one has the entry.
-                Err(ClientError::OutcomeUnknown { cause, .. }) if is_full(&cause) && unknown < 8 => {
+                Err(ClientError::OutcomeUnknown { cause, .. }) if cause.is_full() && unknown < 8 => {
                     unknown += 1
                 }
                 Err(refused) => {
-                    assert!(is_full(&refused), "neither has waited for room: {refused}");
+                    assert!(refused.is_full(), "neither has waited for room: {refused}");
                     break;
                 }
             }
@@ -88,6 +85,7 @@ fn with_too_few_nodes_that_have_room_appends_are_refused_as_full_until_a_trim() 
             assert_eq!(client.read(pos).await.expect("it is there").data, block(number));
         }
         client.trim_prefix(tail).await.expect("there is always room for a trim");
+        assert_eq!(client.stream_names().await.expect("told"), ["orders"], "and then for names");
         let deadline = env.now() + Duration::from_secs(60);
         let pos = loop {
             match client.append(block(0)).await {

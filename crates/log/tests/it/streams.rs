@@ -255,6 +255,33 @@ fn what_is_trimmed_is_left_out_of_a_stream() {
     });
 }
 
+#[test]
+fn a_stream_is_listed_by_its_name_when_what_is_below_was_trimmed() {
+    run(|env, dir| async move {
+        let cluster = LocalCluster::start(&env, options(dir.path(), 2)).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        for name in ["orders", "users"] {
+            let stream = client.stream(name).await.expect("named");
+            client.append_to(&[stream], Bytes::from_static(b"first")).await.expect("appended");
+        }
+        let tail = client.check().await.expect("it serves").tail;
+        let past = client.trim_prefix(LogPos(tail.0 + 1)).await;
+        assert_eq!(past, Err(ClientError::Unwritten { pos: tail }));
+        assert_eq!(client.check().await.expect("it serves").tail, tail, "nothing is done");
+        for _ in 0..2 {
+            let tail = client.check().await.expect("it serves").tail;
+            client.trim_prefix(tail).await.expect("trimmed");
+            let bounds = client.check().await.expect("it serves");
+            assert_eq!((bounds.first, bounds.tail), (tail, LogPos(tail.0 + 2)), "the names alone are there");
+            assert_eq!(client.stream_names().await.expect("told"), ["orders", "users"]);
+        }
+        client.stream("orders").await.expect("named");
+        let after = client.check().await.expect("it serves").tail;
+        client.trim_prefix(tail).await.expect("nothing to do");
+        assert_eq!(client.check().await.expect("it serves").tail, after, "no name stood there");
+    });
+}
+
 /// All that a reader gives before it says that this is all.
 async fn drain(reader: &mut StreamReader) -> Vec<Entry> {
     let mut entries = Vec::new();

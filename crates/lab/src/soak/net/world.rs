@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use ithaca_env::Env;
 use ithaca_env::sim::Random;
-use ithaca_log::client::{CallError, Client, ClientError};
+use ithaca_log::client::{Client, ClientError};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::NodeId;
-use ithaca_log::wire::Refusal;
 use rustix::process::Signal;
 
 use super::super::entry::Name;
@@ -238,11 +237,9 @@ async fn is_full(client: &Client, node: usize) -> bool {
 
 fn says_full(error: &ClientError) -> bool {
     match error {
-        ClientError::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
-        ClientError::TimedOut { last, .. } => says_full(last),
         ClientError::OutcomeUnknown { cause, .. } | ClientError::OutcomeUnknownAfter { cause, .. } => {
             says_full(cause)
         }
-        _ => false,
+        error => error.is_full(),
     }
 }
