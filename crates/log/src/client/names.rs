@@ -46,26 +46,29 @@ impl Client {
     /// The names of all streams that were named, in the order of the names.
     pub async fn stream_names(&self) -> Result<Vec<String>, ClientError> {
         let tail = self.stream_tails(&[]).await?.tail;
-        let mut names = BTreeSet::new();
-        self.names_of(LogPos(0)..tail, &mut names).await?;
+        let (mut names, mut next) = (BTreeSet::new(), LogPos(0));
+        while next < tail {
+            let upto = self.some_names(next..tail, &mut names).await?;
+            if upto == next {
+                // The epoch has ended, and what was granted in it from here on is taken back.
+                break;
+            }
+            next = upto;
+        }
         // What is no name was not written by this library.
         let text = |name: &Bytes| String::from_utf8(name.to_vec()).ok();
         Ok(names.iter().filter_map(text).collect())
     }
 
-    /// Adds the names that were told in a range, which the log has reached.
-    async fn names_of(&self, range: Range<LogPos>, names: &mut BTreeSet<Bytes>) -> Result<(), ClientError> {
-        let mut next = range.start;
-        while next < range.end {
-            let part = self.read_stream(StreamId::NAMES, next..range.end, limits::READ_MAX_BYTES).await?;
-            if part.upto == next {
-                // The epoch has ended, and what was granted in it from here on is taken back.
-                break;
-            }
-            names.extend(part.entries.into_iter().map(|entry| entry.data));
-            next = part.upto;
-        }
-        Ok(())
+    /// Adds the names that were told in the first piece of a range, and gives where that ends.
+    async fn some_names(
+        &self,
+        range: Range<LogPos>,
+        names: &mut BTreeSet<Bytes>,
+    ) -> Result<LogPos, ClientError> {
+        let part = self.read_stream(StreamId::NAMES, range, limits::READ_MAX_BYTES).await?;
+        names.extend(part.entries.into_iter().map(|entry| entry.data));
+        Ok(part.upto)
     }
 
     /// Gives up every position below `pos`, for ever. Durable.
@@ -93,17 +96,26 @@ impl Client {
         told
     }
 
-    /// The names that were told below `pos`. What is damaged is left out: a trim is the way to be rid of that.
+    /// The names that were told below `pos`, all of which is to be trimmed: what is damaged is passed over. On a log without room for the
+    /// junk of a hole what lies below that is trimmed now, which makes some; if it does not the rest is passed over.
     async fn names_below(&self, pos: LogPos) -> Result<Vec<Bytes>, ClientError> {
-        let mut names = BTreeSet::new();
-        let mut from = LogPos(0);
-        loop {
-            match self.names_of(from..pos, &mut names).await {
-                Ok(()) => return Ok(names.into_iter().collect()),
-                Err(ClientError::Damaged { pos }) => from = LogPos(pos.0 + 1),
-                Err(error) => return Err(error),
+        let (mut names, mut next, mut trimmed) = (BTreeSet::new(), LogPos(0), LogPos(0));
+        let mut deadline = self.inner.env.now();
+        while next < pos {
+            match self.some_names(next..pos, &mut names).await {
+                Ok(upto) if upto == next => break,
+                Ok(upto) => next = upto,
+                Err(ClientError::Damaged { pos }) => next = LogPos(pos.0 + 1),
+                Err(error) if !error.is_full() => return Err(error),
+                Err(_) if trimmed < next => {
+                    self.inner.trim(LogPos(0)..next).await?;
+                    (trimmed, deadline) = (next, self.inner.deadline());
+                }
+                Err(_) if self.inner.env.now() < deadline => self.inner.env.sleep(ROOM_WAIT).await,
+                Err(_) => break,
             }
         }
+        Ok(names.into_iter().collect())
     }
 
     /// Appends names, at or above `from`.
