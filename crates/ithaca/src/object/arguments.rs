@@ -1,8 +1,11 @@
 //! What the commands of objects take.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use crate::quantity;
 
 /// `ithaca map`.
 #[derive(Subcommand, Debug)]
@@ -64,14 +67,19 @@ pub enum MapCommand {
         name: String,
     },
     /// Give up, for ever, the changes below a checkpoint
-    #[command(after_help = "Example:\n  ithaca map checkpoint users\n  ithaca map forget users\n\n\
-                      Without --before POS everything below the newest checkpoint is given up.")]
+    #[command(
+        after_help = "Example:\n  ithaca map checkpoint users\n  ithaca map forget users --older 24h\n\n\
+                      Without a bound everything below the newest checkpoint is given up."
+    )]
     Forget {
         /// The map's name
         name: String,
         /// The state as of this log position, which is included, and all later ones are kept
-        #[arg(long, value_name = "POS")]
+        #[arg(long, value_name = "POS", conflicts_with = "older")]
         before: Option<u64>,
+        /// The states of this last span of time are kept
+        #[arg(long, value_name = "SPAN", value_parser = quantity::duration)]
+        older: Option<Duration>,
     },
     /// Print the value of a key whenever it changes, until it is interrupted
     #[command(

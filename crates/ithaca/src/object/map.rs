@@ -1,5 +1,7 @@
 //! `ithaca map`: a map of strings, from the shell.
 
+use std::time::Duration;
+
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove};
@@ -25,7 +27,7 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
-        MapCommand::Forget { name, before } => forget(global, name, *before, out),
+        MapCommand::Forget { name, before, older } => forget(global, name, (*before, *older), out),
         MapCommand::Watch { name, key, since, count } => {
             watch::run(global, (name, key), (*since, *count), out)
         }
@@ -109,11 +111,18 @@ fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failu
     out.flush()
 }
 
-fn forget(global: &Global, name: &str, before: Option<u64>, out: &mut Output) -> Result<(), Failure> {
+fn forget(
+    global: &Global,
+    name: &str,
+    (before, older): (Option<u64>, Option<Duration>),
+    out: &mut Output,
+) -> Result<(), Failure> {
     let verb = format!("map forget {name}");
     let before = LogPos(before.map_or(u64::MAX, |pos| pos.saturating_add(1)));
-    let forgotten =
-        with_map(global, &verb, name, (None, false), async |map| Ok(map.handle().forget(before).await?))?;
+    let forgotten = with_map(global, &verb, name, (None, false), async |map| match older {
+        Some(span) => Ok(map.handle().forget_older(span).await?),
+        None => Ok(map.handle().forget(before).await?),
+    })?;
     let held = forgotten.held_by.as_ref().map(|name| format!(", held by {name:?}")).unwrap_or_default();
     out.either(
         || format!("the earliest state is that below log position {}{held}", forgotten.earliest),

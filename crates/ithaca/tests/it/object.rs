@@ -88,6 +88,9 @@ fn a_map_is_what_it_was_after_its_past_was_forgotten() {
     assert_eq!(number_field(&text, "earliest"), 0, "without a checkpoint nothing is: {text}");
     dev.run("map put users ann 42").expect(0);
     let upto = number_field(&dev.run("map checkpoint users --json").expect(0).text(), "upto");
+    let text = dev.run("map forget users --older 1h --json").expect(0).text();
+    assert_eq!(number_field(&text, "earliest"), 0, "it was not made an hour ago: {text}");
+    dev.run("map forget users --older 1h --before 3").expect(2);
     assert_eq!(number_field(&dev.run("map forget users --json").expect(0).text(), "earliest"), upto);
     assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t42\n");
     let told = dev.run(&format!("map get users ann --as-of {old}")).expect(1).stderr;

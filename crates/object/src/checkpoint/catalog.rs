@@ -8,6 +8,7 @@
 //! * *What is forgotten lies below a checkpoint that is there*, and below every position that is held.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct Stored {
     pub bytes: u64,
     /// The state's digest; 0 if its maker did not compare any more.
     pub digest: u64,
+    /// When the state was the newest, in milliseconds since 1970 by the maker's wall clock; 0 if that is not known.
+    #[serde(default)]
+    pub made_ms: u64,
 }
 
 /// How far an object was when somebody began a checkpoint of it.
@@ -97,6 +101,16 @@ impl Catalog {
     /// The newest checkpoint, and the position that every lower one of the log is reflected of.
     pub fn newest(&self) -> Option<(LogPos, &Stored)> {
         self.stored.last_key_value().map(|(upto, stored)| (LogPos(*upto), stored))
+    }
+
+    /// The newest checkpoint whose state was the newest at least `span` before `now_ms`, by any clock, if more can be forgotten up to it.
+    pub fn older(&self, span: Duration, now_ms: u64) -> Option<LogPos> {
+        let span_ms =
+            u64::try_from(span.as_millis()).unwrap_or(u64::MAX).saturating_add(limits::CLOCKS_APART_MS);
+        let is_older =
+            |stored: &Stored| stored.made_ms > 0 && stored.made_ms.saturating_add(span_ms) <= now_ms;
+        let older = self.stored.iter().rev().find(|(_, stored)| is_older(stored));
+        older.map(|(upto, _)| LogPos(*upto)).filter(|upto| *upto > self.forgotten())
     }
 
     /// Nothing below this position needs to be read for the newest state.

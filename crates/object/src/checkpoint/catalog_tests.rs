@@ -1,6 +1,7 @@
 //! The catalog against a model of the log's chunks and calls: makers that crash, forgetters and holders in any order.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ithaca_env::sim::Random;
 use ithaca_log::pos::LogPos;
@@ -144,6 +145,7 @@ impl World {
             count: making.begun.count,
             bytes: making.begun.bytes,
             digest: 0,
+            made_ms: 0,
         };
         if self.random.below(8) == 0 {
             return Ok(());
@@ -262,11 +264,37 @@ fn of_too_many_checkpoints_the_one_in_the_closest_company_goes() {
     for nth in 0..=limits::CHECKPOINTS_MAX_COUNT as u64 {
         // The 40th stands next to the 39th.
         let count = if nth == 40 { 391 } else { 10 * nth };
-        let stored = Stored { id: nth, directory: 1000 + nth, len: 0, count, bytes: 0, digest: 0 };
+        let stored =
+            Stored { id: nth, directory: 1000 + nth, len: 0, count, bytes: 0, digest: 0, made_ms: 0 };
         let call = Store { upto: 10 * nth + 1, stored, swept: 0 };
         assert!(call.apply(&mut catalog, LogPos(0), &mut Vec::new()));
     }
     assert_eq!(catalog.stored().len(), limits::CHECKPOINTS_MAX_COUNT);
     assert!(!catalog.stored().contains_key(&391) || !catalog.stored().contains_key(&401));
     assert_eq!(catalog.dropped().len(), 1);
+}
+
+#[test]
+fn a_checkpoint_is_older_than_a_span_by_any_clock_or_not_at_all() {
+    let mut catalog = Catalog::default();
+    for (upto, made_ms) in [(10, 1_000), (20, 0), (30, 61_000), (40, 62_000)] {
+        let stored =
+            Stored { id: upto, directory: 100 + upto, len: 0, count: upto, bytes: 0, digest: 0, made_ms };
+        assert!(Store { upto, stored, swept: 0 }.apply(&mut catalog, LogPos(0), &mut Vec::new()));
+    }
+    let minute = Duration::from_secs(60);
+    let by = 60_000 + limits::CLOCKS_APART_MS;
+    assert_eq!(catalog.older(minute, 1_000 + by - 1), None);
+    assert_eq!(catalog.older(minute, 1_000 + by), Some(LogPos(10)));
+    assert_eq!(
+        catalog.older(minute, 61_000 + by - 1),
+        Some(LogPos(10)),
+        "nobody knows how old the second is"
+    );
+    assert_eq!(catalog.older(minute, 61_000 + by), Some(LogPos(30)));
+    assert_eq!(catalog.older(Duration::MAX, u64::MAX - 1), None);
+    let now_ms = 0;
+    Forget { before: 30, now_ms }.apply(&mut catalog, LogPos(0), &mut Vec::new());
+    assert_eq!(catalog.older(minute, 61_000 + by), None, "that is forgotten already");
+    assert_eq!(catalog.older(minute, 62_000 + by), Some(LogPos(40)));
 }

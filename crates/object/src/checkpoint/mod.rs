@@ -18,6 +18,8 @@ mod catalog_tests;
 pub mod chunk;
 mod hold;
 
+use std::time::Duration;
+
 use ithaca_log::pos::StreamId;
 
 pub use catalog::{Begun, Catalog, Forgot, Last, Stored};
@@ -39,6 +41,9 @@ pub struct Policy {
     pub catalog_records: u64,
     /// Bytes of a chunk, at most [`CHUNK_MAX_BYTES`](crate::limits::CHUNK_MAX_BYTES).
     pub chunk_bytes: usize,
+    /// Whoever is to make one then forgets what [`Handle::forget_older`](crate::Handle::forget_older) does with this span; `None` for nothing:
+    /// every state can be read for ever.
+    pub history: Option<Duration>,
 }
 
 impl Default for Policy {
@@ -49,6 +54,7 @@ impl Default for Policy {
             rare_calls: 64,
             catalog_records: limits::CATALOG_RECORDS,
             chunk_bytes: 512 << 10,
+            history: None,
         }
     }
 }
@@ -61,6 +67,7 @@ impl Policy {
         rare_calls: 0,
         catalog_records: limits::CATALOG_RECORDS,
         chunk_bytes: 512 << 10,
+        history: None,
     };
 
     /// Whether a checkpoint is due of an object that is as far as `now`, if the last one is `last`. `is_author` says that the program that asks has

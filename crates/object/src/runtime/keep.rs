@@ -59,13 +59,16 @@ impl<O: Object> Handle<O> {
     /// Errors: `Unusable` if the checkpoint cannot be read back, and then nothing is trimmed; those of any call. After an error
     /// what was decided to be forgotten is, and the next call trims it.
     pub async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
-        let Forgot { below, held_by } = self.slot.backing.forget(before).await?;
-        let earliest = LogPos(below);
-        if earliest > LogPos(0) {
-            self.slot.trim_below(earliest).await?;
-        }
-        self.slot.backing.clean().await?;
-        Ok(Forgotten { earliest, held_by })
+        self.slot.forget(before).await
+    }
+
+    /// The same below the newest checkpoint that was made before the last `span`: every state of that time can still be read. By the wall
+    /// clocks of whoever made it and of this program, which may be 5 seconds apart. [`Policy::history`] does that by itself.
+    ///
+    /// Errors: those of [`forget`](Self::forget).
+    pub async fn forget_older(&self, span: Duration) -> Result<Forgotten, ObjectError> {
+        let before = self.slot.backing.older(span).await?;
+        self.slot.forget(before.unwrap_or(LogPos(0))).await
     }
 
     /// Keeps the state that reflects every position below `pos`, and all later ones, from being forgotten, until
@@ -162,7 +165,14 @@ impl<O: Object> Slot<O> {
         }
         self.reviewed.set(Last { at: now, ..last });
         if self.backing.has_catalog() {
-            self.begin_making(async move |slot| slot.make(Some((policy, is_author))).await.map(drop));
+            self.begin_making(async move |slot| {
+                slot.make(Some((policy, is_author))).await?;
+                let Some(span) = policy.history else { return Ok(()) };
+                match slot.backing.older(span).await? {
+                    Some(before) => slot.forget(before).await.map(drop),
+                    None => Ok(()),
+                }
+            });
         }
     }
 
@@ -229,7 +239,8 @@ impl<O: Object> Slot<O> {
             let all = view.checkpoint().map_err(|error| self.failed(error))?;
             let digest = view.digest_to_compare();
             let ((count, bytes), len) = (view.progress(), all.len() as u64);
-            (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest })
+            let made_ms = self.runtime.env.wall_clock_ms();
+            (view.upto(), all, Stored { id, directory: 0, len, count, bytes, digest, made_ms })
         };
         let at = Begun { upto: upto.0, count: stored.count, bytes: stored.bytes };
         let len = stored.len;
@@ -239,6 +250,17 @@ impl<O: Object> Slot<O> {
         self.backing.trim_all(&refused).await?;
         self.backing.clean().await?;
         Ok(upto)
+    }
+
+    /// Has the catalog forget what it may below `before`, and trims that.
+    async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
+        let Forgot { below, held_by } = self.backing.forget(before).await?;
+        let earliest = LogPos(below);
+        if earliest > LogPos(0) {
+            self.trim_below(earliest).await?;
+        }
+        self.backing.clean().await?;
+        Ok(Forgotten { earliest, held_by })
     }
 
     /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
@@ -283,6 +305,12 @@ impl Backing {
     /// The checkpoint at `upto`, if the catalog has it.
     fn stored_at(&self, upto: LogPos) -> Later<'_, Result<Option<Stored>, ObjectError>> {
         Box::pin(self.look(move |catalog| catalog.stored().get(&upto.0).cloned()))
+    }
+
+    /// The newest checkpoint that was made before the last `span`, if more can be forgotten up to it.
+    fn older(&self, span: Duration) -> Later<'_, Result<Option<LogPos>, ObjectError>> {
+        let now_ms = self.runtime.env.wall_clock_ms();
+        Box::pin(self.look(move |catalog| catalog.older(span, now_ms)))
     }
 
     /// Has the catalog forget what it may.

@@ -1,5 +1,6 @@
 //! What a runtime does between its parts, over a simulated cluster of one node.
 
+mod history;
 mod splits;
 mod versions;
 

@@ -59,7 +59,7 @@ pub struct Shared {
 
 /// Often, and in several chunks; every other program has all in one.
 pub const CHECKPOINTS: Policy =
-    Policy { calls: 12, bytes: 1 << 40, rare_calls: 4, catalog_records: 4, chunk_bytes: 96 };
+    Policy { calls: 12, bytes: 1 << 40, rare_calls: 4, catalog_records: 4, chunk_bytes: 96, history: None };
 
 fn opened(runtime: &Runtime) -> Result<Vec<Map<u64, u64>>, ObjectError> {
     (0..OBJECTS).map(|object| Map::open(runtime, &name(object))).collect()
