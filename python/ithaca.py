@@ -207,7 +207,17 @@ class Client:
         self._trim_range(position, position + 1)
 
     def trim_prefix(self, end: int) -> None:
-        """Gives up all positions below `end` for ever."""
+        """Gives up all positions below `end` for ever. Names of streams that stand there are appended once more before, since their
+        streams may go on; on a log without room they are given up too."""
+        tail = self.tail()
+        if end > tail:
+            raise Refused(Code.UNWRITTEN, tail, 0)
+        try:
+            names = {entry.data for entry in self._stream_entries(wire.NAMES, 0, end)}
+            self._append_to(sorted(names), [wire.NAMES])
+        except Refused as refused:
+            if refused.code != Code.FULL:
+                raise
         self._trim_range(0, end)
 
     def _trim_range(self, first: int, end: int) -> None:
@@ -247,16 +257,18 @@ class Client:
         """Appends the entries, several batches at a time, and returns their positions. They rise, but for entries that had to be
         appended again. With `tokens` the client writes them itself at positions that it was granted; else the sequencer does, where
         the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be."""
+        return self._append_to(entries, [self._stream(name) for name in streams], tokens)
+
+    def _append_to(self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False) -> list[int]:
         deadline = time.monotonic() + self._timeout
         limits = self._repeated(self._limits, deadline)
         for entry in entries:
             if len(entry) > limits.entry_max:
                 raise ValueError(f"an entry of {len(entry)} bytes, of at most {limits.entry_max}")
-        ids = [self._stream(name) for name in streams]
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
         for part in _batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
-            batch = self._batch(part, ids)
+            batch = self._batch(part, streams)
             sent.append((batch, None if tokens or not batch.layout.forwards else self._send_batch(batch, deadline)))
             if len(sent) == PIPELINE:
                 positions += self._appended(*sent.popleft(), tokens, deadline)
@@ -498,18 +510,21 @@ class Client:
     def read_stream(self, name: str, first: int = 0) -> list[Entry]:
         """The stream's entries at the log position `first` or above, in order, up to where it ended when it was asked. A hole on the
         way is waited for and filled, since it may be of the stream."""
-        stream = wire.stream_id(name)
-        entries: list[Entry] = []
         _, last = self.stream_end(name)
-        while last is not None and first <= last:
-            found, end = self._repeated(lambda layout, deadline: self._read_stream_part(layout, stream, first, last + 1, deadline))
+        return [] if last is None else self._stream_entries(wire.stream_id(name), first, last + 1)
+
+    def _stream_entries(self, stream: int, first: int, end: int) -> list[Entry]:
+        """The stream's entries at the positions [first, end) of the log."""
+        entries: list[Entry] = []
+        while first < end:
+            found, upto = self._repeated(lambda layout, deadline: self._read_stream_part(layout, stream, first, end, deadline))
             entries += found
-            if end <= last and end == first:
+            if upto < end and upto == first:
                 # With its epoch a tail is over, and the next one may begin below.
-                if end >= self.tail():
+                if upto >= self.tail():
                     break
-                self.fill(end)
-            first = end
+                self.fill(upto)
+            first = upto
         return entries
 
     def follow_stream(self, name: str, first: int = 0, timeout: float | None = None) -> Generator[Entry, None, None]:

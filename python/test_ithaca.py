@@ -309,13 +309,27 @@ class OneProcess(Dev):
         self.assertEqual(kinds, [Kind.TRIMMED if index == 5 else Kind.DATA for index in range(8)])
         self.client.trim_prefix(positions[2])
         self.assertEqual(self.client.first(), positions[2])
-        self.assertEqual(json.loads(self.served.cli("log", "check", "--json")), {"tail": positions[7] + 1, "first": positions[2]})
+        checked = {"tail": self.client.tail(), "first": positions[2]}
+        self.assertEqual(json.loads(self.served.cli("log", "check", "--json")), checked)
         self.assertEqual(
             [self.client.read(at).kind for at in (0, positions[1], positions[2])], [Kind.TRIMMED, Kind.TRIMMED, Kind.DATA]
         )
         with self.assertRaises(Refused) as refused:
             self.client.trim(self.client.tail())
         self.assertEqual(refused.exception.code, Code.UNWRITTEN)
+
+    def test_a_stream_is_listed_when_what_is_below_was_trimmed(self) -> None:
+        self.client.append(b"first", ["goes on"])
+        end = self.client.append(b"second", ["goes on"])
+        for _ in range(2):
+            self.client.trim_prefix(end)
+            listed = [json.loads(line)["stream"] for line in self.served.cli("stream", "ls", "--json").splitlines()]
+            self.assertEqual(listed.count("goes on"), 1)
+            end = self.client.tail()
+        tail = self.client.tail()
+        with self.assertRaises(Refused) as refused:
+            self.client.trim_prefix(tail + 1)
+        self.assertEqual((refused.exception.code, self.client.tail()), (Code.UNWRITTEN, tail))
 
     def test_a_follower_is_pushed_each_position_and_passes_holes(self) -> None:
         follower = self.connected().follow(self.start, timeout=30)

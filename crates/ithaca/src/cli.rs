@@ -221,7 +221,9 @@ pub enum Command {
     #[command(
         after_help = "Example:\n  ithaca bench append --size 512 --clients 16 --inflight 256 --seconds 10\n\n\
                       --inflight is the total over all clients, and what each client has for map, get, snapshot and tx. cpu_us_per_op is user and system time of this process \
-                      and of all nodes, warm-up excluded."
+                      and of all nodes, warm-up excluded.\n\n\
+                      What is appended stays in the log, up to gigabytes; where nothing else is, `ithaca log trim POS --prefix` with the \
+                      tail of `ithaca log check` gives it up."
     )]
     Bench(BenchArgs),
     /// Check a data directory that no process uses; never changes it

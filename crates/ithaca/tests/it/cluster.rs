@@ -154,7 +154,7 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
     let healthy = format!("cluster replace {} --timeout 1s", servers[1].name());
     refused(&healthy, 3, "node 2 is in use: the cluster has not missed it in 1s");
     refused(&healthy, 3, &format!("cluster replace {} at ", servers[1].name()));
-    refused("cluster remove 2", 2, "without node 2 1 are left for 2 copies of each entry");
+    refused("cluster remove 2", 2, "without node 2 the nodes left are 1, for 2 copies of each entry");
     refused(&format!("cluster add 2={}", nobody()), 2, "node 2 is a member already and listens at");
     refused(&format!("cluster add 7={}", servers[0].addr), 2, "is the address of node 1");
     let silent = nobody();
@@ -181,7 +181,9 @@ fn a_node_that_cannot_be_removed_as_long_as_another_one_is_out_is_no_wrong_usage
     while !layout().contains("\"in_use\":false") {}
     let told = cluster(&servers, "cluster remove 3", b"").expect(3).stderr;
     assert!(
-        told.contains("without node 3 1 are left for 2 copies of each entry; that may be otherwise"),
+        told.contains(
+            "without node 3 the nodes left are 1, for 2 copies of each entry; that may be otherwise"
+        ),
         "{told}"
     );
     servers[1] = Server::start_at(dir.path(), 2, &servers[1].addr);

@@ -82,14 +82,13 @@ impl Client {
             return Err(ClientError::Unwritten { pos: tail });
         }
         let names = self.names_below(pos).await?;
-        let told = self.tell(&names, pos).await;
-        match &told {
-            Err(error) if !error.is_full() => return told,
-            Ok(()) | Err(_) => self.inner.trim(LogPos(0)..pos).await?,
+        let mut told = self.tell(&names, pos).await;
+        if told.as_ref().is_err_and(|error| !error.is_full()) {
+            return told;
         }
+        self.inner.trim(LogPos(0)..pos).await?;
         let deadline = self.inner.deadline();
-        let mut told = told;
-        while told.is_err() && self.inner.env.now() < deadline {
+        while told.as_ref().is_err_and(ClientError::is_full) && self.inner.env.now() < deadline {
             self.inner.env.sleep(ROOM_WAIT).await;
             told = self.tell(&names, pos).await;
         }

@@ -111,7 +111,7 @@ pub enum ChangeError {
         node: NodeId,
     },
     /// Without a node there would not be enough for the copies.
-    #[error("without node {} {left} are left for {replicas} copies of each entry", node.0)]
+    #[error("without node {} the nodes left are {left}, for {replicas} copies of each entry", node.0)]
     TooFewNodes {
         /// Which.
         node: NodeId,
