@@ -55,7 +55,7 @@ fn trim(
 ) -> Result<(), Failure> {
     with_client(global, &format!("stream trim {name} {below}"), async |_, client| {
         let stream = StreamId::of_name(name);
-        if let Some(mark) = mark_of(&client, stream).await?.filter(|_| !is_forced) {
+        if !is_forced && let Some(mark) = mark_of(&client, stream).await? {
             return Err(Failure::usage(format!(
                 "{name:?} is an object's: {mark}; `ithaca map forget` gives up a map's past, --force any entry"
             )));
