@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::cluster::{Server, cluster, server_command, whole};
+use crate::cluster::{Server, cluster, remove, server_command, whole};
 use crate::harness::{dev_command, ithaca, run, signal, string_field, temp_dir};
 
 /// A settings file in `dir` that names these roles.
@@ -118,6 +118,6 @@ fn a_node_is_added_with_the_roles_that_it_offers() {
     assert!(!layout.contains("\"replicas\":[2"), "{layout}");
     let status = cluster(&servers, "cluster status --json", b"").expect(0).text();
     assert!(status.contains("\"roles\":[],"), "{status}");
-    cluster(&servers, "cluster remove 2", b"").expect(0);
+    remove(&servers, "2");
     assert_eq!(servers[1].end().0, Some(1));
 }
