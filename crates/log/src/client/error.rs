@@ -286,7 +286,7 @@ pub enum ErrorClass {
 }
 
 impl ClientError {
-    /// Whether an append certainly stands nowhere because there was no room for it.
+    /// Whether there was no room for what was to be written, and it certainly stands nowhere.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),

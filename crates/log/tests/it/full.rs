@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::drive::OpenDrive;
-use ithaca_log::client::{ClientError, EntryKind};
+use ithaca_log::client::{CallError, ClientError, EntryKind};
 use ithaca_log::layout::NodeState;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::NodeId;
 use ithaca_log::server::NodeOptions;
+use ithaca_log::wire::Refusal;
 
 use crate::nodes::{Cluster, capacity_bytes, listed, node_options, sized_options};
 use crate::worlds::run;
@@ -66,16 +67,19 @@ fn with_too_few_nodes_that_have_room_appends_are_refused_as_full_until_a_trim() 
         let client = &cluster.client;
         client.stream("orders").await.expect("named");
         let mut positions = Vec::new();
+        let is_full = |error: &ClientError| {
+            matches!(error, ClientError::Node { error: CallError::Refused(Refusal::Full), .. })
+        };
         let mut unknown = 0;
         loop {
             match client.append(block(positions.len() as u64)).await {
                 Ok(pos) => positions.push(pos),
                 // The second replica was full before it has told so: the first one has the entry.
-                Err(ClientError::OutcomeUnknown { cause, .. }) if cause.is_full() && unknown < 8 => {
+                Err(ClientError::OutcomeUnknown { cause, .. }) if is_full(&cause) && unknown < 8 => {
                     unknown += 1
                 }
                 Err(refused) => {
-                    assert!(refused.is_full(), "neither has waited for room: {refused}");
+                    assert!(is_full(&refused), "neither has waited for room: {refused}");
                     break;
                 }
             }
