@@ -10,6 +10,7 @@ use ithaca_env::drive::Drive;
 use crate::limits::{LINKS_MAX, SEGMENTS_MAX};
 use crate::membership::DriveId;
 use crate::metadata::MetadataDrive;
+use crate::notary::Notary;
 use crate::sides::{Side, Sides};
 
 /// Bits of a segment's number that say where on its link it is.
@@ -101,6 +102,7 @@ impl Links {
 pub struct Drives {
     pub(crate) links: Vec<Vec<Drive>>,
     pub(crate) metadata: Option<MetadataDrive>,
+    pub(crate) notary: Option<Rc<dyn Notary>>,
 }
 
 impl Drives {
@@ -109,6 +111,12 @@ impl Drives {
     #[must_use]
     pub fn with_metadata(self, metadata: Option<&MetadataDrive>) -> Self {
         Self { metadata: metadata.cloned(), ..self }
+    }
+
+    /// The same with a notary: an open is refused, with `StaleDrive`, if none of the drives knows the generation that it was told.
+    #[must_use]
+    pub fn with_notary(self, notary: Rc<dyn Notary>) -> Self {
+        Self { notary: Some(notary), ..self }
     }
 }
 
@@ -132,7 +140,7 @@ impl From<Vec<Drive>> for Drives {
 
 impl From<Vec<Vec<Drive>>> for Drives {
     fn from(links: Vec<Vec<Drive>>) -> Self {
-        Self { links, metadata: None }
+        Self { links, metadata: None, notary: None }
     }
 }
 

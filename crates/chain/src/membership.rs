@@ -17,6 +17,7 @@ use std::fmt;
 
 use crate::error::OpenError;
 use crate::format::Superblock;
+use crate::notary::Notary;
 use crate::options::ChainOptions;
 use crate::planted::PlantedBug;
 
@@ -140,8 +141,13 @@ impl Seen {
 /// Decides which members the chain has: of every link at least one side that has everything, in whatever order, and no
 /// other drives.
 ///
-/// Errors: drives of several chains, one twice, all sides of a link missing or old copies, one that is not a member.
-pub(crate) fn decide(seen: &[Seen], options: &ChainOptions) -> Result<Decision, OpenError> {
+/// Errors: drives of several chains, one twice, all sides of a link missing or old copies, one that is not a member; none that knows what
+/// `notary` was told.
+pub(crate) fn decide(
+    seen: &[Seen],
+    notary: Option<&dyn Notary>,
+    options: &ChainOptions,
+) -> Result<Decision, OpenError> {
     check_same_chain(seen)?;
     let latest = seen.iter().map(Seen::generation).max().unwrap_or(0);
     // Of two that have the same generation, one that is decided tells more.
@@ -165,6 +171,7 @@ pub(crate) fn decide(seen: &[Seen], options: &ChainOptions) -> Result<Decision, 
     if options.planted.is(PlantedBug::StaleSideBelieved) {
         goes_on.members.iter_mut().for_each(|member| member.state = SideState::Live);
     }
+    check_noted(&goes_on, newest, notary, options)?;
     check_members(seen, &goes_on, newest)?;
     let lost = find_lost(seen, &goes_on, newest, options)?;
     Ok(Decision { membership: goes_on, lost })
@@ -187,6 +194,25 @@ fn check_same_chain(seen: &[Seen]) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// The generation that goes on is none that the chain had before what the notary was told of.
+fn check_noted(
+    goes_on: &Membership,
+    newest: &Seen,
+    notary: Option<&dyn Notary>,
+    options: &ChainOptions,
+) -> Result<(), OpenError> {
+    let is_known = |latest| goes_on.generation >= latest || options.planted.is(PlantedBug::NotaryIgnored);
+    match notary.map(|notary| (notary.generation(), notary.name())) {
+        Some((latest, named_by)) if !is_known(latest) => Err(OpenError::StaleDrive {
+            drive: newest.name.clone(),
+            generation: goes_on.generation,
+            named_by,
+            latest,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Every drive given is a member.
@@ -302,7 +328,7 @@ mod tests {
         if seen.len() < drives.len() {
             return Err(OpenError::NoDrives);
         }
-        let decided = decide(&seen, &ChainOptions::default())?.membership;
+        let decided = decide(&seen, None, &ChainOptions::default())?.membership;
         assert!(decided.earlier.is_none());
         Ok(decided.members.iter().map(|member| member.drive.0).collect())
     }

@@ -31,6 +31,8 @@ ithaca_env::planted_bugs! {
     AddUsedBeforeMember,
     /// An open does not look at the generation of the drives.
     GenerationIgnored,
+    /// An open does not look at the generation that a notary was told.
+    NotaryIgnored,
     /// A drive is removed although it holds records that are not released.
     RemovedWithRecords,
     /// The chain goes on in the new part of a file before the superblock says that it is there.

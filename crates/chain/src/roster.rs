@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use crate::links::{Drives, Link, Links};
 use crate::membership::{Decision, DriveId, Member, Membership, Seen, SideState, decide};
+use crate::notary::Notary;
 use crate::options::{ChainOptions, Geometry, Identity};
 use crate::owner::Keys;
 use crate::recover::{check_size, read_lenient, read_superblock};
@@ -48,6 +49,8 @@ pub(crate) struct Roster {
     pub(crate) failure: Option<DriveError>,
     /// What the sides of each link are doing, once they are watched.
     pub(crate) pulses: BTreeMap<u32, Pulse>,
+    /// Who is told of every generation that counts.
+    pub(crate) notary: Option<Rc<dyn Notary>>,
 }
 
 /// Reads the superblocks of all drives and decides which chain they make. Writes nothing. With `locks` nobody else of this process
@@ -70,7 +73,7 @@ pub(crate) async fn gather(
     }
     let seen: Vec<Seen> =
         found.iter().map(|it| Seen { name: it.drive.name(), superblock: it.superblock.clone() }).collect();
-    let Decision { membership, lost } = decide(&seen, options)?;
+    let Decision { membership, lost } = decide(&seen, drives.notary.as_deref(), options)?;
     let place =
         |it: &MemberDrive| membership.members.iter().position(|member| member.drive == it.superblock.drive);
     found.sort_by_key(place);
@@ -81,7 +84,8 @@ pub(crate) async fn gather(
     for it in found.iter().filter(is_live) {
         check_size(&it.drive, Geometry::new(it.superblock.segment_bytes), it.superblock.segments)?;
     }
-    Ok(Roster { drives: found, membership, lost, failure: None, pulses: BTreeMap::new() })
+    let notary = drives.notary.clone();
+    Ok(Roster { drives: found, membership, lost, failure: None, pulses: BTreeMap::new(), notary })
 }
 
 impl MemberDrive {
@@ -120,6 +124,7 @@ impl Roster {
         identity: &Identity,
         geometry: Geometry,
         keys: Keys,
+        notary: Option<Rc<dyn Notary>>,
     ) -> Self {
         let members: Vec<Member> = drives
             .iter()
@@ -142,7 +147,7 @@ impl Roster {
                 MemberDrive { drive, superblock, copies: 0, lock: Some(Rc::new(lock)) }
             })
             .collect();
-        Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new() }
+        Self { drives, membership, lost: Vec::new(), failure: None, pulses: BTreeMap::new(), notary }
     }
 
     /// Watches every drive from now on. A link's sides are watched together; `changed` rings when one that did not answer does.
@@ -295,8 +300,8 @@ impl Roster {
         Ok(failed)
     }
 
-    /// Makes every drive's superblock say `membership`, but those in `failed`, to which sides are added that cannot be written to. Stale
-    /// ones are told what is decided if they can be.
+    /// Makes every drive's superblock say `membership`, but those in `failed`, to which sides are added that cannot be written to. What is
+    /// decided the notary is told then, and stale ones if they can be.
     pub(crate) async fn write_all(
         &mut self,
         membership: &Membership,
@@ -310,6 +315,9 @@ impl Roster {
         };
         self.on_each(places, told, failed).await?;
         if membership.earlier.is_none() {
+            if let Some(notary) = &self.notary {
+                notary.tell(membership.generation).await;
+            }
             for place in 0..self.drives.len() {
                 let id = self.drives[place].id();
                 let stale = membership.member(id).filter(|member| !member.is_live());

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{CheckReport, DriveReport, Identity, OpenError, SideState};
+use ithaca_chain::{
+    ChainId, CheckReport, DriveReport, Drives, Identity, Notary, OpenError, SideState,
+};
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
@@ -20,6 +24,36 @@ use crate::output::Output;
 /// The drives of a chain, and which one they say it is.
 type Chain = (Option<Identity>, Vec<Drive>);
 
+/// What a data directory remembers.
+#[derive(Default)]
+struct Remembered {
+    /// Where the drives of its units are.
+    units: Vec<(NodeId, Vec<PathBuf>)>,
+    /// How far the drives of their chains have come.
+    notaries: Vec<(ChainId, Rc<dyn Notary>)>,
+}
+
+/// A register that was told of a generation.
+struct Told {
+    register: PathBuf,
+    generation: u64,
+}
+
+impl Notary for Told {
+    fn name(&self) -> String {
+        self.register.display().to_string()
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// A check changes no drives.
+    fn tell(&self, _: u64) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(async {})
+    }
+}
+
 /// Copies of a superblock.
 const SUPERBLOCK_COPIES: usize = 4;
 
@@ -28,12 +62,15 @@ const SUPERBLOCK_COPIES: usize = 4;
 pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
     let context = format!("fsck {}", names(paths));
     let harmed = real::run(|env| async move {
-        let (mut harmed, mut files, mut units) = (0, Vec::new(), Vec::new());
+        let (mut harmed, mut files) = (0, Vec::new());
+        let mut known = Remembered::default();
         for path in paths {
             files.extend(files_of(path)?);
-            units.extend(remembered_in(&env, path).await?);
+            let remembered = remembered_in(&env, path).await?;
+            known.units.extend(remembered.units);
+            known.notaries.extend(remembered.notaries);
         }
-        let remembered = not_named(&files, units.iter().flat_map(|(_, drives)| drives))?;
+        let remembered = not_named(&files, known.units.iter().flat_map(|(_, drives)| drives))?;
         files.extend_from_slice(&remembered);
         let chains: Vec<PathBuf> = files.iter().filter(|file| Purpose::of(file).is_none()).cloned().collect();
         for file in &files {
@@ -44,12 +81,15 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
         }
         let (chains, short) = chains_of(&env, &chains, &remembered, out).await?;
         harmed += short;
-        for (_, drives) in &chains {
-            harmed += usize::from(!check_chain(drives, out).await?);
+        for (identity, drives) in &chains {
+            let chain = identity.as_ref().map(|identity| identity.id);
+            let notary = known.notaries.iter().find(|(of, _)| Some(*of) == chain);
+            let notary = notary.map(|(_, notary)| Rc::clone(notary));
+            harmed += usize::from(!check_chain(drives, notary, out).await?);
         }
         out.flush()?;
         let is_here = |node: NodeId| chains.iter().any(|(identity, _)| is_of(identity.as_ref(), node));
-        match units.iter().find(|(node, _)| harmed == 0 && !is_here(*node)) {
+        match known.units.iter().find(|(node, _)| harmed == 0 && !is_here(*node)) {
             Some((node, drives)) => {
                 let at = names(drives);
                 Err(Failure::usage(format!("no drive of unit {node} is at {at}: name where they are")))
@@ -78,20 +118,24 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-/// Where the drives of a data directory's units are, as far as it remembers.
-async fn remembered_in(env: &Env, path: &Path) -> Result<Vec<(NodeId, Vec<PathBuf>)>, Failure> {
+/// What a data directory remembers of its units' drives.
+async fn remembered_in(env: &Env, path: &Path) -> Result<Remembered, Failure> {
     let file = path.join(Purpose::Drives.file_name());
     if !files::exists(&file) {
-        return Ok(Vec::new());
+        return Ok(Remembered::default());
     }
-    match open(env, &file).await {
+    let drive = match open(env, &file).await {
         // Which is told when it is checked.
-        Err(DriveError::TooShort { .. }) => Ok(Vec::new()),
-        opened => {
-            let drive = opened.map_err(drive_failed)?;
-            Ok(register::drives_in(&read_register(&drive, Purpose::Drives).await?, path))
-        }
-    }
+        Err(DriveError::TooShort { .. }) => return Ok(Remembered::default()),
+        opened => opened.map_err(drive_failed)?,
+    };
+    let bytes = read_register(&drive, Purpose::Drives).await?;
+    let notary = |(chain, generation)| {
+        let told: Rc<dyn Notary> = Rc::new(Told { register: file.clone(), generation });
+        (chain, told)
+    };
+    let notaries = register::generations_in(&bytes).into_iter().map(notary).collect();
+    Ok(Remembered { units: register::drives_in(&bytes, path), notaries })
 }
 
 /// The drives that are there and are none of `files`, by whatever path.
@@ -232,9 +276,15 @@ fn names(paths: &[PathBuf]) -> String {
 }
 
 /// Checks the chain of these drives and prints a line about it. Returns whether it is whole.
-pub async fn check_chain(drives: &[Drive], out: &mut Output) -> Result<bool, Failure> {
+pub async fn check_chain(
+    drives: &[Drive],
+    notary: Option<Rc<dyn Notary>>,
+    out: &mut Output,
+) -> Result<bool, Failure> {
     let name = drives.iter().map(Drive::name).collect::<Vec<_>>().join(", ");
-    let report = match ithaca_chain::check(drives.to_vec()).await {
+    let given = Drives::from(drives.to_vec());
+    let given = notary.into_iter().fold(given, Drives::with_notary);
+    let report = match ithaca_chain::check(given).await {
         Ok(report) => report,
         Err(error) if is_damage(&error) => {
             tell_damaged(&name, &error.to_string(), out)?;

@@ -58,7 +58,7 @@ impl Chain {
         owner: Option<Rc<dyn Owner>>,
     ) -> Result<Self, OpenError> {
         options.validate()?;
-        let Drives { links, metadata } = drives;
+        let Drives { links, metadata, notary } = drives;
         let keys = keys_of(owner.as_ref());
         check_counts(&links)?;
         let geometry = Geometry::new(options.segment_bytes);
@@ -77,7 +77,8 @@ impl Chain {
             }
         }
         let changed = Rc::default();
-        let mut roster = Roster::new(drives, &identity, geometry, keys).watched(env, &options, &changed);
+        let mut roster =
+            Roster::new(drives, &identity, geometry, keys, notary).watched(env, &options, &changed);
         let membership = roster.membership.clone();
         // A creation does without no side.
         let mut failed = Vec::new();

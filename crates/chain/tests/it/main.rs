@@ -9,6 +9,7 @@
 //! * [`closing`]: chains that are closed while something is under way.
 //! * [`interrupted`]: cleaning with crashes at every point.
 //! * [`mirrors`]: links with several sides, which fail, are stale, and are made equal after crashes.
+//! * [`notary`]: who knows, elsewhere, that a side lacks something that could not be told so.
 //! * [`rebuilds`]: sides that are being rebuilt while something else happens to their link.
 //! * [`repairs`]: what one side lacks is written to it again, also if nobody waits for that any more, and what if that fails.
 //! * [`parts`]: groups that the sides have not alike, while some of it cannot be read.
@@ -45,6 +46,7 @@ mod late;
 mod metadata;
 mod mirrors;
 mod model;
+mod notary;
 mod owned;
 mod parts;
 #[cfg(feature = "planted-bugs")]

@@ -21,6 +21,7 @@ use crate::drives::{is_growth_known, tiny_drives};
 use crate::interrupted;
 use crate::metadata;
 use crate::mirrors::{self, cut_at, is_stale_side_refused};
+use crate::notary::is_returned_side_refused;
 use crate::owned;
 use crate::space::fill_and_release;
 use crate::unread;
@@ -145,6 +146,12 @@ fn a_drive_that_is_removed_with_records_on_it_is_found() {
 fn an_open_that_takes_an_old_copy_of_a_drive_is_found() {
     let options = ChainOptions { planted: Planted::bug(PlantedBug::GenerationIgnored), ..tiny_drives() };
     assert!(!is_old_copy_refused(&options), "the old copy is noticed by something else");
+}
+
+#[test]
+fn an_open_that_does_not_ask_the_notary_is_found() {
+    let options = ChainOptions { planted: Planted::bug(PlantedBug::NotaryIgnored), ..tiny_drives() };
+    assert!(!is_returned_side_refused(&options), "the side is refused for something else");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub fn check(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
     let checked = real::run(|env| async move {
         let drives: Vec<_> = open_drives(&env, at, None).await?.into_iter().flatten().collect();
         refuse_others(drives.iter()).await?;
-        let is_whole = check_chain(&drives, out).await?;
+        let is_whole = check_chain(&drives, None, out).await?;
         out.flush()?;
         is_whole.then_some(()).ok_or_else(|| Failure::damaged("the volume is damaged"))
     });

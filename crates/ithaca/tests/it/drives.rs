@@ -125,6 +125,32 @@ fn a_mirrored_drive_serves_from_one_side_and_takes_a_new_one() {
 }
 
 #[test]
+fn a_side_that_was_away_is_refused_without_the_one_that_went_on() {
+    // What was acknowledged since would be gone without a word, and its positions would be given again.
+    let dir = temp_dir();
+    let (data, [a, b]) = (dir.path().join("data"), ["a", "b"].map(|name| dir.path().join(name)));
+    let (away, sides) = (dir.path().join("away"), format!("{}+{}", a.display(), b.display()));
+    let move_to = |from: &Path, to: &Path| std::fs::rename(from, to).expect("moved");
+    let dev = Dev::start(&data, &["--drive", &sides]);
+    dev.feed("log append", b"on both").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    move_to(&b, &away);
+    let dev = Dev::start(&data, &[]);
+    dev.feed("log append", b"on one").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let other = dir.path().join("other");
+    move_to(&a, &other);
+    move_to(&away, &b);
+    let told = run(dev_command(&data, &[]), b"").expect(2).stderr;
+    assert!(told.contains("/b is an old copy") && told.contains("drives.register is at 2"), "{told}");
+    let told = run(ithaca(&["fsck", data.to_str().expect("text")]), b"").expect(2).stderr;
+    assert!(told.contains("/b is an old copy") && told.contains("drives.register is at 2"), "{told}");
+    move_to(&other, &a);
+    let dev = Dev::start(&data, &[]);
+    assert_eq!(dev.run("log read 1").expect(0).text(), "on one");
+}
+
+#[test]
 fn a_cache_is_made_where_it_is_asked_for_and_is_never_needed() {
     let dir = temp_dir();
     let (data, cache) = (dir.path().join("data"), dir.path().join("cache"));

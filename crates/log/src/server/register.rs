@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use ithaca_chain::ChainId;
 use ithaca_env::Env;
 use ithaca_env::codec::{DecodeError, Decoder};
 use ithaca_env::drive::{Drive, DriveError, Durability, OpenDrive, PageBuf};
@@ -283,6 +284,11 @@ pub fn describe_value(bytes: &Bytes, purpose: Purpose) -> Vec<String> {
 /// Where the drives of each unit are, by the newest value of the file in the directory `data` that remembers them; of none if it is harmed.
 pub fn drives_in(bytes: &Bytes, data: &Path) -> Vec<(NodeId, Vec<PathBuf>)> {
     newest(bytes, Purpose::Drives).map(|value| remembered::drives_in(&value, data)).unwrap_or_default()
+}
+
+/// The highest generation that the drives of each unit's chain have come to, by the same; of none if it is harmed.
+pub fn generations_in(bytes: &Bytes) -> Vec<(ChainId, u64)> {
+    newest(bytes, Purpose::Drives).map(|value| remembered::generations_in(&value)).unwrap_or_default()
 }
 
 fn newest(bytes: &Bytes, purpose: Purpose) -> Option<Bytes> {

@@ -25,7 +25,7 @@ use super::forming::{refuse_other, unit_label};
 use super::leases::Leases;
 use super::local::StartError;
 use super::register::RegisterError;
-use super::remembered::{Links, RememberError, Remembered, UnitPaths};
+use super::remembered::{Links, RememberError, Remembered, UnitNotary, UnitPaths};
 use super::unit_shell::UnitShell;
 use crate::pos::{ClusterId, NodeId};
 use crate::unit::UnitOptions;
@@ -168,6 +168,12 @@ impl<'a> Start<'a> {
         }
     }
 
+    /// These drives, with what else the unit's chain stands on.
+    fn over(&self, drives: impl Into<Drives>) -> Drives {
+        let notary = UnitNotary::new(self.env, &self.drives.remembered, self.node, self.identity.id);
+        drives.into().with_metadata(self.drives.metadata.as_ref()).with_notary(notary)
+    }
+
     async fn create_or_open(&self) -> Result<(Chain, Recovered), StartError> {
         let wanted = &self.drives.wanted;
         let held = UnitPaths { given: wanted.given.clone(), held: Vec::new() };
@@ -183,7 +189,7 @@ impl<'a> Start<'a> {
             links.push(sides);
         }
         let chain_options = self.chain_options();
-        let links = Drives::from(links).with_metadata(self.drives.metadata.as_ref());
+        let links = self.over(links);
         let identity = self.identity.clone();
         // The cluster's id is stored before, so a chain with that id is the work of a start that was interrupted.
         match Chain::create(self.env, links.clone(), identity, chain_options.clone()).await {
@@ -280,8 +286,7 @@ impl<'a> Start<'a> {
                 (true, None, Some(drive)) => Err(OpenError::NotAChain { drive }),
                 (true, ..) => Err(OpenError::NoDrives),
                 (false, ..) => {
-                    let metadata = self.drives.metadata.as_ref();
-                    let members = Drives::from(found.members.clone()).with_metadata(metadata);
+                    let members = self.over(found.members.clone());
                     Chain::open(self.env, members, Some(self.identity), self.chain_options()).await
                 }
             };

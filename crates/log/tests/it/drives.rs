@@ -459,3 +459,26 @@ fn a_drive_is_found_although_what_was_to_be_remembered_before_it_came_back_could
     }
     assert!(point > 20, "only {point} I/O points: nothing was cut off");
 }
+
+#[test]
+fn a_side_that_failed_and_was_not_told_is_refused_at_a_start_without_the_other_one() {
+    // What was acknowledged since would be gone, and its positions would be given again.
+    const OTHER: &str = "/other/side";
+    let world = World::new(options(&["/data/side+/other/side"], 64));
+    let positions = world.append(0..10);
+    // What an append writes, and the superblock that is to say that it is stale. Then it works again.
+    world.sim.fault_drive(world.sim.drive(machine(1), OTHER), DriveFault::FailWrites { count: 5 });
+    let more = world.append(10..20);
+    let states: Vec<(String, bool)> =
+        world.drives().into_iter().map(|drive| (drive.path, drive.is_stale)).collect();
+    assert_eq!(states, [("/data/side".to_owned(), false), (OTHER.to_owned(), true)]);
+    world.sim.end(world.node, Death::PowerCut);
+    world.sim.fault_drive(world.sim.drive(machine(1), "/data/side"), DriveFault::Gone);
+    world.sim.restart(world.node);
+    let deadline = world.sim.now() + PATIENCE;
+    let _ = world.sim.run_while(deadline, |sim| sim.is_up(world.node));
+    let refused = world.refused.borrow();
+    let told = refused.first().expect("it does not start");
+    assert!(told.contains(OTHER) && told.contains("old copy") && told.contains(REGISTER), "{told}");
+    assert_eq!((positions.len(), more.len()), (10, 10));
+}

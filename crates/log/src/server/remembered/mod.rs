@@ -3,7 +3,10 @@
 //! Which drives a chain has is in their superblocks, and nowhere else. This says where to look for them, and may be behind: a path is
 //! written before the drive there can be a member, and is left out after it has been one. So every member is at a remembered path, and what
 //! is at a remembered path and is no member has been given up, or was never quite added. (docs/format/log.md)
+//!
+//! It is the notary of the generations of the units' drives, too: which is never behind what was acknowledged.
 
+mod notary;
 mod record;
 
 use std::cell::{Cell, RefCell};
@@ -11,8 +14,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ithaca_chain::LinkStats;
 use ithaca_chain::limits::{LINKS_MAX, SIDES_MAX};
+use ithaca_chain::{ChainId, LinkStats};
 use ithaca_env::Env;
 use ithaca_env::drive::DriveError;
 use ithaca_env::sync::Notify;
@@ -23,7 +26,8 @@ use super::register::{Purpose, Register, RegisterError};
 use crate::limits;
 use crate::pos::NodeId;
 
-pub(super) use record::{describe, drives_in};
+pub(super) use notary::UnitNotary;
+pub(super) use record::{describe, drives_in, generations_in};
 
 /// Links of a unit and sides of a link: what a chain may have, and as many again that may not be members yet, or any more.
 const LINKS_REMEMBERED_MAX: usize = 2 * LINKS_MAX;
@@ -50,6 +54,15 @@ pub(super) struct UnitPaths {
     pub(super) held: Vec<HeldLink>,
 }
 
+/// All that is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Of each unit where its drives are.
+    units: BTreeMap<NodeId, UnitPaths>,
+    /// Of each unit its chain, and the highest generation of its drives.
+    generations: BTreeMap<NodeId, (ChainId, u64)>,
+}
+
 /// Why something is not remembered.
 #[derive(Debug, Error)]
 pub(super) enum RememberError {
@@ -68,7 +81,7 @@ pub(super) enum RememberError {
 pub(super) struct Remembered {
     /// Paths below it are remembered without it, so that it may be moved.
     data: PathBuf,
-    units: RefCell<BTreeMap<NodeId, UnitPaths>>,
+    known: RefCell<Known>,
     /// `None` while somebody writes it.
     register: RefCell<Option<Box<Register>>>,
     /// Rings when it is there again.
@@ -169,15 +182,15 @@ impl Remembered {
             }
             opened => opened?,
         };
-        let units = match value {
-            None => BTreeMap::new(),
+        let known = match value {
+            None => Known::default(),
             Some(value) => record::decode(&value, data).map_err(|error| StartError::DrivesForgotten {
                 error: format!("{}: {error}", path.display()),
             })?,
         };
         Ok(Rc::new(Self {
             data: data.to_owned(),
-            units: RefCell::new(units),
+            known: RefCell::new(known),
             register: RefCell::new(Some(Box::new(register))),
             is_free: Notify::default(),
             is_in_doubt: Cell::new(false),
@@ -186,45 +199,70 @@ impl Remembered {
 
     /// What is remembered of a unit.
     pub(super) fn unit(&self, node: NodeId) -> Option<UnitPaths> {
-        self.units.borrow().get(&node).cloned()
+        self.known.borrow().units.get(&node).cloned()
     }
 
     /// Another node whose unit is remembered, where that of `node` is not: the directory is that node's.
     pub(super) fn is_of_another(&self, node: NodeId) -> Option<NodeId> {
-        let units = self.units.borrow();
+        let units = &self.known.borrow().units;
         units.keys().next().copied().filter(|_| !units.contains_key(&node))
     }
 
     /// Every path that a unit has, or may have, a drive at.
     pub(super) fn held(&self) -> Vec<PathBuf> {
-        let units = self.units.borrow();
+        let units = &self.known.borrow().units;
         units.values().flat_map(UnitPaths::links).flatten().collect()
     }
 
     /// Remembers this of a unit. On return it is on stable storage, if it was not before; what does not fit is an error, and then nothing is
     /// remembered of the unit at all.
     pub(super) async fn set(&self, node: NodeId, paths: UnitPaths) -> Result<(), RememberError> {
-        let mut register = self.is_free.until(|| self.register.borrow_mut().take()).await;
-        let mut units = self.units.borrow().clone();
+        let register = self.take().await;
+        let mut known = self.known.borrow().clone();
         let mut unfit = paths.unfit(&self.data);
         match unfit {
-            None => units.insert(node, paths.clone()),
-            Some(_) => units.remove(&node),
+            None => known.units.insert(node, paths.clone()),
+            Some(_) => known.units.remove(&node),
         };
-        let mut value = record::encode(&units, &self.data);
-        if value.len() > limits::DRIVES_RECORD_MAX_BYTES {
+        if record::encode(&known, &self.data).len() > limits::DRIVES_RECORD_MAX_BYTES {
             unfit = paths.links().into_iter().flatten().last();
-            units.remove(&node);
-            value = record::encode(&units, &self.data);
+            known.units.remove(&node);
         }
-        let is_there = !self.is_in_doubt.get() && units == *self.units.borrow();
+        self.store(register, known).await?;
+        unfit.map_or(Ok(()), |path| Err(RememberError::Unfit { path }))
+    }
+
+    /// The highest generation that the drives of a unit are known to have come to, if its chain is this one; 0 if none is.
+    fn generation(&self, node: NodeId, chain: ChainId) -> u64 {
+        let noted = self.known.borrow().generations.get(&node).copied();
+        noted.filter(|(of, _)| *of == chain).map_or(0, |(_, generation)| generation)
+    }
+
+    /// Remembers such a one, if it is the highest, on stable storage.
+    async fn note(&self, node: NodeId, chain: ChainId, generation: u64) -> Result<(), DriveError> {
+        let register = self.take().await;
+        let mut known = self.known.borrow().clone();
+        let highest = generation.max(self.generation(node, chain));
+        known.generations.insert(node, (chain, highest));
+        self.store(register, known).await
+    }
+
+    /// The register, once nobody else writes it.
+    async fn take(&self) -> Box<Register> {
+        self.is_free.until(|| self.register.borrow_mut().take()).await
+    }
+
+    /// Writes this to the register, unless it is there, and gives that back.
+    async fn store(&self, mut register: Box<Register>, known: Known) -> Result<(), DriveError> {
+        let is_there = !self.is_in_doubt.get() && known == *self.known.borrow();
+        let value = record::encode(&known, &self.data);
         let written = if is_there { Ok(()) } else { register.write_twice(&value).await };
         self.is_in_doubt.set(written.is_err());
         self.register.replace(Some(register));
         self.is_free.ring();
         written?;
-        self.units.replace(units);
-        unfit.map_or(Ok(()), |path| Err(RememberError::Unfit { path }))
+        self.known.replace(known);
+        Ok(())
     }
 }
 
@@ -286,6 +324,30 @@ mod tests {
         assert_eq!(before.with_sides(&[], &side("/b")), before);
         assert_eq!(before.with_sides(&side("/a"), &side("/b")), held(&[&["/a", "/b"]]));
         assert_eq!(before.without(&side("/a")), held(&[&["/b"]]));
+    }
+
+    #[test]
+    fn of_a_unit_s_chain_the_highest_generation_is_remembered_and_of_another_one_nothing() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        real::run(|env| async move {
+            let [chain, other] = [1, 2].map(|byte| ChainId([byte; 16]));
+            let remembered = Remembered::open(&env, dir.path()).await.expect("made");
+            for generation in [2, 5, 4] {
+                remembered.note(NodeId(1), chain, generation).await.expect("written");
+            }
+            // Where the drives are is remembered beside it.
+            remembered.set(NodeId(1), held(&[&["/a"]])).await.expect("it fits");
+            drop(remembered);
+            let again = Remembered::open(&env, dir.path()).await.expect("it is there");
+            assert_eq!(
+                (again.generation(NodeId(1), chain), again.unit(NodeId(1))),
+                (5, Some(held(&[&["/a"]])))
+            );
+            assert_eq!((again.generation(NodeId(1), other), again.generation(NodeId(2), chain)), (0, 0));
+            // The directory's cluster was made anew.
+            again.note(NodeId(1), other, 2).await.expect("written");
+            assert_eq!((again.generation(NodeId(1), chain), again.generation(NodeId(1), other)), (0, 2));
+        });
     }
 
     #[test]

@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use ithaca_chain::ChainId;
 use ithaca_env::codec::{DecodeError, Decoder, Encoder};
 use ithaca_env::record::{self, RecordError};
 
-use super::{HeldLink, LINKS_REMEMBERED_MAX, SIDES_REMEMBERED_MAX, UnitPaths};
+use super::{HeldLink, Known, LINKS_REMEMBERED_MAX, SIDES_REMEMBERED_MAX, UnitPaths};
 use crate::limits;
 use crate::pos::NodeId;
 
 const MAGIC: [u8; 4] = *b"ITdr";
-const VERSION: u16 = 1;
+/// The newest version that is read, and the one that is written. The first had no generations.
+const VERSION: u16 = 2;
 
 /// What a register's file says of units, for people: a line each.
 pub(in super::super) fn describe(value: &Bytes) -> Vec<String> {
-    let units = match decode(value, Path::new("")) {
-        Ok(units) => units,
+    let known = match decode(value, Path::new("")) {
+        Ok(known) => known,
         Err(error) => return vec![format!("damaged: {error}")],
     };
     let line = |(node, paths): (&NodeId, &UnitPaths)| {
@@ -29,22 +31,35 @@ pub(in super::super) fn describe(value: &Bytes) -> Vec<String> {
             false => name(&link.sides),
         });
         let given = paths.given.iter().map(name).collect::<Vec<_>>().join(", ");
-        format!("unit {}: has {}; was given [{given}]", node.0, held.collect::<Vec<_>>().join(", "))
+        let generation = match known.generations.get(node) {
+            Some((_, generation)) => format!("; they are at generation {generation}"),
+            None => String::new(),
+        };
+        format!(
+            "unit {}: has {}; was given [{given}]{generation}",
+            node.0,
+            held.collect::<Vec<_>>().join(", ")
+        )
     };
-    units.iter().map(line).collect()
+    known.units.iter().map(line).collect()
 }
 
 /// Where the drives are that each unit has, or may have, those in `data` as in there; of none if the record is harmed.
 pub(in super::super) fn drives_in(value: &Bytes, data: &Path) -> Vec<(NodeId, Vec<PathBuf>)> {
-    let units = decode(value, data).unwrap_or_default();
-    units.into_iter().map(|(node, paths)| (node, paths.links().concat())).collect()
+    let known = decode(value, data).unwrap_or_default();
+    known.units.into_iter().map(|(node, paths)| (node, paths.links().concat())).collect()
 }
 
-/// The record of all units; see docs/format/log.md. Every path is text.
-pub(super) fn encode(units: &BTreeMap<NodeId, UnitPaths>, data: &Path) -> Bytes {
+/// The highest generation that the drives of each unit's chain are known to have come to; of none if the record is harmed.
+pub(in super::super) fn generations_in(value: &Bytes) -> Vec<(ChainId, u64)> {
+    decode(value, Path::new("")).unwrap_or_default().generations.into_values().collect()
+}
+
+/// The record of all that is known; see docs/format/log.md. Every path is text.
+pub(super) fn encode(known: &Known, data: &Path) -> Bytes {
     record::encode(MAGIC, VERSION, |out| {
-        out.put_u32_le(units.len() as u32);
-        for (node, paths) in units {
+        out.put_u32_le(known.units.len() as u32);
+        for (node, paths) in &known.units {
             out.put_u64_le(node.0);
             out.put_u32_le(paths.given.len() as u32);
             paths.given.iter().for_each(|sides| put_sides(out, sides, data));
@@ -53,6 +68,12 @@ pub(super) fn encode(units: &BTreeMap<NodeId, UnitPaths>, data: &Path) -> Bytes 
                 out.put_u32_le(link.is_leaving.into());
                 put_sides(out, &link.sides, data);
             }
+        }
+        out.put_u32_le(known.generations.len() as u32);
+        for (node, (chain, generation)) in &known.generations {
+            out.put_u64_le(node.0);
+            out.put_slice(&chain.0);
+            out.put_u64_le(*generation);
         }
     })
 }
@@ -66,9 +87,9 @@ fn put_sides(out: &mut BytesMut, sides: &[PathBuf], data: &Path) {
     }
 }
 
-/// The units of a record. Never panics, whatever the bytes are.
-pub(super) fn decode(value: &[u8], data: &Path) -> Result<BTreeMap<NodeId, UnitPaths>, RecordError> {
-    let (_, body) = record::decode(MAGIC, VERSION, value)?;
+/// What a record says. Never panics, whatever the bytes are.
+pub(super) fn decode(value: &[u8], data: &Path) -> Result<Known, RecordError> {
+    let (version, body) = record::decode(MAGIC, VERSION, value)?;
     let mut decoder = Decoder::new(body);
     let mut units = BTreeMap::new();
     for _ in 0..decoder.u32("unit count")? {
@@ -89,8 +110,18 @@ pub(super) fn decode(value: &[u8], data: &Path) -> Result<BTreeMap<NodeId, UnitP
             return Err(invalid("node", node.0, "each once").into());
         }
     }
+    let mut generations = BTreeMap::new();
+    let count = if version == 1 { 0 } else { decoder.u32("generation count")? };
+    for _ in 0..count {
+        let node = NodeId(decoder.u64("node")?);
+        let mut chain = ChainId([0; 16]);
+        chain.0.copy_from_slice(decoder.bytes("chain", 16)?);
+        if generations.insert(node, (chain, decoder.u64("generation")?)).is_some() {
+            return Err(invalid("node", node.0, "each once").into());
+        }
+    }
     decoder.finish()?;
-    Ok(units)
+    Ok(Known { units, generations })
 }
 
 fn count(decoder: &mut Decoder<'_>, field: &'static str, max: usize) -> Result<usize, DecodeError> {
@@ -125,30 +156,41 @@ mod tests {
 
     use crate::server::remembered::tests::{held, paths};
 
-    fn units() -> BTreeMap<NodeId, UnitPaths> {
+    fn known() -> Known {
         let mut first = held(&[&["/data/unit-1.chain"], &["/mnt/a", "/mnt/b"]]);
         first.held[1].is_leaving = true;
         let second = UnitPaths { given: paths(&[&["/mnt/c"]]), ..held(&[&["/mnt/c"]]) };
-        BTreeMap::from([(NodeId(1), first), (NodeId(2), second)])
+        let units = BTreeMap::from([(NodeId(1), first), (NodeId(2), second)]);
+        Known { units, generations: BTreeMap::from([(NodeId(1), (ChainId([7; 16]), 3))]) }
     }
 
     #[test]
     fn the_record_has_golden_bytes_and_what_lies_in_the_directory_moves_with_it() {
-        let record = encode(&units(), Path::new("/data"));
+        let record = encode(&known(), Path::new("/data"));
         let text = format!(
             "Where drives are, in hexadecimal. docs/format/log.md explains it.\n\n{}",
             golden::hex(&record)
         );
         golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/drives.txt"), &text);
-        assert_eq!(decode(&record, Path::new("/data")), Ok(units()));
+        assert_eq!(decode(&record, Path::new("/data")), Ok(known()));
         let moved = decode(&record, Path::new("/moved")).expect("the same record");
         let links = [paths(&[&["/moved/unit-1.chain"], &["/mnt/a", "/mnt/b"]]), paths(&[&["/mnt/c"]])];
-        assert_eq!(moved.values().map(UnitPaths::links).collect::<Vec<_>>(), links);
+        assert_eq!(moved.units.values().map(UnitPaths::links).collect::<Vec<_>>(), links);
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_is_read_and_says_of_no_generation() {
+        let units = Known { generations: BTreeMap::new(), ..known() };
+        let record = encode(&units, Path::new("/data"));
+        // Without the count of generations, which is 0.
+        let body = &record[12..record.len() - 8];
+        let first = record::encode(MAGIC, 1, |out| out.extend_from_slice(body));
+        assert_eq!(decode(&first, Path::new("/data")), Ok(units));
     }
 
     #[test]
     fn bytes_that_are_cut_or_damaged_are_refused_and_never_a_panic() {
-        let record = encode(&units(), Path::new("/data"));
+        let record = encode(&known(), Path::new("/data"));
         for len in 0..record.len() {
             assert!(decode(&record[..len], Path::new("/data")).is_err(), "cut at {len}");
         }
