@@ -461,8 +461,8 @@ impl Damage {
     pub fn in_words(&self, keys_are: &str) -> String {
         let what = match &self.kind {
             DamageKind::Data { keys } => format!("the data of {keys_are} {} to {}", keys.start, keys.end - 1),
-            DamageKind::Groups { seqs } if seqs.is_empty() => "groups, whole".to_owned(),
-            DamageKind::Groups { seqs } => format!("groups {} to {}, whole", seqs.start, seqs.end - 1),
+            DamageKind::Groups { seqs } if seqs.is_empty() => "all of some groups".to_owned(),
+            DamageKind::Groups { seqs } => format!("all of groups {} to {}", seqs.start, seqs.end - 1),
             DamageKind::Footer => "a footer, which can be made again from its groups".to_owned(),
             DamageKind::Frame => "a segment's header or trailer".to_owned(),
             DamageKind::Segment => "a whole segment, of which nothing is left".to_owned(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_chain::{
-    ChainId, CheckReport, DriveReport, Drives, Identity, Notary, OpenError, SideState,
+    ChainId, CheckReport, Damage, DriveReport, Drives, Identity, Notary, OpenError, SideState,
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
@@ -341,11 +341,15 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
         for drive in &report.drives {
             let tail = if drive.is_tail { ", the log goes on here" } else { "" };
             let stale = if drive.state == SideState::Stale { ", stale: not looked at" } else { "" };
-            let DriveReport { drive, link, segments, segments_live, segments_free, damaged, .. } = drive;
-            let harmed = if *damaged > 0 { format!(", {damaged} places harmed") } else { String::new() };
+            let DriveReport { drive: name, link, segments, segments_live, segments_free, damage, .. } = drive;
             text += &format!(
-                "\n  {drive}: link {link}, {segments} segments, {segments_live} live, {segments_free} free{tail}{stale}{harmed}"
+                "\n  {name}: link {link}, {segments} segments, {segments_live} live, {segments_free} free{tail}{stale}"
             );
+            for damage in damage {
+                let words = damage.in_words(keys_of(report));
+                let elsewhere = if report.is_elsewhere(drive, damage) { ": another side has it" } else { "" };
+                text += &format!("\n    {words}{elsewhere}");
+            }
         }
     }
     if report.missing > 0 {
@@ -358,7 +362,10 @@ fn human(name: &str, ok: bool, report: &CheckReport) -> String {
     if !report.is_control_certain {
         text += "\n  groups are lost that may have said what is released, or what a unit has promised: no unit starts from it";
     }
-    for damage in &report.damage {
+    let is_told = |damage: &&Damage| {
+        report.drives.len() > 1 && report.drives.iter().any(|drive| drive.damage.contains(damage))
+    };
+    for damage in report.damage.iter().filter(|damage| !is_told(damage)) {
         text += &format!("\n  {}", damage.in_words(keys_of(report)));
     }
     text

@@ -1,5 +1,7 @@
 //! Reads everything that a chain holds and verifies every checksum.
 
+use std::collections::BTreeMap;
+
 use ithaca_env::drive::{Drive, DriveError};
 use ithaca_env::limits::BLOCK_BYTES;
 
@@ -78,8 +80,8 @@ pub struct DriveReport {
     pub segments_free: u64,
     /// Segments that hold groups.
     pub segments_live: u64,
-    /// Places of it that are harmed. Another side may have what was there.
-    pub damaged: u64,
+    /// What is harmed on it; see [`CheckReport::is_elsewhere`].
+    pub damage: Vec<Damage>,
     /// Whether the log goes on on it.
     pub is_tail: bool,
 }
@@ -108,9 +110,9 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
         missing: roster.missing(),
         ..empty.clone()
     };
+    let mut found: BTreeMap<u32, CheckReport> = BTreeMap::new();
     for it in &roster.drives {
         let Some(member) = roster.membership.member(it.id()) else { continue };
-        let is_first = !report.drives.iter().any(|other| other.link == member.link);
         let mut own = empty.clone();
         let mut segments = 0;
         // Nothing on a stale side counts.
@@ -134,11 +136,17 @@ pub async fn check(drives: impl Into<Drives>) -> Result<CheckReport, OpenError> 
             segments,
             segments_free: own.segments_free,
             segments_live: segments - own.segments_free,
-            damaged: own.damage.len() as u64,
+            damage: own.damage.clone(),
             is_tail: tail == Some(member.link),
         });
-        report.include(own, is_first);
+        own.damage.iter().for_each(|damage| report.add(damage.clone()));
+        // Sides of one link hold the same, which counts once: as that has it which is harmed least.
+        let most = found.entry(member.link).or_insert_with(|| empty.clone());
+        if own.groups > most.groups || most.is_of_nothing() {
+            *most = own;
+        }
     }
+    found.into_values().for_each(|link| report.include(&link));
     Ok(report)
 }
 
@@ -194,17 +202,31 @@ impl CheckReport {
         }
     }
 
-    /// Adds what was found on one drive. Sides of one link hold the same, which counts once.
-    fn include(&mut self, own: Self, is_first: bool) {
-        own.damage.into_iter().for_each(|damage| self.add(damage));
-        if is_first {
-            self.segments_free += own.segments_free;
-            self.segments_open += own.segments_open;
-            self.segments_closed += own.segments_closed;
-            self.groups += own.groups;
-            self.records += own.records;
-            self.data_bytes += own.data_bytes;
-        }
+    /// Counts what was found on a link, too.
+    fn include(&mut self, link: &Self) {
+        self.segments_free += link.segments_free;
+        self.segments_open += link.segments_open;
+        self.segments_closed += link.segments_closed;
+        self.groups += link.groups;
+        self.records += link.records;
+        self.data_bytes += link.data_bytes;
+    }
+
+    /// Whether nothing was looked at.
+    fn is_of_nothing(&self) -> bool {
+        self.segments_free + self.segments_open + self.segments_closed == 0
+    }
+
+    /// Whether another side has what is harmed on `drive`: a scrub mends that, and so does whoever reads it.
+    pub fn is_elsewhere(&self, drive: &DriveReport, harmed: &Damage) -> bool {
+        let end = |damage: &Damage| damage.offset + damage.bytes;
+        let is_hit = |other: &Damage| {
+            other.segment == harmed.segment && other.offset < end(harmed) && harmed.offset < end(other)
+        };
+        let is_side = |other: &&DriveReport| {
+            other.link == drive.link && other.id != drive.id && other.state == SideState::Live
+        };
+        self.drives.iter().filter(is_side).any(|other| !other.damage.iter().any(is_hit))
     }
 
     /// Whether all copies of every superblock are good.

@@ -181,7 +181,7 @@ fn an_owner_hears_of_a_lost_group_also_when_its_segment_was_closed_since() {
             let (chain, recovered) = opened.expect("the rest is well");
             assert!(is_lost(&recovered), "{round}: {recovered:?}");
             let words: String = recovered.damage.iter().map(|it| it.in_words("keys")).collect();
-            assert!(words.contains("whole") && !words.contains(&u64::MAX.to_string()), "{round}: {words}");
+            assert!(words.contains("all of") && !words.contains(&u64::MAX.to_string()), "{round}: {words}");
             // No key twice: there is nothing to clean.
             let mut key = 100 * (round + 1);
             while chain.stats().segments_closed <= round {

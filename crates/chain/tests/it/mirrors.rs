@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_chain::{Batch, Chain, ChainOptions, OpenError, ReadError, SideState, check};
+use ithaca_chain::{Batch, Chain, ChainOptions, Damage, DamageKind, OpenError, ReadError, SideState, check};
 use ithaca_env::Env;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::{Death, DriveFault, Random, Sim};
@@ -334,6 +334,32 @@ pub fn is_damage_on_both_sides_told(options: &ChainOptions) -> bool {
 #[test]
 fn a_record_that_is_harmed_on_both_sides_is_damaged() {
     assert!(is_damage_on_both_sides_told(&small_options()));
+}
+
+#[test]
+fn a_check_counts_what_the_side_has_that_is_harmed_least_and_says_of_what_another_has_all() {
+    // Who is told of one side's records alone takes the rest for lost.
+    let world = closed_pair(7);
+    let checked = || {
+        let env = world.sim.env(world.process);
+        let checked =
+            world.sim.block_on(world.process, async move { check(open_drives(&env, &[A, B]).await).await });
+        checked.expect("it can be opened")
+    };
+    let whole = checked();
+    for (name, key) in [(A, 8), (A, 16), (B, 16)] {
+        let offset = place_of(&world, name, key) + 100;
+        fault(&world.sim, name, DriveFault::BitRot { offset, bit: 1 });
+    }
+    // The head of the first group: of what A has in it nothing is found.
+    fault(&world.sim, A, DriveFault::BitRot { offset: (64 << 10) + 4096 + 30, bit: 1 });
+    let harmed = checked();
+    assert_eq!((harmed.records, harmed.groups), (whole.records, whole.groups));
+    let [a, b] = &harmed.drives[..] else { panic!("{:?}", harmed.drives) };
+    let is_of = |key: u64| move |damage: &&Damage| matches!(&damage.kind, DamageKind::Data { keys } if keys.contains(&key));
+    let elsewhere = |key| a.damage.iter().find(is_of(key)).map(|damage| harmed.is_elsewhere(a, damage));
+    assert_eq!((elsewhere(8), elsewhere(16)), (Some(true), Some(false)), "{:?}", a.damage);
+    assert!(a.damage.len() > b.damage.len() && b.damage.len() == 1, "{:?}, {:?}", a.damage, b.damage);
 }
 
 #[test]
