@@ -23,7 +23,7 @@ use super::forming::{self, Formed, Opened, look_first, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::node::{GrantOptions, Node};
-use super::outdated::Outdated;
+use super::outdated::{self, Outdated};
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
@@ -179,6 +179,11 @@ pub enum StartError {
     /// A unit's data is an older copy.
     #[error(transparent)]
     Outdated(#[from] Outdated),
+    /// The same of a unit whose cluster is in this process: there are no other nodes to take its place.
+    #[error(
+        "the drives of unit {} are an older copy: they have sealed epoch {}, and had sealed epoch {}; what was appended \
+         since is not on them, so give the unit those that it had last", .0.node.0, .0.found.0, .0.told.0)]
+    OldDrives(Outdated),
     /// The register is new or harmed beyond reading, but a unit's drive is in use: what was decided is lost.
     #[error("{register}: holds no layout, but {drive} holds data: the register of its cluster is lost")]
     RegisterLost {
@@ -323,6 +328,7 @@ impl StartError {
             | Self::Layouts { .. }
             | Self::DrivesForgotten { .. }
             | Self::Outdated(_)
+            | Self::OldDrives(_)
             | Self::PromisesLost { .. }
             | Self::UnitState { .. } => true,
             Self::Chain(error) => {
@@ -366,7 +372,7 @@ impl LocalCluster {
         let mut started = Self { nodes: Vec::new(), addrs, serving: RefCell::default(), layout };
         check_nodes(decided.as_ref(), &remembered)?;
         check_units(decided.as_ref(), &options)?;
-        let mut keeper = Some(LayoutKeeper::new(env, register, acceptor, options.planted));
+        let keeper = LayoutKeeper::new(env, register, acceptor, options.planted);
         let Shared { cache, metadata } = match shared {
             Some(shared) => shared,
             None => open_shared(env, &options).await?,
@@ -378,6 +384,7 @@ impl LocalCluster {
             let drives = options.unit_drives(unit, &remembered, is_formed, metadata.as_ref());
             let (shell, answering) =
                 open_unit(env, &drives, id, cluster, is_formed, Rc::clone(&leases)).await?;
+            outdated::check(&keeper, id, &shell).map_err(StartError::OldDrives)?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }
@@ -385,6 +392,7 @@ impl LocalCluster {
             units.push((id, shell));
         }
         let relays = relays(env, &options, cluster, &units);
+        let mut keeper = Some(keeper);
         for (unit, ((listener, (id, shell)), relay)) in
             listeners.into_iter().zip(units).zip(relays).enumerate()
         {

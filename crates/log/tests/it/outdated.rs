@@ -1,13 +1,18 @@
 //! Nodes that are started on an older copy of what they have stored. In simulated time.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ithaca_chain::ChainOptions;
 use ithaca_env::Env;
-use ithaca_env::drive::OpenDrive;
-use ithaca_env::sim::Sim;
+use ithaca_env::drive::{Durability, OpenDrive};
+use ithaca_env::sim::{Death, Sim};
+use ithaca_log::client::{Client, ClientOptions};
 use ithaca_log::layout::Layout;
-use ithaca_log::pos::NodeId;
+use ithaca_log::pos::{LogPos, NodeId};
+use ithaca_log::server::{LocalCluster, LocalOptions, StartError};
 use tempfile::TempDir;
 
 use crate::lost::{groups_of, harm};
@@ -112,5 +117,72 @@ fn a_damaged_older_copy_is_found_out_too() {
         let started = cluster.try_start(&env, 3, |dir, id| node_options(dir, id, SEGMENTS)).await;
         let refused = started.err().expect("what is lost has not said what it has sealed");
         assert!(refused.to_string().contains("is older than what it told its cluster"), "{refused}");
+    });
+}
+
+const SEGMENT_BYTES: u64 = 128 << 10;
+const DRIVE_BYTES: u64 = (64 << 10) + 8 * SEGMENT_BYTES;
+const DRIVE: &str = "/data/unit-1.chain";
+
+/// A cluster of one, which appends `entry` where there is one, and is stopped. Gives the entries that it has.
+async fn live(env: &Env, entry: Option<&'static str>) -> Result<Vec<Bytes>, StartError> {
+    let listen = SocketAddr::new([10, 0, 0, 1].into(), 7420);
+    let options = LocalOptions {
+        create_bytes: DRIVE_BYTES,
+        chain: ChainOptions {
+            segment_bytes: SEGMENT_BYTES,
+            capacity_bytes: DRIVE_BYTES,
+            tail_cache_bytes: 4096,
+            ..ChainOptions::default()
+        },
+        ..LocalOptions::new(Path::new("/data"), listen)
+    };
+    let cluster = LocalCluster::start(env, options).await?;
+    let options = ClientOptions { endpoints: cluster.addrs().to_vec(), ..ClientOptions::default() };
+    let client = Client::connect(env, options).await.expect("it serves");
+    if let Some(entry) = entry {
+        client.append(Bytes::from(entry)).await.expect("there is room");
+    }
+    let mut entries = Vec::new();
+    for pos in 0..client.check().await.expect("it serves").tail.0 {
+        entries.push(client.read(LogPos(pos)).await.expect("it is there").data);
+    }
+    cluster.stop().await;
+    Ok(entries)
+}
+
+/// What is on the cluster's drive, or, with `image`, was.
+async fn drive(env: &Env, image: Option<&Bytes>) -> Bytes {
+    let open = OpenDrive { path: DRIVE.into(), create_bytes: None, read_only: false };
+    let drive = env.open_drive(open).await.expect("it is there");
+    if let Some(image) = image {
+        drive.write(0, image.clone(), Durability::Durable).await.expect("no fault");
+    }
+    drive.read(0, drive.size_bytes() as usize).await.expect("no fault")
+}
+
+#[test]
+fn the_drive_of_a_cluster_of_one_that_is_older_than_its_register_is_not_taken() {
+    // What was acknowledged since would be gone without a word, and its positions would be given again.
+    let sim = Sim::new(1);
+    let process = sim.process("node", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    let newest = sim.block_on(process, async move {
+        live(&env, Some("first")).await.expect("a new cluster");
+        let older = drive(&env, None).await;
+        live(&env, Some("second")).await.expect("it is as it was");
+        let newest = drive(&env, None).await;
+        drive(&env, Some(&older)).await;
+        let refused = live(&env, None).await.expect_err("its register says what it has sealed");
+        assert!(refused.is_damage(), "{refused}");
+        assert!(refused.to_string().contains("the drives of unit 1 are an older copy"), "{refused}");
+        newest
+    });
+    sim.end(process, Death::Kill);
+    sim.restart(process);
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        drive(&env, Some(&newest)).await;
+        assert_eq!(live(&env, None).await.expect("those it had last"), ["first", "second"]);
     });
 }
