@@ -216,7 +216,8 @@ impl Deciding<'_> {
         );
         let (addr, phase) = (self.view.addr(unit), self.phase);
         let answer = answer.await.map_err(|error| ClientError::Node { addr, epoch, phase, error });
-        answer.map(|(written, _, _)| written)
+        let (written, _, _) = answer.map_err(|error| self.view.by_position(unit, error))?;
+        Ok(written)
     }
 
     async fn trim_at(&self, unit: NodeId, range: AddrRange) -> Result<(), ClientError> {

@@ -382,8 +382,8 @@ impl LocalCluster {
         for unit in 0..options.units {
             let id = unit_id(unit);
             let drives = options.unit_drives(unit, &remembered, is_formed, metadata.as_ref());
-            let (shell, answering) =
-                open_unit(env, &drives, id, cluster, is_formed, Rc::clone(&leases)).await?;
+            let opened = open_unit(env, &drives, id, cluster, is_formed, Rc::clone(&leases));
+            let (shell, answering) = opened.await?;
             outdated::check(&keeper, id, &shell).map_err(StartError::OldDrives)?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
@@ -392,7 +392,6 @@ impl LocalCluster {
             units.push((id, shell));
         }
         let relays = relays(env, &options, cluster, &units);
-        let mut keeper = Some(keeper);
         for (unit, ((listener, (id, shell)), relay)) in
             listeners.into_iter().zip(units).zip(relays).enumerate()
         {
@@ -409,7 +408,7 @@ impl LocalCluster {
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
                 streams: Default::default(),
-                layouts: keeper.take(),
+                layouts: (unit == 0).then(|| Rc::clone(&keeper)),
                 member: OnceCell::new(),
                 offers: Roles::OFFERED,
                 counts_process: unit == 0,
