@@ -392,9 +392,7 @@ impl LocalCluster {
             units.push((id, shell));
         }
         let relays = relays(env, &options, cluster, &units);
-        for (unit, ((listener, (id, shell)), relay)) in
-            listeners.into_iter().zip(units).zip(relays).enumerate()
-        {
+        for ((listener, (id, shell)), relay) in listeners.into_iter().zip(units).zip(relays) {
             let (drives, working) = DriveOrders::start(env, id, &shell, options.create_bytes, &remembered);
             let node = Rc::new(Node {
                 env: env.clone(),
@@ -408,10 +406,10 @@ impl LocalCluster {
                 sequencer: RefCell::default(),
                 forwarder: RefCell::default(),
                 streams: Default::default(),
-                layouts: (unit == 0).then(|| Rc::clone(&keeper)),
+                layouts: (id == FIRST_NODE).then(|| Rc::clone(&keeper)),
                 member: OnceCell::new(),
                 offers: Roles::OFFERED,
-                counts_process: unit == 0,
+                counts_process: id == FIRST_NODE,
                 started: env.now(),
                 counters: Default::default(),
                 views: Default::default(),
