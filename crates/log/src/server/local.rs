@@ -23,7 +23,7 @@ use super::forming::{self, Formed, Opened, look_first, open_register};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::node::{GrantOptions, Node};
-use super::outdated::{self, Outdated};
+use super::outdated::Outdated;
 use super::peers::Peers;
 use super::register::{Register, RegisterError};
 use super::relay::Relay;
@@ -384,7 +384,7 @@ impl LocalCluster {
             let drives = options.unit_drives(unit, &remembered, is_formed, metadata.as_ref());
             let opened = open_unit(env, &drives, id, cluster, is_formed, Rc::clone(&leases));
             let (shell, answering) = opened.await?;
-            outdated::check(&keeper, id, &shell).map_err(StartError::OldDrives)?;
+            drives.check_age(&keeper, id, &shell)?;
             if let Some(cache) = &cache {
                 shell.chain().use_cache(cache);
             }

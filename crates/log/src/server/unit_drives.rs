@@ -22,8 +22,10 @@ use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::task::TaskHandle;
 
 use super::forming::{refuse_other, unit_label};
+use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::local::StartError;
+use super::outdated;
 use super::register::RegisterError;
 use super::remembered::{Links, RememberError, Remembered, UnitNotary, UnitPaths};
 use super::unit_shell::UnitShell;
@@ -59,6 +61,22 @@ pub(super) struct Wanted {
     given: Links,
     /// What was remembered.
     before: UnitPaths,
+}
+
+impl UnitDrives {
+    /// Refuses drives that are older than the directory that remembers them. One that remembers none takes what it is given: so its register of drives
+    /// is removed by who has nothing newer.
+    pub(super) fn check_age(
+        &self,
+        known: &LayoutKeeper,
+        node: NodeId,
+        unit: &UnitShell,
+    ) -> Result<(), StartError> {
+        match self.wanted.before.held.is_empty() {
+            true => Ok(()),
+            false => outdated::check(known, node, unit).map_err(StartError::OldDrives),
+        }
+    }
 }
 
 impl Wanted {

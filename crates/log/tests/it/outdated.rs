@@ -123,8 +123,9 @@ fn a_damaged_older_copy_is_found_out_too() {
 const SEGMENT_BYTES: u64 = 128 << 10;
 const DRIVE_BYTES: u64 = (64 << 10) + 8 * SEGMENT_BYTES;
 const DRIVE: &str = "/data/unit-1.chain";
+const DRIVES_REGISTER: &str = "/data/drives.register";
 
-/// A cluster of one, which appends `entry` where there is one, and is stopped. Gives the entries that it has.
+/// A cluster of one, which appends `entry` where there is one, and is stopped. Gives the entries that it has, nothing in the place of one that it has not.
 async fn live(env: &Env, entry: Option<&'static str>) -> Result<Vec<Bytes>, StartError> {
     let listen = SocketAddr::new([10, 0, 0, 1].into(), 7420);
     let options = LocalOptions {
@@ -143,17 +144,19 @@ async fn live(env: &Env, entry: Option<&'static str>) -> Result<Vec<Bytes>, Star
     if let Some(entry) = entry {
         client.append(Bytes::from(entry)).await.expect("there is room");
     }
-    let mut entries = Vec::new();
-    for pos in 0..client.check().await.expect("it serves").tail.0 {
-        entries.push(client.read(LogPos(pos)).await.expect("it is there").data);
+    let tail = client.check().await.expect("it serves").tail;
+    let mut entries: Vec<Bytes> = Vec::new();
+    while (entries.len() as u64) < tail.0 {
+        let found = client.read_range(LogPos(entries.len() as u64), tail).await.expect("they are there");
+        entries.extend(found.into_iter().map(|entry| entry.data));
     }
     cluster.stop().await;
     Ok(entries)
 }
 
-/// What is on the cluster's drive, or, with `image`, was.
-async fn drive(env: &Env, image: Option<&Bytes>) -> Bytes {
-    let open = OpenDrive { path: DRIVE.into(), create_bytes: None, read_only: false };
+/// What is in a file of the cluster's, which is `image` if there is one.
+async fn file(env: &Env, path: &str, image: Option<&Bytes>) -> Bytes {
+    let open = OpenDrive { path: path.into(), create_bytes: None, read_only: false };
     let drive = env.open_drive(open).await.expect("it is there");
     if let Some(image) = image {
         drive.write(0, image.clone(), Durability::Durable).await.expect("no fault");
@@ -167,22 +170,29 @@ fn the_drive_of_a_cluster_of_one_that_is_older_than_its_register_is_not_taken() 
     let sim = Sim::new(1);
     let process = sim.process("node", [10, 0, 0, 1].into());
     let env = sim.env(process);
-    let newest = sim.block_on(process, async move {
+    let (older, newest) = sim.block_on(process, async move {
         live(&env, Some("first")).await.expect("a new cluster");
-        let older = drive(&env, None).await;
+        let older = file(&env, DRIVE, None).await;
         live(&env, Some("second")).await.expect("it is as it was");
-        let newest = drive(&env, None).await;
-        drive(&env, Some(&older)).await;
+        let newest = file(&env, DRIVE, None).await;
+        file(&env, DRIVE, Some(&older)).await;
         let refused = live(&env, None).await.expect_err("its register says what it has sealed");
         assert!(refused.is_damage(), "{refused}");
         assert!(refused.to_string().contains("the drives of unit 1 are an older copy"), "{refused}");
-        newest
+        (older, newest)
     });
     sim.end(process, Death::Kill);
     sim.restart(process);
     let env = sim.env(process);
     sim.block_on(process, async move {
-        drive(&env, Some(&newest)).await;
+        file(&env, DRIVE, Some(&newest)).await;
         assert_eq!(live(&env, None).await.expect("those it had last"), ["first", "second"]);
+        // Who has nothing newer removes the register that remembers the drives.
+        file(&env, DRIVE, Some(&older)).await;
+        let blank = Bytes::from(vec![0; file(&env, DRIVES_REGISTER, None).await.len()]);
+        file(&env, DRIVES_REGISTER, Some(&blank)).await;
+        for _ in 0..2 {
+            assert_eq!(live(&env, None).await.expect("it is taken")[0], "first");
+        }
     });
 }
