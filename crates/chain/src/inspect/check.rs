@@ -219,7 +219,7 @@ impl CheckReport {
 
     /// Whether another side has what is harmed on `drive`: a scrub mends that, and so does whoever reads it.
     pub fn is_elsewhere(&self, drive: &DriveReport, harmed: &Damage) -> bool {
-        let end = |damage: &Damage| damage.offset + damage.bytes;
+        let end = |damage: &Damage| damage.offset.saturating_add(damage.bytes);
         let is_hit = |other: &Damage| {
             other.segment == harmed.segment && other.offset < end(harmed) && harmed.offset < end(other)
         };
