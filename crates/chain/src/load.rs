@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, Pieces, Wrapper};
 
 /// Requests that a drive has not answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Wrapper for Counted {
         self.load.count(false, self.drive.read(offset, len))
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         self.load.count(true, self.drive.write(offset, data, durability))
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Pieces, Wrapper};
 
 use crate::limits::REFUSED_REST;
 use crate::read::is_refusal;
@@ -60,7 +60,7 @@ impl Wrapper for OnlyRead {
         &self.0
     }
 
-    fn write(&self, offset: u64, _: Bytes, _: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, _: Pieces, _: Durability) -> DriveFuture<()> {
         self.refuse("write", offset)
     }
 

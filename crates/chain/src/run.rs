@@ -204,7 +204,9 @@ pub struct Run {
     pub meta: Bytes,
     /// Records; a [`RunKind::Junk`] run holds lengths of zero.
     pub table: Table,
-    /// Their data, one after the other.
+    /// Their data, one after the other. Of records of whole blocks that begin on a block boundary in memory (see
+    /// [`PageBuf`](ithaca_env::drive::PageBuf)) nothing is copied: all of the memory that this is a part of stays as long as their group is
+    /// among the recent ones.
     pub data: Bytes,
 }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Pieces};
 use ithaca_env::task::gather;
 
 use crate::claims::{Claim, Claims};
@@ -237,7 +237,13 @@ impl Sides {
 
     /// Writes `data` to every live side. Starts at once; with [`Durability::Durable`] it is on stable storage of every
     /// side that is live when the future is ready.
-    pub(crate) fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    pub(crate) fn write(
+        &self,
+        offset: u64,
+        data: impl Into<Pieces>,
+        durability: Durability,
+    ) -> DriveFuture<()> {
+        let data = data.into();
         let range = offset..offset + data.len() as u64;
         let start = move |this: &Self| this.on_every(|drive| drive.write(offset, data.clone(), durability));
         let this = self.clone();

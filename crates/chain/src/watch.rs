@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Pieces, Wrapper};
 use ithaca_env::sync::Notify;
 use ithaca_env::{Env, Time};
 
@@ -345,7 +345,7 @@ impl Wrapper for Watched {
         self.ask(request, |drive| drive.read(offset, len))
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         let request = Request { operation: "write", offset, is_write: true };
         self.ask(request, |drive| drive.write(offset, data, durability))
     }

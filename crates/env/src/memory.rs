@@ -129,12 +129,12 @@ impl SharedMemory {
         }
     }
 
-    /// A copy of what is there at the moment. If somebody changes it meanwhile, each byte is an old or a new one.
+    /// A copy of what is there at the moment, on a block boundary in memory. If somebody changes it meanwhile, each byte is an old or a new one.
     ///
     /// Panics if there are fewer bytes.
     pub fn copy_out(&self, at: usize, len: usize) -> Bytes {
         match &self.inner {
-            Inner::Real(mapping) => mapping.copy_out(at, len).into(),
+            Inner::Real(mapping) => mapping.copy_out(at, len),
             Inner::Sim(memory) => Bytes::copy_from_slice(&memory.borrow()[at..at + len]),
         }
     }

@@ -1,6 +1,7 @@
 //! Images of the latest groups, in memory.
 
 use bytes::Bytes;
+use ithaca_env::drive::Pieces;
 
 use super::Recent;
 
@@ -20,7 +21,7 @@ pub(crate) struct GroupImage {
     pub(crate) lap: u64,
     /// Where it lies, byte in the segment.
     pub(crate) offset: u32,
-    pub(crate) image: Bytes,
+    pub(crate) image: Pieces,
     /// What of it stays in memory when the group leaves, if it is needed by then.
     pub(crate) written: Vec<Written>,
 }
@@ -75,7 +76,7 @@ mod tests {
     fn the_oldest_groups_go_first_and_a_place_between_groups_is_not_found() {
         let mut cache = TailCache::new(3 * 4096);
         let group = |lap, offset, byte| {
-            let image = Bytes::from(vec![byte; 4096]);
+            let image = Bytes::from(vec![byte; 4096]).into();
             GroupImage { segment: 0, lap, offset, image, written: Vec::new() }
         };
         let mut gone = Vec::new();

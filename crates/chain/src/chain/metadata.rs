@@ -35,8 +35,8 @@ impl Inner {
     }
 
     /// Keeps a part of a footer that is on its way to a segment, so that it need not be read again.
-    pub(super) fn keep_footer(&self, io: Io, bytes: &Bytes) {
-        let (Some(share), Io::Footer(segment)) = (&self.metadata, io) else { return };
+    pub(super) fn keep_footer(&self, segment: u32, bytes: &Bytes) {
+        let Some(share) = &self.metadata else { return };
         if let Some(SegmentState::Open(open)) = self.core.borrow().catalog.space.get(segment) {
             share.keep_part(segment, open.lap, bytes);
         }

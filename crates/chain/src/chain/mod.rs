@@ -40,7 +40,7 @@ pub use stretch::Stretch;
 use owned::Copied;
 
 use crate::cache::{FooterCache, ReadCache, ReadCounters, Share, TailCache, Written};
-use crate::core::{Batch, Core, Effect, Ticket};
+use crate::core::{Batch, Core, Effect, Io, Ticket};
 use crate::error::{AppendError, ChainError};
 use crate::links::Links;
 use crate::membership::DriveId;
@@ -133,10 +133,13 @@ impl Inner {
     pub(crate) fn start(self: &Rc<Self>, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Write { io, link, offset, bytes } => {
-                    self.spill_footer(io, offset, &bytes);
-                    self.keep_footer(io, &bytes);
-                    let write = self.device(link).write(offset, bytes, Durability::Durable);
+                Effect::Write { io, link, offset, data } => {
+                    if let Io::Footer(segment) = io {
+                        let part = data.clone().into_bytes();
+                        self.spill_footer(segment, offset, &part);
+                        self.keep_footer(segment, &part);
+                    }
+                    let write = self.device(link).write(offset, data, Durability::Durable);
                     let inner = Rc::clone(self);
                     let busy = self.busy.one_more();
                     self.env.spawn(async move {

@@ -9,7 +9,6 @@ use super::owned::records_of;
 use super::{Chain, Inner};
 use crate::cache::{CacheDrive, GroupImage, Share};
 use crate::catalog::SegmentState;
-use crate::core::Io;
 use crate::format::{RunHead, peek_group};
 use crate::links::link_of;
 use crate::owner::Placed;
@@ -40,8 +39,9 @@ impl Inner {
         if !self.is_on_tail(group.segment) && !self.core.borrow().options.body_cache {
             return;
         }
-        let area = peek_group(&group.image).and_then(|head| head.decode_area(&group.image));
-        let area = area.expect("it is what was written");
+        let head = group.image.iter().next().expect("a group has a head");
+        let area =
+            peek_group(head).and_then(|found| found.decode_area(head)).expect("it is what was written");
         let mut blocks = BTreeSet::new();
         for run in &area.runs {
             for data in self.needed(run, group) {
@@ -51,7 +51,7 @@ impl Inner {
         for block in blocks {
             let at = block as usize * BLOCK_BYTES - group.offset as usize;
             let key = share.key(group.segment, group.lap, block as u32);
-            share.offer(key, &group.image[at..at + BLOCK_BYTES]);
+            share.offer(key, &group.image.slice(at..at + BLOCK_BYTES));
         }
     }
 
@@ -72,8 +72,7 @@ impl Inner {
 
     /// Offers the cache drive the part of a footer that is being written at `offset` of its link: else the first read of
     /// what left memory would go to the tail drive for it.
-    pub(super) fn spill_footer(&self, io: Io, offset: u64, bytes: &[u8]) {
-        let Io::Footer(segment) = io else { return };
+    pub(super) fn spill_footer(&self, segment: u32, offset: u64, bytes: &[u8]) {
         if self.share.borrow().is_none() {
             return;
         }

@@ -59,7 +59,7 @@ impl Inner {
                 }
                 let at = (offset - group.offset) as usize;
                 let place = if is_misplaced { block + 1 } else { block };
-                cache.add_copy(lap, place, &group.image[at..at + BLOCK_BYTES]);
+                cache.add_copy(lap, place, &group.image.slice(at..at + BLOCK_BYTES));
             }
         }
     }

@@ -17,7 +17,8 @@ use super::close::paged;
 use super::{Batch, Core, Effect, Io, Sizes};
 use crate::catalog::{ClosedSegment, OpenSegment, Published};
 use crate::format::{
-    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group, footer_bound_bytes,
+    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, SourceRun, encode_group,
+    footer_bound_bytes,
 };
 use crate::links::link_of;
 use crate::owner::Keys;
@@ -120,7 +121,7 @@ impl Core {
             io: Io::Body(segment),
             link: link_of(segment),
             offset: self.geometry.segment_start(segment),
-            bytes: paged(&header.encode()),
+            data: paged(&header.encode()).into(),
         });
     }
 
@@ -142,13 +143,14 @@ impl Core {
             segments: self.catalog.space.count(link_of(body.segment)),
             key_end: self.formed_key_end,
         };
-        let runs: Vec<&Run> = batch.runs.iter().collect();
+        // The image is gone when it is written.
+        let runs = SourceRun::all(&batch.runs);
         let encoded = encode_group(&GroupSource { identity, released: &[], state: None, runs: &runs });
         out.push(Effect::Write {
             io: Io::Body(body.segment),
             link: link_of(body.segment),
             offset: self.geometry.segment_start(body.segment) + u64::from(body.offset),
-            bytes: encoded.image,
+            data: encoded.image,
         });
         let end_offset = body.offset + encoded.layout.total_bytes() as u32;
         body.blob_bytes += encoded.blob.len() as u64;
@@ -159,7 +161,7 @@ impl Core {
             blob: encoded.blob,
             starts: encoded.starts,
             data_bytes: (encoded.layout.packed_bytes + encoded.layout.aligned_bytes) as u64,
-            records: runs.iter().map(|run| run.count()).sum(),
+            records: batch.runs.iter().map(Run::count).sum(),
         });
         self.body = Some(body);
     }
@@ -183,7 +185,8 @@ impl Core {
             Some((offset, bytes)) => {
                 self.counters.footer_bytes += bytes.len() as u64;
                 let segment = body.segment;
-                out.push(Effect::Write { io: Io::Body(segment), link: link_of(segment), offset, bytes });
+                let (io, link) = (Io::Body(segment), link_of(segment));
+                out.push(Effect::Write { io, link, offset, data: bytes.into() });
                 body.stage = Stage::Closing { parts, closed };
                 self.body = Some(body);
             }

@@ -78,7 +78,8 @@ impl Core {
         };
         if let Some((offset, bytes)) = parts.pop_front() {
             self.counters.footer_bytes += bytes.len() as u64;
-            out.push(Effect::Write { io: Io::Footer(*segment), link: link_of(*segment), offset, bytes });
+            let (io, link) = (Io::Footer(*segment), link_of(*segment));
+            out.push(Effect::Write { io, link, offset, data: bytes.into() });
             return;
         }
         let Some(Closing { segment, stage: Stage::Writing { closed, .. }, .. }) = self.closing.pop_front()

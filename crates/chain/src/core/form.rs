@@ -7,14 +7,14 @@ use ithaca_env::limits::BLOCK_BYTES;
 use super::{Closing, Control, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes, note_said};
 use crate::catalog::{OpenSegment, SegmentState};
 use crate::format::{
-    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, encode_group_with, footer_bound_bytes,
+    GroupFlags, GroupIdentity, GroupSource, SegmentHeader, SegmentKind, SourceRun, encode_group_with,
+    footer_bound_bytes,
 };
 use crate::limits::SEGMENTS_READY_MAX;
 use crate::links::link_of;
 use crate::owner::Keys;
 use crate::planted::PlantedBug;
 use crate::range_set::RangeSet;
-use crate::run::Run;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The least that goes out before the end of a turn: the blocks of a group that hold no data are a small part of it.
@@ -129,7 +129,7 @@ impl Core {
             segments: self.catalog.space.count(link_of(cursor.segment)),
             key_end: self.formed_key_end,
         };
-        let runs: Vec<&Run> = taken.iter().flat_map(|queued| &queued.batch.runs).collect();
+        let runs: Vec<SourceRun<'_>> = taken.iter().flat_map(runs_of).collect();
         let released: Vec<Range<u64>> = control.released.ranges().collect();
         let source =
             GroupSource { identity, released: &released, state: control.state.as_ref(), runs: &runs };
@@ -148,7 +148,7 @@ impl Core {
             io: Io::Group(identity.seq),
             link: link_of(cursor.segment),
             offset: self.geometry.segment_start(cursor.segment) + u64::from(cursor.offset),
-            bytes: encoded.image.clone(),
+            data: encoded.image.clone(),
         });
         let batches = match self.catalog.keys {
             Keys::Once => Vec::new(),
@@ -271,9 +271,15 @@ impl Core {
             io: Io::Header(segment),
             link: link_of(segment),
             offset: self.geometry.segment_start(segment),
-            bytes: super::close::paged(&header.encode()),
+            data: super::close::paged(&header.encode()).into(),
         });
     }
+}
+
+/// The runs of a batch for a group whose image stays in memory. The cleaner's are copied: each is a part of what was read with it, much of
+/// which nobody needs.
+fn runs_of(queued: &Queued) -> impl Iterator<Item = SourceRun<'_>> {
+    queued.batch.runs.iter().map(|run| SourceRun { run, in_place: queued.is_asked_for })
 }
 
 /// What batches say besides their records.

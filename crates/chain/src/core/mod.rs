@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use ithaca_env::drive::DriveError;
+use ithaca_env::drive::{DriveError, Pieces};
 
 pub(crate) use admit::Sizes;
 pub use admit::{Batch, Ticket};
@@ -65,7 +65,7 @@ pub(crate) enum Io {
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// Write these bytes durably at this byte of the link; tell [`Core::done`].
-    Write { io: Io, link: u32, offset: u64, bytes: Bytes },
+    Write { io: Io, link: u32, offset: u64, data: Pieces },
     /// The group is durable: its image may serve reads.
     Cache(GroupImage),
     /// Runs are durable of which their owner is to be told: so many of each ticket, in order.
@@ -116,7 +116,7 @@ struct Flight {
     lap: u64,
     offset: u32,
     end_offset: u32,
-    image: Bytes,
+    image: Pieces,
     blob: Bytes,
     starts: Vec<u32>,
     data_bytes: u64,

@@ -242,7 +242,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::format::{GroupFlags, GroupIdentity, GroupSource, PageView, encode_group, testing};
+    use crate::format::{GroupFlags, GroupIdentity, GroupSource, PageView, SourceRun, encode_group, testing};
     use crate::options::ChainId;
     use crate::run::{Run, RunKind, Table};
 
@@ -270,7 +270,7 @@ mod tests {
             segments: 12,
             key_end: 0,
         };
-        let runs: Vec<&Run> = runs.iter().collect();
+        let runs = SourceRun::all(&runs);
         let group = encode_group(&GroupSource { identity, released: &[], state: None, runs: &runs });
         (group.blob, group.starts)
     }

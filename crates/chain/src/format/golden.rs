@@ -5,8 +5,8 @@ use ithaca_env::real::golden;
 
 use super::{
     CacheHeader, CachedBlock, Directory, EntryHead, Footer, FooterRun, GroupFlags, GroupIdentity,
-    GroupSource, Hole, LineHead, MetadataHeader, PageView, SegmentHeader, SegmentKind, Superblock, Trailer,
-    encode_group_with, peek_group,
+    GroupSource, Hole, LineHead, MetadataHeader, PageView, SegmentHeader, SegmentKind, SourceRun, Superblock,
+    Trailer, encode_group_with, peek_group,
 };
 use crate::membership::{DriveId, Member, Membership, SideState};
 use crate::options::{ChainId, Identity, Label};
@@ -85,7 +85,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         identity,
         released: &[0..50, 60..70],
         state: Some(&state),
-        runs: &runs.iter().collect::<Vec<_>>(),
+        runs: &SourceRun::all(&runs),
     };
     let group = encode_group_with(&source, Some(&vec![0..2, 5..9]));
     let ends = group.starts.iter().skip(1).map(|&end| end as usize).chain([group.blob.len()]);
@@ -113,7 +113,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("superblock", superblock().encode().to_vec()),
         ("segment header", header.encode().to_vec()),
         ("segment header of copies", body.encode().to_vec()),
-        ("group", group.image.to_vec()),
+        ("group", group.image.into_bytes().to_vec()),
         ("footer page", footer.bytes[..4096].to_vec()),
         ("footer page, packed", packed.bytes[..4096].to_vec()),
         ("footer directory", footer.bytes[4096..].to_vec()),

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ithaca_env::codec::{DecodeError, Decoder};
-use ithaca_env::drive::PageBuf;
+use ithaca_env::drive::{PageBuf, Pieces, is_on_block_boundary};
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::run_head::{RunHead, encode_run_head, run_blob_bytes};
@@ -122,13 +122,28 @@ pub(crate) struct GroupSource<'a> {
     pub(crate) identity: GroupIdentity,
     pub(crate) released: &'a [Range<u64>],
     pub(crate) state: Option<&'a Bytes>,
-    pub(crate) runs: &'a [&'a Run],
+    pub(crate) runs: &'a [SourceRun<'a>],
+}
+
+/// A run on its way into a group.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceRun<'a> {
+    pub(crate) run: &'a Run,
+    /// Its data may be written from where it lies in memory. The image then keeps all of the memory that it is a part of.
+    pub(crate) in_place: bool,
+}
+
+impl<'a> SourceRun<'a> {
+    /// These runs, all of which may be written from where they lie.
+    pub(crate) fn all(runs: &'a [Run]) -> Vec<Self> {
+        runs.iter().map(|run| Self { run, in_place: true }).collect()
+    }
 }
 
 /// A group as it is written.
 pub(crate) struct EncodedGroup {
     /// The whole write, in whole blocks.
-    pub(crate) image: Bytes,
+    pub(crate) image: Pieces,
     pub(crate) layout: Layout,
     /// The run heads, for the index and the footer.
     pub(crate) blob: Bytes,
@@ -146,14 +161,15 @@ pub(crate) fn is_aligned(run: &Run) -> bool {
 /// Segments that hold something, in order.
 pub(crate) type Census = Vec<Range<u32>>;
 
-/// Makes the image of a group. Payload bytes are copied once.
+/// Makes the image of a group. Data of whole blocks that begins on a block boundary in memory is written from there, if it may be; all other is
+/// copied once.
 pub(crate) fn encode_group(source: &GroupSource<'_>) -> EncodedGroup {
     encode_group_with(source, None)
 }
 
 /// The same of a group with a census.
 pub(crate) fn encode_group_with(source: &GroupSource<'_>, census: Option<&Census>) -> EncodedGroup {
-    let aligned: Vec<bool> = source.runs.iter().map(|run| is_aligned(run)).collect();
+    let aligned: Vec<bool> = source.runs.iter().map(|it| is_aligned(it.run)).collect();
     let mut layout = Layout {
         head_bytes: GROUP_HEAD_BYTES
             + source.released.len() * 16
@@ -161,7 +177,7 @@ pub(crate) fn encode_group_with(source: &GroupSource<'_>, census: Option<&Census
             + source.state.map_or(0, Bytes::len),
         ..Layout::default()
     };
-    for (run, &aligned) in source.runs.iter().zip(&aligned) {
+    for (SourceRun { run, .. }, &aligned) in source.runs.iter().zip(&aligned) {
         layout.head_bytes += run_blob_bytes(run);
         if aligned {
             layout.aligned_bytes += run.data.len();
@@ -170,14 +186,35 @@ pub(crate) fn encode_group_with(source: &GroupSource<'_>, census: Option<&Census
         }
     }
     let (head, starts, blob_start) = encode_head(source, census, &layout, &aligned);
-    let mut image = PageBuf::with_capacity(layout.total_bytes());
-    image.extend(&head);
-    let of_kind = |wanted| source.runs.iter().zip(&aligned).filter(move |(_, is)| **is == wanted);
-    of_kind(false).for_each(|(run, _)| image.extend(&run.data));
-    image.pad_to_page();
-    of_kind(true).for_each(|(run, _)| image.extend(&run.data));
+    let image = lay_out(&head, source.runs, &aligned, &layout);
+    EncodedGroup { image, layout, blob: head.freeze().slice(blob_start..), starts }
+}
+
+/// The image of a group: what is written from where it lies is a piece of its own; the rest is copied, behind the head, into one buffer.
+fn lay_out(head: &[u8], runs: &[SourceRun<'_>], aligned: &[bool], layout: &Layout) -> Pieces {
+    let of_kind = |wanted| runs.iter().zip(aligned).filter(move |(_, is)| **is == wanted).map(|(it, _)| it);
+    let is_copied = |it: &&SourceRun<'_>| !it.in_place || !is_on_block_boundary(&it.run.data);
+    let copied_bytes: usize = of_kind(true).filter(is_copied).map(|it| it.run.data.len()).sum();
+    let mut copied = PageBuf::with_capacity(layout.aligned_start() + copied_bytes);
+    copied.extend(head);
+    of_kind(false).for_each(|it| copied.extend(&it.run.data));
+    copied.pad_to_page();
+    let (mut start, mut end) = (0, copied.len());
+    of_kind(true).filter(is_copied).for_each(|it| copied.extend(&it.run.data));
+    let copied = copied.freeze();
+    let mut pieces = Vec::new();
+    for it in of_kind(true) {
+        if is_copied(&it) {
+            end += it.run.data.len();
+            continue;
+        }
+        pieces.extend([copied.slice(start..end), it.run.data.clone()]);
+        start = end;
+    }
+    pieces.push(copied.slice(start..end));
+    let image = Pieces::from_iter(pieces);
     assert_eq!(image.len(), layout.total_bytes(), "the layout adds up");
-    EncodedGroup { image: image.freeze(), layout, blob: head.freeze().slice(blob_start..), starts }
+    image
 }
 
 /// The head with its checksum, where in the blob each run begins, and where the blob begins.
@@ -220,7 +257,7 @@ fn encode_head(
     let mut starts = Vec::with_capacity(source.runs.len());
     let mut packed_at = identity.offset as usize + layout.head_bytes;
     let mut aligned_at = identity.offset as usize + layout.aligned_start();
-    for (run, &aligned) in source.runs.iter().zip(aligned) {
+    for (SourceRun { run, .. }, &aligned) in source.runs.iter().zip(aligned) {
         let place = if aligned { &mut aligned_at } else { &mut packed_at };
         starts.push((out.len() - blob_start) as u32);
         encode_run_head(&mut out, run, aligned, *place as u32);
@@ -419,6 +456,37 @@ mod tests {
         ]
     }
 
+    /// A run of one block, which begins so many bytes behind a block boundary in memory.
+    fn block(key: u64, behind: usize) -> Run {
+        let mut memory = PageBuf::zeroed(behind);
+        memory.extend(&[key as u8; BLOCK_BYTES]);
+        let data = memory.freeze().slice(behind..behind + BLOCK_BYTES);
+        let table = Table::of_payloads([&data]);
+        Run { first_key: key, version: 1, kind: RunKind::Data, meta: Bytes::new(), table, data }
+    }
+
+    #[test]
+    fn blocks_on_a_boundary_in_memory_are_written_from_there_and_the_image_is_the_same() {
+        let (all_copied, mixed): (Vec<Run>, Vec<Run>) = [0, 1, 0, 0, 9, 9, 0]
+            .into_iter()
+            .zip(0..)
+            .map(|(behind, key)| (block(key, 1), block(key, behind)))
+            .unzip();
+        let encode = |blocks: &[Run]| {
+            let small = runs();
+            let runs = [SourceRun::all(&small), SourceRun::all(blocks)].concat();
+            encode_group(&GroupSource { identity: identity(), released: &[], state: None, runs: &runs })
+        };
+        let (copied, mixed_image) = (encode(&all_copied).image, encode(&mixed).image);
+        assert_eq!((copied.iter().count(), mixed_image.iter().count()), (1, 7));
+        for (run, is_shared) in mixed.iter().zip([true, false, true, true, false, false, true]) {
+            let found = mixed_image.iter().any(|piece| piece.as_ptr() == run.data.as_ptr());
+            assert_eq!(found, is_shared, "block {}", run.first_key);
+        }
+        assert!(mixed_image.iter().all(|piece| is_on_block_boundary(piece)));
+        assert_eq!(mixed_image.into_bytes(), copied.into_bytes());
+    }
+
     fn decode(image: &[u8]) -> Option<(GroupHead, GroupArea)> {
         let head = peek_group(image).ok()?;
         let area = head.decode_area(&Bytes::copy_from_slice(image)).ok()?;
@@ -433,11 +501,11 @@ mod tests {
             identity: identity(),
             released: &[0..90, 95..100],
             state: Some(&state),
-            runs: &runs.iter().collect::<Vec<_>>(),
+            runs: &SourceRun::all(&runs),
         };
         let census = vec![0..3, 7..8, 1 << 20..(1 << 20) + 5];
         let encoded = encode_group_with(&source, Some(&census));
-        let (head, area) = decode(&encoded.image).expect("it decodes");
+        let (head, area) = decode(&encoded.image.clone().into_bytes()).expect("it decodes");
         assert_eq!((head.identity, head.layout), (identity(), encoded.layout));
         assert_eq!((&area.released[..], area.state.as_ref()), (&[0..90, 95..100][..], Some(&state)));
         assert_eq!(area.census, Some(census));
@@ -453,7 +521,8 @@ mod tests {
     #[test]
     fn no_flipped_bit_of_a_head_passes_and_noise_does_no_harm() {
         let runs = runs();
-        let small = [&runs[0], &runs[2]];
+        let all = SourceRun::all(&runs);
+        let small = [all[0], all[2]];
         let source = GroupSource {
             identity: identity(),
             released: std::slice::from_ref(&(0..90)),
@@ -461,7 +530,7 @@ mod tests {
             runs: &small,
         };
         let encoded = encode_group_with(&source, Some(&vec![2..5, 9..10]));
-        let head = &encoded.image[..encoded.layout.head_bytes];
+        let head = &encoded.image.slice(0..encoded.layout.head_bytes)[..];
         testing::every_bit_flip_is_refused(head, decode);
         testing::noise_does_not_panic(head, decode);
     }

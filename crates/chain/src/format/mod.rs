@@ -17,7 +17,7 @@ pub(crate) use cache::{CacheHeader, CachedBlock, LineHead, line_start};
 pub(crate) use footer::{Directory, Footer, FooterRun, Hole, PageEntry, footer_bound_bytes};
 pub(crate) use group::{
     CENSUS_RANGE_BYTES, Census, GROUP_HEAD_BYTES, GroupArea, GroupFlags, GroupHead, GroupIdentity,
-    GroupSource, encode_group, encode_group_with, is_aligned, peek_group,
+    GroupSource, SourceRun, encode_group, encode_group_with, is_aligned, peek_group,
 };
 pub(crate) use metadata::{ENTRY_HEAD_BYTES, EntryHead, MetadataHeader, slot_start, slots_for, slots_in};
 pub(crate) use page::{PageView, add_records};

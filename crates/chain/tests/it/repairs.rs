@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_chain::{Batch, Chain, ChainOptions, SideState};
 use ithaca_env::Env;
-use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Wrapper};
+use ithaca_env::drive::{Drive, DriveError, DriveFuture, Durability, Pieces, Wrapper};
 use ithaca_env::sim::DriveFault;
 use ithaca_env::sync::Notify;
 
@@ -92,7 +92,7 @@ impl Wrapper for Held {
         self.drive.read(offset, len)
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         if self.failing.get() > 0 {
             self.failing.set(self.failing.get() - 1);
             let (path, message) = (self.drive.name(), "not now".to_owned());

@@ -12,8 +12,10 @@ use thiserror::Error;
 use crate::limits::BLOCK_BYTES;
 
 mod page_buf;
+mod pieces;
 
 pub use page_buf::PageBuf;
+pub use pieces::{Pieces, is_on_block_boundary};
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +162,8 @@ pub trait Device {
     fn allocates(&self) -> bool;
     /// Reads exactly `len` bytes.
     fn read(&self, offset: u64, len: usize) -> DriveFuture<Bytes>;
-    /// Writes all of `data`. `data` should lie on a block boundary in memory (see [`PageBuf`]); else it is copied.
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()>;
+    /// Writes all of `data`, whose pieces should be whole blocks on a block boundary in memory (see [`PageBuf`]); else it is copied.
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()>;
     /// Puts every completed write on stable storage.
     fn sync(&self) -> DriveFuture<()>;
     /// Makes a file at least this long, preallocated and reading as zeros; durable on return. A block device fails.
@@ -184,7 +186,7 @@ pub trait Wrapper {
         self.drive().read(offset, len)
     }
     /// See [`Device::write`].
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         self.drive().write(offset, data, durability)
     }
     /// See [`Device::sync`].
@@ -218,7 +220,7 @@ impl<W: Wrapper> Device for W {
         Wrapper::read(self, offset, len)
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         Wrapper::write(self, offset, data, durability)
     }
 
@@ -292,9 +294,10 @@ impl Drive {
         self.device.read(offset, len)
     }
 
-    /// Writes `data` at `offset`, both block multiples. Starts at once; dropping the future abandons the answer, not
-    /// the write. With [`Durability::Durable`] it is on stable storage when the future is ready.
-    pub fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    /// Writes `data` at `offset`, both block multiples: [`Bytes`], or [`Pieces`] that lie apart in memory. Pieces of whole blocks that begin on
+    /// a block boundary in memory are not copied. Starts at once; dropping the future abandons the answer, not the write. With [`Durability::Durable`] it is on stable storage when the future is ready.
+    pub fn write(&self, offset: u64, data: impl Into<Pieces>, durability: Durability) -> DriveFuture<()> {
+        let data = data.into();
         assert_aligned(offset, data.len());
         self.device.write(offset, data, durability)
     }

@@ -14,12 +14,16 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::io_pool::IoPool;
 use super::ring::Ring;
-use crate::drive::{Device, DriveError, DriveFuture, Durability, OpenDrive, PageBuf};
+use crate::drive::{
+    Device, DriveError, DriveFuture, Durability, OpenDrive, PageBuf, Pieces, is_on_block_boundary,
+};
 use crate::limits::BLOCK_BYTES;
 
 /// How long a drive that is locked is waited for, and how often it is tried.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// Pieces that the system takes in one call.
+const IOV_MAX: usize = 1024;
 
 /// An open file, sent between the loop and the pool.
 pub(super) struct OpenFile {
@@ -261,7 +265,7 @@ impl Device for FileDrive {
         })
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         if let Some(error) = self.past_end(offset, data.len()) {
             return error;
         }
@@ -274,12 +278,15 @@ impl Device for FileDrive {
         // stay with that thread's allocator.
         let kept = data.clone();
         let written = self.run("write", offset, move |file| {
-            let mut done = 0;
-            while done < data.len() {
-                let rest = [IoSlice::new(&data[done..])];
-                match rustix::io::pwritev2(file, &rest, offset + done as u64, flags) {
+            let mut pieces: Vec<IoSlice<'_>> = data.iter().map(|piece| IoSlice::new(piece)).collect();
+            let (mut rest, mut at) = (&mut pieces[..], offset);
+            while !rest.is_empty() {
+                match rustix::io::pwritev2(file, &rest[..rest.len().min(IOV_MAX)], at, flags) {
                     Ok(0) => return Err(Errno::IO),
-                    Ok(written) => done += written,
+                    Ok(written) => {
+                        IoSlice::advance_slices(&mut rest, written);
+                        at += written as u64;
+                    }
                     Err(Errno::INTR) => {}
                     Err(error) => return Err(error),
                 }
@@ -336,14 +343,15 @@ impl Device for FileDrive {
     }
 }
 
-/// The same bytes on a block boundary in memory, copied if they are not.
-fn aligned(data: Bytes) -> Bytes {
-    if (data.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
+/// The same bytes in whole blocks on block boundaries in memory, copied if they are not.
+fn aligned(data: Pieces) -> Pieces {
+    let is_aligned = |piece: &Bytes| piece.len().is_multiple_of(BLOCK_BYTES) && is_on_block_boundary(piece);
+    if data.iter().all(is_aligned) {
         return data;
     }
     let mut copy = PageBuf::with_capacity(data.len());
-    copy.extend(&data);
-    copy.freeze()
+    data.iter().for_each(|piece| copy.extend(piece));
+    copy.freeze().into()
 }
 
 const _: () = {
@@ -364,12 +372,7 @@ mod tests {
     #[test]
     fn a_write_has_a_place_however_many_reads_wait() {
         // An owner of a drive takes a write that fails for a drive that has.
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("drive");
-        let create = OpenDrive { path, create_bytes: Some(1 << 20), read_only: false };
-        let opened = open(&create).expect("a file");
-        let pool = IoPool::new(Arc::new(Park::new().expect("a descriptor")));
-        let drive = FileDrive::new(opened, pool.clone(), None);
+        let (_dir, drive, pool) = new_drive(1 << 20);
         let gate = Arc::new(Mutex::new(()));
         let shut = gate.lock().expect("no panic");
         for _ in 0..crate::limits::IO_THREADS_MAX {
@@ -385,16 +388,46 @@ mod tests {
             )
         };
         while !is_refused(drive.read(0, BLOCK_BYTES)) {}
-        let mut written = drive.write(0, PageBuf::zeroed(BLOCK_BYTES).freeze(), Durability::Durable);
+        let mut written = drive.write(0, PageBuf::zeroed(BLOCK_BYTES).freeze().into(), Durability::Durable);
         assert_eq!(written.as_mut().poll(&mut cx), Poll::Pending);
         drop(shut);
-        let outcome = loop {
+        assert_eq!(answer(written, &pool), Ok(()));
+    }
+
+    #[test]
+    fn pieces_are_written_one_behind_the_other_however_many_there_are_and_wherever_they_lie() {
+        let (_dir, drive, pool) = new_drive(8 << 20);
+        let blocks = IOV_MAX + 10;
+        let mut memory = PageBuf::with_capacity((blocks + 1) * BLOCK_BYTES);
+        (0..blocks).for_each(|block| memory.extend(&[block as u8; BLOCK_BYTES]));
+        let memory = memory.freeze();
+        let block = |number: usize| memory.slice(number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES);
+        let apart: Pieces = (0..blocks).rev().map(block).collect();
+        let unaligned: Pieces =
+            [memory.slice(1..BLOCK_BYTES), memory.slice(10..BLOCK_BYTES + 11)].into_iter().collect();
+        for (offset, data) in [(0, apart), (BLOCK_BYTES as u64, unaligned)] {
+            let wanted = data.clone().into_bytes();
+            assert_eq!(answer(drive.write(offset, data, Durability::Durable), &pool), Ok(()));
+            assert_eq!(answer(drive.read(offset, wanted.len()), &pool), Ok(wanted));
+        }
+    }
+
+    fn new_drive(bytes: u64) -> (tempfile::TempDir, FileDrive, IoPool) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("drive");
+        let opened = open(&OpenDrive { path, create_bytes: Some(bytes), read_only: false }).expect("a file");
+        let pool = IoPool::new(Arc::new(Park::new().expect("a descriptor")));
+        (dir, FileDrive::new(opened, pool.clone(), None), pool)
+    }
+
+    fn answer<T>(mut asked: DriveFuture<T>, pool: &IoPool) -> Result<T, DriveError> {
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
             pool.complete();
-            match written.as_mut().poll(&mut cx) {
-                Poll::Ready(outcome) => break outcome,
+            match asked.as_mut().poll(&mut cx) {
+                Poll::Ready(outcome) => return outcome,
                 Poll::Pending => std::thread::yield_now(),
             }
-        };
-        assert_eq!(outcome, Ok(()));
+        }
     }
 }

@@ -7,11 +7,13 @@
 
 use std::ptr::NonNull;
 
+use bytes::Bytes;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::drive::PageBuf;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{MemoryError, check_size};
 
@@ -96,16 +98,18 @@ impl Mapping {
     }
 
     #[expect(unsafe_code, reason = "other processes may write there, so that there can be no slice of it")]
-    pub(crate) fn copy_out(&self, at: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn copy_out(&self, at: usize, len: usize) -> Bytes {
         self.check(at, len);
-        let mut copy: Vec<u8> = Vec::with_capacity(len);
+        let mut copy = PageBuf::with_capacity(len);
+        let room = copy.spare();
+        assert!(len <= room.len(), "there is room for {len} bytes");
         // SAFETY: the bytes are within what is mapped, which `check` asserts and which stays while `self` lives; the copy has room for
         // them, and they are its first ones after. No reference to what is mapped is made: any byte is one, whoever has written it.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), copy.as_mut_ptr(), len);
-            copy.set_len(len);
+            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), room.as_mut_ptr().cast(), len);
+            copy.advance(len);
         }
-        copy
+        copy.freeze().slice(..len)
     }
 
     #[expect(unsafe_code, reason = "other processes may read there, so that there can be no slice of it")]
@@ -152,10 +156,10 @@ mod tests {
         let (one, fd) = Mapping::create(3 * PAGE).expect("memory");
         let other = Mapping::open(fd, 3 * PAGE).expect("sealed memory");
         one.copy_in(PAGE - 2, b"across");
-        assert_eq!(other.copy_out(PAGE - 3, 8), b"\0across\0");
+        assert_eq!(&other.copy_out(PAGE - 3, 8)[..], b"\0across\0");
         other.copy_in(3 * PAGE - 1, b"x");
         drop(other);
-        assert_eq!(one.copy_out(3 * PAGE - 1, 1), b"x", "what one has outlives the other's");
+        assert_eq!(&one.copy_out(3 * PAGE - 1, 1)[..], b"x", "what one has outlives the other's");
         assert_eq!(one.len(), 3 * PAGE);
     }
 

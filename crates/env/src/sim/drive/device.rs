@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use crate::drive::{Device, Drive, DriveError, DriveFuture, Durability, OpenDrive};
+use crate::drive::{Device, Drive, DriveError, DriveFuture, Durability, OpenDrive, Pieces};
 use crate::limits::BLOCK_BYTES;
 use crate::sim::process::{Life, ProcessId};
 use crate::sim::world::World;
@@ -98,8 +98,8 @@ impl Device for SimDevice {
         Box::pin(Answer { slot, convert: |bytes| bytes })
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
-        self.change(Op::Write { data, durability }, offset)
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
+        self.change(Op::Write { data: data.into_bytes(), durability }, offset)
     }
 
     fn sync(&self) -> DriveFuture<()> {

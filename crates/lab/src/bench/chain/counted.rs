@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ithaca_env::drive::{Drive, DriveFuture, Durability, Wrapper};
+use ithaca_env::drive::{Drive, DriveFuture, Durability, Pieces, Wrapper};
 use ithaca_env::{Env, Time};
 
 /// What a drive was asked for so far.
@@ -91,7 +91,7 @@ impl Wrapper for Counted {
         })
     }
 
-    fn write(&self, offset: u64, data: Bytes, durability: Durability) -> DriveFuture<()> {
+    fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
         let mut counts = self.counts.borrow_mut();
         counts.writes += 1;
         counts.write_bytes += data.len() as u64;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ithaca_chain::{
     AppendError, Chain, ChainId, ChainOptions, Drives, Identity, Label, Owner, Place, Placed, RunKind, Ticket,
 };
-use ithaca_env::drive::OpenDrive;
+use ithaca_env::drive::{OpenDrive, PageBuf};
 use ithaca_env::{Env, Time};
 
 use super::counted::{Counted, Counts};
@@ -217,9 +217,11 @@ impl ChainSide {
 /// Bytes of no pattern that a drive could know.
 fn data() -> Bytes {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = (0..DATA_BYTES / 8).flat_map(|_| {
+    // On a block boundary, as an owner of blocks has them who reads them from a drive.
+    let mut data = PageBuf::with_capacity(DATA_BYTES as usize);
+    for _ in 0..DATA_BYTES / 8 {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        (state ^ state >> 29).to_le_bytes()
-    });
-    words.collect()
+        data.extend(&(state ^ state >> 29).to_le_bytes());
+    }
+    data.freeze()
 }
