@@ -19,6 +19,8 @@ pub struct Mix {
     pub group_bytes: usize,
     /// Groups under way.
     pub groups: usize,
+    /// Bytes of memory that each of them is taken from, one part behind the other: where fewer than a group has, the same is written each time.
+    pub source_bytes: usize,
     /// Bytes of a read, whole blocks.
     pub read_bytes: usize,
     /// Reads under way at the most.
@@ -118,11 +120,15 @@ impl MixFile {
         // As the system's I/O threads do.
         run_at_once();
         let len = shared.mix.group_bytes;
-        let mut group = Aligned::zeroed(len);
+        let mut source = Aligned::zeroed(len.max(shared.mix.source_bytes));
         // Zeros are no data to some drives.
-        group.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 / 8) as u8);
+        source.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 / 8) as u8);
+        let parts = len.max(shared.mix.source_bytes) / len;
+        let mut part = 0;
         while let Some(number) = shared.begin(GROUP) {
-            let written = write_durably(&self.file, &group.as_mut_slice()[..len], self.place(number, len));
+            let group = &source.as_mut_slice()[part * len..(part + 1) * len];
+            part = (part + 1) % parts;
+            let written = write_durably(&self.file, group, self.place(number, len));
             if written.is_err() {
                 shared.stop();
             }
@@ -161,7 +167,14 @@ mod tests {
         // A writer that left the reads behind would be faster than any chain that is cleaned.
         let folder = tempfile::tempdir().expect("a folder");
         let file = MixFile::create(&folder.path().join("mix"), 4 << 20).expect("room");
-        let mix = Mix { group_bytes: 64 << 10, groups: 2, read_bytes: 4096, reads: 4, reads_per_group: 3.0 };
+        let mix = Mix {
+            group_bytes: 64 << 10,
+            groups: 2,
+            read_bytes: 4096,
+            reads: 4,
+            reads_per_group: 3.0,
+            ..Mix::default()
+        };
         let (groups, reads) = file.run(mix, Duration::from_millis(200)).expect("written");
         let seconds = 0.2;
         assert!(groups > 0.0, "something was written");

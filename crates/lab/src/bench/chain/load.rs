@@ -24,7 +24,7 @@ pub const IN_FLIGHT: usize = 1024;
 /// Groups under way, of the chain and of the bare writer: enough that the drive has one to write while the next is formed.
 pub const FLIGHTS: usize = 4;
 /// What is written, over and over: more than a processor's caches hold.
-const DATA_BYTES: u64 = 32 << 20;
+pub const DATA_BYTES: usize = 32 << 20;
 /// Segments besides the reserve that a chain under full load keeps free: it is cleaned without rests before it has fewer.
 const KEPT_FREE: u64 = 3;
 /// An append that found no room is tried again when more is durable, or after this.
@@ -218,7 +218,7 @@ impl ChainSide {
 fn data() -> Bytes {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     // On a block boundary, as an owner of blocks has them who reads them from a drive.
-    let mut data = PageBuf::with_capacity(DATA_BYTES as usize);
+    let mut data = PageBuf::with_capacity(DATA_BYTES);
     for _ in 0..DATA_BYTES / 8 {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         data.extend(&(state ^ state >> 29).to_le_bytes());

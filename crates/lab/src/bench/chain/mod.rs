@@ -5,6 +5,9 @@
 //!   round 1:  flush probe | chain: so many groups, reads, bytes ─► bare: the same mix, nothing above it
 //!   round 2:  flush probe | bare: the mix of round 1 | chain
 //! ```
+//!
+//! The bare writer writes the same group over and over, which a processor's cache holds. Where nothing is moved it is measured once more with as
+//! much data as the chain is given, for comparison: what of the difference is the log, and what the memory.
 
 mod counted;
 mod load;
@@ -18,7 +21,7 @@ use ithaca_env::real::run_at_once;
 
 use super::BenchArguments;
 use crate::bare::{DriveFile, Mix, MixFile, flush_probe_us};
-use load::{ChainSide, FLIGHTS, Slice};
+use load::{ChainSide, DATA_BYTES, FLIGHTS, Slice};
 use report::{Report, Row};
 
 /// Bytes of the chain's file, and of the bare writer's.
@@ -107,7 +110,11 @@ async fn measure(
             None => (now, bare.run(now, span)?),
         };
         last = Some(now);
-        rows.push(Row { case: case.name, round, slice, mix, groups, reads, flush_probe });
+        let fresh = match case.pattern {
+            Pattern::InOrder => Some(bare.run(Mix { source_bytes: DATA_BYTES / FLIGHTS, ..mix }, span)?.0),
+            Pattern::Random => None,
+        };
+        rows.push(Row { case: case.name, round, slice, mix, groups, reads, fresh, flush_probe });
     }
     Ok((side.generator_us(), rows))
 }
@@ -127,5 +134,6 @@ fn mix_of(slice: &Slice, case: &Case) -> Mix {
         read_bytes: whole(counts.read_bytes as f64 / counts.reads.max(1) as f64),
         reads: (counts.read_depth().round() as usize).clamp(1, READS_MAX),
         reads_per_group: counts.reads as f64 / written,
+        ..Mix::default()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use super::load::{FLIGHTS, IN_FLIGHT, Slice};
+use super::load::{DATA_BYTES, FLIGHTS, IN_FLIGHT, Slice};
 use super::{Case, FILE_BYTES, Pattern};
 use crate::bare::Mix;
 use crate::blocks::BLOCK;
@@ -29,6 +29,8 @@ pub struct Row {
     pub groups: f64,
     /// Reads that it made, a second.
     pub reads: f64,
+    /// Groups that it wrote a second with data that it did not write before, if that was measured.
+    pub fresh: Option<f64>,
     /// Median 4 KB flush just before the round, microseconds.
     pub flush_probe: f64,
 }
@@ -51,6 +53,12 @@ impl Row {
     /// The chain's rate of the bare writer's, which has the payload alone to write, and reads as the chain does.
     fn ratio(&self) -> f64 {
         self.slice.payload_bytes as f64 / self.slice.seconds / (self.groups * self.mix.group_bytes as f64)
+    }
+
+    /// The chain's rate of a bare writer's with as much data as the chain has.
+    fn ratio_to_fresh(&self) -> Option<f64> {
+        let bytes = self.fresh? * self.mix.group_bytes as f64;
+        Some(self.slice.payload_bytes as f64 / self.slice.seconds / bytes)
     }
 
     /// Payload that the application and the cleaner wrote, for a byte of the application's.
@@ -119,6 +127,20 @@ impl Report {
         outcomes
     }
 
+    /// What is worth knowing beside the targets.
+    fn notes(&self) -> Vec<String> {
+        let is_measured = |case: &str| self.rows.iter().any(|row| row.case == case && row.fresh.is_some());
+        let cases = self.cases.iter().map(|(case, ..)| *case).filter(|case| is_measured(case));
+        let note = |case| {
+            let (least, ratio, most) = self.of(case, |row| row.ratio_to_fresh().unwrap_or(f64::NAN));
+            let data = DATA_BYTES >> 20;
+            format!(
+                "{case}: application {ratio:.2} of bare with the same {data} MiB of data (from {least:.2} to {most:.2})"
+            )
+        };
+        cases.map(note).collect()
+    }
+
     /// Prints medians and targets. Returns whether all are met.
     pub fn print(&self) -> bool {
         println!("chain: 4 KB blocks, {IN_FLIGHT} in flight, one file of {} GiB", FILE_BYTES >> 30);
@@ -144,6 +166,7 @@ impl Report {
         outcomes
             .iter()
             .for_each(|(text, met)| println!("  {} {text}", if *met { "met   " } else { "MISSED" }));
+        self.notes().iter().for_each(|note| println!("  note   {note}"));
         outcomes.iter().all(|(_, met)| *met)
     }
 
@@ -171,6 +194,9 @@ impl Report {
         for (outcome, met) in self.outcomes() {
             line(format!("target {}: {outcome}", if met { "met" } else { "missed" }));
         }
+        for note in self.notes() {
+            line(format!("note: {note}"));
+        }
         for &(case, ..) in &self.cases {
             let words =
                 |(least, middle, most): (f64, f64, f64)| format!("{middle:.2} ({least:.2} to {most:.2})");
@@ -182,12 +208,13 @@ impl Report {
                 words(self.of(case, |row| row.slice.segments as f64 / row.slice.seconds)),
             ));
         }
-        text.push_str("case,round,seconds,app_mb_per_s,moved_mb_per_s,all_mb_per_s,groups_per_s,bare_groups_per_s,reads_per_s,bare_reads_per_s,ratio,group_kib,read_kib,reads_at_once,cpu_us_per_block,cpu_us_per_written_block,flush_probe_us\n");
+        text.push_str("case,round,seconds,app_mb_per_s,moved_mb_per_s,all_mb_per_s,groups_per_s,bare_groups_per_s,reads_per_s,bare_reads_per_s,ratio,group_kib,read_kib,reads_at_once,cpu_us_per_block,cpu_us_per_written_block,flush_probe_us,bare_fresh_groups_per_s\n");
         for row in &self.rows {
-            let Row { case, round, slice, mix, groups, reads, flush_probe } = row;
+            let Row { case, round, slice, mix, groups, reads, fresh, flush_probe } = row;
+            let fresh = fresh.map_or_else(String::new, |fresh| format!("{fresh:.1}"));
             let _ = writeln!(
                 text,
-                "{case},{round},{:.2},{:.1},{:.1},{:.1},{:.1},{groups:.1},{:.1},{reads:.1},{:.3},{},{},{},{:.3},{:.3},{flush_probe:.1}",
+                "{case},{round},{:.2},{:.1},{:.1},{:.1},{:.1},{groups:.1},{:.1},{reads:.1},{:.3},{},{},{},{:.3},{:.3},{flush_probe:.1},{fresh}",
                 slice.seconds,
                 row.app_mb_per_s(),
                 row.moved_mb_per_s(),
