@@ -216,13 +216,17 @@ pub enum OpenError {
     },
     /// The newest checkpoint is damaged and none can stand in for it, so what was released is not known. The drive needs
     /// to be rebuilt from a replica.
-    #[error("{drive}: the checkpoint at the head of segment {segment} is damaged")]
+    #[error("{drive}: the newest checkpoint is damaged{}", at_the_head_of(*segment))]
     CheckpointLost {
         /// The drive.
         drive: String,
-        /// The segment whose first group is harmed.
-        segment: u32,
+        /// The segment whose first group is harmed, if that is known.
+        segment: Option<u32>,
     },
+}
+
+fn at_the_head_of(segment: Option<u32>) -> String {
+    segment.map_or_else(String::new, |segment| format!(", at the head of segment {segment}"))
 }
 
 /// Why it is not certain what a chain held before a group was lost.

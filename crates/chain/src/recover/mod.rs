@@ -164,7 +164,14 @@ pub(crate) async fn recover(
     add_lacking(links, &judged, &mut unequal);
     let before = options.rescue.then(|| rescue::before(&judged, &found.closed_laps));
     recovered.left_out.clone_from(&judged.left_out);
-    let mut resume = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1)?;
+    let applied = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1);
+    let mut resume = match (applied, &before) {
+        // Where nothing is left to begin with, that is for the same reason.
+        (Err(OpenError::CheckpointLost { .. }), Some(Err(why))) => {
+            return Err(OpenError::NoRescue { drive: links.names(), why: why.clone() });
+        }
+        (applied, _) => applied?,
+    };
     for segment in lost.segments {
         highest_lap += 1;
         add_lost(segment, highest_lap, lost.below, geometry, &mut catalog, &mut recovered);
@@ -467,6 +474,7 @@ fn apply(
     let mut told = Told::new();
     recovered.cut_groups = judged.cut_groups;
     recovered.damage.extend(judged.damage);
+    let newest = judged.segments.iter().rev().find(|kept| kept.lap != 0).map(|kept| kept.segment);
     for kept in judged.segments {
         if kept.groups.is_empty() {
             catalog.set(kept.segment, SegmentState::Ready);
@@ -502,7 +510,7 @@ fn apply(
         cursor = Some(cursor_of(kept.segment, open));
     }
     if judged.is_end_lost || (checkpoint_seq == 0 && judged.next_seq > 1) {
-        return Err(judged.unread_end.map_or_else(|| checkpoint_lost(links, cursor), OpenError::Drive));
+        return Err(judged.unread_end.map_or_else(|| checkpoint_lost(links, newest), OpenError::Drive));
     }
     recovered.is_control_certain = told.is_certain;
     let said = told.before(judged.next_seq);
@@ -525,12 +533,9 @@ pub(crate) fn published<'a>(head: &GroupHead, area: &'a GroupArea) -> Published<
     }
 }
 
-fn checkpoint_lost(links: &Links, cursor: Option<Cursor>) -> OpenError {
-    let drive = cursor.and_then(|cursor| links.device_of(cursor.segment));
-    OpenError::CheckpointLost {
-        drive: drive.map_or_else(|| links.names(), Sides::name),
-        segment: cursor.map_or(0, |cursor| cursor.segment),
-    }
+fn checkpoint_lost(links: &Links, segment: Option<u32>) -> OpenError {
+    let drive = segment.and_then(|segment| links.device_of(segment));
+    OpenError::CheckpointLost { drive: drive.map_or_else(|| links.names(), Sides::name), segment }
 }
 
 fn cursor_of(segment: u32, open: &OpenSegment) -> Cursor {

@@ -67,7 +67,6 @@ pub struct Tally {
     freed: u32,
     no_census: u32,
     any_age: u32,
-    no_checkpoint: u32,
 }
 
 /// Harms these records of the chain, looks at what is left, and makes them well again.
@@ -95,7 +94,6 @@ fn harm_and_look(
             NoRescue::NoCensus { .. } => tally.no_census += 1,
             NoRescue::AnyAge { .. } => tally.any_age += 1,
         },
-        Err(VolumeError::Chain(OpenError::CheckpointLost { .. })) => tally.no_checkpoint += 1,
         Err(other) => panic!("{harmed:?}: {other}"),
     }
 }
