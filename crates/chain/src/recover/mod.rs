@@ -165,13 +165,7 @@ pub(crate) async fn recover(
     let before = options.rescue.then(|| rescue::before(&judged, &found.closed_laps));
     recovered.left_out.clone_from(&judged.left_out);
     let applied = apply(links, judged, &mut catalog, &mut recovered, highest_lap + 1, incarnation + 1);
-    let mut resume = match (applied, &before) {
-        // Where nothing is left to begin with, that is for the same reason.
-        (Err(OpenError::CheckpointLost { .. }), Some(Err(why))) => {
-            return Err(OpenError::NoRescue { drive: links.names(), why: why.clone() });
-        }
-        (applied, _) => applied?,
-    };
+    let mut resume = applied.map_err(|error| rescue::why_not(error, before.as_ref(), links))?;
     for segment in lost.segments {
         highest_lap += 1;
         add_lost(segment, highest_lap, lost.below, geometry, &mut catalog, &mut recovered);

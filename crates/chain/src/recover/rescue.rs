@@ -21,8 +21,9 @@ use std::ops::Range;
 use super::Recovered;
 use super::judge::{ClosedLaps, Judged, KeptSegment};
 use crate::catalog::{Catalog, SegmentState};
-use crate::error::NoRescue;
+use crate::error::{NoRescue, OpenError};
 use crate::format::Census;
+use crate::links::Links;
 use crate::options::ChainOptions;
 use crate::planted::PlantedBug;
 
@@ -76,6 +77,20 @@ pub(super) fn before(judged: &Judged, closed: &ClosedLaps) -> Result<Option<Befo
     }
     let named = teller.area.census.clone().unwrap_or_default();
     Ok(Some(Before { named, lap: teller.head.identity.lap }))
+}
+
+/// Why a chain cannot be opened of which that is known too: one without a group to begin with cannot for the same reason.
+pub(super) fn why_not(
+    error: OpenError,
+    before: Option<&Result<Option<Before>, NoRescue>>,
+    links: &Links,
+) -> OpenError {
+    match (error, before) {
+        (OpenError::CheckpointLost { .. }, Some(Err(why))) => {
+            OpenError::NoRescue { drive: links.names(), why: why.clone() }
+        }
+        (error, _) => error,
+    }
 }
 
 /// Whether all is there that counted then, as the catalog has what counts; leaves in it what counted then, and nothing else. Errors:
