@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ithaca_chain::{Batch, RangeSet, Recovered, Run, RunKind, Table};
+use ithaca_env::drive::PageBuf;
 
 /// A run of records with these payloads.
 pub fn run_of(first_key: u64, version: u64, payloads: &[Bytes]) -> Run {
+    let together = payloads.concat();
+    // Blocks are written from where they lie if they lie so.
+    let data = if version.is_multiple_of(2) { together.into() } else { PageBuf::copy_of(&together) };
     Run {
         first_key,
         version,
         kind: RunKind::Data,
         meta: Bytes::from(version.to_le_bytes().to_vec()),
         table: Table::of_payloads(payloads),
-        data: Bytes::from(payloads.concat()),
+        data,
     }
 }
 

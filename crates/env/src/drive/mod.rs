@@ -295,7 +295,8 @@ impl Drive {
     }
 
     /// Writes `data` at `offset`, both block multiples: [`Bytes`], or [`Pieces`] that lie apart in memory. Pieces of whole blocks that begin on
-    /// a block boundary in memory are not copied. Starts at once; dropping the future abandons the answer, not the write. With [`Durability::Durable`] it is on stable storage when the future is ready.
+    /// a block boundary in memory are not copied. Starts at once; dropping the future abandons the answer, not the write. With
+    /// [`Durability::Durable`] it is on stable storage when the future is ready.
     pub fn write(&self, offset: u64, data: impl Into<Pieces>, durability: Durability) -> DriveFuture<()> {
         let data = data.into();
         assert_aligned(offset, data.len());

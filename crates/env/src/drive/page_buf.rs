@@ -284,6 +284,13 @@ impl PageBuf {
         unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len) }
     }
 
+    /// A copy of these bytes that begins on a block boundary.
+    pub fn copy_of(bytes: &[u8]) -> Bytes {
+        let mut copy = Self::with_capacity(bytes.len());
+        copy.extend(bytes);
+        copy.freeze().slice(..bytes.len())
+    }
+
     /// Shares it, padded to whole pages, without a copy.
     pub fn freeze(mut self) -> Bytes {
         self.pad_to_page();
@@ -319,6 +326,16 @@ mod tests {
         assert_eq!(shared.len(), 8192);
         assert_eq!(shared.as_ptr() as usize % BLOCK_BYTES, 0);
         assert_eq!((&shared[..5], shared[5004], shared[5005]), (&b"hello"[..], 7, 0));
+    }
+
+    #[test]
+    fn a_copy_is_aligned_and_no_longer_than_what_it_is_of() {
+        for len in [1, 4096, 5000] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let copy = PageBuf::copy_of(&bytes);
+            assert_eq!(copy, bytes);
+            assert_eq!(copy.as_ptr() as usize % BLOCK_BYTES, 0, "{len} bytes");
+        }
     }
 
     #[test]

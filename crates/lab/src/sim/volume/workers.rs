@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ithaca_env::Env;
+use ithaca_env::drive::PageBuf;
 use ithaca_env::sim::Plan;
 use ithaca_volume::{
     CommitError, Durability, Isolation, Snapshot, Tx, TxError, TxOptions, Version, Volume, VolumeError,
@@ -299,7 +300,8 @@ impl Worker {
     ) -> Result<(), VolumeError> {
         let deed = Deed { held: Held::Plain, snapshot: 0, reads: Vec::new(), writes };
         let asked = self.truth().ask(deed);
-        let written = self.volume.write_bytes(at, data.into(), durability).await;
+        // Whole blocks lie on a block boundary in memory, as those of a client in shared memory do.
+        let written = self.volume.write_bytes(at, PageBuf::copy_of(&data), durability).await;
         if let Err(error @ VolumeError::Stopped(_)) = written {
             return Err(error);
         }
