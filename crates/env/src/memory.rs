@@ -15,6 +15,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::drive::PageBuf;
 use crate::real;
 
 /// Why memory cannot be shared, or what was passed is refused.
@@ -129,13 +130,14 @@ impl SharedMemory {
         }
     }
 
-    /// A copy of what is there at the moment, on a block boundary in memory. If somebody changes it meanwhile, each byte is an old or a new one.
+    /// A copy of what is there at the moment, which begins on a block boundary in memory. If somebody changes it meanwhile, each byte is an old
+    /// or a new one.
     ///
     /// Panics if there are fewer bytes.
     pub fn copy_out(&self, at: usize, len: usize) -> Bytes {
         match &self.inner {
             Inner::Real(mapping) => mapping.copy_out(at, len),
-            Inner::Sim(memory) => Bytes::copy_from_slice(&memory.borrow()[at..at + len]),
+            Inner::Sim(memory) => PageBuf::copy_of(&memory.borrow()[at..at + len]),
         }
     }
 

@@ -128,9 +128,7 @@ impl CacheDrive {
         let session = env.random_u64();
         let (drive, load) = counted(drive);
         let header = CacheHeader { session, lines: lines as u32 };
-        let mut block = PageBuf::with_capacity(BLOCK_BYTES);
-        block.extend(&header.encode());
-        drive.write(0, block.freeze(), Durability::Durable).await?;
+        drive.write(0, PageBuf::paged(&header.encode()), Durability::Durable).await?;
         let batch_lines = CACHE_BATCH_LINES.min(lines as usize / LINES_MIN as usize);
         let inner = Inner {
             env: env.clone(),

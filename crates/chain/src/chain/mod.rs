@@ -135,7 +135,7 @@ impl Inner {
             match effect {
                 Effect::Write { io, link, offset, data } => {
                     if let Io::Footer(segment) = io {
-                        let part = data.clone().into_bytes();
+                        let part = data.joined();
                         self.spill_footer(segment, offset, &part);
                         self.keep_footer(segment, &part);
                     }

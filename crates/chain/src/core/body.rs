@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use ithaca_env::drive::PageBuf;
 use ithaca_env::limits::BLOCK_BYTES;
 
-use super::close::paged;
 use super::{Batch, Core, Effect, Io, Sizes};
 use crate::catalog::{ClosedSegment, OpenSegment, Published};
 use crate::format::{
@@ -121,7 +121,7 @@ impl Core {
             io: Io::Body(segment),
             link: link_of(segment),
             offset: self.geometry.segment_start(segment),
-            data: paged(&header.encode()).into(),
+            data: PageBuf::paged(&header.encode()).into(),
         });
     }
 

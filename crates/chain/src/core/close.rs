@@ -188,7 +188,7 @@ impl Core {
             keys: inline_keys,
         };
         let start = self.geometry.segment_start(segment);
-        let pages = paged(&footer.bytes);
+        let pages = PageBuf::paged(&footer.bytes);
         let mut parts = VecDeque::new();
         let mut at = 0;
         while at < pages.len() {
@@ -197,7 +197,7 @@ impl Core {
             at = end;
         }
         // By itself and last: recovery trusts a trailer without looking at the pages.
-        parts.push_back((start + u64::from(trailer_offset), paged(&trailer.encode())));
+        parts.push_back((start + u64::from(trailer_offset), PageBuf::paged(&trailer.encode())));
         let closed = ClosedSegment {
             lap: open.lap,
             directory_offset: footer.directory_offset,
@@ -222,11 +222,4 @@ fn joined<'a>(runs: impl Iterator<Item = FooterRun<'a>>) -> Vec<Range<u64>> {
         }
     }
     ranges
-}
-
-/// A copy on block boundaries in memory, as drives want it.
-pub(super) fn paged(bytes: &[u8]) -> Bytes {
-    let mut pages = PageBuf::with_capacity(bytes.len());
-    pages.extend(bytes);
-    pages.freeze()
 }

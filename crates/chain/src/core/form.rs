@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ithaca_env::drive::PageBuf;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Closing, Control, Core, Cursor, Effect, Flight, Io, Next, Queued, Sizes, note_said};
@@ -271,7 +272,7 @@ impl Core {
             io: Io::Header(segment),
             link: link_of(segment),
             offset: self.geometry.segment_start(segment),
-            data: super::close::paged(&header.encode()).into(),
+            data: PageBuf::paged(&header.encode()).into(),
         });
     }
 }

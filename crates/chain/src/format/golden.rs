@@ -113,7 +113,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("superblock", superblock().encode().to_vec()),
         ("segment header", header.encode().to_vec()),
         ("segment header of copies", body.encode().to_vec()),
-        ("group", group.image.into_bytes().to_vec()),
+        ("group", group.image.joined().to_vec()),
         ("footer page", footer.bytes[..4096].to_vec()),
         ("footer page, packed", packed.bytes[..4096].to_vec()),
         ("footer directory", footer.bytes[4096..].to_vec()),

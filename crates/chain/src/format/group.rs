@@ -484,7 +484,7 @@ mod tests {
             assert_eq!(found, is_shared, "block {}", run.first_key);
         }
         assert!(mixed_image.iter().all(|piece| is_on_block_boundary(piece)));
-        assert_eq!(mixed_image.into_bytes(), copied.into_bytes());
+        assert_eq!(mixed_image.joined(), copied.joined());
     }
 
     fn decode(image: &[u8]) -> Option<(GroupHead, GroupArea)> {
@@ -505,7 +505,7 @@ mod tests {
         };
         let census = vec![0..3, 7..8, 1 << 20..(1 << 20) + 5];
         let encoded = encode_group_with(&source, Some(&census));
-        let (head, area) = decode(&encoded.image.clone().into_bytes()).expect("it decodes");
+        let (head, area) = decode(&encoded.image.joined()).expect("it decodes");
         assert_eq!((head.identity, head.layout), (identity(), encoded.layout));
         assert_eq!((&area.released[..], area.state.as_ref()), (&[0..90, 95..100][..], Some(&state)));
         assert_eq!(area.census, Some(census));

@@ -113,7 +113,7 @@ impl MetadataDrive {
             None => {
                 let header = MetadataHeader { id: env.random_u64() };
                 for copy in HEADER_COPIES {
-                    drive.write(copy, paged(&header.encode()), Durability::Durable).await?;
+                    drive.write(copy, PageBuf::paged(&header.encode()), Durability::Durable).await?;
                 }
                 header
             }
@@ -286,12 +286,6 @@ impl Inner {
         }
         self.drive.sync().await
     }
-}
-
-fn paged(bytes: &[u8]) -> Bytes {
-    let mut pages = PageBuf::with_capacity(bytes.len());
-    pages.extend(bytes);
-    pages.freeze()
 }
 
 /// A footer on its way to the metadata drive: parts as they were written to the segment, in order, the trailer last.

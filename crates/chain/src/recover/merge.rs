@@ -124,11 +124,7 @@ impl Image {
                 None => parts.push(block),
             }
         }
-        let part = |part: Range<usize>| {
-            let mut bytes = PageBuf::with_capacity(part.len());
-            bytes.extend(&right[part.clone()]);
-            (offset + part.start as u64, bytes.freeze())
-        };
+        let part = |part: Range<usize>| (offset + part.start as u64, PageBuf::paged(&right[part]));
         parts.into_iter().map(part).collect()
     }
 }

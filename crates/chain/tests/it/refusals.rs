@@ -203,9 +203,8 @@ async fn drive_of(env: &Env, name: &str, is_new: bool) -> Drive {
     if !is_new {
         let blank = (64 << 10) + 4096;
         let left: Vec<u8> = (0..(1 << 20) - blank).map(|byte| (byte % 251) as u8 + 1).collect();
-        let mut pages = PageBuf::with_capacity(left.len());
-        pages.extend(&left);
-        drive.write(blank as u64, pages.freeze(), Durability::Durable).await.expect("it can be written");
+        let left = PageBuf::paged(&left);
+        drive.write(blank as u64, left, Durability::Durable).await.expect("it can be written");
     }
     drive
 }

@@ -286,9 +286,14 @@ impl PageBuf {
 
     /// A copy of these bytes that begins on a block boundary.
     pub fn copy_of(bytes: &[u8]) -> Bytes {
+        Self::paged(bytes).slice(..bytes.len())
+    }
+
+    /// The same, padded with zeros to whole blocks, as drives want it.
+    pub fn paged(bytes: &[u8]) -> Bytes {
         let mut copy = Self::with_capacity(bytes.len());
         copy.extend(bytes);
-        copy.freeze().slice(..bytes.len())
+        copy.freeze()
     }
 
     /// Shares it, padded to whole pages, without a copy.

@@ -68,8 +68,8 @@ impl Pieces {
         joined.freeze().slice(..range.len())
     }
 
-    /// All bytes in one piece: copied if they lie in several.
-    pub fn into_bytes(self) -> Bytes {
+    /// All bytes in one piece: shared if they lie so, else copied.
+    pub fn joined(&self) -> Bytes {
         self.slice(0..self.len())
     }
 }
@@ -99,14 +99,14 @@ mod tests {
                 assert_eq!(is_shared, is_within, "{start}..{end}");
             }
         }
-        assert_eq!(pieces.into_bytes(), whole);
+        assert_eq!(pieces.joined(), whole);
     }
 
     #[test]
     fn there_may_be_no_bytes() {
         for empty in [Pieces::from_iter([]), Pieces::from(Bytes::new())] {
             assert!(empty.is_empty());
-            assert_eq!(empty.into_bytes(), Bytes::new());
+            assert_eq!(empty.joined(), Bytes::new());
         }
     }
 }

@@ -406,7 +406,7 @@ mod tests {
         let unaligned: Pieces =
             [memory.slice(1..BLOCK_BYTES), memory.slice(10..BLOCK_BYTES + 11)].into_iter().collect();
         for (offset, data) in [(0, apart), (BLOCK_BYTES as u64, unaligned)] {
-            let wanted = data.clone().into_bytes();
+            let wanted = data.joined();
             assert_eq!(answer(drive.write(offset, data, Durability::Durable), &pool), Ok(()));
             assert_eq!(answer(drive.read(offset, wanted.len()), &pool), Ok(wanted));
         }

@@ -120,10 +120,10 @@ impl MixFile {
         // As the system's I/O threads do.
         run_at_once();
         let len = shared.mix.group_bytes;
-        let mut source = Aligned::zeroed(len.max(shared.mix.source_bytes));
+        let parts = (shared.mix.source_bytes / len).max(1);
+        let mut source = Aligned::zeroed(parts * len);
         // Zeros are no data to some drives.
         source.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 / 8) as u8);
-        let parts = len.max(shared.mix.source_bytes) / len;
         let mut part = 0;
         while let Some(number) = shared.begin(GROUP) {
             let group = &source.as_mut_slice()[part * len..(part + 1) * len];

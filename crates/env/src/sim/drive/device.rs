@@ -99,7 +99,7 @@ impl Device for SimDevice {
     }
 
     fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()> {
-        self.change(Op::Write { data: data.into_bytes(), durability }, offset)
+        self.change(Op::Write { data: data.joined(), durability }, offset)
     }
 
     fn sync(&self) -> DriveFuture<()> {

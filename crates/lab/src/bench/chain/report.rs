@@ -29,7 +29,7 @@ pub struct Row {
     pub groups: f64,
     /// Reads that it made, a second.
     pub reads: f64,
-    /// Groups that it wrote a second with data that it did not write before, if that was measured.
+    /// Groups that it wrote a second with as much data as the chain has, if that was measured.
     pub fresh: Option<f64>,
     /// Median 4 KB flush just before the round, microseconds.
     pub flush_probe: f64,
