@@ -58,12 +58,7 @@ async fn reach_by<T>(
     connect: impl AsyncFnOnce(ClientOptions, Vec<Lookup>) -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
     let endpoints = global.endpoint.iter().filter_map(Endpoint::address).collect();
-    let options = ClientOptions {
-        endpoints,
-        timeout: global.timeout,
-        retry_appends: false,
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions { endpoints, timeout: global.timeout, ..ClientOptions::default() };
     let (mut lookups, without): (Vec<Lookup>, Rc<RefCell<BTreeMap<usize, EndpointError>>>) =
         Default::default();
     for (nth, name) in global.endpoint.iter().enumerate().filter(|(_, endpoint)| endpoint.address().is_none())
@@ -112,7 +107,8 @@ pub async fn observe(env: &Env, global: &Global) -> Result<Observer, Failure> {
     reach(env, global, async |options, lookups| Observer::connect_by(env, options, lookups).await).await
 }
 
-/// Connects and runs `work`; its failure is told with `verb` and the endpoints before it.
+/// Connects and runs `work`; its failure is told with `verb` and the endpoints before it. What certainly did not get its position is appended
+/// at another.
 pub fn with_client<T>(
     global: &Global,
     verb: &str,
@@ -128,17 +124,17 @@ pub async fn with_client_in<T>(
     verb: &str,
     work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let done = async { work(env.clone(), connect(env, global, false).await?).await };
+    let done = async { work(env.clone(), connect(env, global, true).await?).await };
     done.await.map_err(|failure| told_at(global, verb, failure))
 }
 
-/// The same as [`with_client`], with a client that appends at a later position what certainly did not get its own.
-pub fn with_retries<T>(
+/// The same as [`with_client`], for entries whose order matters: what does not get its own position is not appended at a later one.
+pub fn with_client_in_order<T>(
     global: &Global,
     verb: &str,
-    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+    work: impl AsyncFnOnce(Env, Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let done = real::run(async |env| work(connect(&env, global, true).await?).await);
+    let done = real::run(async |env| work(env.clone(), connect(&env, global, false).await?).await);
     done.map_err(|failure| told_at(global, verb, failure))
 }
 

@@ -14,7 +14,7 @@ use ithaca_log::pos::StreamId;
 
 use super::lines::Lines;
 use crate::cli::Global;
-use crate::client::{with_client, with_retries};
+use crate::client::{with_client, with_client_in_order};
 use crate::failure::{Exit, Failure};
 use crate::json::Object;
 use crate::object::mark_of;
@@ -103,8 +103,7 @@ pub fn run(
     target.check_names()?;
     let input = Input::open(target.verb, input)?;
     if !lines {
-        // One entry has no order to keep: if its position certainly went to something else, another does as well.
-        return with_retries(global, target.verb, async |client| {
+        return with_client(global, target.verb, async |_, client| {
             let entry = input.whole().await?;
             let streams = target.streams(&client).await?;
             let placed = client.append_to(&streams, entry).await?;
@@ -112,7 +111,7 @@ pub fn run(
             out.flush()
         });
     }
-    with_client(global, target.verb, async |env, client| {
+    with_client_in_order(global, target.verb, async |env, client| {
         let streams = target.streams(&client).await?;
         let (sender, mut steps) = queue::bounded(UNPRINTED_MAX);
         // The client stays here until everything is printed: with its last clone its appends would end.

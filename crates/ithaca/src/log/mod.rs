@@ -10,7 +10,7 @@ use ithaca_log::limits::FILL_AHEAD_MAX_COUNT;
 use ithaca_log::pos::LogPos;
 
 use crate::cli::{Global, LogCommand};
-use crate::client::{with_client, with_retries};
+use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
@@ -72,8 +72,7 @@ fn fill(global: &Global, pos: LogPos, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn trim(global: &Global, pos: LogPos, prefix: bool, out: &mut Output) -> Result<(), Failure> {
-    // Names of streams are appended, and have no order to keep.
-    with_retries(global, &format!("log trim {pos}"), async |client| {
+    with_client(global, &format!("log trim {pos}"), async |_, client| {
         if prefix {
             client.trim_prefix(pos).await?
         } else {
