@@ -44,6 +44,8 @@ pub enum Workload {
     Map,
     /// The value of a key of a map, as of now: the sequencer is asked.
     Get,
+    /// The same of as many keys as are in flight, in one call.
+    MultiGet,
     /// The value of a key in a copy of a map's state as of a position: nobody is asked.
     Snapshot,
     /// A transaction: two keys of a map are read, a third gets a value.
@@ -61,6 +63,7 @@ impl Workload {
             Self::Replay => "replay",
             Self::Map => "map",
             Self::Get => "get",
+            Self::MultiGet => "multi-get",
             Self::Snapshot => "snapshot",
             Self::Tx => "tx",
         }
@@ -69,7 +72,7 @@ impl Workload {
     /// Operations in flight for each client where the command line does not say.
     fn default_window(self) -> u32 {
         match self {
-            Self::Token | Self::Map | Self::Get | Self::Tx => 64,
+            Self::Token | Self::Map | Self::Get | Self::MultiGet | Self::Tx => 64,
             Self::Snapshot => 1,
             Self::Append | Self::Stream | Self::Read | Self::Mixed | Self::Replay => 16,
         }
@@ -80,6 +83,7 @@ impl Workload {
         match self {
             Self::Map => Some(objects::Deed::Put),
             Self::Get => Some(objects::Deed::Get),
+            Self::MultiGet => Some(objects::Deed::MultiGet),
             Self::Snapshot => Some(objects::Deed::Snapshot),
             Self::Tx => Some(objects::Deed::Transaction),
             _ => None,
@@ -185,7 +189,7 @@ async fn measure(
                 workers.push(append::start(meter, appender, half, plan.size, Vec::new(), done));
                 workers.extend(read::start(meter, &client, window / 2, &random, arguments.cold));
             }
-            Workload::Map | Workload::Get | Workload::Snapshot | Workload::Tx => {
+            Workload::Map | Workload::Get | Workload::MultiGet | Workload::Snapshot | Workload::Tx => {
                 let deed = arguments.workload.deed().expect("it is done with objects");
                 let (size, is_shared) = (plan.size, arguments.shared);
                 prepared.extend(objects::prepare(meter, client, deed, window, size, is_shared).await?);

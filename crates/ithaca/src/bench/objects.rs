@@ -25,6 +25,8 @@ pub enum Deed {
     Put,
     /// The value of a key as of now.
     Get,
+    /// Those of several keys in one call.
+    MultiGet,
     /// The value of a key in a copy of the state as of a position.
     Snapshot,
     /// Two keys are read and a third gets a value.
@@ -52,10 +54,12 @@ pub async fn prepare(
     let runtime = Runtime::new(meter.env(), client, RuntimeOptions::default());
     let map = Map::<u64, Blob>::open(&runtime, &name)?;
     let old = match deed {
-        Deed::Get | Deed::Snapshot => map.at(fill(&map, &value).await?).state().await?,
+        Deed::Get | Deed::MultiGet | Deed::Snapshot => map.at(fill(&map, &value).await?).state().await?,
         Deed::Put | Deed::Transaction => MapState::default(),
     };
     let old = Rc::new(old);
+    // Keys that are asked for in one call are in flight together.
+    let (workers, keys) = if deed == Deed::MultiGet { (1, window) } else { (window, 1) };
     let worker = |_| Worker {
         meter: Rc::clone(meter),
         runtime: runtime.clone(),
@@ -63,8 +67,9 @@ pub async fn prepare(
         map: map.clone(),
         value: value.clone(),
         deed,
+        keys,
     };
-    Ok((0..window).map(worker).collect())
+    Ok((0..workers).map(worker).collect())
 }
 
 /// Gives every key a value and reads the map. The position from which on all are there.
@@ -90,6 +95,8 @@ pub struct Worker {
     old: Rc<MapState<u64, Blob>>,
     value: Blob,
     deed: Deed,
+    /// Keys of each call.
+    keys: usize,
 }
 
 impl Worker {
@@ -114,6 +121,10 @@ impl Worker {
                 Deed::Get => {
                     self.map.get(&keys[0]).await?;
                 }
+                Deed::MultiGet => {
+                    let keys: Vec<u64> = (0..self.keys).map(|_| random.within(&(0..KEYS))).collect();
+                    self.map.multi_get(&keys).await?;
+                }
                 Deed::Snapshot => {
                     for _ in 0..SNAPSHOT_READS {
                         black_box(self.old.get(&random.within(&(0..KEYS))).cloned());
@@ -122,7 +133,7 @@ impl Worker {
                 }
                 Deed::Transaction => self.transaction(keys).await?,
             }
-            let count = if deed == Deed::Snapshot { SNAPSHOT_READS } else { 1 };
+            let count = if deed == Deed::Snapshot { SNAPSHOT_READS } else { self.keys as u64 };
             self.meter.completed(started, self.meter.now(), count);
         }
         Ok(())

@@ -11,7 +11,11 @@ use crate::quantity;
 #[derive(Subcommand, Debug)]
 pub enum MapCommand {
     /// Give a key a value
-    #[command(after_help = "Example:\n  ithaca map put users ann 42")]
+    #[command(
+        after_help = "Example:\n  ithaca map put users ann 42\n  ithaca map put locks backup host-3 --if-absent\n\n\
+                      A condition is decided where the change stands in the log, so that of several who try one succeeds; the others \
+                      get exit code 1."
+    )]
     Put {
         /// The map's name
         name: String,
@@ -19,6 +23,12 @@ pub enum MapCommand {
         key: String,
         /// The value
         value: String,
+        /// Only if the key has no value
+        #[arg(long, conflicts_with = "if_at")]
+        if_absent: bool,
+        /// Only if the value that it has was put at this log position, as `map get --json` says
+        #[arg(long, value_name = "POS")]
+        if_at: Option<u64>,
     },
     /// Print the value of a key
     #[command(after_help = "Example:\n  ithaca map get users ann\n  ithaca map get users ann --as-of 17\n\n\
@@ -37,12 +47,15 @@ pub enum MapCommand {
         remote: bool,
     },
     /// Remove a key
-    #[command(after_help = "Example:\n  ithaca map del users ann")]
+    #[command(after_help = "Example:\n  ithaca map del users ann\n  ithaca map del locks backup --if-at 17")]
     Del {
         /// The map's name
         name: String,
         /// The key
         key: String,
+        /// Only if the value that it has was put at this log position, as `map get --json` says
+        #[arg(long, value_name = "POS")]
+        if_at: Option<u64>,
     },
     /// Remove every key
     #[command(after_help = "Example:\n  ithaca map clear users\n\n\

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
-use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove};
+use ithaca_object::ObjectError;
+use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove, Replaced};
 use ithaca_object::object::Mutator;
 
 use super::arguments::MapCommand;
@@ -21,8 +22,11 @@ pub type Strings = Map<String, String>;
 /// Runs one verb.
 pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<(), Failure> {
     match command {
-        MapCommand::Put { name, key, value } => put(global, name, key, value, out),
-        MapCommand::Del { name, key } => del(global, name, key, out),
+        MapCommand::Put { name, key, value, if_absent, if_at } => {
+            let condition = if *if_absent { Some(None) } else { if_at.map(Some) };
+            put(global, (name, key), value, condition, out)
+        }
+        MapCommand::Del { name, key, if_at } => del(global, (name, key), *if_at, out),
         MapCommand::Clear { name } => change(global, &format!("map clear {name}"), name, Clear {}, out),
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
@@ -64,9 +68,50 @@ pub fn snapshot_after(pos: u64) -> Result<LogPos, Failure> {
     pos.checked_add(1).map(LogPos).ok_or_else(|| Failure::usage(format!("no position is {pos}")))
 }
 
-fn put(global: &Global, name: &str, key: &str, value: &str, out: &mut Output) -> Result<(), Failure> {
+/// Gives a key a value; on a condition only if it has one that was put at that position, or none.
+fn put(
+    global: &Global,
+    (name, key): (&str, &str),
+    value: &str,
+    condition: Option<Option<u64>>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let verb = format!("map put {name} {key}");
     let put = Put { key: key.to_owned(), value: value.to_owned() };
-    change(global, &format!("map put {name} {key}"), name, put, out)
+    let Some(version) = condition else { return change(global, &verb, name, put, out) };
+    let put = async |map: &Strings| match version {
+        Some(version) => map.replace(put.key, LogPos(version), put.value).await,
+        None => map.put_if_absent(put.key, put.value).await,
+    };
+    change_if(global, &verb, (name, key), put, out)
+}
+
+/// A change of a key on a condition.
+fn change_if(
+    global: &Global,
+    verb: &str,
+    (name, key): (&str, &str),
+    change: impl AsyncFnOnce(&Strings) -> Result<Replaced<String>, ObjectError>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let replaced = with_client(global, verb, async |env, client: Client| {
+        client.stream(name).await?;
+        let runtime = runtime(&env, client);
+        let map = Strings::open(&runtime, name)?;
+        let done = async {
+            map.handle().check_type().await?;
+            Ok(change(&map).await?)
+        };
+        of_type(map.handle(), done.await).await
+    })?;
+    match replaced {
+        Replaced::Done(pos) => told(pos, out),
+        Replaced::Differs(None) => Err(not_there(global, verb, name, key)),
+        Replaced::Differs(Some(found)) => {
+            let line = format!("{key:?} has a value that was put at log position {}", found.pos);
+            Err(told_at(global, verb, Failure::no(line)))
+        }
+    }
 }
 
 /// A change that needs nothing of what the map holds.
@@ -88,8 +133,17 @@ fn change(
     told(pos, out)
 }
 
-fn del(global: &Global, name: &str, key: &str, out: &mut Output) -> Result<(), Failure> {
+fn del(
+    global: &Global,
+    (name, key): (&str, &str),
+    version: Option<u64>,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let verb = format!("map del {name} {key}");
+    if let Some(version) = version {
+        let remove = async |map: &Strings| map.remove_if(key.to_owned(), LogPos(version)).await;
+        return change_if(global, &verb, (name, key), remove, out);
+    }
     let (before, pos) = with_map(global, &verb, name, (None, false), async |map| {
         map.handle().check_type().await?;
         Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)

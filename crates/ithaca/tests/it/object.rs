@@ -35,6 +35,29 @@ fn a_map_keeps_what_is_put_and_says_where() {
 }
 
 #[test]
+fn a_key_is_changed_only_if_it_is_as_was_said() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let taken = dev.run("map put locks backup one --if-absent --json").expect(0).text();
+    let taken = number_field(&taken, "log_pos");
+    let told = dev.run("map put locks backup two --if-absent").expect(1).stderr;
+    assert!(told.contains("\"backup\"") && told.contains(&format!("position {taken}")), "{told}");
+    dev.run(&format!("map put locks backup two --if-at {}", taken + 1)).expect(1);
+    dev.run(&format!("map put locks other two --if-at {taken}")).expect(1);
+    assert_eq!(dev.run("map ls locks").expect(0).text(), "backup\tone\n", "nothing was changed");
+    let again = dev.run(&format!("map put locks backup three --if-at {taken} --json")).expect(0).text();
+    let again = number_field(&again, "log_pos");
+    assert_eq!(dev.run("map get locks backup").expect(0).text(), "three\n");
+    dev.run(&format!("map del locks backup --if-at {taken}")).expect(1);
+    dev.run(&format!("map del locks backup --if-at {again}")).expect(0);
+    dev.run(&format!("map del locks backup --if-at {again}")).expect(1);
+    assert_eq!(dev.run("map size locks").expect(0).text(), "0\n");
+    dev.run("map put locks backup one --if-absent --if-at 1").expect(2);
+    dev.feed("tx -", b"push things one\n").expect(0);
+    dev.run("map put things a b --if-absent").expect(2);
+}
+
+#[test]
 fn a_map_that_was_cleared_is_empty_and_can_be_seen_as_it_was() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

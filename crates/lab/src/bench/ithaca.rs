@@ -194,10 +194,12 @@ impl Side for Ithaca {
             Operation::Read | Operation::ReadCold => "read",
             Operation::Replay => "replay",
             Operation::Get => "get",
+            Operation::MultiGet => "multi-get",
             Operation::Snapshot => "snapshot",
         };
         // With objects it is said what each client has in flight.
-        let is_each = matches!(self.bench.operation, Operation::Get | Operation::Snapshot);
+        let is_each =
+            matches!(self.bench.operation, Operation::Get | Operation::MultiGet | Operation::Snapshot);
         let inflight = if is_each { self.bench.batch() } else { self.bench.inflight };
         let figure = self.work(workload, inflight, span, cold)?;
         self.rest()?;

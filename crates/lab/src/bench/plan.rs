@@ -18,6 +18,8 @@ pub enum Operation {
     Replay,
     /// The value of a key of a map, linearizable.
     Get,
+    /// The values of several keys of a map in one call, linearizable.
+    MultiGet,
     /// The value of a key of a map as of a position.
     Snapshot,
 }
@@ -150,6 +152,15 @@ pub const BENCHES: &[Bench] = &[
         targets: &[Rate(&[Bare], 0.7), Rate(&[Etcd], 10.0)],
     },
     Bench {
+        name: "map-multi-get",
+        operation: Operation::MultiGet,
+        size: 128,
+        clients: 16,
+        inflight: 1024,
+        sides: &[Bare, Ithaca],
+        targets: &[Rate(&[Bare], 0.7)],
+    },
+    Bench {
         name: "map-snapshot",
         operation: Operation::Snapshot,
         size: 128,
@@ -180,7 +191,7 @@ impl Bench {
             Operation::Token => Work::Token,
             Operation::Append => Work::Append { size: self.size },
             Operation::Read | Operation::ReadCold | Operation::Replay => Work::Read { size: self.size },
-            Operation::Get | Operation::Snapshot => Work::RoundTrip,
+            Operation::Get | Operation::MultiGet | Operation::Snapshot => Work::RoundTrip,
         }
     }
 
@@ -193,6 +204,9 @@ impl Bench {
             Operation::Token => "none needed: tokens are not stored",
             Operation::Get => {
                 "linearizable reads: bare's is a question to a counter in a message of its own, answered and verified; etcd's is a Range over gRPC"
+            }
+            Operation::MultiGet => {
+                "linearizable reads, 64 keys of a map in one call; bare's is a question to a counter in a message of its own, answered and verified"
             }
             Operation::Snapshot => "reads of a copy of an old state, made before: nobody is asked",
             Operation::Read | Operation::ReadCold | Operation::Replay => "none needed: reads",

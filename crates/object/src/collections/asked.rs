@@ -28,6 +28,26 @@ impl<K: Name, V: Value> Accessor<MapState<K, V>> for Get<K> {
     }
 }
 
+/// The values of some keys of a map, in their order, each with where it was put.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MultiGet<K> {
+    /// The keys.
+    pub keys: Vec<K>,
+}
+
+impl<K: Name, V: Value> Accessor<MapState<K, V>> for MultiGet<K> {
+    const NAME: &'static str = "multi_get";
+    type Output = Vec<Option<Placed<V>>>;
+
+    fn keys(&self) -> Parts {
+        Parts::of(self.keys.iter().map(Key::of))
+    }
+
+    fn read(&self, map: &MapState<K, V>) -> Vec<Option<Placed<V>>> {
+        self.keys.iter().map(|key| map.entries().get(key).cloned()).collect()
+    }
+}
+
 /// Whether a map has a key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Has<K> {
@@ -105,6 +125,19 @@ impl<K: Name, V: Value> Accessor<MapState<K, V>> for All {
 
     fn read(&self, map: &MapState<K, V>) -> Vec<(K, V)> {
         map.entries().iter().map(|(key, placed)| (key.clone(), placed.value.clone())).collect()
+    }
+}
+
+impl<K: Name, V: Name> Accessor<MultiMapState<K, V>> for All {
+    const NAME: &'static str = "all";
+    type Output = Vec<(K, BTreeSet<V>)>;
+
+    fn keys(&self) -> Parts {
+        Key::all().into()
+    }
+
+    fn read(&self, map: &MultiMapState<K, V>) -> Vec<(K, BTreeSet<V>)> {
+        map.entries().iter().map(|(key, values)| (key.clone(), values.clone())).collect()
     }
 }
 

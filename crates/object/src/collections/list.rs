@@ -1,6 +1,8 @@
 //! Lists, queues and stacks: three ways to look at items in a row.
 
-use super::{All, Append, Insert, Item, Len, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, handle};
+use super::{
+    All, Append, Clear, Insert, Item, Len, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, handle,
+};
 use crate::error::ObjectError;
 
 handle! {
@@ -33,6 +35,11 @@ impl<T: Value> List<T> {
     /// Takes out the item at a place.
     pub async fn remove(&self, at: usize) -> Result<Option<T>, ObjectError> {
         self.handle.call(RemoveAt { at: at as u64 }).await
+    }
+
+    /// Takes every item out. Nothing is read.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        self.handle.send(Clear {}).await.map(|_| ())
     }
 
     /// How many items there are.
@@ -72,6 +79,11 @@ impl<T: Value> Queue<T> {
         Ok(self.handle.look(Item { at: 0, is_from_back: false }).await?.pop())
     }
 
+    /// Takes every item out. Nothing is read.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        self.handle.send(Clear {}).await.map(|_| ())
+    }
+
     /// How many items there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
         self.handle.look(Len {}).await
@@ -102,6 +114,11 @@ impl<T: Value> Stack<T> {
     /// The top item.
     pub async fn peek(&self) -> Result<Option<T>, ObjectError> {
         Ok(self.handle.look(Item { at: 0, is_from_back: true }).await?.pop())
+    }
+
+    /// Takes every item out. Nothing is read.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        self.handle.send(Clear {}).await.map(|_| ())
     }
 
     /// How many items there are.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{All, Item, Len, Value};
+use super::{All, Clear, Item, Len, Value};
 use crate::access::{Access, Portable};
 use crate::key::{Key, Keys};
 use crate::object::{Method, Mutator, Object};
@@ -44,6 +44,11 @@ pub enum Change<T> {
         /// The other one.
         item: T,
     },
+    /// All items are to be exchanged.
+    All {
+        /// The others.
+        items: VecDeque<T>,
+    },
 }
 
 impl<T: Value> ListState<T> {
@@ -73,6 +78,7 @@ impl<T: Value> Object for ListState<T> {
         Method::of::<RemoveAt>(),
         Method::of::<PopFront>(),
         Method::of::<PopBack>(),
+        Method::of::<Clear>(),
     ];
     const ACCESSORS: &'static [Access<Self>] =
         &[Access::of::<Item>(), Access::of::<Len>(), Access::of::<All>()];
@@ -97,6 +103,7 @@ impl<T: Value> Object for ListState<T> {
                     std::mem::swap(there, item);
                 }
             }
+            Change::All { items } => std::mem::swap(&mut self.items, items),
         }
     }
 
@@ -235,5 +242,19 @@ impl<T: Value> Mutator<ListState<T>> for PopBack {
 
     fn apply(self, list: &mut ListState<T>, _: LogPos, undo: &mut Vec<Change<T>>) -> Option<T> {
         list.take_out(list.items.len().checked_sub(1)?, undo)
+    }
+}
+
+impl<T: Value> Mutator<ListState<T>> for Clear {
+    const NAME: &'static str = "clear";
+    type Output = ();
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
+
+    fn keys(&self) -> Keys {
+        Keys::writes(Key::all())
+    }
+
+    fn apply(self, list: &mut ListState<T>, _: LogPos, undo: &mut Vec<Change<T>>) {
+        undo.push(Change::All { items: std::mem::take(&mut list.items) });
     }
 }

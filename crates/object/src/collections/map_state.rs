@@ -7,7 +7,7 @@ use std::ops::RangeBounds;
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{All, Entries, Get, Has, Len, Name, Value};
+use super::{All, Entries, Get, Has, Len, MultiGet, Name, Value};
 use crate::access::{Access, Portable};
 use crate::composed::MoveOut;
 use crate::key::{Key, Keys};
@@ -148,11 +148,17 @@ impl<K: Name, V: Value> Object for MapState<K, V> {
     const METHODS: &'static [Method<Self>] = &[
         Method::of::<Put<K, V>>(),
         Method::of::<Remove<K>>(),
+        Method::of::<SetIf<K, V>>(),
         Method::of::<Clear>(),
         Method::of::<MoveOut>(),
     ];
-    const ACCESSORS: &'static [Access<Self>] =
-        &[Access::of::<Get<K>>(), Access::of::<Has<K>>(), Access::of::<Len>(), Access::of::<All>()];
+    const ACCESSORS: &'static [Access<Self>] = &[
+        Access::of::<Get<K>>(),
+        Access::of::<MultiGet<K>>(),
+        Access::of::<Has<K>>(),
+        Access::of::<Len>(),
+        Access::of::<All>(),
+    ];
     type Undo = Slot<K, V>;
     const IS_TRIED: bool = false;
 
@@ -219,7 +225,43 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Remove<K> {
     }
 }
 
-/// Removes every key.
+/// Puts a value, or removes the key, if what it has is of a version; gives what was there instead.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SetIf<K, V> {
+    /// Where.
+    pub(super) key: K,
+    /// Where in the log the value was put that is to be there, if one is.
+    pub(super) version: Option<u64>,
+    /// The value, or nothing: a value that is itself none has the MessagePack of none.
+    pub(super) value: Vec<V>,
+}
+
+impl<K: Name, V: Value> Mutator<MapState<K, V>> for SetIf<K, V> {
+    const NAME: &'static str = "set_if";
+    type Output = Result<(), Option<Placed<V>>>;
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
+
+    fn keys(&self) -> Keys {
+        Keys::updates(Key::of(&self.key))
+    }
+
+    fn apply(
+        self,
+        map: &mut MapState<K, V>,
+        pos: LogPos,
+        undo: &mut Vec<Slot<K, V>>,
+    ) -> Result<(), Option<Placed<V>>> {
+        let found = map.entries.get(&self.key);
+        if found.map(|placed| placed.pos) != self.version {
+            return Err(found.cloned());
+        }
+        let value = self.value.into_iter().next().map(|value| Placed::new(value, pos));
+        map.change(self.key, value, undo);
+        Ok(())
+    }
+}
+
+/// Removes everything: every key, every item.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Clear {}
 

@@ -31,7 +31,7 @@ use std::hash::Hash;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use asked::{All, Get, Has, Item, Len, Now, Values};
+pub use asked::{All, Get, Has, Item, Len, MultiGet, Now, Values};
 pub use blob::Blob;
 pub(crate) use blob::Sharing;
 pub use counter::{Add, Counter, CounterState};
@@ -39,7 +39,7 @@ pub use entries::Entries;
 pub(crate) use entries::within;
 pub use list::{List, Queue, Stack};
 pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};
-pub use map::Map;
+pub use map::{Map, Replaced};
 pub use map_state::{Clear, MapState, Placed, Put, Remove, Slot};
 pub use multi_map::{AddValue, MultiMap, MultiMapState, RemoveKey, RemoveValue};
 pub use register::{Register, RegisterState, Write};

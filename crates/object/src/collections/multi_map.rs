@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{Len, Name, Values, handle};
+use super::{All, Clear, Len, Name, Values, handle};
 use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
@@ -62,9 +62,14 @@ impl<K: Name, V: Name> MultiMapState<K, V> {
 
 impl<K: Name, V: Name> Object for MultiMapState<K, V> {
     const TYPE: &'static str = "multimap";
-    const METHODS: &'static [Method<Self>] =
-        &[Method::of::<AddValue<K, V>>(), Method::of::<RemoveValue<K, V>>(), Method::of::<RemoveKey<K>>()];
-    const ACCESSORS: &'static [Access<Self>] = &[Access::of::<Values<K>>(), Access::of::<Len>()];
+    const METHODS: &'static [Method<Self>] = &[
+        Method::of::<AddValue<K, V>>(),
+        Method::of::<RemoveValue<K, V>>(),
+        Method::of::<RemoveKey<K>>(),
+        Method::of::<Clear>(),
+    ];
+    const ACCESSORS: &'static [Access<Self>] =
+        &[Access::of::<Values<K>>(), Access::of::<Len>(), Access::of::<All>()];
     /// A key, a value, and whether it is to be there.
     type Undo = (K, V, bool);
     const IS_TRIED: bool = false;
@@ -150,6 +155,23 @@ impl<K: Name, V: Name> Mutator<MultiMapState<K, V>> for RemoveKey<K> {
     }
 }
 
+impl<K: Name, V: Name> Mutator<MultiMapState<K, V>> for Clear {
+    const NAME: &'static str = "clear";
+    type Output = ();
+    const RESULT: Option<Portable<Self::Output>> = Some(Portable::new());
+
+    fn keys(&self) -> Keys {
+        Keys::writes(Key::all())
+    }
+
+    fn apply(self, map: &mut MultiMapState<K, V>, _: LogPos, undo: &mut Vec<(K, V, bool)>) {
+        for (key, values) in std::mem::take(&mut map.entries) {
+            undo.extend(values.into_iter().map(|value| (key.clone(), value, true)));
+        }
+        map.digest = 0;
+    }
+}
+
 handle! {
     /// A map with a set of values for each key. Transactions conflict only over the same key.
     MultiMap<K: Name, V: Name>, MultiMapState<K, V>
@@ -176,6 +198,11 @@ impl<K: Name, V: Name> MultiMap<K, V> {
         self.handle.call(RemoveKey { key }).await
     }
 
+    /// Removes every key. Nothing is read.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        self.handle.send(Clear {}).await.map(|_| ())
+    }
+
     /// How many keys there are.
     pub async fn len(&self) -> Result<usize, ObjectError> {
         self.handle.look(Len {}).await
@@ -184,5 +211,14 @@ impl<K: Name, V: Name> MultiMap<K, V> {
     /// Whether there is no key.
     pub async fn is_empty(&self) -> Result<bool, ObjectError> {
         Ok(self.len().await? == 0)
+    }
+
+    /// Every key and its values, in the order of the keys, as of one moment.
+    pub async fn entries(&self) -> Result<Vec<(K, BTreeSet<V>)>, ObjectError> {
+        let mut entries = self.handle.look(All {}).await?;
+        if self.handle.is_remote() {
+            entries.sort_by(|one: &(K, BTreeSet<V>), other| one.0.cmp(&other.0));
+        }
+        Ok(entries)
     }
 }

@@ -1,6 +1,6 @@
 //! A set.
 
-use super::{All, Has, Len, MapState, Name, Put, Remove, handle};
+use super::{All, Clear, Has, Len, MapState, Name, Put, Remove, handle};
 use crate::error::ObjectError;
 
 handle! {
@@ -22,6 +22,11 @@ impl<T: Name> Set<T> {
     /// Takes `value` out. False if it was not there.
     pub async fn remove(&self, value: T) -> Result<bool, ObjectError> {
         Ok(self.handle.call(Remove { key: value }).await?.is_some())
+    }
+
+    /// Takes every value out. Nothing is read.
+    pub async fn clear(&self) -> Result<(), ObjectError> {
+        self.handle.send(Clear {}).await.map(|_| ())
     }
 
     /// How many values there are.

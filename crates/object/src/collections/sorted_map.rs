@@ -2,7 +2,10 @@
 
 use std::ops::RangeBounds;
 
-use super::{Get, Len, MapState, Name, Placed, Put, Remove, Value, handle};
+use ithaca_log::pos::LogPos;
+
+use super::map::keyed;
+use super::{All, Clear, Get, Has, Len, MapState, Name, Placed, Put, Remove, Replaced, Value, handle};
 use crate::error::ObjectError;
 use crate::key::Key;
 
@@ -12,22 +15,9 @@ handle! {
     SortedMap<K: Name, V: Value>, MapState<K, V>
 }
 
+keyed! { SortedMap }
+
 impl<K: Name, V: Value> SortedMap<K, V> {
-    /// The value of `key`.
-    pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
-        Ok(self.handle.look(Get { key: key.clone() }).await?.map(|placed| placed.value))
-    }
-
-    /// Gives `key` a value and returns the one that it had.
-    pub async fn put(&self, key: K, value: V) -> Result<Option<V>, ObjectError> {
-        self.handle.call(Put { key, value }).await
-    }
-
-    /// Removes `key` and returns the value that it had.
-    pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
-        self.handle.call(Remove { key }).await
-    }
-
     /// The keys of a range and their values, in order, at most `limit` of them. A range whose start lies after its end is empty.
     pub async fn range(&self, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>, ObjectError> {
         let read = |map: &MapState<K, V>| {
@@ -49,16 +39,6 @@ impl<K: Name, V: Value> SortedMap<K, V> {
         self.handle
             .read(Key::all, |map| map.entries().last_key_value().map(|(key, placed)| owned(key, placed)))
             .await
-    }
-
-    /// How many keys there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is no key.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
     }
 }
 

@@ -11,7 +11,7 @@ use ithaca_log::stream::{Condition, ConflictKey};
 use super::Runtime;
 use super::append::Plan;
 use super::slot::{AnySlot, Slot};
-use super::transaction::{Tx, TxOptions};
+use super::transaction::{Begin, Tx, TxOptions};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys, Parts};
 use crate::object::{Method, Mutator, Object, call_of, empty_call, encoded};
@@ -69,6 +69,11 @@ impl<O: Object> Handle<O> {
     /// The object for reads that may be as old as `bound`: they ask the sequencer only if nobody has within that time.
     pub fn stale(&self, bound: Duration) -> Self {
         Self { mode: Mode::Within(bound), ..self.clone() }
+    }
+
+    /// Whether what it does is part of a transaction.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        matches!(self.mode, Mode::In(_))
     }
 
     /// Reads the object. `keys` says what part of it, for transactions: what `read` returns MUST depend on nothing else.
@@ -186,6 +191,25 @@ impl<O: Object> Handle<O> {
                 drop(mutator);
                 let placed = self.slot.runtime.append(&plan).await;
                 self.slot.runtime.appended(&plan, placed, None).pos().await.map(Some)
+            }
+        }
+    }
+
+    /// Sends all that `send` sends through the handle that it is given, at one position: all of it or nothing. Gives that position; `None` in a
+    /// transaction, or if nothing was sent. Errors as of [`Handle::call`], and those of a transaction that is too large.
+    pub(crate) async fn send_all(
+        &self,
+        send: impl AsyncFnOnce(&Self) -> Result<(), ObjectError>,
+    ) -> Result<Option<LogPos>, ObjectError> {
+        match &self.mode {
+            Mode::In(tx) => tx.nested(async |_| send(self).await).await.map(|()| None),
+            Mode::At(snapshot) => Err(self.read_only(*snapshot)),
+            Mode::Latest | Mode::Within(_) => {
+                let runtime = Runtime { inner: Rc::clone(&self.slot.runtime) };
+                // Nothing is read, so neither the sequencer nor a node is asked where the snapshot is.
+                let tx = runtime.begin(&TxOptions { begin: Begin::Local, ..TxOptions::default() }).await?;
+                send(&Self { is_remote: false, ..self.within(&tx) }).await?;
+                Ok(tx.commit().await?.record.map(|(_, pos)| pos))
             }
         }
     }

@@ -6,7 +6,7 @@ use ithaca_env::task::gather;
 use ithaca_log::client::ClientError;
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::collections::{
-    Blob, Counter, List, Map, MultiMap, Put, Queue, Register, Set, SortedMap, Stack,
+    Blob, Counter, List, Map, MultiMap, Put, Queue, Register, Replaced, Set, SortedMap, Stack,
 };
 use ithaca_object::composed::{HashedMap, TreeMap};
 use ithaca_object::remote::{Answer, Asked, Question, Refused};
@@ -56,6 +56,14 @@ fn every_collection_does_at_a_node_what_it_does_here() {
         );
         let options = Map::<u8, Option<u8>>::open_remote(&one, "options").expect("opened");
         assert_eq!((options.put(1, None).await, options.put(1, Some(2)).await), (Ok(None), Ok(Some(None))));
+        let pos =
+            options.multi_put(vec![(2, Some(None)), (1, None)]).await.expect("put").expect("a position");
+        assert_eq!(options.multi_get(&[1, 2]).await, Ok(vec![None, Some(None)]));
+        assert!(matches!(options.put_if_absent(2, Some(3)).await, Ok(Replaced::Differs(Some(_)))));
+        assert!(matches!(options.replace(2, pos, Some(4)).await, Ok(Replaced::Done(Some(_)))));
+        assert!(matches!(options.remove_if(2, pos).await, Ok(Replaced::Differs(Some(_)))));
+        assert_eq!((options.get(&2).await, set.clear().await), (Ok(Some(Some(4))), Ok(())));
+        assert_eq!(set.len().await, Ok(0));
         let list = List::<u8>::open_remote(&one, "list").expect("opened");
         list.push(1).await.expect("pushed");
         assert_eq!((list.insert(0, 0).await, list.set(1, 9).await), (Ok(0), Ok(Some(1))));
@@ -78,8 +86,13 @@ fn every_collection_does_at_a_node_what_it_does_here() {
         assert_eq!(register.read().await, Ok(None));
         let many = MultiMap::<u8, String>::open_remote(&one, "many").expect("opened");
         assert_eq!((many.insert(1, "x".into()).await, many.len().await), (Ok(true), Ok(1)));
+        assert_eq!(many.entries().await, Ok(vec![(1, BTreeSet::from(["x".into()]))]));
         assert_eq!(many.remove_all(1).await, Ok(BTreeSet::from(["x".into()])));
         assert_eq!(many.get(&1).await, Ok(BTreeSet::new()));
+        assert_eq!(
+            (list.clear().await, many.clear().await, queue.is_empty().await),
+            (Ok(()), Ok(()), Ok(true))
+        );
     });
 }
 

@@ -9,7 +9,7 @@ use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientError};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_object::checkpoint::Policy;
-use ithaca_object::collections::{Get, Map, Put};
+use ithaca_object::collections::{Map, MultiGet, Put, Replaced};
 use ithaca_object::planted::Planted;
 use ithaca_object::record::{Record, TxId};
 use ithaca_object::remote::Refused;
@@ -150,7 +150,7 @@ impl Worker {
     pub async fn work(mut self) {
         while self.shared.left.get() > 0 {
             self.shared.left.set(self.shared.left.get() - 1);
-            let worked = match self.below(26) {
+            let worked = match self.below(30) {
                 0..3 => self.put().await,
                 3..5 => self.look_back().await,
                 5 => self.forget().await,
@@ -160,6 +160,8 @@ impl Worker {
                 11..14 => self.look().await,
                 14..18 => self.spread().await,
                 18..20 => self.watch().await,
+                20..22 => self.put_several().await,
+                22..24 => self.replace().await,
                 _ => self.transaction().await,
             };
             match worked {
@@ -242,16 +244,61 @@ impl Worker {
         put.map(|_| ())
     }
 
-    /// Reads a key as it is now.
-    async fn look(&self) -> Result<(), ObjectError> {
-        let (cell, known) = (self.cell(), self.shared.known.get());
+    /// Several keys of a map at once, without a look at it.
+    async fn put_several(&self) -> Result<(), ObjectError> {
+        let object = self.below(OBJECTS as u64) as usize;
+        let writes: BTreeMap<Cell, u64> =
+            (0..1 + self.below(KEYS)).map(|_| ((object, self.below(KEYS)), self.value())).collect();
+        let puts = writes.iter().map(|(&(_, key), &value)| (key, Some(value))).collect();
+        let put = self.map(object).multi_put(puts).await;
+        let fate = match &put {
+            Ok(pos) => {
+                let pos = pos.expect("it is in no transaction");
+                self.acknowledged(pos);
+                self.id_at(pos).await?
+            }
+            Err(_) => None,
+        };
+        let fate = fate.map_or(Fate::Unknown, Fate::Committed);
+        self.note(fate, None, None, true, (Vec::new(), writes));
+        put.map(|_| ())
+    }
+
+    /// Gives a key another value if nobody else has since it was read.
+    async fn replace(&self) -> Result<(), ObjectError> {
+        let (cell, value) = (self.cell(), self.value());
         let map = self.map(cell.0);
-        let (found, upto) = map.handle().look_placed(Get { key: cell.1 }).await?;
+        let before = map.get_placed(&cell.1).await?;
+        self.env.sleep(Duration::from_micros(self.below(300))).await;
+        let replaced = match &before {
+            Some(before) => map.replace(cell.1, LogPos(before.pos), value).await,
+            None => map.put_if_absent(cell.1, value).await,
+        };
+        let fate = match &replaced {
+            Ok(Replaced::Done(Some(pos))) => {
+                self.acknowledged(*pos);
+                self.id_at(*pos).await?.map_or(Fate::Unknown, Fate::Committed)
+            }
+            Ok(Replaced::Differs(_)) => Fate::Aborted,
+            Ok(Replaced::Done(None)) | Err(_) => Fate::Unknown,
+        };
+        let reads = vec![(cell, before.map(|placed| placed.value))];
+        self.note(fate, None, None, true, (reads, BTreeMap::from([(cell, value)])));
+        replaced.map(|_| ())
+    }
+
+    /// Reads some keys of a map as they are now.
+    async fn look(&self) -> Result<(), ObjectError> {
+        let (object, known) = (self.below(OBJECTS as u64) as usize, self.shared.known.get());
+        let keys: Vec<u64> = (0..1 + self.below(KEYS)).map(|_| self.below(KEYS)).collect();
+        let map = self.map(object);
+        let (found, upto) = map.handle().look_placed(MultiGet { keys: keys.clone() }).await?;
         let told = u64::from(map.handle().is_remote());
         self.shared.told.set(self.shared.told.get() + told);
         // Between what it reflects and the tail that was asked for, which lies above what was known, nothing is of the object.
         let snapshot = upto.max(LogPos(known.map_or(0, |known| known.0 + 1)));
-        let reads = vec![(cell, found.map(|placed| placed.value))];
+        let found = found.into_iter().map(|placed| placed.map(|placed| placed.value));
+        let reads = keys.into_iter().map(|key| (object, key)).zip(found).collect();
         self.note(Fate::Aborted, Some(snapshot), None, false, (reads, BTreeMap::new()));
         Ok(())
     }
