@@ -112,3 +112,50 @@ macro_rules! handle {
     };
 }
 use handle;
+
+#[cfg(test)]
+mod tests {
+    use ithaca_env::real::golden;
+
+    use super::map_state::SetIf;
+    use super::*;
+    use crate::object::{Mutator, Object};
+
+    /// The name of a call and its arguments.
+    fn call<O: Object, M: Mutator<O>>(call: &M) -> String {
+        let arguments = rmp_serde::to_vec_named(call).expect("it encodes");
+        format!("{} {}\n{}", O::TYPE, M::NAME, golden::hex(&arguments))
+    }
+
+    #[test]
+    fn calls_have_the_bytes_that_they_have_always_had() {
+        // A log that holds a call of another name, or with another field, cannot be read any more.
+        type Map = MapState<String, u64>;
+        type Many = MultiMapState<String, u64>;
+        type List = ListState<u64>;
+        let (key, value) = ("k".to_owned(), 300);
+        let lines = [
+            call::<Map, _>(&Put { key: key.clone(), value }),
+            call::<Map, _>(&Remove { key: key.clone() }),
+            call::<Map, _>(&SetIf { key: key.clone(), version: Some(70_000), value: vec![value] }),
+            call::<Map, _>(&SetIf::<_, u64> { key: key.clone(), version: None, value: Vec::new() }),
+            call::<Map, _>(&Clear {}),
+            call::<List, _>(&Append { item: value }),
+            call::<List, _>(&Insert { at: 3, item: value }),
+            call::<List, _>(&SetAt { at: 3, item: value }),
+            call::<List, _>(&RemoveAt { at: 3 }),
+            call::<List, _>(&PopFront {}),
+            call::<List, _>(&PopBack {}),
+            call::<List, _>(&Clear {}),
+            call::<Many, _>(&AddValue { key: key.clone(), value }),
+            call::<Many, _>(&RemoveValue { key: key.clone(), value }),
+            call::<Many, _>(&RemoveKey { key }),
+            call::<Many, _>(&Clear {}),
+            call::<CounterState, _>(&Add { amount: -5 }),
+            call::<RegisterState<u64>, _>(&Write { value: Some(value) }),
+        ];
+        let head = "Calls of the built-in collections: type, name, and arguments in hexadecimal. docs/format/object.md explains them.\n\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/calls.txt");
+        golden::check(path, &format!("{head}{}", lines.concat()));
+    }
+}
