@@ -94,6 +94,19 @@ pub enum MapCommand {
         #[arg(long, value_name = "SPAN", value_parser = quantity::duration)]
         older: Option<Duration>,
     },
+    /// Say which span of the map's past is kept, or print it
+    #[command(
+        after_help = "Example:\n  ithaca map history users 24h\n  ithaca map history users\n  ithaca map history users all\n\n\
+                      Whatever makes a checkpoint of the map (a program that has it in memory, a node that keeps a view of it, `ithaca map \
+                      checkpoint`) then forgets what is older, as `ithaca map forget --older` does; with `all` only what its own settings say."
+    )]
+    History {
+        /// The map's name
+        name: String,
+        /// A span such as 24h, or `all`
+        #[arg(value_name = "SPAN", value_parser = kept)]
+        span: Option<Kept>,
+    },
     /// Print the value of a key whenever it changes, until it is interrupted
     #[command(
         after_help = "Example:\n  ithaca map watch users ann\n  ithaca map watch users ann --since 17 --count 1\n\n\
@@ -124,6 +137,14 @@ pub enum MapCommand {
         #[arg(long)]
         remote: bool,
     },
+}
+
+/// A span of the past that is kept; without one, all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept(pub Option<Duration>);
+
+fn kept(text: &str) -> Result<Kept, quantity::QuantityError> {
+    if text == "all" { Ok(Kept(None)) } else { quantity::duration(text).map(|span| Kept(Some(span))) }
 }
 
 /// What a transaction is held to.

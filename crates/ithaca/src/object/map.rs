@@ -8,7 +8,7 @@ use ithaca_object::ObjectError;
 use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove, Replaced};
 use ithaca_object::object::Mutator;
 
-use super::arguments::MapCommand;
+use super::arguments::{Kept, MapCommand};
 use super::{of_type, runtime, watch};
 use crate::cli::Global;
 use crate::client::{told_at, with_client};
@@ -32,6 +32,7 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
         MapCommand::Forget { name, before, older } => forget(global, name, (*before, *older), out),
+        MapCommand::History { name, span } => history(global, name, *span, out),
         MapCommand::Watch { name, key, since, count } => {
             watch::run(global, (name, key), (*since, *count), out)
         }
@@ -186,6 +187,28 @@ fn forget(
                 Some(name) => told.string("held_by", name),
                 None => told.raw("held_by", "null"),
             }
+        },
+    )?;
+    out.flush()
+}
+
+/// Prints which span of the map's past is kept, after that was changed if it is to be.
+fn history(global: &Global, name: &str, span: Option<Kept>, out: &mut Output) -> Result<(), Failure> {
+    let verb = format!("map history {name}");
+    let kept = with_map(global, &verb, name, (None, false), async |map| {
+        let handle = map.handle();
+        handle.check_type().await?;
+        match span {
+            Some(Kept(span)) => handle.keep_history(span).await.map(|()| span),
+            None => handle.history().await,
+        }
+        .map_err(Failure::from)
+    })?;
+    out.either(
+        || kept.map_or("all".to_owned(), |span| format!("{span:?}")),
+        || match kept {
+            Some(span) => Object::new().number("history_ms", span.as_millis() as u64),
+            None => Object::new().raw("history_ms", "null"),
         },
     )?;
     out.flush()

@@ -58,6 +58,21 @@ fn a_key_is_changed_only_if_it_is_as_was_said() {
 }
 
 #[test]
+fn a_map_says_which_span_of_its_past_is_kept() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.run("map put users ann 41").expect(0);
+    assert_eq!(dev.run("map history users").expect(0).text(), "all\n");
+    assert_eq!(dev.run("map history users 24h --json").expect(0).text(), "{\"history_ms\":86400000}\n");
+    assert_eq!(dev.run("map history users").expect(0).text(), "86400s\n");
+    assert_eq!(dev.run("map history users all --json").expect(0).text(), "{\"history_ms\":null}\n");
+    let told = dev.run("map history users 24x").expect(2).stderr;
+    assert!(told.contains("24x"), "{told}");
+    dev.feed("tx -", b"push things one\n").expect(0);
+    dev.run("map history things 24h").expect(2);
+}
+
+#[test]
 fn a_map_that_was_cleared_is_empty_and_can_be_seen_as_it_was() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

@@ -72,6 +72,9 @@ pub struct Catalog {
     dropped: BTreeSet<u64>,
     /// Below this position of the log there is no chunk but those of checkpoints that are or were here.
     swept: u64,
+    /// The span of the past that is to be readable, in milliseconds. Not encoded without one, so that what was stored before is the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    history_ms: Option<u64>,
     #[serde(skip)]
     planted: Planted,
 }
@@ -90,6 +93,8 @@ pub enum Change {
     Dropped(u64, bool),
     /// Of what is swept.
     Swept(u64),
+    /// Of the span of the past.
+    History(Option<u64>),
 }
 
 impl Catalog {
@@ -134,6 +139,11 @@ impl Catalog {
     /// Calls below this position are forgotten: it is the earliest that can be read.
     pub fn forgotten(&self) -> LogPos {
         LogPos(self.forgotten)
+    }
+
+    /// The span of the past that is to be readable; `None` if nobody has said so.
+    pub fn history(&self) -> Option<Duration> {
+        self.history_ms.map(Duration::from_millis)
     }
 
     /// Pins and leases by their names.
@@ -186,6 +196,7 @@ impl Object for Catalog {
         Method::of::<HoldFrom>(),
         Method::of::<LetGo>(),
         Method::of::<Clean>(),
+        Method::of::<Keep>(),
     ];
     type Undo = Change;
     const IS_TRIED: bool = false;
@@ -214,6 +225,7 @@ impl Object for Catalog {
                 *is_dropped = was;
             }
             Change::Swept(swept) => std::mem::swap(&mut self.swept, swept),
+            Change::History(history_ms) => std::mem::swap(&mut self.history_ms, history_ms),
         }
     }
 
@@ -397,6 +409,26 @@ impl Mutator<Catalog> for LetGo {
             catalog.change(Change::Hold(self.name, None), undo);
         }
         is_there
+    }
+}
+
+/// Whoever makes a checkpoint from now on keeps this span of the past, and forgets what is older.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Keep {
+    /// In milliseconds; `None` leaves it to whoever makes one.
+    pub history_ms: Option<u64>,
+}
+
+impl Mutator<Catalog> for Keep {
+    const NAME: &'static str = "keep";
+    type Output = ();
+
+    fn keys(&self) -> Keys {
+        Keys::whole()
+    }
+
+    fn apply(self, catalog: &mut Catalog, _: LogPos, undo: &mut Vec<Change>) {
+        catalog.change(Change::History(self.history_ms), undo);
     }
 }
 

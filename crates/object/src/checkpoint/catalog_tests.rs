@@ -7,7 +7,7 @@ use ithaca_env::sim::Random;
 use ithaca_log::pos::LogPos;
 
 use super::Hold;
-use super::catalog::{Begin, Begun, Catalog, Clean, Forget, HoldFrom, LetGo, Store, Stored};
+use super::catalog::{Begin, Begun, Catalog, Clean, Forget, HoldFrom, Keep, LetGo, Store, Stored};
 use crate::limits;
 use crate::object::{Mutator, Object};
 use crate::planted::{Planted, PlantedBug};
@@ -84,7 +84,7 @@ impl World {
     fn run(&mut self) -> Result<(), String> {
         for _ in 0..STEPS {
             self.now_ms += self.random.below(2_000);
-            match self.random.below(12) {
+            match self.random.below(13) {
                 0..4 => {
                     self.tail += 1;
                     self.calls += 1;
@@ -95,6 +95,10 @@ impl World {
                 10 => {
                     let name = self.random.below(3).to_string();
                     self.call(LetGo { name })?;
+                }
+                11 => {
+                    let history_ms = Some(self.random.below(3)).filter(|span| *span > 0);
+                    self.call(Keep { history_ms })?;
                 }
                 _ => self.clean()?,
             }

@@ -42,7 +42,7 @@ pub struct Policy {
     /// Bytes of a chunk, at most [`CHUNK_MAX_BYTES`](crate::limits::CHUNK_MAX_BYTES).
     pub chunk_bytes: usize,
     /// Whoever is to make one then forgets what [`Handle::forget_older`](crate::Handle::forget_older) does with this span; `None` for nothing:
-    /// every state can be read for ever.
+    /// every state can be read for ever. What an object itself says ([`Handle::keep_history`](crate::Handle::keep_history)) comes first.
     pub history: Option<Duration>,
 }
 

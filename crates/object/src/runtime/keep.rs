@@ -12,7 +12,7 @@ use super::backing::{Backing, Newest};
 use super::restore::Named;
 use super::slot::{Later, Slot};
 use super::{Handle, Runtime};
-use crate::checkpoint::catalog::{Begin, Clean, Forget, HoldFrom, LetGo, Store};
+use crate::checkpoint::catalog::{Begin, Clean, Forget, HoldFrom, Keep, LetGo, Store};
 use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
 use crate::checkpoint::{Begun, Catalog, Forgot, Hold, Last, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
@@ -35,14 +35,15 @@ pub struct Forgotten {
 impl<O: Object> Handle<O> {
     /// Makes a checkpoint of the newest state and gives the position below which it reflects everything. On return it is on
     /// stable storage, and whoever opens this object needs nothing of the log below that position but what the state points to, as a
-    /// [`Store`](crate::store::Store)'s does. If nothing was called since the last one that one serves. Dropped, it may leave chunks that the next
-    /// one trims.
+    /// [`Store`](crate::store::Store)'s does. If nothing was called since the last one that one serves. What is older than the object is to keep
+    /// ([`keep_history`](Self::keep_history)) is forgotten. Dropped, it may leave chunks that the next one trims.
     ///
     /// Errors: `TooLarge`; `Call` if the state cannot be encoded, or if other programs have written fields that this one does not know: they
     /// would be missing in it for everybody, so one is to be made by a program that knows them; those of any call.
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
         self.slot.sync().await?;
         let upto = self.slot.make(None).await?;
+        self.slot.forget_in_time(None).await?;
         self.slot.backing.store_catalog().await?;
         Ok(upto)
     }
@@ -63,12 +64,27 @@ impl<O: Object> Handle<O> {
     }
 
     /// The same below the newest checkpoint that was made before the last `span`: every state of that time can still be read. By the wall
-    /// clocks of whoever made it and of this program, which may be 5 seconds apart. [`Policy::history`] does that by itself.
+    /// clocks of whoever made it and of this program, which may be 5 seconds apart. [`keep_history`](Self::keep_history) and
+    /// [`Policy::history`] have that done by itself.
     ///
     /// Errors: those of [`forget`](Self::forget).
     pub async fn forget_older(&self, span: Duration) -> Result<Forgotten, ObjectError> {
         let before = self.slot.backing.older(span).await?;
         self.slot.forget(before.unwrap_or(LogPos(0))).await
+    }
+
+    /// Has every program and node that makes a checkpoint of this object, from now on, forget what [`forget_older`](Self::forget_older)
+    /// does with this span, whatever its own [`Policy::history`] says; `None` leaves that to each. On return it is on stable storage.
+    ///
+    /// Errors: those of any call. A program of an earlier version, which does not know this setting, can make no checkpoint of the object and begin
+    /// at none any more.
+    pub async fn keep_history(&self, history: Option<Duration>) -> Result<(), ObjectError> {
+        self.slot.backing.keep_history(history).await
+    }
+
+    /// The span that [`keep_history`](Self::keep_history) was told last.
+    pub async fn history(&self) -> Result<Option<Duration>, ObjectError> {
+        self.slot.backing.history().await
     }
 
     /// Keeps the state that reflects every position below `pos`, and all later ones, from being forgotten, until
@@ -167,11 +183,7 @@ impl<O: Object> Slot<O> {
         if self.backing.has_catalog() {
             self.begin_making(async move |slot| {
                 slot.make(Some((policy, is_author))).await?;
-                let Some(span) = policy.history else { return Ok(()) };
-                match slot.backing.older(span).await? {
-                    Some(before) => slot.forget(before).await.map(drop),
-                    None => Ok(()),
-                }
+                slot.forget_in_time(policy.history).await
             });
         }
     }
@@ -252,6 +264,15 @@ impl<O: Object> Slot<O> {
         Ok(upto)
     }
 
+    /// Forgets what is older than the object's span of history, or than this one if it has none.
+    async fn forget_in_time(&self, history: Option<Duration>) -> Result<(), ObjectError> {
+        let Some(span) = self.backing.history().await?.or(history) else { return Ok(()) };
+        match self.backing.older(span).await? {
+            Some(before) => self.forget(before).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Has the catalog forget what it may below `before`, and trims that.
     async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
         let Forgot { below, held_by } = self.backing.forget(before).await?;
@@ -311,6 +332,17 @@ impl Backing {
     fn older(&self, span: Duration) -> Later<'_, Result<Option<LogPos>, ObjectError>> {
         let now_ms = self.runtime.env.wall_clock_ms();
         Box::pin(self.look(move |catalog| catalog.older(span, now_ms)))
+    }
+
+    /// The span of the past that the object's catalog says.
+    fn history(&self) -> Later<'_, Result<Option<Duration>, ObjectError>> {
+        Box::pin(self.look(Catalog::history))
+    }
+
+    /// Has the catalog say another one.
+    fn keep_history(&self, history: Option<Duration>) -> Later<'_, Result<(), ObjectError>> {
+        let history_ms = history.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        Box::pin(async move { self.kept()?.call(Keep { history_ms }).await })
     }
 
     /// Has the catalog forget what it may.

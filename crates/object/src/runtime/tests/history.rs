@@ -7,9 +7,9 @@ type Numbers = Map<u64, u64>;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A program that has a checkpoint made after 50 calls, and keeps a minute of history.
-async fn forgetful(world: &World) -> Numbers {
-    let checkpoints = Policy { calls: 50, bytes: 1 << 40, history: Some(MINUTE), ..Policy::NEVER };
+/// A program that has a checkpoint made after 50 calls, and keeps so much history by itself.
+async fn forgetful(world: &World, history: Option<Duration>) -> Numbers {
+    let checkpoints = Policy { calls: 50, bytes: 1 << 40, history, ..Policy::NEVER };
     let options = RuntimeOptions { checkpoints, ..RuntimeOptions::default() };
     let client = world.program().await.inner.client.clone();
     Map::open(&Runtime::new(&world.env, client, options), "m").expect("opened")
@@ -36,7 +36,7 @@ async fn fill(world: &World, map: &Numbers, are_there: impl Fn(&[LogPos]) -> boo
 #[test]
 fn what_is_older_than_a_program_keeps_is_forgotten_when_it_has_a_checkpoint_made() {
     run(async |world| {
-        let map = forgetful(&world).await;
+        let map = forgetful(&world, Some(MINUTE)).await;
         let first = fill(&world, &map, |made| made.len() == 1).await;
         let early = fill(&world, &map, |made| made.len() == 2).await;
         assert_eq!(first[0], early[0], "a minute has not passed");
@@ -53,6 +53,44 @@ fn what_is_older_than_a_program_keeps_is_forgotten_when_it_has_a_checkpoint_made
         );
         assert_eq!(fresh.at(early[1]).len().await, Ok(60), "the state of a minute ago");
         assert_eq!(fresh.len().await, Ok(60));
+    });
+}
+
+#[test]
+fn what_an_object_says_of_its_history_comes_before_what_a_program_keeps() {
+    run(async |world| {
+        let (keeps_all, keeps_none) =
+            (forgetful(&world, None).await, forgetful(&world, Some(Duration::ZERO)).await);
+        let handle = keeps_all.handle();
+        assert_eq!(handle.history().await, Ok(None));
+        // By another program, before there is any checkpoint.
+        Numbers::open(&world.program, "m")
+            .expect("opened")
+            .handle()
+            .keep_history(Some(MINUTE))
+            .await
+            .expect("kept");
+        assert_eq!(handle.history().await, Ok(Some(MINUTE)));
+        let first = fill(&world, &keeps_all, |made| made.len() == 1).await;
+        for made_there in [2, 3] {
+            world.env.sleep(MINUTE / 6).await;
+            fill(&world, &keeps_none, |made| made.len() == made_there).await;
+            world.env.sleep(Duration::from_secs(1)).await;
+        }
+        let third = handle.checkpoints().await.expect("readable");
+        assert_eq!((third.len(), third[0]), (3, first[0]), "its own span would have had it forgotten");
+        world.env.sleep(MINUTE + Duration::from_secs(6)).await;
+        fill(&world, &keeps_all, |made| made.len() == 2 && made[0] == third[2]).await;
+        assert!(matches!(keeps_all.at(first[0]).len().await, Err(ObjectError::Forgotten { .. })));
+        // So does one that is asked for.
+        world.env.sleep(2 * MINUTE).await;
+        let asked = handle.checkpoint().await.expect("made");
+        let made = handle.checkpoints().await.expect("readable");
+        assert!(made.len() == 2 && made[0] > third[2] && made[1] == asked, "{made:?}");
+        handle.keep_history(None).await.expect("left to each");
+        world.env.sleep(2 * MINUTE).await;
+        fill(&world, &keeps_all, |made| made.len() == 3).await;
+        assert_eq!(handle.history().await, Ok(None));
     });
 }
 
