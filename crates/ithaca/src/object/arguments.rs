@@ -32,6 +32,7 @@ pub enum MapCommand {
     },
     /// Print the value of a key
     #[command(after_help = "Example:\n  ithaca map get users ann\n  ithaca map get users ann --as-of 17\n\n\
+                      A program's map may have other keys and values than text: a KEY that is a whole number means that too, and values are JSON.\n\
                       --as-of POS shows the map as it was after the record at log position POS.\n\
                       --remote asks a node that has the map in memory, and reads none of its changes here.")]
     Get {

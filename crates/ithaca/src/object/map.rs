@@ -5,19 +5,23 @@ use std::time::Duration;
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
 use ithaca_object::ObjectError;
-use ithaca_object::collections::{Clear, Map, MapState, Placed, Put, Remove, Replaced};
+use ithaca_object::collections::{Clear, Map, MapState, Name, Placed, Put, Remove, Replaced, Value};
 use ithaca_object::object::Mutator;
+use ithaca_object::remote::any::Any;
 
 use super::arguments::{Kept, MapCommand};
-use super::{of_type, runtime, watch};
+use super::{of_type, runtime, value, watch};
 use crate::cli::Global;
 use crate::client::{told_at, with_client};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
 
-/// A map from strings to strings.
+/// A map from strings to strings: what the shell changes.
 pub type Strings = Map<String, String>;
+
+/// A map of any keys and values, as programs have them: what the shell reads.
+pub type Anything = Map<Any, Any>;
 
 /// Runs one verb.
 pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<(), Failure> {
@@ -27,7 +31,9 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
             put(global, (name, key), value, condition, out)
         }
         MapCommand::Del { name, key, if_at } => del(global, (name, key), *if_at, out),
-        MapCommand::Clear { name } => change(global, &format!("map clear {name}"), name, Clear {}, out),
+        MapCommand::Clear { name } => {
+            change::<Any, Any>(global, &format!("map clear {name}"), name, Clear {}, out)
+        }
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
@@ -44,17 +50,16 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
 type When = (Option<u64>, bool);
 
 /// Opens the map and does something with it.
-fn with_map<T>(
+fn with_map<K: Name, V: Value, T>(
     global: &Global,
     verb: &str,
     name: &str,
     (as_of, is_remote): When,
-    work: impl AsyncFnOnce(Strings) -> Result<T, Failure>,
+    work: impl AsyncFnOnce(Map<K, V>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     with_client(global, verb, async |env, client: Client| {
         let runtime = runtime(&env, client);
-        let map =
-            if is_remote { Strings::open_remote(&runtime, name)? } else { Strings::open(&runtime, name)? };
+        let map = if is_remote { Map::open_remote(&runtime, name)? } else { Map::open(&runtime, name)? };
         let handle = map.handle().clone();
         let done = match as_of {
             Some(pos) => work(map.at(snapshot_after(pos)?)).await,
@@ -79,7 +84,9 @@ fn put(
 ) -> Result<(), Failure> {
     let verb = format!("map put {name} {key}");
     let put = Put { key: key.to_owned(), value: value.to_owned() };
-    let Some(version) = condition else { return change(global, &verb, name, put, out) };
+    let Some(version) = condition else {
+        return change::<String, String>(global, &verb, name, put, out);
+    };
     let put = async |map: &Strings| match version {
         Some(version) => map.replace(put.key, LogPos(version), put.value).await,
         None => map.put_if_absent(put.key, put.value).await,
@@ -116,18 +123,18 @@ fn change_if(
 }
 
 /// A change that needs nothing of what the map holds.
-fn change(
+fn change<K: Name, V: Value>(
     global: &Global,
     verb: &str,
     name: &str,
-    mutator: impl Mutator<MapState<String, String>>,
+    mutator: impl Mutator<MapState<K, V>>,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let pos = with_client(global, verb, async |env, client: Client| {
         // It is listed among the streams from now on.
         client.stream(name).await?;
         let runtime = runtime(&env, client);
-        let map = Strings::open(&runtime, name)?;
+        let map = Map::<K, V>::open(&runtime, name)?;
         map.handle().check_type().await?;
         Ok(map.handle().send(mutator).await?)
     })?;
@@ -145,7 +152,7 @@ fn del(
         let remove = async |map: &Strings| map.remove_if(key.to_owned(), LogPos(version)).await;
         return change_if(global, &verb, (name, key), remove, out);
     }
-    let (before, pos) = with_map(global, &verb, name, (None, false), async |map| {
+    let (before, pos) = with_map(global, &verb, name, (None, false), async |map: Map<String, Any>| {
         map.handle().check_type().await?;
         Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)
     })?;
@@ -157,8 +164,8 @@ fn del(
 
 fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map checkpoint {name}");
-    let upto =
-        with_map(global, &verb, name, (None, false), async |map| Ok(map.handle().checkpoint().await?))?;
+    let make = async |map: Anything| Ok(map.handle().checkpoint().await?);
+    let upto = with_map(global, &verb, name, (None, false), make)?;
     out.either(
         || format!("everything below log position {upto} is reflected"),
         || Object::new().number("upto", upto.0),
@@ -174,7 +181,7 @@ fn forget(
 ) -> Result<(), Failure> {
     let verb = format!("map forget {name}");
     let before = LogPos(before.map_or(u64::MAX, |pos| pos.saturating_add(1)));
-    let forgotten = with_map(global, &verb, name, (None, false), async |map| match older {
+    let forgotten = with_map(global, &verb, name, (None, false), async |map: Anything| match older {
         Some(span) => Ok(map.handle().forget_older(span).await?),
         None => Ok(map.handle().forget(before).await?),
     })?;
@@ -195,7 +202,7 @@ fn forget(
 /// Prints which span of the map's past is kept, after that was changed if it is to be.
 fn history(global: &Global, name: &str, span: Option<Kept>, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map history {name}");
-    let kept = with_map(global, &verb, name, (None, false), async |map| {
+    let kept = with_map(global, &verb, name, (None, false), async |map: Anything| {
         let handle = map.handle();
         handle.check_type().await?;
         match span {
@@ -223,14 +230,25 @@ fn told(pos: Option<LogPos>, out: &mut Output) -> Result<(), Failure> {
 
 fn get(global: &Global, (name, key): (&str, &str), when: When, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map get {name} {key}");
-    let found = with_map(global, &verb, name, when, async |map| Ok(map.get_placed(&key.to_owned()).await?))?;
-    let Some(found) = found else { return Err(not_there(global, &verb, name, key)) };
-    out.either(|| found.value.clone(), || entry(key, &found))?;
+    let found = with_map(global, &verb, name, when, async |map| Ok(find(&map, key).await?))?;
+    let Some((key, found)) = found else { return Err(not_there(global, &verb, name, key)) };
+    out.either(|| value::text(&found.value), || entry(&key, &found))?;
     out.flush()
 }
 
-fn entry(key: &str, found: &Placed<String>) -> Object {
-    Object::new().string("key", key).string("value", &found.value).number("log_pos", found.pos)
+/// The key that a word means and its value, if the map has one.
+pub async fn find(map: &Anything, word: &str) -> Result<Option<(Any, Placed<Any>)>, ObjectError> {
+    for key in value::keys(word) {
+        if let Some(found) = map.get_placed(&key).await? {
+            return Ok(Some((key, found)));
+        }
+    }
+    Ok(None)
+}
+
+fn entry(key: &Any, found: &Placed<Any>) -> Object {
+    let entry = Object::new().raw("key", &value::json(key)).raw("value", &value::json(&found.value));
+    entry.number("log_pos", found.pos)
 }
 
 fn not_there(global: &Global, verb: &str, name: &str, key: &str) -> Failure {
@@ -239,16 +257,16 @@ fn not_there(global: &Global, verb: &str, name: &str, key: &str) -> Failure {
 
 fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map ls {name}");
-    let map = with_map(global, &verb, name, (as_of, false), async |map| Ok(map.state().await?))?;
+    let map = with_map(global, &verb, name, (as_of, false), async |map: Anything| Ok(map.state().await?))?;
     for (key, found) in map.entries().iter() {
-        out.either(|| format!("{key}\t{}", found.value), || entry(key, found))?;
+        out.either(|| format!("{}\t{}", value::text(key), value::text(&found.value)), || entry(key, found))?;
     }
     out.flush()
 }
 
 fn size(global: &Global, name: &str, when: When, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map size {name}");
-    let size = with_map(global, &verb, name, when, async |map| Ok(map.len().await?))?;
+    let size = with_map(global, &verb, name, when, async |map: Anything| Ok(map.len().await?))?;
     out.either(|| size.to_string(), || Object::new().number("size", size as u64))?;
     out.flush()
 }

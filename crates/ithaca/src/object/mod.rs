@@ -4,6 +4,7 @@ mod arguments;
 pub mod map;
 mod script;
 pub mod tx;
+mod value;
 mod watch;
 
 use ithaca_env::Env;

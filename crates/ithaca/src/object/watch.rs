@@ -3,10 +3,11 @@
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
 use ithaca_object::collections::Placed;
-use ithaca_object::{Runtime, RuntimeOptions};
+use ithaca_object::remote::any::Any;
+use ithaca_object::{ObjectError, Runtime, RuntimeOptions};
 
-use super::map::{Strings, snapshot_after};
-use super::of_type;
+use super::map::{Anything, find, snapshot_after};
+use super::{of_type, value};
 use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
@@ -26,8 +27,8 @@ pub fn run(
             Some(pos) => snapshot_after(pos)?,
             None => client.check().await?.tail,
         };
-        let map = Strings::open(&Runtime::new(&env, client, RuntimeOptions::default()), name)?;
-        let showing = show(&map, key.to_owned(), snapshot, (since.is_none(), count), out);
+        let map = Anything::open(&Runtime::new(&env, client, RuntimeOptions::default()), name)?;
+        let showing = show(&map, key, snapshot, (since.is_none(), count), out);
         let shown = while_read(&env, showing).await;
         of_type(map.handle(), shown).await
     })
@@ -35,19 +36,19 @@ pub fn run(
 
 /// Prints each change after `snapshot`, and what is there in it if that `is_news`, until `count` lines are printed.
 async fn show(
-    map: &Strings,
-    key: String,
+    map: &Anything,
+    key: &str,
     mut snapshot: LogPos,
     (is_news, count): (bool, Option<u64>),
     out: &mut Output,
 ) -> Result<(), Failure> {
     let mut watch = map.handle().watch(snapshot)?;
     let mut left = count.unwrap_or(u64::MAX);
-    let mut found = map.at(snapshot).get_placed(&key).await?;
+    let mut found = look(map, key, snapshot).await?;
     let mut is_news = is_news && found.is_some();
     loop {
         if is_news && left > 0 {
-            print(&key, found.as_ref(), snapshot, out)?;
+            print(key, found.as_ref(), snapshot, out)?;
             left -= 1;
         }
         if left == 0 {
@@ -55,25 +56,25 @@ async fn show(
         }
         snapshot = watch.next().await?;
         let before = found.map(|found| found.pos);
-        found = map.at(snapshot).get_placed(&key).await?;
+        found = look(map, key, snapshot).await?;
         is_news = before != found.as_ref().map(|found| found.pos);
     }
 }
 
+/// What the key that a word means has in `snapshot`.
+async fn look(map: &Anything, word: &str, snapshot: LogPos) -> Result<Option<Placed<Any>>, ObjectError> {
+    Ok(find(&map.at(snapshot), word).await?.map(|(_, found)| found))
+}
+
 /// What the key has in `snapshot`, which the last change led to.
-fn print(
-    key: &str,
-    found: Option<&Placed<String>>,
-    snapshot: LogPos,
-    out: &mut Output,
-) -> Result<(), Failure> {
+fn print(key: &str, found: Option<&Placed<Any>>, snapshot: LogPos, out: &mut Output) -> Result<(), Failure> {
     let pos = found.map_or(snapshot.0.saturating_sub(1), |found| found.pos);
     out.either(
-        || found.map_or(pos.to_string(), |found| format!("{pos}\t{}", found.value)),
+        || found.map_or(pos.to_string(), |found| format!("{pos}\t{}", value::text(&found.value))),
         || {
             let told = Object::new().string("key", key);
             let told = match found {
-                Some(found) => told.string("value", &found.value),
+                Some(found) => told.raw("value", &value::json(&found.value)),
                 None => told.raw("value", "null"),
             };
             told.number("log_pos", pos)

@@ -58,6 +58,34 @@ fn a_key_is_changed_only_if_it_is_as_was_said() {
 }
 
 #[test]
+fn a_map_of_a_program_is_read_whatever_its_types_are_and_not_written_with_others() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    // Of numbers to bytes.
+    dev.run("bench map --shared --clients 1 --inflight 8 --size 16 --seconds 1").expect(0);
+    let all = dev.run("map ls bench --json").expect(0).text();
+    let (first, key) = (all.lines().next().expect("a key"), number_field(&all, "key"));
+    assert!(first.contains("\"value\":{\"base64\":\""), "{first}");
+    assert_eq!(dev.run(&format!("map get bench {key} --json")).expect(0).text(), format!("{first}\n"));
+    assert_eq!(
+        dev.run(&format!("map get bench {key} --remote --json")).expect(0).text(),
+        format!("{first}\n")
+    );
+    let size = dev.run("map size bench").expect(0).text();
+    assert_eq!(size, format!("{}\n", all.lines().count()));
+    for change in ["map put bench x y", "map put bench x y --if-absent", "map del bench x"] {
+        let told = dev.run(change).expect(2).stderr;
+        assert!(told.contains("`bench` is no map: ") && told.contains("of another type"), "{told}");
+    }
+    let told = dev.feed("tx -", b"put bench x y\n").expect(2).stderr;
+    assert!(told.contains("`bench` is no map: "), "{told}");
+    dev.run("map checkpoint bench").expect(0);
+    assert_eq!(dev.run("map size bench").expect(0).text(), size, "nothing has stopped it");
+    dev.run("map clear bench").expect(0);
+    assert_eq!(dev.run("map size bench").expect(0).text(), "0\n");
+}
+
+#[test]
 fn a_map_says_which_span_of_its_past_is_kept() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

@@ -14,8 +14,8 @@ use super::slot::{AnySlot, Slot};
 use super::transaction::{Begin, Tx, TxOptions};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys, Parts};
-use crate::object::{Method, Mutator, Object, call_of, empty_call, encoded};
-use crate::record::{Call, Record};
+use crate::object::{CallError, Mutator, Object, call_of, empty_call, encoded, keys_of};
+use crate::record::Record;
 use crate::tx::condensed;
 use crate::view::Look;
 
@@ -215,7 +215,7 @@ impl<O: Object> Handle<O> {
     }
 
     /// Whether a call of this type of object may be the next of the stream: its newest entry, if there is one, must be a record of calls
-    /// that the type has; where all are forgotten, its newest checkpoint must be a state of the type. Else the call would stop every view
+    /// that the type has, with arguments that it can read; where all are forgotten, its newest checkpoint must be a state of the type. Else the call would stop every view
     /// of the object for good, and who only sends it would not notice. It costs a question and a read; without entries, what reading the
     /// newest checkpoint costs. Of two programs that begin a stream at the same moment, neither sees the other here.
     ///
@@ -227,10 +227,13 @@ impl<O: Object> Handle<O> {
         };
         let found = match Record::decode(&entry.data) {
             Ok(record) => {
-                let unknown =
-                    |call: &&Call| call.stream == stream && Method::<O>::find(&call.method).is_err();
-                let call = record.calls.iter().find(unknown);
-                call.map(|call| format!("calls `{}`", String::from_utf8_lossy(&call.method)))
+                let mut calls = record.calls.iter().filter(|call| call.stream == stream);
+                calls.find_map(|call| match keys_of::<O>(call).err()? {
+                    CallError::Arguments { method, error } => {
+                        Some(format!("calls `{method}` with arguments of another type ({error})"))
+                    }
+                    _ => Some(format!("calls `{}`", String::from_utf8_lossy(&call.method))),
+                })
             }
             Err(_) => Some("is no record of an object".to_owned()),
         };

@@ -217,6 +217,24 @@ fn of_many_that_put_a_key_where_there_is_none_one_does() {
 }
 
 #[test]
+fn a_map_of_other_keys_or_values_is_another_type() {
+    run(async |world| {
+        let (program, other) = (world.program().await, world.program().await);
+        let map = Map::<u64, u64>::open(&program, "map").expect("opened");
+        map.put(1, 10).await.expect("put");
+        let names = Map::<String, u64>::open(&other, "map").expect("opened");
+        let told = names.handle().check_type().await;
+        assert!(matches!(&told, Err(ObjectError::OtherEntries { pos: LogPos(0), .. })), "{told:?}");
+        let texts = Map::<u64, String>::open(&world.program().await, "map").expect("opened");
+        assert!(matches!(texts.handle().check_type().await, Err(ObjectError::OtherEntries { .. })));
+        map.remove(1).await.expect("removed");
+        assert_eq!(texts.handle().check_type().await, Ok(()), "what it says of its values is in no call");
+        assert!(matches!(names.handle().check_type().await, Err(ObjectError::OtherEntries { .. })));
+        assert_eq!(map.handle().check_type().await, Ok(()));
+    });
+}
+
+#[test]
 fn several_keys_are_put_at_one_position_and_read_as_of_one_moment() {
     run(async |world| {
         let (program, other) = (world.program().await, world.program().await);
