@@ -2,7 +2,7 @@
 
 What it promises: an append that has returned is on stable storage on every replica, and stands in the log once, whatever had to be
 sent again; every entry that is read matches its checksum; every call ends by its deadline. One thread uses a `Client`.
-What it does not do: conditions of appends, relayed writes, trimming of streams, orders to a cluster.
+What it does not do: conditions of appends, relayed writes, trimming of streams, objects but for maps, orders to a cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import ithaca_wire as wire
+from ithaca_map import Map
 from ithaca_node import Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
 
@@ -120,6 +121,7 @@ class Client:
         self._id = secrets.randbelow(NONE - 1) + 1
         self._next_request = 0
         self._next_batch = 0
+        self._next_call = 0
         self._connections: dict[str, Connection] = {}
         self._cluster = 0
         self._named: set[int] = set()
@@ -565,6 +567,44 @@ class Client:
                         end = min(end, span.position(run.addr))
                 at = answer.runs[-1].addr + answer.runs[-1].count
         return sorted((entry for entry in entries if entry.position < end), key=lambda entry: entry.position), end
+
+    # --- Objects ---------------------------------------------------------------------------------------------------------------
+
+    def map(self, name: str) -> Map:
+        """The map of this name, which all programs share."""
+        return Map(self, name)
+
+    def next_call(self) -> int:
+        """A number for a call of an object, by which it is applied once."""
+        self._next_call += 1
+        return self._next_call - 1
+
+    def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
+        """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""
+
+        def attempt(layout: Layout, deadline: float) -> bytes:
+            ask = wire.ASK_VIEW(stream=stream, length=len(question), checksum=wire.crc32c(question))
+            trouble: Lost | Refused = Lost("no node keeps views")
+            passed: bytes | None = None
+            nodes = sorted(layout.nodes)
+            first = stream % len(nodes)
+            for node in nodes[first:] + nodes[:first]:
+                try:
+                    answer, data = self._ask(node, wire.ASK_VIEW, ask, layout, deadline, question)
+                except (Lost, Refused) as error:
+                    trouble = error
+                    continue
+                if answer.length != len(data) or answer.checksum != wire.crc32c(data):
+                    trouble = Lost("an answer that does not match its checksum")
+                elif not is_passed_over(data):
+                    return data
+                else:
+                    passed = data
+            if passed is None:
+                raise trouble
+            return passed
+
+        return self._repeated(attempt)
 
     # --- Questions -------------------------------------------------------------------------------------------------------------
 

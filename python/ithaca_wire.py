@@ -329,9 +329,24 @@ APPENDED = Message(0x800F, first=U64, count=U32, written=FLAG16, groups=Listed(G
 READ_STREAM = Message(0x0017, limit_bytes=U32, flags=U8, reserved=Zeros(1), wait_ms=U16, stream=U128, ranges=RANGES)
 STREAM_RUNS = Message(0x8017, count=Number(4, range(4097)), flags=Number(4, range(2)), runs=Items("count", RUN))
 WATCH_STREAM = Message(0x0018, answer=0x8007, stream=U128, next=U64, wait_ms=U32, reserved=Zeros(4))
+ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range((1 << 20) + 1)), checksum=U32)
+VIEW_ANSWER = Message(0x8019, length=Number(4, range((4 << 20) + 1)), checksum=U32)
 REFUSAL = Message(0xFFFF, code=U16, reserved=Zeros(2), reserved2=Zeros(4), a=U64, b=U64)
 
 MESSAGES = {message.kind: message for message in list(globals().values()) if isinstance(message, Message)}
+
+
+# --- Records of objects ----------------------------------------------------------------------------------------------------------
+
+SEEN = Fields(stream=U8, position=U64, digest=U64)
+CALL = Fields(
+    stream=U8, name_len=Number(1, range(1, 65)), name=Octets("name_len"), arguments_len=U32, arguments=Octets("arguments_len")
+)  # fmt: skip
+OBJECT_RECORD = Fields(
+    client=U64, request=U64, settled=U64, stream_count=Number(1, range(1, 17)), check_count=Number(1, range(17)),
+    call_count=Number(2, range(1, 4097)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
+    calls=Items("call_count", CALL),
+)  # fmt: skip
 
 
 def request_at(meta: Record, addr: int) -> int:

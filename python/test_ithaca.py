@@ -16,8 +16,11 @@ import unittest
 from collections.abc import Generator, Iterable
 
 import ithaca_wire as wire
+import ithaca_map
 from ithaca import Client
+from ithaca_map import Placed, Replaced, ViewRefused
 from ithaca_node import Code, Connection, Entry, Refused
+from ithaca_pack import pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -49,8 +52,6 @@ OTHERS = [
     Message(0x8015, ranges=wire.RANGES),
     Message(0x0016, what=U32, count=U32, node=U64, address=Text(256), offers=U32),
     Message(0x8016, epoch=U64),
-    Message(0x0019, stream=U128, length=U32, checksum=U32),
-    Message(0x8019, length=U32, checksum=U32),
     Message(0x001A),
     Message(0x801A, node=U64, drives=Listed(DRIVE, 64)),
     Message(0x001B, what=U32, wait_ms=U32, node=U64, create=U64, of=PATH, paths=Listed(PATH, 4)),
@@ -61,10 +62,15 @@ MESSAGES = wire.MESSAGES | {message.kind: message for message in OTHERS}
 
 
 def golden(file: str) -> dict[str, bytes]:
-    """Bytes by their names, of a file of golden bytes."""
-    text = (ROOT / "crates/log/testdata/golden" / file).read_text()
-    blocks = [block.strip().split("\n") for block in text.split("\n\n")[1:]]
-    return {name: bytes.fromhex("".join(lines)) for name, *lines in blocks}
+    """Bytes by their names, of a file of golden bytes of a crate."""
+    found: dict[str, str] = {}
+    for line in (ROOT / "crates" / file).read_text().split("\n\n", 1)[1].splitlines():
+        if line.startswith(" "):
+            found[name] += line
+        elif line:
+            name = line
+            found[name] = ""
+    return {name: bytes.fromhex(line) for name, line in found.items()}
 
 
 def settings() -> dict[str, str]:
@@ -126,7 +132,7 @@ class Golden(unittest.TestCase):
     """The pages describe the golden bytes, of every message."""
 
     def test_each_golden_frame_is_decoded_and_encoded_again(self) -> None:
-        frames = golden("frames.txt")
+        frames = golden("log/testdata/golden/frames.txt")
         self.assertGreater(len(frames), 80)
         for name, frame_bytes in frames.items():
             with self.subTest(name):
@@ -141,7 +147,7 @@ class Golden(unittest.TestCase):
 
     def test_no_frame_that_is_cut_off_or_harmed_is_taken(self) -> None:
         # A lie about a length, or harm on the way, would be taken for what somebody has said.
-        for name, frame_bytes in golden("frames.txt").items():
+        for name, frame_bytes in golden("log/testdata/golden/frames.txt").items():
             frame = Frame.decode(frame_bytes)
             body_end = wire.HEADER_LEN + len(frame.body)
             for cut in range(len(frame_bytes)):
@@ -163,13 +169,54 @@ class Golden(unittest.TestCase):
             self.assertRaises(BadFrame, Frame.length, struct.pack("<I8xI16x", frame_len, body_len))
 
     def test_a_layout_is_read_and_maps_positions(self) -> None:
-        layout = wire.Layout(golden("records.txt")["layout"])
+        layout = wire.Layout(golden("log/testdata/golden/records.txt")["layout"])
         self.assertEqual((layout.epoch, layout.sequencer, layout.tail, layout.nodes[2].address), (2, 2, 45, "127.0.0.1:7420"))
         self.assertEqual(layout.spans(3, 10), [wire.Span([2], 3, 10, 3, 1)])
 
     def test_streams_are_named_by_blake3(self) -> None:
         # The published hashes of "abc" and of nothing but a's would do; a name of four blocks is compared with the program below.
         self.assertEqual(wire.stream_id("abc").to_bytes(16, "little").hex(), "6437b3ac38465133ffb63b75273a8db5")
+
+
+class Packed(unittest.TestCase):
+    """Values and calls of objects have the bytes that programs in Rust give them."""
+
+    def test_arguments_of_calls_are_decoded_and_encoded_again(self) -> None:
+        calls = golden("object/testdata/golden/calls.txt")
+        self.assertGreater(len(calls), 15)
+        for name, arguments in calls.items():
+            self.assertEqual(pack(unpack(arguments)), arguments, name)
+        self.assertEqual(pack({"key": "k", "version": None, "value": []}), calls["map set_if"])
+
+    def test_questions_and_records_have_golden_bytes(self) -> None:
+        questions = golden("object/testdata/golden/questions.txt")
+        read = {"method": "get", "arguments": pack({"key": "ann"})}
+        self.assertEqual(ithaca_map.question("map", 43, None, [], read), questions["what_a_key_has"])
+        call = {"method": "clear", "arguments": pack({})}
+        self.assertEqual(ithaca_map.question("map", 43, 42, [call], None), questions["what_a_call_gave"])
+        known = golden("object/testdata/golden/records.txt")["record"]
+        found = wire.OBJECT_RECORD.decode(known[12:-4])
+        self.assertEqual(wire.OBJECT_RECORD.write(found), known[12:-4])
+        self.assertEqual([(call.name, unpack(call.arguments)) for call in found.calls][0], (b"put", {"key": "k", "value": 7}))
+        record = ithaca_map.record(7, 3, 40, "put", pack({"key": "k", "value": 7}))
+        self.assertEqual((record[:8], record[-4:]), (known[:8], wire.crc32c(record[:-4]).to_bytes(4, "little")))
+        found = wire.OBJECT_RECORD.decode(record[12:-4])
+        self.assertEqual((found.client, found.request, found.settled, found.streams), (7, 3, 3, [40]))
+
+    def test_each_value_comes_back_and_no_cut_or_lie_is_taken(self) -> None:
+        edges = [edge + by for edge in (0, 1 << 7, 1 << 8, 1 << 16, 1 << 32) for by in (-1, 0, 1)] + [(1 << 64) - 1]
+        values = [*edges, *(-edge for edge in edges[:-1]), None, True, False, 1.5, b"", b"x" * 300, [1] * 15, [[]] * 70_000]
+        values += ["a" * length for length in (0, 31, 32, 255, 256, 70_000)] + [{number: [number] for number in range(20)}]
+        for value in values:
+            packed = pack(value)
+            self.assertEqual(unpack(packed), value)
+            for cut in {0, 1, len(packed) // 2, len(packed) - 1} - {len(packed)}:
+                self.assertRaises(BadFrame, unpack, packed[:cut])
+        self.assertRaises(BadFrame, unpack, b"\xc0\xc0")
+        self.assertRaises(BadFrame, unpack, b"\xdf\xff\xff\xff\xff\x01")
+        self.assertRaises(BadFrame, unpack, b"\x91" * 1000 + b"\xc0")
+        self.assertRaises(OverflowError, pack, 1 << 64)
+        self.assertRaises(TypeError, pack, object())
 
 
 class Dev(unittest.TestCase):
@@ -377,6 +424,54 @@ class OneProcess(Dev):
             entry = next(follower)
             self.assertEqual((entry.position, entry.data), (position, text))
         follower.close()
+
+    def test_a_map_is_shared_with_the_program(self) -> None:
+        ages = self.client.map("ages")
+        self.assertEqual((ages.get("ann"), ages.size(), ages.items()), (None, 0, {}))
+        self.served.cli("map", "put", "ages", "ann", "41")
+        self.assertEqual(ages.get("ann"), "41")
+        first = ages.put("ann", "42")
+        self.assertEqual(json.loads(self.served.cli("map", "get", "ages", "ann", "--json")), {"key": "ann", "value": "42", "log_pos": first})
+        last = ages.put("bob", "7")
+        self.assertEqual((ages.get("ann", at=first), ages.placed("ann"), ages.contains("carl")), ("41", Placed("42", first), False))
+        self.assertEqual(ages.multi_get(["bob", "carl", "ann"]), {"bob": "7", "ann": "42"})
+        self.assertEqual(ages.items(), {"ann": "42", "bob": "7"})
+        ages.remove("ann")
+        self.assertEqual(self.served.cli("map", "ls", "ages"), "bob\t7\n")
+        ages.clear()
+        self.assertEqual((ages.size(), ages.size(at=last + 1), self.served.cli("map", "size", "ages")), (0, 2, "0\n"))
+
+    def test_a_key_is_changed_only_if_it_is_as_known(self) -> None:
+        locks, others = self.client.map("locks"), self.connected().map("locks")
+        taken = locks.put_if_absent("backup", "one")
+        self.assertEqual((taken.done, taken.found), (True, None))
+        refused = others.put_if_absent("backup", "two")
+        self.assertEqual((refused.done, refused.found), (False, Placed("one", taken.position)))
+        self.assertFalse(others.remove_if("backup", refused.position).done)
+        replaced = others.replace("backup", taken.position, "three")
+        self.assertTrue(replaced.done and replaced.position > taken.position)
+        self.assertEqual(locks.remove_if("backup", taken.position).found, Placed("three", replaced.position))
+        removed = locks.remove_if("backup", replaced.position)
+        self.assertEqual((removed, locks.get("backup")), (Replaced(True, removed.position), None))
+        self.assertEqual(locks.replace("backup", removed.position, "four").found, None)
+
+    def test_keys_and_values_are_of_any_type(self) -> None:
+        shapes = self.client.map("shapes")
+        entries = {7: None, -5: 1.5, "a": {"name": "tri", "sides": 3}, (1, "b"): b"\x00\xff", True: ["x", [1]]}
+        for key, value in entries.items():
+            shapes.put(key, value)
+        self.assertEqual(shapes.items(), entries)
+        self.assertEqual((shapes.get(7, "none"), shapes.contains(7), shapes.get((1, "b"))), (None, True, b"\x00\xff"))
+        self.assertEqual(self.served.cli("map", "get", "shapes", "a"), '{"name":"tri","sides":3}\n')
+
+    def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
+        self.served.cli("tx", "-", given="push things one\n")
+        things = self.client.map("things")
+        self.assertRaises(ViewRefused, things.put, "a", 1)
+        self.assertEqual(self.served.cli("tx", "-", given="pop things\n").splitlines()[0], "one")
+        with self.assertRaises(ViewRefused) as refused:
+            self.client.map("ages").get("ann", at=1 << 40)
+        self.assertEqual(refused.exception.reason, "NotYet")
 
     def test_a_node_says_what_it_is(self) -> None:
         layout = self.client.layout
@@ -633,6 +728,15 @@ class Servers(unittest.TestCase):
         positions = self.client.append_many(entries, tokens=True)
         self.assertGreater(self.client.layout.epoch, layout.epoch)
         self.check(follower, list(zip(positions, entries)))
+
+    def test_a_map_goes_on_without_a_node(self) -> None:
+        numbers, other = self.client.map("numbers"), self.client_of_its_own().map("numbers")
+        for number in range(30):
+            if number == 10:
+                self.kill(self.client.layout.sequencer)
+            self.assertTrue(numbers.put_if_absent(number, 2 * number).done)
+            self.assertEqual(other.get(number), 2 * number)
+        self.assertEqual(other.items(), {number: 2 * number for number in range(30)})
 
     def client_of_its_own(self) -> Client:
         client = Client(self.served.endpoints, timeout=30)

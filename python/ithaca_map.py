@@ -1,0 +1,179 @@
+"""Maps that programs share, in whatever language: changes are records in the log, and a node of the cluster has the state and answers.
+
+Written from docs/protocol/remote-views.md and docs/format/object.md. A change that has returned is on stable storage; a read reflects all
+changes that were acknowledged before it began. Keys and values are what MessagePack has: None, bool, int, float, str, bytes, and lists and
+dicts of these. Of a map that Rust programs have too, they must be of the types that those expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ithaca_wire as wire
+from ithaca_pack import hashable, pack, unpack
+from ithaca_wire import BadFrame, Error
+
+if TYPE_CHECKING:
+    from ithaca import Client
+
+
+class ViewRefused(Error):
+    """A node cannot answer what was asked about an object, and says why: `reason` is its word for that, such as `Forgotten`."""
+
+    def __init__(self, reason: str, details: Any) -> None:
+        super().__init__(f"{reason}: {details}" if details else reason)
+        self.reason, self.details = reason, details
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value, and the position of the log at which its key was given it: its version."""
+
+    value: Any
+    position: int
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What became of a change that was to be made only on a condition: whether it was, where it stands, and what was there instead if not."""
+
+    done: bool
+    position: int
+    found: Placed | None = None
+
+
+def record(client: int, request: int, stream: int, method: str, arguments: bytes) -> bytes:
+    """One call of an object, as it stands in the log. Nothing of the client below this request is tried again."""
+    call = wire.CALL(stream=0, name=method.encode(), arguments=arguments)
+    body = wire.OBJECT_RECORD.write(
+        wire.OBJECT_RECORD(client=client, request=request, settled=request, streams=[stream], checks=[], calls=[call])
+    )
+    head = b"ITob" + (1).to_bytes(2, "little") + bytes(2) + len(body).to_bytes(4, "little")
+    return head + body + wire.crc32c(head + body).to_bytes(4, "little")
+
+
+def question(object_type: str, least: int, at: int | None, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> bytes:
+    return pack({"object": object_type, "least": least, "at": at, "calls": calls, "read": read})
+
+
+class Map:
+    """A map of this name, empty if nobody has changed it. `Client.map` gives one."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self._name, self._stream = client, name, wire.stream_id(name)
+        self._is_known = False
+
+    # --- Reading ---------------------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None, at: int | None = None) -> Any:
+        """The value of the key. With `at` the map as it was when it reflected every position below."""
+        placed = self.placed(key, at)
+        return default if placed is None else placed.value
+
+    def placed(self, key: Any, at: int | None = None) -> Placed | None:
+        """The value of the key and its version; None if it has none."""
+        return _placed(self._look("get", {"key": key}, at))
+
+    def multi_get(self, keys: Iterable[Any], at: int | None = None) -> dict[Any, Any]:
+        """The values of those of the keys that have one, as of one moment."""
+        wanted = list(keys)
+        found = map(_placed, self._look("multi_get", {"keys": wanted}, at))
+        return {hashable(key): placed.value for key, placed in zip(wanted, found, strict=True) if placed is not None}
+
+    def contains(self, key: Any, at: int | None = None) -> bool:
+        return bool(self._look("contains", {"key": key}, at))
+
+    def size(self, at: int | None = None) -> int:
+        return int(self._look("len", {}, at))
+
+    def items(self, at: int | None = None) -> dict[Any, Any]:
+        """Every key and its value, as of one moment, in any order."""
+        return {hashable(key): value for key, value in self._look("all", {}, at)}
+
+    # --- Changing --------------------------------------------------------------------------------------------------------------
+
+    def put(self, key: Any, value: Any) -> int:
+        """Gives the key a value, and returns the position at which it was. `OutcomeUnknown` as of any append."""
+        return self._append("put", {"key": key, "value": value})[0]
+
+    def remove(self, key: Any) -> int:
+        """Removes the key, if it is there, and returns the position at which it was."""
+        return self._append("remove", {"key": key})[0]
+
+    def clear(self) -> int:
+        """Removes every key, and returns the position at which they were."""
+        return self._append("clear", {})[0]
+
+    def put_if_absent(self, key: Any, value: Any) -> Replaced:
+        """Gives the key a value if it has none. It is decided where the call stands in the log, so that of several that try one
+        succeeds. If no node says what came of it, its error says that; the map does."""
+        return self._set_if(key, None, [value])
+
+    def replace(self, key: Any, version: int, value: Any) -> Replaced:
+        """Gives the key another value if the one that it has is of the version."""
+        return self._set_if(key, version, [value])
+
+    def remove_if(self, key: Any, version: int) -> Replaced:
+        """Removes the key if its value is of the version."""
+        return self._set_if(key, version, [])
+
+    def _set_if(self, key: Any, version: int | None, value: list[Any]) -> Replaced:
+        position, call = self._append("set_if", {"key": key, "version": version, "value": value})
+        result = self._ask(position + 1, position, [call], None)
+        if not isinstance(result, dict) or len(result) != 1 or result.keys() > {"Ok", "Err"}:
+            raise BadFrame(f"{result} is no result of a change on a condition")
+        return Replaced("Ok" in result, position, _placed(result.get("Err")))
+
+    def _append(self, method: str, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Appends a call; gives its position, and the call as a question has it."""
+        packed = pack(arguments)
+        if not self._is_known:
+            # A call of a map would stop an object of another type for good: the node says whether it is one.
+            self.size()
+            self._is_known = True
+        entry = record(self._client.id, self._client.next_call(), self._stream, method, packed)
+        return self._client.append(entry, [self._name]), {"method": method, "arguments": packed}
+
+    # --- Asking ----------------------------------------------------------------------------------------------------------------
+
+    def _look(self, method: str, arguments: dict[str, Any], at: int | None) -> Any:
+        read = {"method": method, "arguments": pack(arguments)}
+        if at is not None:
+            return self._ask(at, at, [], read)
+        # What was acknowledged stands at or below the position that the sequencer names now.
+        _, last = self._client.stream_end(self._name)
+        return self._ask(0 if last is None else last + 1, None, [], read)
+
+    def _ask(self, least: int, at: int | None, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> Any:
+        asked = question("map", least, at, calls, read)
+        answer = unpack(self._client.ask_view(self._stream, asked, _is_passed_over))
+        match answer:
+            case {"Value": {"upto": int(upto), "value": bytes(value)}} if upto >= (least if at is None else at):
+                return unpack(value)
+            case {"Refused": reason}:
+                raise ViewRefused(*_reason(reason))
+        raise BadFrame(f"{answer} is no answer of a view")
+
+
+def _reason(reason: Any) -> tuple[str, Any]:
+    """The node's word, and what it says of it."""
+    return next(iter(reason.items()), ("", None)) if isinstance(reason, dict) else (str(reason), None)
+
+
+def _is_passed_over(answer: bytes) -> bool:
+    """Whether another node may know more: one that cannot reach the log now says so."""
+    match unpack(answer):
+        case {"Refused": reason}:
+            return _reason(reason)[0] == "Unavailable"
+    return False
+
+
+def _placed(found: Any) -> Placed | None:
+    match found:
+        case None:
+            return None
+        case {"value": value, "pos": int(position)}:
+            return Placed(value, position)
+    raise BadFrame(f"{found} is no value of a map")
