@@ -2,7 +2,7 @@
 
 What it promises: an append that has returned is on stable storage on every replica, and stands in the log once, whatever had to be
 sent again; every entry that is read matches its checksum; every call ends by its deadline. One thread uses a `Client`.
-What it does not do: conditions of appends, relayed writes, trimming of streams, objects but for maps, orders to a cluster.
+What it does not do: appends that depend on what was read, relayed writes, trimming of streams, objects but for maps, orders to a cluster.
 """
 
 from __future__ import annotations
@@ -100,9 +100,14 @@ class Batch:
     after: int
     entries: Sequence[bytes]
     streams: Sequence[int]
+    writes: Sequence[Record]
 
     def groups(self) -> list[Record]:
-        return [wire.GROUP(count=len(self.entries), has_condition=0, streams=list(self.streams))]
+        # An entry that names no part of one of its streams writes all of it.
+        condition = wire.CONDITION(snapshot=0, reads=[], writes=list(self.writes)) if self.writes else None
+        return [
+            wire.GROUP(count=len(self.entries), has_condition=int(bool(self.writes)), streams=list(self.streams), condition=condition)
+        ]
 
     def table(self) -> list[Record]:
         return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
@@ -261,7 +266,9 @@ class Client:
         the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be."""
         return self._append_to(entries, [self._stream(name) for name in streams], tokens)
 
-    def _append_to(self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False) -> list[int]:
+    def _append_to(
+        self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False, writes: Sequence[Record] = ()
+    ) -> list[int]:
         deadline = time.monotonic() + self._timeout
         limits = self._repeated(self._limits, deadline)
         for entry in entries:
@@ -270,7 +277,7 @@ class Client:
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
         for part in _batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
-            batch = self._batch(part, streams)
+            batch = self._batch(part, streams, writes)
             sent.append((batch, None if tokens or not batch.layout.forwards else self._send_batch(batch, deadline)))
             if len(sent) == PIPELINE:
                 positions += self._appended(*sent.popleft(), tokens, deadline)
@@ -281,8 +288,8 @@ class Client:
     def _limits(self, layout: Layout, deadline: float) -> Record:
         return self._connect(layout, layout.sequencer, min(deadline, time.monotonic() + PATIENCE_S)).limits
 
-    def _batch(self, entries: Sequence[bytes], streams: Sequence[int]) -> Batch:
-        batch = Batch(self._layout, self._next_batch, self._next_request, self._granted_to, entries, streams)
+    def _batch(self, entries: Sequence[bytes], streams: Sequence[int], writes: Sequence[Record] = ()) -> Batch:
+        batch = Batch(self._layout, self._next_batch, self._next_request, self._granted_to, entries, streams, writes)
         self._next_batch += 1
         self._next_request += len(entries)
         return batch
@@ -302,7 +309,7 @@ class Client:
                 return [position for position in found if position is not None]
             if time.monotonic() > deadline:
                 raise DeadlinePassed("some entries stand nowhere")
-            batch, sent = self._batch([entries[index] for index in missing], batch.streams), None
+            batch, sent = self._batch([entries[index] for index in missing], batch.streams, batch.writes), None
 
     def _send_batch(self, batch: Batch, deadline: float) -> tuple[Connection, int] | None:
         """Sends a copy of the batch to the sequencer. None if it may have been sent and no answer will come."""
@@ -578,6 +585,11 @@ class Client:
         """A number for a call of an object, by which it is applied once."""
         self._next_call += 1
         return self._next_call - 1
+
+    def append_call(self, call: bytes, name: str, part: int | None) -> int:
+        """Appends the record of a call that changes this part of the object, or all of it, and returns its position."""
+        stream = self._stream(name)
+        return self._append_to([call], [stream], writes=[] if part is None else [wire.PART(stream=stream, key=part)])[0]
 
     def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
         """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""

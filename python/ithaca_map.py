@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ithaca_wire as wire
+from ithaca_hash import part
 from ithaca_pack import hashable, pack, unpack
 from ithaca_wire import BadFrame, Error
 
@@ -134,7 +135,8 @@ class Map:
             self.size()
             self._is_known = True
         entry = record(self._client.id, self._client.next_call(), self._stream, method, packed)
-        return self._client.append(entry, [self._name]), {"method": method, "arguments": packed}
+        changed = part(pack(arguments["key"])) if "key" in arguments else None
+        return self._client.append_call(entry, self._name, changed), {"method": method, "arguments": packed}
 
     # --- Asking ----------------------------------------------------------------------------------------------------------------
 

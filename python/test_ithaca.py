@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable
 import ithaca_wire as wire
 import ithaca_map
 from ithaca import Client
+from ithaca_hash import part, xxh3
 from ithaca_map import Placed, Replaced, ViewRefused
 from ithaca_node import Code, Connection, Entry, Refused
 from ithaca_pack import pack, unpack
@@ -202,6 +203,14 @@ class Packed(unittest.TestCase):
         self.assertEqual((record[:8], record[-4:]), (known[:8], wire.crc32c(record[:-4]).to_bytes(4, "little")))
         found = wire.OBJECT_RECORD.decode(record[12:-4])
         self.assertEqual((found.client, found.request, found.settled, found.streams), (7, 3, 3, [40]))
+
+    def test_parts_have_the_hashes_that_programs_in_rust_give_them(self) -> None:
+        hashes = golden("log/testdata/golden/parts.txt")
+        self.assertGreater(len(hashes), 20)
+        data = bytes((number * 2654435761 >> 13) & 0xFF for number in range(5000))
+        for length, known in hashes.items():
+            self.assertEqual(xxh3(data[: int(length)]), int.from_bytes(known, "big"), length)
+        self.assertEqual(part(b"a"), 0xE6C632B61E964E1F)
 
     def test_each_value_comes_back_and_no_cut_or_lie_is_taken(self) -> None:
         edges = [edge + by for edge in (0, 1 << 7, 1 << 8, 1 << 16, 1 << 32) for by in (-1, 0, 1)] + [(1 << 64) - 1]
@@ -463,6 +472,16 @@ class OneProcess(Dev):
         self.assertEqual(shapes.items(), entries)
         self.assertEqual((shapes.get(7, "none"), shapes.contains(7), shapes.get((1, "b"))), (None, True, b"\x00\xff"))
         self.assertEqual(self.served.cli("map", "get", "shapes", "a"), '{"name":"tri","sides":3}\n')
+
+    def test_a_put_conflicts_with_transactions_over_its_key_and_no_other(self) -> None:
+        ages = self.client.map("conflicts")
+        before = ages.put("ann", "41")
+        script = f"as-of {before}\nget conflicts ann\nput conflicts carl 1\n"
+        ages.put("bob", "7")
+        self.assertIn("committed", self.served.cli("tx", "-", given=script))
+        ages.put("ann", "42")
+        with self.assertRaisesRegex(AssertionError, "returncode=1.*ann"):
+            self.served.cli("tx", "-", given=script)
 
     def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
         self.served.cli("tx", "-", given="push things one\n")

@@ -71,6 +71,10 @@ pub struct Condition {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
+    use ithaca_env::real::golden;
+
     use super::*;
 
     #[test]
@@ -78,5 +82,22 @@ mod tests {
         // Programs of different versions have to agree.
         let hashes = ["", "a", "abc"].map(|name| KeyHash::of(name.as_bytes()).0);
         assert_eq!(hashes, [0x2D06_8005_38D3_94C2, 0xE6C6_32B6_1E96_4E1F, 0x78AF_5F94_892F_3950]);
+    }
+
+    #[test]
+    fn a_part_has_the_hash_that_it_has_always_had() {
+        // The algorithm is another one for each of these lengths, or takes another turn.
+        const LENGTHS: [usize; 26] = [
+            0, 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 240, 241, 1023, 1024, 1025,
+            2048, 4999,
+        ];
+        let data: Vec<u8> = (0..5000u64).map(|number| (number * 2_654_435_761 >> 13) as u8).collect();
+        let mut text = String::from(
+            "The hash of the first bytes of a row, by how many they are: byte n is the lowest of n * 2654435761 >> 13. docs/protocol/streams.md\n\n",
+        );
+        for length in LENGTHS {
+            let _ = write!(text, "{length}\n  {:016x}\n", KeyHash::of(&data[..length]).0);
+        }
+        golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/parts.txt"), &text);
     }
 }
