@@ -2,7 +2,7 @@
 
 What it promises: an append that has returned is on stable storage on every replica, and stands in the log once, whatever had to be
 sent again; every entry that is read matches its checksum; every call ends by its deadline. One thread uses a `Client`.
-What it does not do: appends that depend on what was read, relayed writes, trimming of streams, objects but for maps, orders to a cluster.
+What it does not do: relayed writes, trimming of streams, objects but for maps, orders to a cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import ithaca_wire as wire
-from ithaca_map import Map
-from ithaca_node import Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
+from ithaca_map import Map, Transaction, transact
+from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
 
 BATCH_ENTRIES = 1024
@@ -50,6 +50,15 @@ class OutcomeUnknown(Error):
     def __init__(self, after: int) -> None:
         super().__init__(f"outcome unknown, at or above position {after}")
         self.after = after
+
+
+def _check_granted(batch: Batch, groups: Sequence[Record]) -> None:
+    """Raises `Aborted` if the batch was refused for its condition."""
+    for group in groups:
+        if group.conflict is not None:
+            raise Aborted(group.conflict.stream, group.conflict.key, group.conflict.pos)
+        if group.low_water is not None:
+            raise Aborted(batch.streams[0], None, group.low_water)
 
 
 def _passing(trouble: Lost | Refused) -> bool:
@@ -100,14 +109,11 @@ class Batch:
     after: int
     entries: Sequence[bytes]
     streams: Sequence[int]
-    writes: Sequence[Record]
+    condition: Record | None
 
     def groups(self) -> list[Record]:
-        # An entry that names no part of one of its streams writes all of it.
-        condition = wire.CONDITION(snapshot=0, reads=[], writes=list(self.writes)) if self.writes else None
-        return [
-            wire.GROUP(count=len(self.entries), has_condition=int(bool(self.writes)), streams=list(self.streams), condition=condition)
-        ]
+        has = int(self.condition is not None)
+        return [wire.GROUP(count=len(self.entries), has_condition=has, streams=list(self.streams), condition=self.condition)]
 
     def table(self) -> list[Record]:
         return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
@@ -130,6 +136,7 @@ class Client:
         self._connections: dict[str, Connection] = {}
         self._cluster = 0
         self._named: set[int] = set()
+        self.known_maps: set[str] = set()
         self._layout = self._newest_layout(self._endpoints, time.monotonic() + timeout, PATIENCE_S)
         self._cluster = self._layout.cluster
         self._granted_to = self._layout.tail
@@ -267,7 +274,7 @@ class Client:
         return self._append_to(entries, [self._stream(name) for name in streams], tokens)
 
     def _append_to(
-        self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False, writes: Sequence[Record] = ()
+        self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False, condition: Record | None = None
     ) -> list[int]:
         deadline = time.monotonic() + self._timeout
         limits = self._repeated(self._limits, deadline)
@@ -277,7 +284,7 @@ class Client:
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
         for part in _batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
-            batch = self._batch(part, streams, writes)
+            batch = self._batch(part, streams, condition)
             sent.append((batch, None if tokens or not batch.layout.forwards else self._send_batch(batch, deadline)))
             if len(sent) == PIPELINE:
                 positions += self._appended(*sent.popleft(), tokens, deadline)
@@ -288,8 +295,8 @@ class Client:
     def _limits(self, layout: Layout, deadline: float) -> Record:
         return self._connect(layout, layout.sequencer, min(deadline, time.monotonic() + PATIENCE_S)).limits
 
-    def _batch(self, entries: Sequence[bytes], streams: Sequence[int], writes: Sequence[Record] = ()) -> Batch:
-        batch = Batch(self._layout, self._next_batch, self._next_request, self._granted_to, entries, streams, writes)
+    def _batch(self, entries: Sequence[bytes], streams: Sequence[int], condition: Record | None = None) -> Batch:
+        batch = Batch(self._layout, self._next_batch, self._next_request, self._granted_to, entries, streams, condition)
         self._next_batch += 1
         self._next_request += len(entries)
         return batch
@@ -309,7 +316,7 @@ class Client:
                 return [position for position in found if position is not None]
             if time.monotonic() > deadline:
                 raise DeadlinePassed("some entries stand nowhere")
-            batch, sent = self._batch([entries[index] for index in missing], batch.streams, batch.writes), None
+            batch, sent = self._batch([entries[index] for index in missing], batch.streams, batch.condition), None
 
     def _send_batch(self, batch: Batch, deadline: float) -> tuple[Connection, int] | None:
         """Sends a copy of the batch to the sequencer. None if it may have been sent and no answer will come."""
@@ -356,6 +363,7 @@ class Client:
                 )
 
     def _told(self, batch: Batch, answer: Record, deadline: float) -> list[int | None]:
+        _check_granted(batch, answer.groups)
         granted = all(group.granted for group in answer.groups)
         if answer.count != len(batch.entries) or len(answer.groups) != bool(batch.streams) or not granted:
             raise Lost("an answer that is about another batch")
@@ -373,6 +381,7 @@ class Client:
                 raise
             self._look_again(batch.layout, deadline, trouble)
             return [None] * len(batch.entries)
+        _check_granted(batch, grant.groups)
         if len(grant.groups) != 1 or not grant.groups[0].granted or grant.groups[0].granted.count != len(batch.entries):
             raise Lost("a grant of something else")
         self._note_granted(batch, grant.first + len(batch.entries))
@@ -586,10 +595,15 @@ class Client:
         self._next_call += 1
         return self._next_call - 1
 
-    def append_call(self, call: bytes, name: str, part: int | None) -> int:
-        """Appends the record of a call that changes this part of the object, or all of it, and returns its position."""
-        stream = self._stream(name)
-        return self._append_to([call], [stream], writes=[] if part is None else [wire.PART(stream=stream, key=part)])[0]
+    def transact(self, body: Callable[[Transaction], Result], retries: int = 100) -> Result:
+        """Runs `body` as one transaction: all that it reads is of one snapshot, and all that it changes stands at one position of the log, or
+        nothing does. If somebody has changed what it has read it is run again, after a while, so it does nothing that cannot be done twice;
+        after so many times `Aborted` is raised. What `body` raises ends it, and nothing is changed."""
+        return transact(self, body, retries)
+
+    def append_record(self, record: bytes, names: Sequence[str], condition: Record) -> int:
+        """Appends the record of a transaction over these objects, on its condition, and returns its position. Raises `Aborted`."""
+        return self._append_to([record], [self._stream(name) for name in names], condition=condition)[0]
 
     def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
         """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""

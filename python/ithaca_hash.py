@@ -110,6 +110,9 @@ def _long(data: bytes, length: int) -> int:
     return _ended(total & _MASK)
 
 
+ALL = _MASK
+
+
 def part(name: bytes) -> int:
-    """The part of an object that has this name, as MessagePack. The highest hash stands for all of the object."""
-    return min(xxh3(name), _MASK - 1)
+    """The part of an object that has this name, as MessagePack. `ALL` stands for all of the object."""
+    return min(xxh3(name), ALL - 1)

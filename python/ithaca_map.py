@@ -7,17 +7,23 @@ dicts of these. Of a map that Rust programs have too, they must be of the types 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ithaca_wire as wire
-from ithaca_hash import part
+from ithaca_hash import ALL, part
+from ithaca_node import Aborted
 from ithaca_pack import hashable, pack, unpack
 from ithaca_wire import BadFrame, Error
 
 if TYPE_CHECKING:
     from ithaca import Client
+
+Result = TypeVar("Result")
 
 
 class ViewRefused(Error):
@@ -41,15 +47,31 @@ class Replaced:
     """What became of a change that was to be made only on a condition: whether it was, where it stands, and what was there instead if not."""
 
     done: bool
-    position: int
+    position: int | None
     found: Placed | None = None
 
 
-def record(client: int, request: int, stream: int, method: str, arguments: bytes) -> bytes:
-    """One call of an object, as it stands in the log. Nothing of the client below this request is tried again."""
-    call = wire.CALL(stream=0, name=method.encode(), arguments=arguments)
+@dataclass(frozen=True)
+class Call:
+    """A change of an object, with the hash of the part that it is about."""
+
+    name: str
+    method: str
+    arguments: bytes
+    part: int
+
+    def asked(self) -> dict[str, Any]:
+        """As a question has it."""
+        return {"method": self.method, "arguments": self.arguments}
+
+
+def record(client: int, request: int, calls: list[Call]) -> bytes:
+    """Calls as they stand in the log. Nothing of the client below this request is tried again."""
+    names = list(dict.fromkeys(call.name for call in calls))
+    streams = [wire.stream_id(name) for name in names]
+    packed = [wire.CALL(stream=names.index(call.name), name=call.method.encode(), arguments=call.arguments) for call in calls]
     body = wire.OBJECT_RECORD.write(
-        wire.OBJECT_RECORD(client=client, request=request, settled=request, streams=[stream], checks=[], calls=[call])
+        wire.OBJECT_RECORD(client=client, request=request, settled=request, streams=streams, checks=[], calls=packed)
     )
     head = b"ITob" + (1).to_bytes(2, "little") + bytes(2) + len(body).to_bytes(4, "little")
     return head + body + wire.crc32c(head + body).to_bytes(4, "little")
@@ -59,12 +81,63 @@ def question(object_type: str, least: int, at: int | None, calls: list[dict[str,
     return pack({"object": object_type, "least": least, "at": at, "calls": calls, "read": read})
 
 
-class Map:
-    """A map of this name, empty if nobody has changed it. `Client.map` gives one."""
+class Transaction:
+    """Reads of one snapshot, and changes that take effect together when it commits: see `Client.transact`."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client, self._name, self._stream = client, name, wire.stream_id(name)
-        self._is_known = False
+    def __init__(self, client: Client) -> None:
+        self._client, self.snapshot = client, client.tail()
+        self._reads: dict[tuple[int, int], None] = {}
+        self._calls: list[Call] = []
+        self._maps: dict[str, Map] = {}
+
+    def map(self, name: str) -> Map:
+        """The map of this name as of the snapshot, with what this transaction has changed itself."""
+        return self._maps.setdefault(name, Map(self._client, name, self))
+
+    def note_reads(self, stream: int, parts: Iterable[int]) -> None:
+        self._reads.update(((stream, part), None) for part in parts)
+
+    def add(self, call: Call) -> None:
+        self._calls.append(call)
+
+    def calls_of(self, name: str) -> list[dict[str, Any]]:
+        """What it has changed of this object, as a question has it."""
+        return [call.asked() for call in self._calls if call.name == name]
+
+    def commit(self) -> int | None:
+        """Where its changes stand, which is decided by what it has read; None if there are none. Raises `Aborted`."""
+        return _append(self._client, self._calls, self.snapshot, self._reads) if self._calls else None
+
+
+def transact(client: Client, body: Callable[[Transaction], Result], retries: int) -> Result:
+    """See `Client.transact`."""
+    for attempt in itertools.count():
+        transaction = Transaction(client)
+        result = body(transaction)
+        try:
+            transaction.commit()
+            return result
+        except Aborted:
+            if attempt >= retries:
+                raise
+            time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
+    raise AssertionError("it is run until it commits or raises")
+
+
+def _append(client: Client, calls: list[Call], snapshot: int, reads: Iterable[tuple[int, int]]) -> int:
+    names = list(dict.fromkeys(call.name for call in calls))
+    written = dict.fromkeys((wire.stream_id(call.name), call.part) for call in calls)
+    read, writes = ([wire.PART(stream=stream, key=part) for stream, part in parts] for parts in (reads, written))
+    condition = wire.CONDITION(snapshot=snapshot, reads=read, writes=writes)
+    return client.append_record(record(client.id, client.next_call(), calls), names, condition)
+
+
+class Map:
+    """A map of this name, empty if nobody has changed it. `Client.map` gives one; `Transaction.map` one of a transaction, whose changes have
+    no position before it commits."""
+
+    def __init__(self, client: Client, name: str, transaction: Transaction | None = None) -> None:
+        self._client, self._name, self._stream, self._transaction = client, name, wire.stream_id(name), transaction
 
     # --- Reading ---------------------------------------------------------------------------------------------------------------
 
@@ -95,15 +168,15 @@ class Map:
 
     # --- Changing --------------------------------------------------------------------------------------------------------------
 
-    def put(self, key: Any, value: Any) -> int:
+    def put(self, key: Any, value: Any) -> int | None:
         """Gives the key a value, and returns the position at which it was. `OutcomeUnknown` as of any append."""
         return self._append("put", {"key": key, "value": value})[0]
 
-    def remove(self, key: Any) -> int:
+    def remove(self, key: Any) -> int | None:
         """Removes the key, if it is there, and returns the position at which it was."""
         return self._append("remove", {"key": key})[0]
 
-    def clear(self) -> int:
+    def clear(self) -> int | None:
         """Removes every key, and returns the position at which they were."""
         return self._append("clear", {})[0]
 
@@ -121,27 +194,46 @@ class Map:
         return self._set_if(key, version, [])
 
     def _set_if(self, key: Any, version: int | None, value: list[Any]) -> Replaced:
+        if self._transaction is not None:
+            # Decided here: what the transaction has put itself is of another version where it will stand.
+            found = self.placed(key)
+            if (found.position if found else None) != version:
+                return Replaced(False, None, found)
+            for item in value:
+                self.put(key, item)
+            if not value:
+                self.remove(key)
+            return Replaced(True, None)
         position, call = self._append("set_if", {"key": key, "version": version, "value": value})
-        result = self._ask(position + 1, position, [call], None)
+        assert position is not None
+        result = self._ask(position + 1, position, [call.asked()], None)
         if not isinstance(result, dict) or len(result) != 1 or result.keys() > {"Ok", "Err"}:
             raise BadFrame(f"{result} is no result of a change on a condition")
         return Replaced("Ok" in result, position, _placed(result.get("Err")))
 
-    def _append(self, method: str, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Appends a call; gives its position, and the call as a question has it."""
-        packed = pack(arguments)
-        if not self._is_known:
+    def _append(self, method: str, arguments: dict[str, Any]) -> tuple[int | None, Call]:
+        """Appends a call, now or with its transaction, and gives its position."""
+        call = Call(self._name, method, pack(arguments), part(pack(arguments["key"])) if "key" in arguments else ALL)
+        if self._name not in self._client.known_maps:
             # A call of a map would stop an object of another type for good: the node says whether it is one.
-            self.size()
-            self._is_known = True
-        entry = record(self._client.id, self._client.next_call(), self._stream, method, packed)
-        changed = part(pack(arguments["key"])) if "key" in arguments else None
-        return self._client.append_call(entry, self._name, changed), {"method": method, "arguments": packed}
+            self._client.map(self._name).size()
+            self._client.known_maps.add(self._name)
+        if self._transaction is not None:
+            self._transaction.add(call)
+            return None, call
+        return _append(self._client, [call], 0, []), call
 
     # --- Asking ----------------------------------------------------------------------------------------------------------------
 
     def _look(self, method: str, arguments: dict[str, Any], at: int | None) -> Any:
         read = {"method": method, "arguments": pack(arguments)}
+        if self._transaction is not None:
+            if at is not None:
+                raise ValueError("a transaction reads its snapshot")
+            keys = [arguments["key"]] if "key" in arguments else arguments.get("keys")
+            self._transaction.note_reads(self._stream, [ALL] if keys is None else [part(pack(key)) for key in keys])
+            snapshot = self._transaction.snapshot
+            return self._ask(snapshot, snapshot, self._transaction.calls_of(self._name), read)
         if at is not None:
             return self._ask(at, at, [], read)
         # What was acknowledged stands at or below the position that the sequencer names now.

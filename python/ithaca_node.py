@@ -46,6 +46,15 @@ class Refused(Error):
         self.code, self.a, self.b = code, a, b
 
 
+class Aborted(Error):
+    """Nothing was appended: since the snapshot, at the position, somebody has written what the entry depends on; or so much was written of
+    the stream that nobody remembers, and then there is no part."""
+
+    def __init__(self, stream: int, part: int | None, position: int) -> None:
+        super().__init__(f"aborted: part {part} of stream {stream:032x} was written at position {position}")
+        self.stream, self.part, self.position = stream, part, position
+
+
 @dataclass(frozen=True)
 class Place:
     """Where an entry stands in a stream, and the log position granted for the stream before it, if any was."""

@@ -19,8 +19,8 @@ import ithaca_wire as wire
 import ithaca_map
 from ithaca import Client
 from ithaca_hash import part, xxh3
-from ithaca_map import Placed, Replaced, ViewRefused
-from ithaca_node import Code, Connection, Entry, Refused
+from ithaca_map import Placed, Replaced, Transaction, ViewRefused
+from ithaca_node import Aborted, Code, Connection, Entry, Refused
 from ithaca_pack import pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
 
@@ -199,10 +199,10 @@ class Packed(unittest.TestCase):
         found = wire.OBJECT_RECORD.decode(known[12:-4])
         self.assertEqual(wire.OBJECT_RECORD.write(found), known[12:-4])
         self.assertEqual([(call.name, unpack(call.arguments)) for call in found.calls][0], (b"put", {"key": "k", "value": 7}))
-        record = ithaca_map.record(7, 3, 40, "put", pack({"key": "k", "value": 7}))
+        record = ithaca_map.record(7, 3, [ithaca_map.Call("m", "put", pack({"key": "k", "value": 7}), 0)])
         self.assertEqual((record[:8], record[-4:]), (known[:8], wire.crc32c(record[:-4]).to_bytes(4, "little")))
         found = wire.OBJECT_RECORD.decode(record[12:-4])
-        self.assertEqual((found.client, found.request, found.settled, found.streams), (7, 3, 3, [40]))
+        self.assertEqual((found.client, found.request, found.settled, found.streams), (7, 3, 3, [wire.stream_id("m")]))
 
     def test_parts_have_the_hashes_that_programs_in_rust_give_them(self) -> None:
         hashes = golden("log/testdata/golden/parts.txt")
@@ -483,6 +483,56 @@ class OneProcess(Dev):
         with self.assertRaisesRegex(AssertionError, "returncode=1.*ann"):
             self.served.cli("tx", "-", given=script)
 
+    def test_a_transaction_is_there_as_a_whole_or_not_at_all(self) -> None:
+        accounts, ledger = self.client.map("accounts"), self.client.map("ledger")
+        accounts.put("ann", 10)
+
+        def move(tx: Transaction) -> int:
+            inside = tx.map("accounts")
+            left = inside.get("ann") - 5
+            inside.put("ann", left)
+            inside.put("bob", inside.get("bob", 0) + 5)
+            self.assertEqual(inside.multi_get(["ann", "bob"]), {"ann": left, "bob": 5})
+            self.assertTrue(tx.map("ledger").put_if_absent(1, "5 from ann to bob").done)
+            self.assertFalse(tx.map("ledger").put_if_absent(1, "again").done)
+            return left
+
+        self.assertEqual(self.client.transact(move), 5)
+        self.assertEqual((accounts.items(), ledger.items()), ({"ann": 5, "bob": 5}, {1: "5 from ann to bob"}))
+        placed = accounts.placed("bob")
+        self.assertEqual(placed and placed.position, ledger.placed(1).position)
+        with self.assertRaises(ZeroDivisionError):
+            self.client.transact(lambda tx: tx.map("accounts").put("ann", 1 // 0))
+        self.assertEqual(accounts.get("ann"), 5)
+
+    def test_a_transaction_aborts_if_what_it_has_read_was_changed(self) -> None:
+        shared, other = self.client.map("shared"), self.connected().map("shared")
+        shared.put("a", 1)
+        runs: list[int] = []
+
+        def late(tx: Transaction) -> None:
+            seen = tx.map("shared").get("a")
+            runs.append(seen)
+            if len(runs) == 1:
+                other.put("a", 2)
+            other.put("unrelated", len(runs))
+            tx.map("shared").put("b", seen)
+
+        self.client.transact(late)
+        self.assertEqual((runs, shared.get("b")), ([1, 2], 2))
+        runs.clear()
+        other.put("a", 1)
+        with self.assertRaises(Aborted) as aborted:
+            self.client.transact(late, retries=0)
+        self.assertEqual(aborted.exception.part, part(pack("a")))
+
+        def counting(tx: Transaction) -> None:
+            tx.map("sizes").put("size", tx.map("shared").size())
+            other.put(f"more {len(runs)}", 1)
+
+        self.assertRaises(Aborted, self.client.transact, counting, 0)
+        self.assertEqual(self.client.map("sizes").size(), 0)
+
     def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
         self.served.cli("tx", "-", given="push things one\n")
         things = self.client.map("things")
@@ -747,6 +797,24 @@ class Servers(unittest.TestCase):
         positions = self.client.append_many(entries, tokens=True)
         self.assertGreater(self.client.layout.epoch, layout.epoch)
         self.check(follower, list(zip(positions, entries)))
+
+    def test_no_transfer_is_lost_or_doubled_when_the_sequencer_is_killed(self) -> None:
+        accounts = self.client.map("accounts")
+        for account in range(4):
+            accounts.put(account, 100)
+
+        def move(tx: Transaction, number: int) -> None:
+            inside = tx.map("accounts")
+            inside.put(number % 4, inside.get(number % 4) - 1)
+            inside.put((number + 1) % 4, inside.get((number + 1) % 4) + 1)
+            tx.map("done").put(number, True)
+
+        for number in range(24):
+            if number == 8:
+                self.kill(self.client.layout.sequencer)
+            self.client.transact(lambda tx: move(tx, number))
+        self.assertEqual(accounts.items(), {account: 100 for account in range(4)})
+        self.assertEqual(self.client_of_its_own().map("done").size(), 24)
 
     def test_a_map_goes_on_without_a_node(self) -> None:
         numbers, other = self.client.map("numbers"), self.client_of_its_own().map("numbers")
