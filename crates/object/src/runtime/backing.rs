@@ -34,6 +34,8 @@ pub(super) struct Newest {
     pub(super) stored: Option<(LogPos, Stored)>,
     /// After which the next one is due.
     pub(super) last: Last,
+    /// The span of the past that is to be readable, if the object says so.
+    pub(super) history: Option<Duration>,
 }
 
 /// The stream of one object, and its checkpoints.
@@ -106,6 +108,7 @@ impl Backing {
         Box::pin(self.look(|catalog| Newest {
             stored: catalog.newest().map(|(upto, stored)| (upto, stored.clone())),
             last: catalog.last(),
+            history: catalog.history(),
         }))
     }
 

@@ -43,7 +43,6 @@ impl<O: Object> Handle<O> {
     pub async fn checkpoint(&self) -> Result<LogPos, ObjectError> {
         self.slot.sync().await?;
         let upto = self.slot.make(None).await?;
-        self.slot.forget_in_time(None).await?;
         self.slot.backing.store_catalog().await?;
         Ok(upto)
     }
@@ -181,10 +180,7 @@ impl<O: Object> Slot<O> {
         }
         self.reviewed.set(Last { at: now, ..last });
         if self.backing.has_catalog() {
-            self.begin_making(async move |slot| {
-                slot.make(Some((policy, is_author))).await?;
-                slot.forget_in_time(policy.history).await
-            });
+            self.begin_making(async move |slot| slot.make(Some((policy, is_author))).await.map(drop));
         }
     }
 
@@ -214,9 +210,25 @@ impl<O: Object> Slot<O> {
     }
 
     /// Makes a checkpoint of the view as it is: if one is due, where there is a policy, and nobody else has begun it. With the policy comes
-    /// whether this program is the one to think of it first.
+    /// whether this program is the one to think of it first. Then forgets what is older than is to be kept.
     pub(super) async fn make(self: &Rc<Self>, policy: Option<(Policy, bool)>) -> Result<LogPos, ObjectError> {
-        let Newest { stored: newest, last } = self.backing.newest().await?;
+        let newest = self.backing.newest().await?;
+        let history = newest.history.or(policy.and_then(|(policy, _)| policy.history));
+        let upto = self.make_after(newest, policy).await?;
+        if let Some(span) = history
+            && let Some(before) = self.backing.older(span).await?
+        {
+            self.forget(before).await?;
+        }
+        Ok(upto)
+    }
+
+    /// The same after a look at the catalog, and forgets nothing.
+    async fn make_after(
+        self: &Rc<Self>,
+        Newest { stored: newest, last, .. }: Newest,
+        policy: Option<(Policy, bool)>,
+    ) -> Result<LogPos, ObjectError> {
         let others = newest.as_ref().filter(|(_, stored)| self.made.get() != Some(stored.id));
         if let Some((upto, stored)) = others {
             self.view.borrow_mut().compare_with_checkpoint(*upto, stored.digest);
@@ -262,15 +274,6 @@ impl<O: Object> Slot<O> {
         self.backing.trim_all(&refused).await?;
         self.backing.clean().await?;
         Ok(upto)
-    }
-
-    /// Forgets what is older than the object's span of history, or than this one if it has none.
-    async fn forget_in_time(&self, history: Option<Duration>) -> Result<(), ObjectError> {
-        let Some(span) = self.backing.history().await?.or(history) else { return Ok(()) };
-        match self.backing.older(span).await? {
-            Some(before) => self.forget(before).await.map(drop),
-            None => Ok(()),
-        }
     }
 
     /// Has the catalog forget what it may below `before`, and trims that.
