@@ -91,7 +91,7 @@ mod tests {
             0, 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 240, 241, 1023, 1024, 1025,
             2048, 4999,
         ];
-        let data: Vec<u8> = (0..5000u64).map(|number| (number * 2_654_435_761 >> 13) as u8).collect();
+        let data: Vec<u8> = (0..5000u64).map(|number| ((number * 2_654_435_761) >> 13) as u8).collect();
         let mut text = String::from(
             "The hash of the first bytes of a row, by how many they are: byte n is the lowest of n * 2654435761 >> 13. docs/protocol/streams.md\n\n",
         );
