@@ -132,7 +132,7 @@ class Client:
         self._id = secrets.randbelow(NONE - 1) + 1
         self._next_request = 0
         self._next_batch = 0
-        self._next_call = 0
+        self._caller, self._next_call = self._id, 0
         self._connections: dict[str, Connection] = {}
         self._cluster = 0
         self._named: set[int] = set()
@@ -590,20 +590,23 @@ class Client:
         """The map of this name, which all programs share."""
         return Map(self, name)
 
-    def next_call(self) -> int:
-        """A number for a call of an object, by which it is applied once."""
-        self._next_call += 1
-        return self._next_call - 1
-
     def transact(self, body: Callable[[Transaction], Result], retries: int = 100) -> Result:
         """Runs `body` as one transaction: all that it reads is of one snapshot, and all that it changes stands at one position of the log, or
         nothing does. If somebody has changed what it has read it is run again, after a while, so it does nothing that cannot be done twice;
         after so many times `Aborted` is raised. What `body` raises ends it, and nothing is changed."""
         return transact(self, body, retries)
 
-    def append_record(self, record: bytes, names: Sequence[str], condition: Record) -> int:
-        """Appends the record of a transaction over these objects, on its condition, and returns its position. Raises `Aborted`."""
-        return self._append_to([record], [self._stream(name) for name in names], condition=condition)[0]
+    def append_record(self, record: Callable[[int, int], bytes], names: Sequence[str], condition: Record) -> int:
+        """Appends the record of a transaction over these objects, which is made of who commits it and its number, on its condition, and
+        returns its position. Raises `Aborted`."""
+        streams = [self._stream(name) for name in names]
+        self._next_call += 1
+        try:
+            return self._append_to([record(self._caller, self._next_call - 1)], streams, condition=condition)[0]
+        except OutcomeUnknown:
+            # It may come yet, and records say that nothing below their number does: those that follow are somebody else's.
+            self._caller, self._next_call = secrets.randbelow(NONE - 1) + 1, 0
+            raise
 
     def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
         """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""

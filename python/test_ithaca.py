@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterable
 
 import ithaca_wire as wire
 import ithaca_map
-from ithaca import Client
+from ithaca import Client, OutcomeUnknown
 from ithaca_hash import part, xxh3
 from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
@@ -532,6 +532,27 @@ class OneProcess(Dev):
 
         self.assertRaises(Aborted, self.client.transact, counting, 0)
         self.assertEqual(self.client.map("sizes").size(), 0)
+
+    def test_a_change_whose_outcome_is_unknown_leaves_its_number_open(self) -> None:
+        numbers = self.client.map("numbers")
+        numbers.put(1, 1)
+        callers: list[tuple[int, int]] = []
+        append = self.client._append_to
+
+        def lost(entries, *more, **named):  # type: ignore[no-untyped-def]
+            found = wire.OBJECT_RECORD.decode(entries[0][12:-4])
+            callers.append((found.client, found.request))
+            if len(callers) == 2:
+                raise OutcomeUnknown(0)
+            return append(entries, *more, **named)
+
+        self.client._append_to = lost  # type: ignore[method-assign]
+        numbers.put(2, 2)
+        self.assertRaises(OutcomeUnknown, numbers.put, 3, 3)
+        numbers.put(4, 4)
+        (one, first), (two, second), (three, third) = callers
+        self.assertTrue(one == two != three and (second, third) == (first + 1, 0), callers)
+        self.assertEqual(numbers.items(), {1: 1, 2: 2, 4: 4})
 
     def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
         self.served.cli("tx", "-", given="push things one\n")
