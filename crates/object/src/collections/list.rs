@@ -1,7 +1,7 @@
 //! Lists, queues and stacks: three ways to look at items in a row.
 
 use super::{
-    All, Append, Clear, Insert, Item, Len, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, handle,
+    All, Append, Insert, Item, ListState, PopBack, PopFront, RemoveAt, SetAt, Value, counted, handle,
 };
 use crate::error::ObjectError;
 
@@ -10,6 +10,8 @@ handle! {
     /// change.
     List<T: Value>, ListState<T>
 }
+
+counted! { List<T: Value> }
 
 impl<T: Value> List<T> {
     /// The item at a place.
@@ -37,21 +39,6 @@ impl<T: Value> List<T> {
         self.handle.call(RemoveAt { at: at as u64 }).await
     }
 
-    /// Takes every item out. Nothing is read.
-    pub async fn clear(&self) -> Result<(), ObjectError> {
-        self.handle.send(Clear {}).await.map(|_| ())
-    }
-
-    /// How many items there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is none.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
-    }
-
     /// Every item, in order.
     pub async fn items(&self) -> Result<Vec<T>, ObjectError> {
         self.handle.look(All {}).await
@@ -62,6 +49,8 @@ handle! {
     /// A queue: first in, first out. It has the state of a [`List`]. An item that is taken out is taken out once, whoever does it.
     Queue<T: Value>, ListState<T>
 }
+
+counted! { Queue<T: Value> }
 
 impl<T: Value> Queue<T> {
     /// Puts an item at the end. Nothing is read, so producers do not conflict with each other.
@@ -78,27 +67,14 @@ impl<T: Value> Queue<T> {
     pub async fn peek(&self) -> Result<Option<T>, ObjectError> {
         Ok(self.handle.look(Item { at: 0, is_from_back: false }).await?.pop())
     }
-
-    /// Takes every item out. Nothing is read.
-    pub async fn clear(&self) -> Result<(), ObjectError> {
-        self.handle.send(Clear {}).await.map(|_| ())
-    }
-
-    /// How many items there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is none.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
-    }
 }
 
 handle! {
     /// A stack: last in, first out. It has the state of a [`List`].
     Stack<T: Value>, ListState<T>
 }
+
+counted! { Stack<T: Value> }
 
 impl<T: Value> Stack<T> {
     /// Puts an item on top.
@@ -114,20 +90,5 @@ impl<T: Value> Stack<T> {
     /// The top item.
     pub async fn peek(&self) -> Result<Option<T>, ObjectError> {
         Ok(self.handle.look(Item { at: 0, is_from_back: true }).await?.pop())
-    }
-
-    /// Takes every item out. Nothing is read.
-    pub async fn clear(&self) -> Result<(), ObjectError> {
-        self.handle.send(Clear {}).await.map(|_| ())
-    }
-
-    /// How many items there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is none.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
     }
 }

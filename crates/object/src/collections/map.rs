@@ -3,7 +3,7 @@
 use ithaca_log::pos::LogPos;
 
 use super::map_state::SetIf;
-use super::{All, Clear, Get, Has, Len, MapState, MultiGet, Name, Placed, Put, Remove, Value, handle};
+use super::{All, Get, Has, MapState, MultiGet, Name, Placed, Put, Remove, Value, counted, handle};
 use crate::error::ObjectError;
 use crate::key::{Key, Parts};
 use crate::runtime::Handle;
@@ -26,6 +26,8 @@ pub enum Replaced<V> {
 /// The methods of maps, whether they have an order or not.
 macro_rules! keyed {
     ($name:ident) => {
+        counted! { $name<K: Name, V: Value> }
+
         impl<K: Name, V: Value> $name<K, V> {
             /// The value of `key`.
             pub async fn get(&self, key: &K) -> Result<Option<V>, ObjectError> {
@@ -95,21 +97,6 @@ macro_rules! keyed {
             /// Removes `key` and returns the value that it had.
             pub async fn remove(&self, key: K) -> Result<Option<V>, ObjectError> {
                 self.handle.call(Remove { key }).await
-            }
-
-            /// Removes every key.
-            pub async fn clear(&self) -> Result<(), ObjectError> {
-                self.handle.send(Clear {}).await.map(|_| ())
-            }
-
-            /// How many keys there are.
-            pub async fn len(&self) -> Result<usize, ObjectError> {
-                self.handle.look(Len {}).await
-            }
-
-            /// Whether there is no key.
-            pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-                Ok(self.len().await? == 0)
             }
 
             /// Every key and its value, in the order of the keys, as of one moment.

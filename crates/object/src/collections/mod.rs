@@ -113,6 +113,29 @@ macro_rules! handle {
 }
 use handle;
 
+/// How much a collection holds, and how all of it goes.
+macro_rules! counted {
+    ($name:ident<$($param:ident: $bound:ident),*>) => {
+        impl<$($param: $bound),*> $name<$($param),*> {
+            /// Takes everything out. Nothing is read.
+            pub async fn clear(&self) -> Result<(), $crate::ObjectError> {
+                self.handle.send($crate::collections::Clear {}).await.map(|_| ())
+            }
+
+            /// How much there is: keys, values or items.
+            pub async fn len(&self) -> Result<usize, $crate::ObjectError> {
+                self.handle.look($crate::collections::Len {}).await
+            }
+
+            /// Whether there is nothing.
+            pub async fn is_empty(&self) -> Result<bool, $crate::ObjectError> {
+                Ok(self.len().await? == 0)
+            }
+        }
+    };
+}
+use counted;
+
 #[cfg(test)]
 mod tests {
     use ithaca_env::real::golden;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
-use super::{All, Clear, Len, Name, Values, handle};
+use super::{All, Clear, Len, Name, Values, counted, handle};
 use crate::access::{Access, Portable};
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
@@ -177,6 +177,8 @@ handle! {
     MultiMap<K: Name, V: Name>, MultiMapState<K, V>
 }
 
+counted! { MultiMap<K: Name, V: Name> }
+
 impl<K: Name, V: Name> MultiMap<K, V> {
     /// The values of `key`, in order.
     pub async fn get(&self, key: &K) -> Result<BTreeSet<V>, ObjectError> {
@@ -196,21 +198,6 @@ impl<K: Name, V: Name> MultiMap<K, V> {
     /// Removes `key` and returns the values that it had.
     pub async fn remove_all(&self, key: K) -> Result<BTreeSet<V>, ObjectError> {
         self.handle.call(RemoveKey { key }).await
-    }
-
-    /// Removes every key. Nothing is read.
-    pub async fn clear(&self) -> Result<(), ObjectError> {
-        self.handle.send(Clear {}).await.map(|_| ())
-    }
-
-    /// How many keys there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is no key.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
     }
 
     /// Every key and its values, in the order of the keys, as of one moment.

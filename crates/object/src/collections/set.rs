@@ -1,12 +1,14 @@
 //! A set.
 
-use super::{All, Clear, Has, Len, MapState, Name, Put, Remove, handle};
+use super::{All, Has, MapState, Name, Put, Remove, counted, handle};
 use crate::error::ObjectError;
 
 handle! {
     /// A set of values: a map to nothing. Transactions conflict only over the same value.
     Set<T: Name>, MapState<T, ()>
 }
+
+counted! { Set<T: Name> }
 
 impl<T: Name> Set<T> {
     /// Whether `value` is in it.
@@ -22,21 +24,6 @@ impl<T: Name> Set<T> {
     /// Takes `value` out. False if it was not there.
     pub async fn remove(&self, value: T) -> Result<bool, ObjectError> {
         Ok(self.handle.call(Remove { key: value }).await?.is_some())
-    }
-
-    /// Takes every value out. Nothing is read.
-    pub async fn clear(&self) -> Result<(), ObjectError> {
-        self.handle.send(Clear {}).await.map(|_| ())
-    }
-
-    /// How many values there are.
-    pub async fn len(&self) -> Result<usize, ObjectError> {
-        self.handle.look(Len {}).await
-    }
-
-    /// Whether there is none.
-    pub async fn is_empty(&self) -> Result<bool, ObjectError> {
-        Ok(self.len().await? == 0)
     }
 
     /// Every value, in order.

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use ithaca_log::pos::LogPos;
 
 use super::map::keyed;
-use super::{All, Clear, Get, Has, Len, MapState, Name, Placed, Put, Remove, Replaced, Value, handle};
+use super::{All, Get, Has, MapState, Name, Placed, Put, Remove, Replaced, Value, counted, handle};
 use crate::error::ObjectError;
 use crate::key::Key;
 
