@@ -108,7 +108,8 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         return _number(data, at, _SIGNED[marker], signed=True)
     for sizes, then in ((_BYTES, _take), (_TEXT, _unpack_text)):
         if marker in sizes:
-            return then(data, *reversed(_number(data, at, sizes[marker])))
+            count, at = _number(data, at, sizes[marker])
+            return then(data, at, count)
     if marker in _LISTS:
         count, at = _number(data, at, _LISTS[marker])
         return _unpack_list(data, at, count, depth)

@@ -463,6 +463,9 @@ class OneProcess(Dev):
         removed = locks.remove_if("backup", replaced.position)
         self.assertEqual((removed, locks.get("backup")), (Replaced(True, removed.position), None))
         self.assertEqual(locks.replace("backup", removed.position, "four").found, None)
+        number = locks.put("number", 7)
+        self.served.cli("map", "del", "locks", "number", "--if-at", str(number))
+        self.assertEqual(locks.items(), {})
 
     def test_keys_and_values_are_of_any_type(self) -> None:
         shapes = self.client.map("shapes")

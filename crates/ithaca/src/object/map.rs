@@ -5,8 +5,7 @@ use std::time::Duration;
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
 use ithaca_object::ObjectError;
-use ithaca_object::collections::{Clear, Map, MapState, Name, Placed, Put, Remove, Replaced, Value};
-use ithaca_object::object::Mutator;
+use ithaca_object::collections::{Clear, Map, Name, Placed, Remove, Replaced, Value};
 use ithaca_object::remote::any::Any;
 
 use super::arguments::{Kept, MapCommand};
@@ -17,8 +16,11 @@ use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
 
-/// A map from strings to strings: what the shell changes.
+/// A map from strings to strings: what the shell puts into.
 pub type Strings = Map<String, String>;
+
+/// A map from strings to anything: what the shell removes from.
+type Named = Map<String, Any>;
 
 /// A map of any keys and values, as programs have them: what the shell reads.
 pub type Anything = Map<Any, Any>;
@@ -31,9 +33,7 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
             put(global, (name, key), value, condition, out)
         }
         MapCommand::Del { name, key, if_at } => del(global, (name, key), *if_at, out),
-        MapCommand::Clear { name } => {
-            change::<Any, Any>(global, &format!("map clear {name}"), name, Clear {}, out)
-        }
+        MapCommand::Clear { name } => clear(global, name, out),
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
         MapCommand::Checkpoint { name } => checkpoint(global, name, out),
@@ -83,36 +83,42 @@ fn put(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let verb = format!("map put {name} {key}");
-    let put = Put { key: key.to_owned(), value: value.to_owned() };
-    let Some(version) = condition else {
-        return change::<String, String>(global, &verb, name, put, out);
+    let (own_key, value) = (key.to_owned(), value.to_owned());
+    let put = async |map: &Strings| match condition {
+        Some(Some(version)) => map.replace(own_key, LogPos(version), value).await,
+        Some(None) => map.put_if_absent(own_key, value).await,
+        None => Ok(Replaced::Done(map.fast_put(own_key, value).await?)),
     };
-    let put = async |map: &Strings| match version {
-        Some(version) => map.replace(put.key, LogPos(version), put.value).await,
-        None => map.put_if_absent(put.key, put.value).await,
-    };
-    change_if(global, &verb, (name, key), put, out)
+    let done = change(global, &verb, name, put)?;
+    replaced(global, &verb, (name, key), done, out)
 }
 
-/// A change of a key on a condition.
-fn change_if(
+/// Does what may be the map's first change.
+fn change<K: Name, V: Value, T>(
+    global: &Global,
+    verb: &str,
+    name: &str,
+    change: impl AsyncFnOnce(&Map<K, V>) -> Result<T, ObjectError>,
+) -> Result<T, Failure> {
+    with_client(global, verb, async |env, client: Client| {
+        // It is listed among the streams from now on.
+        client.stream(name).await?;
+        let runtime = runtime(&env, client);
+        let map = Map::open(&runtime, name)?;
+        map.handle().check_type().await?;
+        of_type(map.handle(), change(&map).await.map_err(Failure::from)).await
+    })
+}
+
+/// Tells of a change that may have been made on a condition.
+fn replaced<V>(
     global: &Global,
     verb: &str,
     (name, key): (&str, &str),
-    change: impl AsyncFnOnce(&Strings) -> Result<Replaced<String>, ObjectError>,
+    done: Replaced<V>,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let replaced = with_client(global, verb, async |env, client: Client| {
-        client.stream(name).await?;
-        let runtime = runtime(&env, client);
-        let map = Strings::open(&runtime, name)?;
-        let done = async {
-            map.handle().check_type().await?;
-            Ok(change(&map).await?)
-        };
-        of_type(map.handle(), done.await).await
-    })?;
-    match replaced {
+    match done {
         Replaced::Done(pos) => told(pos, out),
         Replaced::Differs(None) => Err(not_there(global, verb, name, key)),
         Replaced::Differs(Some(found)) => {
@@ -122,23 +128,9 @@ fn change_if(
     }
 }
 
-/// A change that needs nothing of what the map holds.
-fn change<K: Name, V: Value>(
-    global: &Global,
-    verb: &str,
-    name: &str,
-    mutator: impl Mutator<MapState<K, V>>,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    let pos = with_client(global, verb, async |env, client: Client| {
-        // It is listed among the streams from now on.
-        client.stream(name).await?;
-        let runtime = runtime(&env, client);
-        let map = Map::<K, V>::open(&runtime, name)?;
-        map.handle().check_type().await?;
-        Ok(map.handle().send(mutator).await?)
-    })?;
-    told(pos, out)
+fn clear(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
+    let clear = async |map: &Anything| map.handle().send(Clear {}).await;
+    told(change(global, &format!("map clear {name}"), name, clear)?, out)
 }
 
 fn del(
@@ -149,10 +141,11 @@ fn del(
 ) -> Result<(), Failure> {
     let verb = format!("map del {name} {key}");
     if let Some(version) = version {
-        let remove = async |map: &Strings| map.remove_if(key.to_owned(), LogPos(version)).await;
-        return change_if(global, &verb, (name, key), remove, out);
+        let remove = async |map: &Named| map.remove_if(key.to_owned(), LogPos(version)).await;
+        let done = change(global, &verb, name, remove)?;
+        return replaced(global, &verb, (name, key), done, out);
     }
-    let (before, pos) = with_map(global, &verb, name, (None, false), async |map: Map<String, Any>| {
+    let (before, pos) = with_map(global, &verb, name, (None, false), async |map: Named| {
         map.handle().check_type().await?;
         Ok(map.handle().call_placed(Remove { key: key.to_owned() }).await?)
     })?;
@@ -205,11 +198,10 @@ fn history(global: &Global, name: &str, span: Option<Kept>, out: &mut Output) ->
     let kept = with_map(global, &verb, name, (None, false), async |map: Anything| {
         let handle = map.handle();
         handle.check_type().await?;
-        match span {
-            Some(Kept(span)) => handle.keep_history(span).await.map(|()| span),
-            None => handle.history().await,
+        if let Some(Kept(span)) = span {
+            handle.keep_history(span).await?;
         }
-        .map_err(Failure::from)
+        Ok(handle.history().await?)
     })?;
     out.either(
         || kept.map_or("all".to_owned(), |span| format!("{span:?}")),

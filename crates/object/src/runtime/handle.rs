@@ -215,9 +215,9 @@ impl<O: Object> Handle<O> {
     }
 
     /// Whether a call of this type of object may be the next of the stream: its newest entry, if there is one, must be a record of calls
-    /// that the type has, with arguments that it can read; where all are forgotten, its newest checkpoint must be a state of the type. Else the call would stop every view
-    /// of the object for good, and who only sends it would not notice. It costs a question and a read; without entries, what reading the
-    /// newest checkpoint costs. Of two programs that begin a stream at the same moment, neither sees the other here.
+    /// that the type has, with arguments that it can read; where all are forgotten, its newest checkpoint must be a state of the type. Else the
+    /// call would stop every view of the object for good, and who only sends it would not notice. It costs a question and a read; without
+    /// entries, what reading the newest checkpoint costs. Of two programs that begin a stream at the same moment, neither sees the other here.
     ///
     /// Errors: `OtherEntries`, and those of the log.
     pub async fn check_type(&self) -> Result<(), ObjectError> {
