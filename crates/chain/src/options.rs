@@ -87,8 +87,8 @@ pub struct ChainOptions {
     /// the open, up to [`SEGMENTS_READY_MAX`](crate::limits::SEGMENTS_READY_MAX), when nothing was written for a moment; a part of those
     /// while the log is busy. 0: none.
     pub segments_ready: usize,
-    /// Segments that data leaves free. Junk may use half of them; the rest is for releases and states, so that a full drive
-    /// can always be trimmed.
+    /// Segments that data leaves free. Junk, and data that [may](crate::Batch::may_use_reserve), use half of them; the rest is for
+    /// releases and states, so that a full drive can always be trimmed.
     pub reserve_segments: usize,
     /// Each file may grow to this many bytes. A drive that is larger from the start is used whole.
     pub capacity_bytes: u64,

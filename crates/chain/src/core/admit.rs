@@ -23,6 +23,8 @@ pub struct Batch {
     pub release: Vec<Range<u64>>,
     /// The owner's own state; replaces the one before.
     pub state: Option<Bytes>,
+    /// Whether data too may use half of the reserve, as junk may: without it, something that was begun could not be ended.
+    pub may_use_reserve: bool,
 }
 
 /// Names an append. Tickets become durable strictly in the order in which they were given.
@@ -173,10 +175,10 @@ impl Core {
     }
 
     /// How many free segments a batch may not use. Data leaves the reserve alone; junk, which every refused append leaves
-    /// behind, may use half of it; so the rest is always there for the releases that free space again.
+    /// behind, and data that says so may use half of it; so the rest is always there for the releases that free space again.
     fn kept_from(&self, batch: &Batch) -> usize {
         let reserve = self.options.reserve_segments;
-        if batch.runs.iter().any(|run| run.kind == RunKind::Data) {
+        if !batch.may_use_reserve && batch.runs.iter().any(|run| run.kind == RunKind::Data) {
             if self.options.planted.is(PlantedBug::ReserveNotKept) { 0 } else { reserve }
         } else if batch.runs.is_empty() {
             0
@@ -225,9 +227,14 @@ impl Core {
     /// The same for one batch that nothing waits before: it may begin a segment, and has all of that then. Else a log whose other segments are
     /// all free could be full for ever, as the one that is being filled is used again only when another one is.
     pub(super) fn free_bytes_alone(&self) -> u64 {
+        self.bytes_alone(self.free_segments())
+    }
+
+    /// The same with so many free segments.
+    pub(super) fn bytes_alone(&self, free: u64) -> u64 {
         let half = self.geometry.usable_bytes / 2;
-        let begun = if self.free_segments() > 0 { half } else { 0 };
-        self.free_segments() * half + self.cursor_free_bytes().max(begun)
+        let begun = if free > 0 { half } else { 0 };
+        free * half + self.cursor_free_bytes().max(begun)
     }
 
     fn free_segments(&self) -> u64 {

@@ -30,7 +30,11 @@ impl Core {
         let low = (refused + (all / MARGIN_PART).max(1)).min(enough - 1);
         self.is_full = match self.is_full {
             true => free < enough || !self.has_room_for_a_batch(),
-            false => free <= low && !self.may_clean(),
+            // Of very few segments more than `low` are left when no more may be filled.
+            false => {
+                let is_low = free <= low || self.bytes_alone(free as u64) < self.bytes_for_a_batch();
+                is_low && !self.may_clean()
+            }
         };
         self.is_full
     }
@@ -42,10 +46,15 @@ impl Core {
     }
 
     fn has_room_for_a_batch(&self) -> bool {
-        let kept = (self.options.reserve_segments as u64 + 1) * (self.geometry.usable_bytes / 2);
-        let needed = kept + self.geometry.batch_max_bytes;
+        let needed = self.bytes_for_a_batch();
         self.free_bytes() >= needed + self.queued_cost
             || self.queued_cost == 0 && self.free_bytes_alone() >= needed
+    }
+
+    /// What must be free so that data is taken.
+    fn bytes_for_a_batch(&self) -> u64 {
+        let kept = (self.options.reserve_segments as u64 + 1) * (self.geometry.usable_bytes / 2);
+        kept + self.geometry.batch_max_bytes
     }
 
     fn may_clean(&self) -> bool {

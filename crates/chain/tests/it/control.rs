@@ -16,7 +16,8 @@ use crate::world::{World, identity, open_drive, small_options};
 /// A group of one record, and of what it says besides.
 fn batch(key: u64, release: impl IntoIterator<Item = Range<u64>>, state: Option<&'static [u8]>) -> Batch {
     let run = run_of(key, key, &[Bytes::from(vec![key as u8; 300])]);
-    Batch { runs: vec![run], release: release.into_iter().collect(), state: state.map(Bytes::from_static) }
+    let (release, state) = (release.into_iter().collect(), state.map(Bytes::from_static));
+    Batch { runs: vec![run], release, state, ..Batch::default() }
 }
 
 /// A chain of these groups, each in a block of its own unless it says much, and a power cut.

@@ -87,7 +87,7 @@ fn a_side_is_rebuilt_although_the_log_never_rests() {
                         put(&env, &chain, || Batch {
                             runs: runs.clone(),
                             release: release.clone(),
-                            state: None,
+                            ..Batch::default()
                         })
                         .await;
                     }

@@ -77,6 +77,32 @@ fn a_full_drive_still_releases_and_can_be_filled_again() {
 }
 
 #[test]
+fn data_that_may_uses_half_of_the_reserve_and_leaves_the_rest_to_releases() {
+    let world = World::new(1);
+    let env = world.sim.env(world.process);
+    let options = small_options();
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options.clone()).await;
+        let first = fill(&env, &chain, 0).await;
+        let mut key = first;
+        loop {
+            match chain.append(Batch { may_use_reserve: true, ..data(key, 4096) }) {
+                Ok(ticket) => chain.wait(ticket).await.expect("no fault"),
+                Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_millis(1)).await,
+                Err(AppendError::Full { .. }) => break,
+                Err(other) => panic!("{other}"),
+            }
+            key += 1;
+        }
+        let reserve_bytes = options.reserve_segments as u64 * options.segment_bytes;
+        assert!((key - first) * 4096 * 6 > reserve_bytes, "{} of {reserve_bytes}", (key - first) * 4096);
+        let ticket = chain.append(release(0, key)).expect("the rest is for this");
+        chain.wait(ticket).await.expect("no fault");
+        assert!(fill(&env, &chain, key).await > key, "there is room again");
+    });
+}
+
+#[test]
 fn a_drive_that_had_no_room_to_grow_grows_when_there_is_room() {
     // A file system that was full once is not full for ever: the log must not wait for the next start to find out.
     let options = SimOptions { machine_capacity_bytes: 2 << 20, ..SimOptions::default() };

@@ -267,7 +267,7 @@ impl World {
         let mut done = 0;
         for effect in effects {
             match effect {
-                Effect::Persist { ticket, runs, release, state } => {
+                Effect::Persist { ticket, runs, release, state, .. } => {
                     let batch = Batch::new(ticket, &runs, release, state.as_deref());
                     if let Some(epoch) = epoch {
                         self.oracle.changes(epoch, &runs, &batch, &self.disk)?;

@@ -399,8 +399,8 @@ impl UnitShell {
                     None => {}
                 }
             }
-            Effect::Persist { ticket, runs, release, state } => {
-                match self.chain.append(Batch { runs, release, state }) {
+            Effect::Persist { ticket, runs, release, state, is_copy } => {
+                match self.chain.append(Batch { runs, release, state, may_use_reserve: is_copy }) {
                     Ok(by) => {
                         let since = self.env.now();
                         self.tickets.borrow_mut().push_back(Stored { ticket, by, since });

@@ -31,6 +31,8 @@ const LOOKED_AT_MAX: usize = 1024;
 pub struct Listed {
     /// Its addresses.
     pub extent: AddrRange,
+    /// Whether the unit is its first replica: one that is not is written to with what an earlier one holds.
+    pub is_first: bool,
     /// Its last replica; `None` if it is the unit itself.
     pub last: Option<NodeId>,
     /// Where those of them begin that lie at or above the decided tail.
@@ -57,6 +59,7 @@ pub(super) struct Complete {
 #[derive(Clone, Copy, Debug)]
 struct Stripe {
     end: Addr,
+    is_first: bool,
     last: Option<NodeId>,
     /// Where its addresses at or above the decided tail begin.
     tail: Addr,
@@ -101,6 +104,11 @@ impl Complete {
         (addr < stripe.end).then_some((start, stripe))
     }
 
+    /// Whether an earlier replica of the stripe that `addr` lies in is written to first.
+    pub(super) fn is_later(&self, addr: Addr) -> bool {
+        self.stripe(addr).is_some_and(|(_, stripe)| !stripe.is_first)
+    }
+
     /// Where the addresses at or above the decided tail begin, in the stripe that `addr` lies in.
     pub(super) fn tail_at(&self, addr: Addr) -> Option<Addr> {
         self.stripe(addr).map(|(_, stripe)| stripe.tail)
@@ -116,7 +124,7 @@ impl Unit {
         // It was decided, so those before it are over, whether or not this unit was sealed then.
         self.floor = self.floor.max(Epoch(epoch.0 - 1));
         let mut stripes = BTreeMap::new();
-        for &Listed { extent: AddrRange { start, end }, last, tail } in listed {
+        for &Listed { extent: AddrRange { start, end }, is_first, last, tail } in listed {
             let known = self.complete.stripes.get(&start);
             let mark = known
                 .and_then(|stripe| self.own_mark(start, stripe))
@@ -124,7 +132,7 @@ impl Unit {
             let Mark { trimmed, complete, .. } =
                 mark.unwrap_or(Mark { start, trimmed: start, complete: start });
             assert!(complete <= end, "{complete} is on every replica, and above the decided tail at {end}");
-            stripes.insert(start, Stripe { end, last, tail, trimmed, complete });
+            stripes.insert(start, Stripe { end, is_first, last, tail, trimmed, complete });
         }
         self.complete = Complete { epoch, stripes };
     }

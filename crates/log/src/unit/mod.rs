@@ -167,6 +167,8 @@ pub enum Effect {
         release: Vec<Range<u64>>,
         /// The unit's state, replacing the earlier one.
         state: Option<Bytes>,
+        /// Whether an earlier replica holds the data already, so that it should find room here too.
+        is_copy: bool,
     },
     /// Answer a request.
     Reply {

@@ -25,6 +25,8 @@ pub(super) struct Change {
     pub(super) release: Vec<Range<u64>>,
     pub(super) claims: Claims,
     pub(super) bytes: usize,
+    /// Whether an earlier replica holds the runs.
+    pub(super) is_copy: bool,
 }
 
 impl Unit {
@@ -76,7 +78,9 @@ impl Unit {
         };
         check_parts(&runs)?;
         let bytes = runs.iter().map(|run| run.data.len()).sum();
-        let change = Change { runs, claims: sorted.free, bytes, ..Change::default() };
+        // A run lies in one stripe.
+        let is_copy = runs.first().is_some_and(|run| self.complete.is_later(Addr(run.first_key)));
+        let change = Change { runs, claims: sorted.free, bytes, is_copy, ..Change::default() };
         let answer = Waiting::Written { taken: sorted.taken, stores: !change.runs.is_empty() };
         self.answer_when_durable(to, epoch, change, sorted.in_flight, answer, effects);
         Ok(())
@@ -292,7 +296,7 @@ impl Unit {
         undo: Option<super::UnitState>,
         effects: &mut Vec<Effect>,
     ) -> Ticket {
-        let Change { runs, release, claims, bytes } = change;
+        let Change { runs, release, claims, bytes, is_copy } = change;
         self.last_ticket.0 += 1;
         let ticket = self.last_ticket;
         for range in claims.iter() {
@@ -310,7 +314,7 @@ impl Unit {
         if early {
             self.reply(to, answer.clone(), effects);
         }
-        effects.push(Effect::Persist { ticket, runs, release, state });
+        effects.push(Effect::Persist { ticket, runs, release, state, is_copy });
         // An answer that a planted fault gave early is not given again.
         let to = (!early).then_some(to);
         self.pending.push_back(Pending { ticket, to, answer, claims, trims, bytes, undo });

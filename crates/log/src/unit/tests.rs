@@ -54,9 +54,10 @@ impl Bench {
                 let stripe = |word: &&str| {
                     let (word, tail) = word.split_once('t').unwrap_or((*word, ""));
                     let (extent, last) = word.split_once('n').unwrap_or((word, ""));
+                    let (extent, is_first) = extent.strip_suffix('+').map_or((extent, true), |it| (it, false));
                     let extent = parse_range(extent);
                     let tail = tail.parse().map_or(extent.start, Addr);
-                    Listed { extent, last: last.parse().ok().map(NodeId), tail }
+                    Listed { extent, is_first, last: last.parse().ok().map(NodeId), tail }
                 };
                 Input::Listed { epoch: Epoch(number(1)), stripes: words[2..].iter().map(stripe).collect() }
             }
@@ -125,8 +126,9 @@ impl Bench {
         self.unit.step(input, &mut effects);
         for effect in effects {
             match effect {
-                Effect::Persist { ticket, runs, release, state } => {
-                    let mut line = format!("persist t{}:", ticket.0);
+                Effect::Persist { ticket, runs, release, state, is_copy } => {
+                    let copy = if is_copy { " copy" } else { "" };
+                    let mut line = format!("persist t{}:{copy}", ticket.0);
                     for run in &runs {
                         _ = write!(line, " {:?} {:?} e{}", run.kind, run.keys(), run.version);
                         if !run.data.is_empty() {

@@ -83,7 +83,7 @@ impl Inner {
         let is_short = self.blocks.with(|index| index.recent()) > self.settings.versions_max;
         let record = self.history.borrow().record_for(now, version, is_short);
         let state = record.as_ref().map(State::encode);
-        let ticket = self.chain.append(Batch { runs, release: Vec::new(), state })?;
+        let ticket = self.chain.append(Batch { runs, state, ..Batch::default() })?;
         self.next_version.set(version + 1);
         self.last_ticket.set(ticket);
         let mut history = self.history.borrow_mut();

@@ -277,7 +277,7 @@ impl World {
         self.servers[server].unit.step(input, &mut effects);
         for effect in effects {
             match effect {
-                Effect::Persist { ticket, runs, release, state } => {
+                Effect::Persist { ticket, runs, release, state, .. } => {
                     let batch = Batch::new(ticket, &runs, release, state.as_deref());
                     self.servers[server].disk.under_way.push_back(batch);
                 }

@@ -18,8 +18,8 @@ impl UnitShell {
                 let last = *stripe.replicas.last()?;
                 let extent = range.addresses(number)?;
                 let tail = range.address_from(number, layout.tail())?;
-                let is_listed = stripe.replicas.contains(&node);
-                is_listed.then(|| Listed { extent, last: (last != node).then_some(last), tail })
+                let place = stripe.replicas.iter().position(|&replica| replica == node)?;
+                Some(Listed { extent, is_first: place == 0, last: (last != node).then_some(last), tail })
             })
         });
         self.step(Input::Listed { epoch: layout.epoch, stripes: stripes.collect() });
