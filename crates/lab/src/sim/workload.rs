@@ -374,7 +374,7 @@ pub async fn audit(env: Env, shared: Rc<Shared>) -> Result<(), ClientError> {
     let client = shared.connect(&env, 0).await;
     let end = tail(&client, &history).await?;
     let end = match read_all(&client, &history, end).await {
-        // A full drive may have no room for the junk of a hole; it must have room for a trim.
+        // Half of the reserve is for junk and copies: of segments as small as these it is less than a burst. There must be room for a trim.
         Err(error) if error.is_full() => {
             trim_all(&client, &history, end).await?;
             read_all(&client, &history, end).await?
