@@ -87,8 +87,9 @@ pub struct LinkStats {
 }
 
 impl Chain {
-    /// The present state.
+    /// The present state. Segments of which everything is released count as free.
     pub fn stats(&self) -> Stats {
+        self.inner.core.borrow_mut().reclaim();
         let core = self.inner.core.borrow();
         let mut stats = Stats {
             segment_bytes: core.geometry.segment_bytes,

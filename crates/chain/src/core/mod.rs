@@ -583,7 +583,8 @@ impl Core {
         self.options.segments_ready + self.options.reserve_segments + 2
     }
 
-    /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives.
+    /// Frees dead segments when few are free. Looking at every segment at each release would cost more than it gives; who wants to know
+    /// what is free [reclaims](Self::reclaim) first.
     fn reclaim_if_short(&mut self) {
         let (ready, raw) = self.catalog.space.free();
         if ready + raw <= self.plenty() {
@@ -592,7 +593,7 @@ impl Core {
     }
 
     /// Frees dead segments, if something was released since the last time.
-    fn reclaim(&mut self) {
+    pub(crate) fn reclaim(&mut self) {
         if !std::mem::take(&mut self.reclaim_due) {
             return;
         }

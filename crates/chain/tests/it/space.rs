@@ -77,6 +77,30 @@ fn a_full_drive_still_releases_and_can_be_filled_again() {
 }
 
 #[test]
+fn what_is_told_to_be_free_grows_when_something_is_released() {
+    // It did only when hardly anything was free, so that an operator who had trimmed saw no room.
+    let world = World::new(1);
+    let env = world.sim.env(world.process);
+    let options = small_options();
+    world.sim.block_on(world.process, async move {
+        let chain = create(&env, options.clone()).await;
+        let keys = 4 * options.segment_bytes / 4096;
+        for key in 0..keys {
+            let ticket = chain.append(data(key, 4096)).expect("there is room");
+            chain.wait(ticket).await.expect("no fault");
+        }
+        let before = chain.stats();
+        assert!(before.links[0].segments_live > 4, "{before:?}");
+        let ticket = chain.append(release(0, keys)).expect("there is room");
+        chain.wait(ticket).await.expect("no fault");
+        let after = chain.stats();
+        assert_eq!(after.links[0].segments_live, 1, "the one that is being written");
+        assert!(after.free_bytes > before.free_bytes + options.segment_bytes, "{after:?}");
+        assert!(after.records < before.records, "{after:?}");
+    });
+}
+
+#[test]
 fn data_that_may_uses_half_of_the_reserve_and_leaves_the_rest_to_releases() {
     let world = World::new(1);
     let env = world.sim.env(world.process);
