@@ -65,6 +65,7 @@ impl Asked {
         match self.wanted {
             Wanted::Stream(stream) => entry.place_in(stream).is_some(),
             Wanted::EveryStream => !entry.streams.is_empty(),
+            Wanted::Every => true,
         }
     }
 }

@@ -16,12 +16,14 @@ pub enum Wanted {
     Stream(StreamId),
     /// Those of any stream.
     EveryStream,
+    /// All of them, of streams or not. Only heads are read so; [`super::Read`] has the data.
+    Every,
 }
 
 /// Reads what of some addresses belongs to a stream. Epochs, leases and what is committed are as of [`super::Read`].
 ///
 /// Body: `limit_bytes u32`, `flags u8` (1: committed, 2: heads only, 4: every stream, 8: the last entry only, 16: known
-/// only), `reserved u8`, `wait_ms u16`, `stream u128` (0 with every stream), then ranges: `count u32`, and for each `start u64`, `end u64`.
+/// only, 32: every entry, which goes with 2 and 1 alone), `reserved u8`, `wait_ms u16`, `stream u128` (0 with every stream or entry), then ranges: `count u32`, and for each `start u64`, `end u64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadStream {
     /// Stop after this many bytes of body and data; at least one entry is returned if there is one. At most
@@ -50,9 +52,11 @@ const HEADS_ONLY: u8 = 2;
 const EVERY_STREAM: u8 = 4;
 const LAST_ONLY: u8 = 8;
 const KNOWN_ONLY: u8 = 16;
+const EVERY: u8 = 32;
 
 /// What addresses hold of a stream, in reply to [`ReadStream`]: runs as of [`super::Runs`], in order and without gaps. Data is of the
-/// stream. Junk, here of epoch 0, says that the stream has nothing there and never will: it is junk, or an entry of others. The runs
+/// stream. Junk, here of epoch 0, says that the stream has nothing there and never will: it is junk, or an entry of others where not every entry was
+/// asked for. The runs
 /// begin where the request does, and end where the unit looked no further. With the last entry only they end where the request
 /// does, and begin where the unit looked no further.
 ///
@@ -106,9 +110,12 @@ impl Message for ReadStream {
         assert!(self.limit_bytes as usize <= limits::READ_MAX_BYTES, "a read of {} bytes", self.limit_bytes);
         assert!(!self.last_only || self.ranges.len() == 1, "the last entry of one range");
         assert!(!self.last_only || !self.known_only, "the last entry is looked for");
+        let is_heads = self.heads_only && !self.last_only && !self.known_only;
+        assert!(self.wanted != Wanted::Every || is_heads, "the heads of every entry");
         let (stream, every) = match self.wanted {
             Wanted::Stream(stream) => (stream, 0),
             Wanted::EveryStream => (StreamId::default(), EVERY_STREAM),
+            Wanted::Every => (StreamId::default(), EVERY),
         };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         out.put_u32_le(self.limit_bytes);
@@ -131,20 +138,22 @@ impl Message for ReadStream {
         at_most("stream read limit", limit_bytes as usize, limits::READ_MAX_BYTES, "at most 4 MiB")?;
         let flags = decoder.u8("stream read flags")?;
         // The last entry only and what is known only are more than that together.
-        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | KNOWN_ONLY {
+        let is_every = flags & !COMMITTED == EVERY | HEADS_ONLY;
+        if flags > COMMITTED | HEADS_ONLY | EVERY_STREAM | KNOWN_ONLY && !is_every {
             let (field, found) = ("stream read flags", flags.into());
-            return Err(DecodeError::Invalid { field, found, expected: "at most 23" });
+            return Err(DecodeError::Invalid { field, found, expected: "at most 23, or 34 or 35" });
         }
         zero("stream read reserved", decoder.u8("stream read reserved")?.into())?;
         let wait_ms = decoder.u16("wait of a stream read")?;
         at_most("wait of a stream read", wait_ms.into(), limits::STREAM_WAIT_MAX_MS.into(), "at most 10000")?;
         let (low, high) = (decoder.u64("stream")?, decoder.u64("stream")?);
         let stream = StreamId(u128::from(high) << 64 | u128::from(low));
-        let wanted = match flags & EVERY_STREAM {
+        let wanted = match flags & (EVERY_STREAM | EVERY) {
             0 => Wanted::Stream(stream),
-            _ if stream == StreamId::default() => Wanted::EveryStream,
+            EVERY_STREAM if stream == StreamId::default() => Wanted::EveryStream,
+            _ if stream == StreamId::default() => Wanted::Every,
             _ => {
-                let field = "stream of a read of every stream";
+                let field = "stream of a read of every one";
                 return Err(DecodeError::Invalid { field, found: stream.0 as u64, expected: "0" });
             }
         };

@@ -131,6 +131,7 @@ fn stream_reads() -> Vec<Sample> {
         ranges: vec![(40..43).into(), (90..91).into()],
     };
     let heads = ReadStream { committed: true, heads_only: true, wanted: Wanted::EveryStream, ..read.clone() };
+    let every = ReadStream { heads_only: true, wanted: Wanted::Every, ..read.clone() };
     let last = ReadStream { last_only: true, ranges: vec![(0..43).into()], ..read.clone() };
     let known = ReadStream { known_only: true, ranges: vec![(0..u64::MAX).into()], ..read.clone() };
     let waiting = ReadStream { wait_ms: 100, ranges: vec![(43..44).into()], ..read.clone() };
@@ -138,6 +139,7 @@ fn stream_reads() -> Vec<Sample> {
     vec![
         sample("read_a_stream", head(), read, &[]),
         sample("read_heads_of_every_stream", head(), heads, &[]),
+        sample("read_heads_of_every_entry", head(), every, &[]),
         sample("read_the_last_of_a_stream", head(), last, &[]),
         sample("read_what_is_known_of_a_stream", head(), known, &[]),
         sample("read_a_stream_and_wait", head(), waiting, &[]),

@@ -239,3 +239,33 @@ fn what_was_waited_for_is_told_also_where_the_time_ends_in_the_middle_of_a_look(
         }
     });
 }
+
+#[test]
+fn a_node_that_comes_back_is_not_sent_what_it_has() {
+    // It was sent all of it again, at 32 MiB a second: hours for a node that was away for a moment.
+    run(|env, _dir| async move {
+        let of = |dir: &std::path::Path, id| node_options(dir, id, SEGMENTS);
+        let mut cluster = Cluster::form(&env, 3, 3, of).await;
+        append(&cluster.client, 0..500).await;
+        cluster.client.trim(LogPos(7)).await.expect("trimmed");
+        cluster.kill(2);
+        cluster.until(&env, "2 is out", |layout| is_out(layout, 2)).await;
+        cluster.start(&env, 2, of).await;
+        cluster.until(&env, "all are back", Layout::is_whole).await;
+        let (mut entries, mut bytes) = (0, 0);
+        for (_, _, answer) in cluster.client.status().await.expect("a layout") {
+            let counters = answer.expect("it answers").counters;
+            let counted = |name| counters.iter().find(|(counter, _)| counter == name).expect("it is counted").1;
+            entries += counted("entries_read");
+            bytes += counted("bytes_read");
+        }
+        assert!(entries >= 499 && bytes == 0, "the heads of {entries} entries, and {bytes} bytes of data");
+        // It is the last replica now, and read.
+        let layout = cluster.client.layout().await.expect("known");
+        assert!(layout.ranges[0].stripes.iter().all(|stripe| stripe.replicas.last() == Some(&NodeId(2))));
+        for number in (0..500).filter(|number| *number != 7) {
+            let found = cluster.client.read(LogPos(number)).await.expect("it is there");
+            assert_eq!(found.data, entry(number));
+        }
+    });
+}

@@ -18,6 +18,7 @@ mod reconfigure;
 mod removed;
 mod repair;
 mod room;
+mod same;
 mod space;
 mod supervise;
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_chain::{RangeSet, Run, RunKind};
+use ithaca_env::Time;
 use thiserror::Error;
 
 use super::member::Member;
+use super::same::Same;
 use crate::client::{CallError, ClientError};
 use crate::layout::{Copy, Layout};
 use crate::limits;
@@ -20,9 +22,9 @@ use crate::unit::{Holding, junk};
 use crate::wire::{GetTrims, Message, Read, ReceivedRuns, Refusal, StateRef, Trim, Trimmed, Trims};
 
 /// Bytes that are read at a time.
-const PIECE_BYTES: u32 = 1 << 20;
+pub(super) const PIECE_BYTES: u32 = 1 << 20;
 /// How long a replica may take to give a piece.
-const PIECE_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PIECE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a replica may take to tell of its trims: the cluster stands still meanwhile.
 const TRIMS_PATIENCE: Duration = Duration::from_millis(200);
@@ -87,8 +89,8 @@ impl From<ClientError> for RebuildError {
 }
 
 /// A closed stripe, and a replica of it to copy from.
-struct Source {
-    extent: AddrRange,
+pub(super) struct Source {
+    pub(super) extent: AddrRange,
     peer: Rc<Peer>,
     /// The replicas that serve, in chain order; `peer` is the last.
     replicas: Vec<Rc<Peer>>,
@@ -108,7 +110,7 @@ impl Source {
         Ok(Self { extent, peer, replicas })
     }
 
-    async fn ask<M: Message, R: Message>(
+    pub(super) async fn ask<M: Message, R: Message>(
         &self,
         member: &Rc<Member>,
         epoch: Epoch,
@@ -177,10 +179,24 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
     let limit_bytes = PIECE_BYTES.min(bytes_max as u32);
     // Whatever was copied in an earlier epoch is decided: only trims can have changed it since.
     let mut next = member.copied_up_to(copy).unwrap_or(source.extent.start);
+    let mut may_compare = true;
     while next < source.extent.end {
+        let began = member.env.now();
+        if may_compare {
+            // A node of an earlier version has the entries only.
+            let same = source.same(member, layout.epoch, next).await.ok();
+            may_compare = same.is_some();
+            if let Some(Same { end, trimmed, bytes }) = same.filter(|same| same.end > next) {
+                let copied = Copied { trimmed, ..Copied::default() };
+                unit.restore(layout.epoch, copied).await.map_err(RebuildError::Unit)?;
+                next = end;
+                member.has_copied(copy, next);
+                keep_to_rate(member, began, bytes).await;
+                continue;
+            }
+        }
         let end = source.extent.end.min(Addr(next.0 + count_max as u64));
         let read = Read { limit_bytes, committed: false, ranges: vec![AddrRange::new(next, end)] };
-        let began = member.env.now();
         let (runs, data) = source.ask::<_, ReceivedRuns>(member, layout.epoch, &read, PIECE_PATIENCE).await?;
         let holes: Vec<AddrRange> =
             runs.runs().filter(|run| run.state == StateRef::Unwritten).map(|run| run.range()).collect();
@@ -202,8 +218,7 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         }
         next = reached;
         member.has_copied(copy, next);
-        let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
-        member.env.sleep_until(began + share).await;
+        keep_to_rate(member, began, bytes).await;
     }
     loop {
         let begun = source.take_trims(member, layout.epoch).await?;
@@ -212,6 +227,12 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
         }
         source.trim(member, layout.epoch, begun).await?;
     }
+}
+
+/// Waits until the node may go on that has taken so many bytes since `began`.
+async fn keep_to_rate(member: &Member, began: Time, bytes: usize) {
+    let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
+    member.env.sleep_until(began + share).await;
 }
 
 /// Has holes decided, as a reader would that meets them: nothing but trims can change a copy then.

@@ -1,7 +1,7 @@
-//! The heads of all entries of streams, for a sequencer that learns where streams end.
+//! The heads of all entries of streams, for a sequencer that learns where streams end; or of all entries, for a node that compares them with its own.
 //!
-//! Whoever asks for every stream is shown each record that names one, as it is stored: nothing is looked up by stream, so the unit's index
-//! has no part in it and is not filled with what is asked for once.
+//! Whoever asks for every stream, or every entry, is shown each record that is of one, as it is stored: nothing is looked up by stream, so the unit's
+//! index has no part in it and is not filled with what is asked for once.
 
 use ithaca_chain::RunKind;
 
@@ -11,13 +11,13 @@ use crate::entry::EntryMeta;
 use crate::pos::{Addr, AddrRange};
 use crate::server::cold_reads::ColdRead;
 use crate::unit::{Found, Holding, StreamFound};
-use crate::wire::{ReadStream, Refusal};
+use crate::wire::{ReadStream, Refusal, Wanted};
 
 /// Looks at heads, a megabyte each, until the unit answers how far it came.
 const LOOKS_MAX: usize = 32;
 
 impl UnitShell {
-    /// The heads of what the ranges hold of streams, in order, as far as the limits go.
+    /// The heads of what is wanted of the ranges, in order, as far as the limits go.
     pub(super) async fn find_heads(
         &self,
         read: &ReadStream,
@@ -28,7 +28,9 @@ impl UnitShell {
         for range in &read.ranges {
             for (part, holding) in self.parts(*range) {
                 match holding {
-                    Holding::Stored => self.push_stored_heads(part, &mut looks, &mut found, cold).await?,
+                    Holding::Stored => {
+                        self.push_stored_heads(part, read.wanted, &mut looks, &mut found, cold).await?;
+                    }
                     other => found.push_other(part, other),
                 }
                 if found.is_full() || looks == 0 {
@@ -39,11 +41,12 @@ impl UnitShell {
         Ok(found.finish())
     }
 
-    /// Adds the heads of what stored addresses hold of streams. Where there is no room for more of them beside what the answer has, no look is
+    /// Adds the heads of what is wanted of stored addresses. Where there is no room for more of them beside what the answer has, no look is
     /// left.
     async fn push_stored_heads(
         &self,
         part: AddrRange,
+        wanted: Wanted,
         looks: &mut usize,
         found: &mut StreamFound,
         cold: &mut ColdRead<'_>,
@@ -53,9 +56,10 @@ impl UnitShell {
             *looks -= 1;
             let mut runs = Vec::new();
             let heading = |heading: ithaca_chain::Heading<'_>| {
-                let is_of_streams = heading.kind == RunKind::Data && EntryMeta::has_groups(heading.meta);
-                let head = is_of_streams.then(|| head_of(&heading));
-                let kept = if is_of_streams { kept_bytes(&heading) } else { 0 };
+                let is_wanted = heading.kind == RunKind::Data
+                    && (wanted == Wanted::Every || EntryMeta::has_groups(heading.meta));
+                let head = is_wanted.then(|| head_of(&heading));
+                let kept = if is_wanted { kept_bytes(&heading) } else { 0 };
                 runs.push((AddrRange::from(heading.keys), head));
                 kept
             };

@@ -119,6 +119,7 @@ impl UnitShell {
         match read.wanted {
             _ if read.last_only => self.find_last(read, cold).await,
             Wanted::EveryStream if read.heads_only => self.find_heads(read, cold).await,
+            Wanted::Every => self.find_heads(read, cold).await,
             _ => self.find_all(read, cold).await,
         }
     }
@@ -262,7 +263,7 @@ impl UnitShell {
     ) -> Result<Option<Vec<(AddrRange, What)>>, Refusal> {
         let stream: Option<StreamId> = match wanted {
             Wanted::Stream(stream) => Some(stream),
-            Wanted::EveryStream => None,
+            Wanted::EveryStream | Wanted::Every => None,
         };
         let block = self.streams.borrow_mut().block(addrs.start.0);
         let mut unknown = self.unknown(&block, addrs);
