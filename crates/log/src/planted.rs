@@ -79,6 +79,8 @@ ithaca_env::planted_bugs! {
     RefusedPartCounts,
     /// A copy of a closed stripe is listed without the trims since it was made.
     TrimsNotTaken,
+    /// A copy takes what the node holds of a stripe for what the replica holds, without comparing them.
+    HeldCountsAsSame,
     /// A node keeps what it holds at addresses that no stripe has any more.
     UnneededKept,
     /// A node trims what it holds of stripes that do not list it, although it may come back with it.

@@ -126,6 +126,7 @@ pub fn in_cluster() -> Vec<ithaca_log::planted::PlantedBug> {
     use ithaca_log::planted::PlantedBug;
     vec![
         PlantedBug::TrimsNotTaken,
+        PlantedBug::HeldCountsAsSame,
         PlantedBug::LetGoBeforeCopied,
         PlantedBug::CommittedUnchecked,
         PlantedBug::KeptCopyGivenUp,
