@@ -70,6 +70,15 @@ pub async fn while_read<T>(env: &Env, work: impl Future<Output = Result<T, Failu
     }
 }
 
+/// What stands in a list, one a line, as people are shown it: what would end the line, or do something to a terminal, as an escape.
+pub fn shown(text: &str) -> String {
+    let escaped = |out: String, letter: char| match letter.is_control() {
+        true => out + &letter.escape_default().to_string(),
+        false => out + letter.encode_utf8(&mut [0; 4]),
+    };
+    text.chars().fold(String::with_capacity(text.len()), escaped)
+}
+
 /// Why what is printed does not get to whoever reads it.
 pub fn failed(error: std::io::Error) -> Failure {
     match error.kind() {

@@ -13,7 +13,7 @@ use crate::json::Object;
 use crate::log::append::{self, Shown, Target};
 use crate::log::check_range;
 use crate::object::mark_of;
-use crate::output::Output;
+use crate::output::{Output, shown};
 
 pub use arguments::StreamCommand;
 
@@ -99,7 +99,7 @@ fn check(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
 fn ls(global: &Global, out: &mut Output) -> Result<(), Failure> {
     let names = with_client(global, "stream ls", async |_, client| Ok(client.stream_names().await?))?;
     for name in names {
-        out.either(|| name.clone(), || Object::new().string("stream", &name))?;
+        out.either(|| shown(&name), || Object::new().string("stream", &name))?;
     }
     out.flush()
 }

@@ -14,7 +14,7 @@ use crate::cli::Global;
 use crate::client::{told_at, with_client};
 use crate::failure::Failure;
 use crate::json::Object;
-use crate::output::Output;
+use crate::output::{Output, shown};
 
 /// A map from strings to strings: what the shell puts into.
 pub type Strings = Map<String, String>;
@@ -251,7 +251,8 @@ fn ls(global: &Global, name: &str, as_of: Option<u64>, out: &mut Output) -> Resu
     let verb = format!("map ls {name}");
     let map = with_map(global, &verb, name, (as_of, false), async |map: Anything| Ok(map.state().await?))?;
     for (key, found) in map.entries().iter() {
-        out.either(|| format!("{}\t{}", value::text(key), value::text(&found.value)), || entry(key, found))?;
+        let columns = || format!("{}\t{}", shown(&value::text(key)), shown(&value::text(&found.value)));
+        out.either(columns, || entry(key, found))?;
     }
     out.flush()
 }

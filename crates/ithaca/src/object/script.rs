@@ -2,7 +2,11 @@
 //!
 //! A word in double quotes may hold blanks; `\"` and `\\` stand for themselves in it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use ithaca_object::limits;
+use ithaca_object::tx::TxFull;
 
 use crate::failure::Failure;
 use crate::quantity;
@@ -121,6 +125,10 @@ pub fn parse(text: &str) -> Result<Script, Failure> {
         if script.operations.len() > OPERATIONS_MAX {
             return Err(told(format!("more than {OPERATIONS_MAX} operations")));
         }
+    }
+    let written: BTreeSet<&str> = script.operations.iter().filter_map(Operation::written).collect();
+    if written.len() > limits::OBJECTS_MAX_COUNT {
+        return Err(Failure::usage(TxFull::Objects.to_string()));
     }
     Ok(script)
 }

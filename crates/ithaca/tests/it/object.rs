@@ -319,6 +319,18 @@ fn a_script_that_cannot_be_read_is_wrong_usage_before_anything_is_reached() {
     assert!(told.contains("tx /dev/zero: a file of more than 4194304 bytes"), "{told}");
     let told = run(crate::harness::ithaca(&["tx", "-"]), &vec![b'\n'; (4 << 20) + 1]).expect(2).stderr;
     assert!(told.contains("a script of more than 4194304 bytes"), "{told}");
+    let many: String = (0..17).map(|number| format!("put map-{number} k v\n")).collect();
+    let told = run(crate::harness::ithaca(&["tx", "-"]), many.as_bytes()).expect(2).stderr;
+    assert!(told.contains("a transaction that changes more than 16 objects"), "{told}");
+}
+
+#[test]
+fn lists_show_what_would_do_something_to_a_terminal_as_an_escape() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    dev.feed("tx -", b"put words \"one\ttwo\" \"\x1b[31mred\"\n").expect(0);
+    assert_eq!(dev.run("map ls words").expect(0).text(), "one\\ttwo\t\\u{1b}[31mred\n");
+    assert_eq!(dev.run("map ls words --json").expect(0).text().lines().count(), 1);
 }
 
 #[test]
