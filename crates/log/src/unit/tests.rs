@@ -54,7 +54,8 @@ impl Bench {
                 let stripe = |word: &&str| {
                     let (word, tail) = word.split_once('t').unwrap_or((*word, ""));
                     let (extent, last) = word.split_once('n').unwrap_or((word, ""));
-                    let (extent, is_first) = extent.strip_suffix('+').map_or((extent, true), |it| (it, false));
+                    let (extent, is_first) =
+                        extent.strip_suffix('+').map_or((extent, true), |it| (it, false));
                     let extent = parse_range(extent);
                     let tail = tail.parse().map_or(extent.start, Addr);
                     Listed { extent, is_first, last: last.parse().ok().map(NodeId), tail }

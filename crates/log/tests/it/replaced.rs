@@ -255,7 +255,8 @@ fn a_node_that_comes_back_is_not_sent_what_it_has() {
         let (mut entries, mut bytes) = (0, 0);
         for (_, _, answer) in cluster.client.status().await.expect("a layout") {
             let counters = answer.expect("it answers").counters;
-            let counted = |name| counters.iter().find(|(counter, _)| counter == name).expect("it is counted").1;
+            let counted =
+                |name| counters.iter().find(|(counter, _)| counter == name).expect("it is counted").1;
             entries += counted("entries_read");
             bytes += counted("bytes_read");
         }
