@@ -31,6 +31,7 @@ pub fn sized_options(dir: &Path, id: u64, segments: u64, segment_bytes: u64) -> 
     let mut options = NodeOptions::new(NodeId(id), dir, ([127, 0, 0, 1], 0).into());
     options.create_bytes = BEFORE_BYTES + 4 * segment_bytes;
     options.find_trimmed_every = Duration::from_millis(100);
+    options.rebuild_after = Duration::ZERO;
     options.chain = ChainOptions {
         segment_bytes,
         capacity_bytes: BEFORE_BYTES + segments * segment_bytes,

@@ -419,22 +419,28 @@ async fn beat_to(member: Weak<Member>, peer: Rc<Peer>) {
 /// Copies what this node should have of closed ranges and lacks, whenever a layout says that there is something.
 async fn catch_up_ranges(member: Weak<Member>) {
     let (mut tried_in, mut retry) = (Epoch(0), REBUILD_RETRY);
+    let mut out_since = BTreeMap::new();
     loop {
         let Some(strong) = member.upgrade() else { return };
         let (env, keeper) = (strong.env.clone(), Rc::clone(&strong.keeper));
         let ticket = keeper.changed().ticket();
-        let mut has_failed = false;
+        let (mut has_failed, mut waits) = (false, None);
         if let Some(layout) = keeper.latest().filter(|layout| layout.epoch > strong.began_in) {
             let me = strong.options.id;
             if layout.epoch > tried_in {
                 (tried_in, retry) = (layout.epoch, REBUILD_RETRY);
             }
+            let begins = note_out(&mut out_since, &layout, env.now()) + strong.options.rebuild_after;
             for missing in layout.missing().into_iter().filter(|missing| missing.node == me) {
                 if strong.completed.borrow().contains(&missing) {
                     continue;
                 }
                 if strong.is_let_go_early(&layout) {
                     strong.completed.borrow_mut().push(missing);
+                    continue;
+                }
+                if env.now() < begins && !rebuild::is_begun(&strong, &layout, &missing) {
+                    waits = Some(begins);
                     continue;
                 }
                 match rebuild::make(&strong, &layout, &missing).await {
@@ -450,8 +456,19 @@ async fn catch_up_ranges(member: Weak<Member>) {
         let wait = if has_failed { retry } else { REBUILD_RETRY_MAX };
         // What is refused for good would be read from the replica again and again.
         retry = if has_failed { (2 * retry).min(REBUILD_RETRY_MAX) } else { REBUILD_RETRY };
-        race(keeper.changed().after(ticket), env.sleep(wait)).await;
+        let next = env.now() + wait;
+        race(keeper.changed().after(ticket), env.sleep_until(waits.map_or(next, |at| next.min(at)))).await;
     }
+}
+
+/// Notes since when, at the latest, each member of `layout` is out that may come back; when the last of them went out.
+fn note_out(since: &mut BTreeMap<NodeId, Time>, layout: &Layout, now: Time) -> Time {
+    let is_out = |node: NodeId| layout.node(node).is_some_and(|listed| listed.state == Standing::Out);
+    since.retain(|&node, _| is_out(node));
+    for node in layout.nodes.iter().map(|listed| listed.id).filter(|&node| is_out(node)) {
+        since.entry(node).or_insert(now);
+    }
+    since.values().copied().max().unwrap_or(Time::ZERO)
 }
 
 /// Finds out up to where the log is trimmed: ranges that lie wholly below are left out of the next layout.

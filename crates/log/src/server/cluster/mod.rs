@@ -87,6 +87,8 @@ pub struct NodeOptions {
     pub grants: GrantOptions,
     /// Bytes a second that it copies at the most, of ranges that it has missed.
     pub rebuild_bytes_per_second: u64,
+    /// A copy of what this node holds nothing of is begun so long after a member went out, which may come back with its own.
+    pub rebuild_after: Duration,
     /// How often it looks whether its drives have lost what another replica has.
     pub repair_every: Duration,
     /// How often the node that hands out positions looks up to where the log is trimmed.
@@ -118,6 +120,7 @@ impl NodeOptions {
             offers: Roles::OFFERED,
             grants: GrantOptions::default(),
             rebuild_bytes_per_second: 32 << 20,
+            rebuild_after: Duration::from_secs(10),
             repair_every: Duration::from_secs(10),
             find_trimmed_every: Duration::from_secs(10),
             timing: Timing::default(),

@@ -229,6 +229,14 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
     }
 }
 
+/// Whether this node holds something of the stripe that `copy` names.
+pub(super) fn is_begun(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> bool {
+    let range = layout.ranges.iter().find(|range| range.start == copy.start);
+    let extent = range.and_then(|range| range.addresses(copy.stripe));
+    let unit = member.unit().ok().zip(extent);
+    unit.is_some_and(|(unit, extent)| unit.parts(extent).iter().any(|(_, held)| *held != Holding::Unwritten))
+}
+
 /// Waits until the node may go on that has taken so many bytes since `began`.
 async fn keep_to_rate(member: &Member, began: Time, bytes: usize) {
     let share = Duration::from_secs_f64(bytes as f64 / member.options.rebuild_bytes_per_second as f64);
