@@ -72,11 +72,14 @@ pub async fn while_read<T>(env: &Env, work: impl Future<Output = Result<T, Failu
 
 /// What stands in a list, one a line, as people are shown it: what would end the line, or do something to a terminal, as an escape.
 pub fn shown(text: &str) -> String {
-    let escaped = |out: String, letter: char| match letter.is_control() {
-        true => out + &letter.escape_default().to_string(),
-        false => out + letter.encode_utf8(&mut [0; 4]),
-    };
-    text.chars().fold(String::with_capacity(text.len()), escaped)
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => out.extend(letter.escape_default()),
+            false => out.push(letter),
+        }
+    }
+    out
 }
 
 /// Why what is printed does not get to whoever reads it.

@@ -430,7 +430,8 @@ async fn catch_up_ranges(member: Weak<Member>) {
             if layout.epoch > tried_in {
                 (tried_in, retry) = (layout.epoch, REBUILD_RETRY);
             }
-            let begins = note_out(&mut out_since, &layout, env.now()) + strong.options.rebuild_after;
+            let begins = note_out(&mut out_since, &layout, env.now());
+            let begins = begins.map(|last| last + strong.options.rebuild_after).filter(|&at| env.now() < at);
             for missing in layout.missing().into_iter().filter(|missing| missing.node == me) {
                 if strong.completed.borrow().contains(&missing) {
                     continue;
@@ -439,8 +440,8 @@ async fn catch_up_ranges(member: Weak<Member>) {
                     strong.completed.borrow_mut().push(missing);
                     continue;
                 }
-                if env.now() < begins && !rebuild::is_begun(&strong, &layout, &missing) {
-                    waits = Some(begins);
+                if begins.is_some() && !rebuild::is_begun(&strong, &layout, &missing) {
+                    waits = begins;
                     continue;
                 }
                 match rebuild::make(&strong, &layout, &missing).await {
@@ -461,14 +462,14 @@ async fn catch_up_ranges(member: Weak<Member>) {
     }
 }
 
-/// Notes since when, at the latest, each member of `layout` is out that may come back; when the last of them went out.
-fn note_out(since: &mut BTreeMap<NodeId, Time>, layout: &Layout, now: Time) -> Time {
+/// Notes since when, at the latest, each member of `layout` is out that may come back; when the last of them went out, if any is.
+fn note_out(since: &mut BTreeMap<NodeId, Time>, layout: &Layout, now: Time) -> Option<Time> {
     let is_out = |node: NodeId| layout.node(node).is_some_and(|listed| listed.state == Standing::Out);
     since.retain(|&node, _| is_out(node));
     for node in layout.nodes.iter().map(|listed| listed.id).filter(|&node| is_out(node)) {
         since.entry(node).or_insert(now);
     }
-    since.values().copied().max().unwrap_or(Time::ZERO)
+    since.values().copied().max()
 }
 
 /// Finds out up to where the log is trimmed: ranges that lie wholly below are left out of the next layout.
