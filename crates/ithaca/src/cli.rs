@@ -328,6 +328,12 @@ pub struct ServeArgs {
     /// Time without writes after which all sides of a mirrored drive but one are left alone; 0s for never
     #[arg(long, value_name = "SPAN", value_parser = quantity::duration)]
     pub sleep_after: std::time::Duration,
+    /// Bytes a second that a node of several servers copies of what it lacks
+    #[arg(long, value_name = "SIZE", value_parser = quantity::some_bytes)]
+    pub rebuild_rate: u64,
+    /// Time for which another node may be away before this one copies what that held
+    #[arg(long, value_name = "SPAN", value_parser = quantity::duration)]
+    pub rebuild_after: std::time::Duration,
 }
 
 /// `ithaca cluster`.

@@ -25,6 +25,9 @@ pub enum QuantityError {
     /// It is smaller than a drive can be.
     #[error("a drive has 4096 bytes at least")]
     TooSmall,
+    /// It is nothing.
+    #[error("more than 0 is needed")]
+    Nothing,
     /// It is larger than 64 bits hold.
     #[error("too large")]
     TooLarge,
@@ -51,6 +54,11 @@ pub fn drive_bytes(text: &str) -> Result<u64, QuantityError> {
         bytes if bytes < BLOCK_BYTES as u64 => Err(QuantityError::TooSmall),
         bytes => bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or(QuantityError::TooLarge),
     }
+}
+
+/// A size, as [`size_bytes`], that is not 0.
+pub fn some_bytes(text: &str) -> Result<u64, QuantityError> {
+    size_bytes(text).and_then(|bytes| if bytes == 0 { Err(QuantityError::Nothing) } else { Ok(bytes) })
 }
 
 /// A duration: digits, then `us`, `ms`, `s`, `m` or `h`; digits alone are seconds.

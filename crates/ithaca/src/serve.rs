@@ -162,6 +162,7 @@ fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
     let ServeArgs { units, replicas, drive_size, quota, cache, cache_size, cache_keeps, .. } = arguments;
     let (is_node, has_cache) = (arguments.node != 0, cache.is_some());
     let is_size = |text: &str, size| quantity::size_bytes(text).is_ok_and(|bytes| bytes == size);
+    let is_span = |text: &str| quantity::duration(text) == Ok(arguments.rebuild_after);
     let line = if is_node && *units != 1 {
         format!("--units {units} is of a whole cluster; a node of several servers (--node) has one unit")
     } else if is_node && *replicas != 1 {
@@ -171,6 +172,10 @@ fn refuse_idle(arguments: &ServeArgs) -> Result<(), Failure> {
         format!("--drive-size {drive_size} is above --quota {quota}, to which a drive file may grow")
     } else if !has_cache && !config::is_default("cache-size", |text| is_size(text, *cache_size)) {
         "--cache-size is of a cache, and none is named (--cache)".to_owned()
+    } else if !is_node && !config::is_default("rebuild-rate", |text| is_size(text, arguments.rebuild_rate)) {
+        "--rebuild-rate is of a node of several servers (--node)".to_owned()
+    } else if !is_node && !config::is_default("rebuild-after", is_span) {
+        "--rebuild-after is of a node of several servers (--node)".to_owned()
     } else if !has_cache && *cache_keeps != CacheKeeps::Tail {
         "--cache-keeps is of a cache, and none is named (--cache)".to_owned()
     } else {
@@ -310,6 +315,8 @@ fn node_options(id: NodeId, arguments: &ServeArgs) -> Result<NodeOptions, Failur
         chain: chain(arguments)?,
         drives: absolute_drives(arguments),
         create_bytes: arguments.drive_size.min(arguments.quota),
+        rebuild_bytes_per_second: arguments.rebuild_rate,
+        rebuild_after: arguments.rebuild_after,
         ..NodeOptions::new(id, &absolute(&arguments.data), arguments.listen)
     })
 }

@@ -223,6 +223,22 @@ pub const SETTINGS: &[Setting] = &[
         check: |text| said(quantity::duration(text)),
         help: "Time without writes after which all sides of a mirrored drive but one are left alone; 0s for never.",
     },
+    Setting {
+        key: "rebuild-rate",
+        env: "ITHACA_REBUILD_RATE",
+        default: Some("32M"),
+        list: false,
+        check: |text| said(quantity::some_bytes(text)),
+        help: "Bytes a second that a node of several servers copies of what it lacks.",
+    },
+    Setting {
+        key: "rebuild-after",
+        env: "ITHACA_REBUILD_AFTER",
+        default: Some("10s"),
+        list: false,
+        check: |text| said(quantity::duration(text)),
+        help: "Time for which another node may be away before this one copies what that held.",
+    },
 ];
 
 /// Whether a setting's default is such a one.

@@ -180,6 +180,22 @@ fn a_quota_that_leaves_no_room_for_entries_is_refused_with_what_is_allowed() {
 }
 
 #[test]
+fn how_a_node_of_several_servers_copies_is_no_setting_of_one_that_is_alone() {
+    let dir = temp_dir();
+    let data = dir.path().to_str().expect("text");
+    for (flag, value, said) in [
+        ("--rebuild-rate", "64M", "--rebuild-rate is of a node of several servers (--node)"),
+        ("--rebuild-after", "1m", "--rebuild-after is of a node of several servers (--node)"),
+        ("--rebuild-rate", "0", "more than 0 is needed"),
+    ] {
+        let mut command = ithaca(&["server", "--data", data, flag, value]);
+        command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        let told = run_refused(command).expect(2).stderr;
+        assert!(told.contains(said), "{told}");
+    }
+}
+
+#[test]
 fn a_drive_that_would_begin_above_its_quota_is_refused_with_both_sizes() {
     // It began at the quota, and nothing was said.
     let dir = temp_dir();
