@@ -30,9 +30,14 @@ async fn create(env: &Env, options: ChainOptions) -> Chain {
 }
 
 /// Appends until the drive is full; returns the first key that did not fit.
-async fn fill(env: &Env, chain: &Chain, mut key: u64) -> u64 {
+async fn fill(env: &Env, chain: &Chain, key: u64) -> u64 {
+    fill_with(env, chain, key, |key| data(key, 4096)).await
+}
+
+/// The same with such a batch for each key.
+async fn fill_with(env: &Env, chain: &Chain, mut key: u64, batch: impl Fn(u64) -> Batch) -> u64 {
     loop {
-        match chain.append(data(key, 4096)) {
+        match chain.append(batch(key)) {
             Ok(ticket) => {
                 chain.wait(ticket).await.expect("no fault");
                 key += 1;
@@ -108,16 +113,8 @@ fn data_that_may_uses_half_of_the_reserve_and_leaves_the_rest_to_releases() {
     world.sim.block_on(world.process, async move {
         let chain = create(&env, options.clone()).await;
         let first = fill(&env, &chain, 0).await;
-        let mut key = first;
-        loop {
-            match chain.append(Batch { may_use_reserve: true, ..data(key, 4096) }) {
-                Ok(ticket) => chain.wait(ticket).await.expect("no fault"),
-                Err(AppendError::Overloaded { .. }) => env.sleep(Duration::from_millis(1)).await,
-                Err(AppendError::Full { .. }) => break,
-                Err(other) => panic!("{other}"),
-            }
-            key += 1;
-        }
+        let that_may = |key| Batch { may_use_reserve: true, ..data(key, 4096) };
+        let key = fill_with(&env, &chain, first, that_may).await;
         let reserve_bytes = options.reserve_segments as u64 * options.segment_bytes;
         assert!((key - first) * 4096 * 6 > reserve_bytes, "{} of {reserve_bytes}", (key - first) * 4096);
         let ticket = chain.append(release(0, key)).expect("the rest is for this");

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::{Layout, LayoutError, Node, NodeState, OPEN_END, RangeMap, Stripe};
 use crate::limits;
-use crate::pos::{Addr, ClusterId, Epoch, LogPos, NodeId};
+use crate::pos::{Addr, AddrRange, ClusterId, Epoch, LogPos, NodeId};
 use crate::wire::Roles;
 
 /// What is to change from one epoch to the next. Nothing, as by default, is a restart.
@@ -276,6 +276,12 @@ impl Layout {
             }
         }
         missing
+    }
+
+    /// The stripe that `copy` is of, if there is one, and its addresses.
+    pub fn stripe_of(&self, copy: &Copy) -> Option<(&Stripe, AddrRange)> {
+        let range = self.ranges.iter().find(|range| range.start == copy.start)?;
+        Some((range.stripes.get(copy.stripe)?, range.addresses(copy.stripe)?))
     }
 
     /// Closed stripes that fewer units in use hold than should, and how many copies each lacks; also where no unit has room for

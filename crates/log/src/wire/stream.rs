@@ -23,7 +23,8 @@ pub enum Wanted {
 /// Reads what of some addresses belongs to a stream. Epochs, leases and what is committed are as of [`super::Read`].
 ///
 /// Body: `limit_bytes u32`, `flags u8` (1: committed, 2: heads only, 4: every stream, 8: the last entry only, 16: known
-/// only, 32: every entry, which goes with 2 and 1 alone), `reserved u8`, `wait_ms u16`, `stream u128` (0 with every stream or entry), then ranges: `count u32`, and for each `start u64`, `end u64`.
+/// only, 32: every entry, which goes with 2, and 1 or not, alone), `reserved u8`, `wait_ms u16`, `stream u128` (0 with every
+/// stream or entry), then ranges: `count u32`, and for each `start u64`, `end u64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadStream {
     /// Stop after this many bytes of body and data; at least one entry is returned if there is one. At most
@@ -55,10 +56,9 @@ const KNOWN_ONLY: u8 = 16;
 const EVERY: u8 = 32;
 
 /// What addresses hold of a stream, in reply to [`ReadStream`]: runs as of [`super::Runs`], in order and without gaps. Data is of the
-/// stream. Junk, here of epoch 0, says that the stream has nothing there and never will: it is junk, or an entry of others where not every entry was
-/// asked for. The runs
-/// begin where the request does, and end where the unit looked no further. With the last entry only they end where the request
-/// does, and begin where the unit looked no further.
+/// stream. Junk, here of epoch 0, says that the stream has nothing there and never will: it is junk, or, where not every entry
+/// was asked for, an entry of others. The runs begin where the request does, and end where the unit looked no further. With the
+/// last entry only they end where the request does, and begin where the unit looked no further.
 ///
 /// Body: `count u32`, `flags u32` (1: heads only), then the runs. Data: that of all runs, one after the other; none with heads only.
 #[derive(Clone, Debug, PartialEq, Eq)]

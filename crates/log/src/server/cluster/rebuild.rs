@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::member::Member;
 use super::same::Same;
+use super::space::holds_any;
 use crate::client::{CallError, ClientError};
 use crate::layout::{Copy, Layout};
 use crate::limits;
@@ -99,10 +100,8 @@ pub(super) struct Source {
 impl Source {
     /// The last replica that serves: what it holds is decided.
     fn of(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> Result<Self, RebuildError> {
-        let range = layout.ranges.iter().find(|range| range.start == copy.start);
-        let stripe =
-            range.and_then(|range| Some((range.stripes.get(copy.stripe)?, range.addresses(copy.stripe)?)));
-        let (stripe, extent) = stripe.ok_or(RebuildError::NoStripe { start: copy.start })?;
+        let found = layout.stripe_of(copy);
+        let (stripe, extent) = found.ok_or(RebuildError::NoStripe { start: copy.start })?;
         let serves = |node: &NodeId| layout.serving().any(|unit| unit == *node);
         let replicas = stripe.replicas.iter().copied().filter(serves);
         let replicas: Vec<_> = replicas.filter_map(|node| member.peer(layout, node)).collect();
@@ -231,10 +230,8 @@ pub(super) async fn make(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> R
 
 /// Whether this node holds something of the stripe that `copy` names.
 pub(super) fn is_begun(member: &Rc<Member>, layout: &Layout, copy: &Copy) -> bool {
-    let range = layout.ranges.iter().find(|range| range.start == copy.start);
-    let extent = range.and_then(|range| range.addresses(copy.stripe));
-    let unit = member.unit().ok().zip(extent);
-    unit.is_some_and(|(unit, extent)| unit.parts(extent).iter().any(|(_, held)| *held != Holding::Unwritten))
+    let found = member.unit().ok().zip(layout.stripe_of(copy));
+    found.is_some_and(|(unit, (_, extent))| holds_any(&unit, extent))
 }
 
 /// Waits until the node may go on that has taken so many bytes since `began`.

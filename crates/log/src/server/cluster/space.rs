@@ -98,7 +98,8 @@ async fn trim(unit: &Rc<UnitShell>, epoch: Epoch, trimmed: Vec<AddrRange>) -> Re
     unit.restore(epoch, copied).await.map_err(RebuildError::Unit)
 }
 
-fn holds_any(unit: &UnitShell, extent: AddrRange) -> bool {
+/// Whether the unit has a record of an address of `extent`, by its account.
+pub(super) fn holds_any(unit: &UnitShell, extent: AddrRange) -> bool {
     unit.parts(extent).iter().any(|(_, holding)| is_held(*holding))
 }
 
