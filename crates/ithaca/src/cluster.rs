@@ -42,8 +42,9 @@ pub fn status(global: &Global, out: &mut Output) -> Result<(), Failure> {
 /// What is known, and why that is not all. Errors: why nothing is.
 async fn ask(env: &Env, global: &Global) -> Result<(Status, Option<Failure>), Failure> {
     let asking = with_client_in(env, global, "cluster status", async |_, client| {
-        let layout = client.layout().await?;
-        Ok(Status { layout, tail: Some(client.check().await?.tail), nodes: client.status().await? })
+        let (tail, nodes) = (client.check().await?.tail, client.status().await?);
+        // Last, since a layout that is over is found out by the answers of the others.
+        Ok(Status { layout: client.layout().await?, tail: Some(tail), nodes })
     });
     // Too few of those who decide may be there, or nobody who hands out positions: whoever is there is shown all the same. It is looked for at the
     // same time, since the first may take all of it.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use crate::output::shown;
+
 /// The exit codes, a promise to scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -81,7 +83,7 @@ impl Failure {
         match self {
             Self::Told { exit, line } => {
                 // In one piece, so that no other process's line comes into it. Where stderr cannot be written to, the code still tells.
-                let line = format!("ithaca: {}\n", line.replace('\n', " "));
+                let line = format!("ithaca: {}\n", shown(&line.replace('\n', " ")));
                 let _ = std::io::stderr().write_all(line.as_bytes());
                 ExitCode::from(*exit as u8)
             }

@@ -13,7 +13,8 @@
 //! * A node that was taken out comes back by itself once it has heard most of the others without a break for
 //!   [`Timing::return_after`], or for [`Timing::slow_rest`] if it was slow. If it is taken out again soon after, it waits twice as
 //!   long each time, up to a bound, unless fewer nodes than copies are in use. It does not come while most of those that it hears do not
-//!   hear it, because it listens elsewhere than the layout says, say: they would take it out again at once, for ever.
+//!   hear it, because it listens elsewhere than the layout says, say: they would take it out again at once, for ever. Nor does it while
+//!   it is cut off from one of those in use that the others hear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -112,6 +113,10 @@ struct Own {
     outs: u32,
     /// Whether it was slow when it was taken out last.
     was_slow: bool,
+    /// When it has looked at the others last.
+    ticked: Option<Time>,
+    /// When it has gone on after it stood still for so long that the others suspected it.
+    resumed: Option<Time>,
 }
 
 impl Detector {
@@ -179,6 +184,8 @@ impl Detector {
     /// Time has passed: decides anew who is suspected, and who is slow.
     pub fn tick(&mut self, now: Time) {
         let Timing { silent_after, refusals, slow_factor, .. } = self.timing;
+        self.resumes(now);
+        self.own.ticked = Some(now);
         let medians: BTreeMap<NodeId, Option<u32>> =
             self.peers.keys().map(|&node| (node, self.median_write_us(node))).collect();
         for (node, peer) in &mut self.peers {
@@ -208,8 +215,19 @@ impl Detector {
         } else if let Some(since) = self.own.used.take() {
             let is_again = self.own.out.is_some() && now.since(since) < self.timing.forgiven_after;
             self.own.outs = if is_again { self.own.outs + 1 } else { 0 };
-            self.own.was_slow = is_slow(write_us, self.median_write_us(self.me), self.timing.slow_factor);
+            self.resumes(now);
+            // A write that was under way while the whole node stood still says nothing of its drive.
+            let stood = self.own.resumed.is_some_and(|at| now.since(at) < self.timing.slow_after);
+            let is_slow = is_slow(write_us, self.median_write_us(self.me), self.timing.slow_factor);
+            self.own.was_slow = is_slow && !stood;
             self.own.out = Some(now);
+        }
+    }
+
+    /// Notes that the node has stood still, as a virtual machine that is paused does, if nothing was looked at for long.
+    fn resumes(&mut self, now: Time) {
+        if self.own.ticked.is_some_and(|last| now.since(last) >= self.timing.silent_after) {
+            self.own.resumed = Some(now);
         }
     }
 
@@ -228,6 +246,17 @@ impl Detector {
     pub fn is_unheard(&self) -> bool {
         let heard = || self.peers.values().filter(|peer| peer.suspected.is_none());
         2 * heard().filter(|peer| peer.account.suspects.contains(&self.me)).count() > heard().count()
+    }
+
+    /// Whether the link to one of `in_use` is broken, which most of the nodes that are heard do hear: whatever this node proposes now would take
+    /// that one out, since it could not be sealed, or be followed by a layout without this one.
+    pub fn is_cut_off_from_some(&self, in_use: &BTreeSet<NodeId>) -> bool {
+        self.peers.iter().filter(|(node, _)| in_use.contains(node)).any(|(&node, peer)| {
+            match peer.suspected {
+                Some(_) => !self.most_suspect(node),
+                None => peer.account.suspects.contains(&self.me),
+            }
+        })
     }
 
     /// Nodes that this one does not hear, in order: what it tells the others.
@@ -502,6 +531,46 @@ mod tests {
     }
 
     #[test]
+    fn who_is_cut_off_from_one_in_use_that_the_others_hear_is_told_by_either_end() {
+        let (mut detector, nodes) = watching(3, 4);
+        for (ms, answers, is_cut_off) in [
+            (0, vec![(1, &[][..]), (2, &[]), (4, &[])], false),
+            (400, vec![(1, &[]), (4, &[])], true),
+            (500, vec![(1, &[2]), (4, &[2])], false),
+            (600, vec![(1, &[]), (2, &[3]), (4, &[])], true),
+            (700, vec![(1, &[]), (2, &[]), (4, &[])], false),
+        ] {
+            beat(&mut detector, ms, &answers);
+            assert_eq!(detector.is_cut_off_from_some(&nodes), is_cut_off, "{ms}");
+        }
+        beat(&mut detector, 1_200, &[(1, &[]), (2, &[])]);
+        assert!(detector.is_cut_off_from_some(&nodes));
+        assert!(!detector.is_cut_off_from_some(&[NodeId(1), NodeId(2)].into()), "node 4 is out already");
+    }
+
+    #[test]
+    fn a_node_that_stood_still_is_not_slow() {
+        let answered = |detector: &mut Detector, ms| {
+            for node in [2, 3] {
+                detector.answered(at(ms), Account { write_us: 1_000, ..account(node, &[]) });
+            }
+            detector.tick(at(ms));
+        };
+        // When it looked at the others before it was told, at 2,600, that it is out.
+        let (always, stood) = ((100..2_600).step_by(100).collect(), vec![100]);
+        let has_looked_since = vec![100, 2_590];
+        for (looks, is_slow) in [(always, true), (stood, false), (has_looked_since, false)] {
+            let (mut detector, _) = watching(1, 3);
+            answered(&mut detector, 0);
+            detector.is_used(at(0), true, 0);
+            looks.iter().for_each(|ms| answered(&mut detector, *ms));
+            detector.is_used(at(2_600), false, 2_500_000);
+            (2_600..=3_700).step_by(100).for_each(|ms| answered(&mut detector, ms));
+            assert_eq!(detector.may_return(at(3_700), false), !is_slow, "{looks:?}");
+        }
+    }
+
+    #[test]
     fn a_slow_node_stays_out_longer() {
         let (mut detector, _) = watching(1, 3);
         for node in [2, 3] {
@@ -509,6 +578,7 @@ mod tests {
         }
         detector.tick(at(0));
         detector.is_used(at(0), true, 0);
+        detector.tick(at(300));
         detector.is_used(at(500), false, 100_000);
         assert!(!detector.may_return(at(10_499), false));
         assert!(detector.may_return(at(10_500), false));

@@ -344,6 +344,26 @@ impl<O: Object> View<O> {
         self.covered.get(next).map(|(pos, _)| LogPos(pos.0 + 1))
     }
 
+    /// Looks at the state after each record above `known`, in order, as [`View::next_snapshot`] names them; the last of these, if there is one.
+    /// The state goes back once, whatever their number.
+    pub fn look_through(
+        &mut self,
+        known: LogPos,
+        look: &mut dyn FnMut(LogPos, &O),
+    ) -> Result<Option<LogPos>, SnapshotError> {
+        let Some(mut snapshot) = self.next_snapshot(known) else { return Ok(None) };
+        self.covers(snapshot)?;
+        let mut rewound = Rewound::new(self, snapshot);
+        loop {
+            look(snapshot, &rewound.view.state);
+            match rewound.view.next_snapshot(snapshot) {
+                Some(next) => snapshot = next,
+                None => return Ok(Some(snapshot)),
+            }
+            rewound.go_on(snapshot);
+        }
+    }
+
     /// The state as it is.
     pub fn state(&self) -> Result<&O, Fault> {
         self.fault.clone().map_or(Ok(&self.state), Err)
@@ -486,6 +506,17 @@ impl<'v, O: Object> Rewound<'v, O> {
             view.state.exchange(undo);
         }
         Self { view, first }
+    }
+
+    /// Goes on to a later snapshot.
+    fn go_on(&mut self, snapshot: LogPos) {
+        let View { history, state, .. } = &mut *self.view;
+        while let Some((pos, undo)) = history.get_mut(self.first)
+            && *pos < snapshot
+        {
+            state.exchange(undo);
+            self.first += 1;
+        }
     }
 }
 

@@ -101,8 +101,6 @@ fn change<K: Name, V: Value, T>(
     change: impl AsyncFnOnce(&Map<K, V>) -> Result<T, ObjectError>,
 ) -> Result<T, Failure> {
     with_client(global, verb, async |env, client: Client| {
-        // It is listed among the streams from now on.
-        client.stream(name).await?;
         let runtime = runtime(&env, client);
         let map = Map::open(&runtime, name)?;
         map.handle().check_type().await?;

@@ -78,10 +78,6 @@ async fn transact(
         None => Begin::Newest,
     };
     let options = TxOptions { isolation, begin, retries: arguments.retries };
-    // What is written to is listed among the streams from now on, whatever comes of the transaction.
-    for name in script.operations.iter().filter_map(Operation::written).collect::<BTreeSet<&str>>() {
-        runtime.client().stream(name).await?;
-    }
     // A call of another type of object would stop what it is sent to for good.
     check_types(runtime, script.operations.iter().filter_map(Operation::changed)).await?;
     let near_ends = near_ends(runtime, script).await?;

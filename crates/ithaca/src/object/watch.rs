@@ -1,10 +1,12 @@
 //! `ithaca map watch`: each value that a key gets, as soon as it is durable.
 
+use std::collections::VecDeque;
+
 use ithaca_log::client::Client;
 use ithaca_log::pos::LogPos;
-use ithaca_object::collections::Placed;
+use ithaca_object::collections::{MapState, Placed};
 use ithaca_object::remote::any::Any;
-use ithaca_object::{ObjectError, Runtime, RuntimeOptions};
+use ithaca_object::{Runtime, RuntimeOptions};
 
 use super::map::{Anything, find, snapshot_after};
 use super::{of_type, value};
@@ -12,7 +14,7 @@ use crate::cli::Global;
 use crate::client::with_client;
 use crate::failure::Failure;
 use crate::json::Object;
-use crate::output::{Output, while_read};
+use crate::output::{Output, shown, while_read};
 
 /// Prints what the key has now, or with `since` nothing of what it had after that position, and then each change. Ends after `count` lines.
 pub fn run(
@@ -38,39 +40,43 @@ pub fn run(
 async fn show(
     map: &Anything,
     key: &str,
-    mut snapshot: LogPos,
+    snapshot: LogPos,
     (is_news, count): (bool, Option<u64>),
     out: &mut Output,
 ) -> Result<(), Failure> {
     let mut watch = map.handle().watch(snapshot)?;
     let mut left = count.unwrap_or(u64::MAX);
-    let mut found = look(map, key, snapshot).await?;
-    let mut is_news = is_news && found.is_some();
+    let found = find(&map.at(snapshot), key).await?.map(|(_, found)| found);
+    let mut known = found.as_ref().map(|found| found.pos);
+    let mut news = VecDeque::from_iter(found.filter(|_| is_news).map(|found| (snapshot, Some(found))));
+    let keys = value::keys(key);
     loop {
-        if is_news && left > 0 {
+        while left > 0
+            && let Some((snapshot, found)) = news.pop_front()
+        {
             print(key, found.as_ref(), snapshot, out)?;
             left -= 1;
         }
         if left == 0 {
             return Ok(());
         }
-        snapshot = watch.next().await?;
-        let before = found.map(|found| found.pos);
-        found = look(map, key, snapshot).await?;
-        is_news = before != found.as_ref().map(|found| found.pos);
+        let look = |snapshot, state: &MapState<Any, Any>| {
+            let found = keys.iter().find_map(|key| state.entries().get(key));
+            let pos = found.map(|found| found.pos);
+            if pos != known {
+                news.push_back((snapshot, found.cloned()));
+                known = pos;
+            }
+        };
+        watch.look_through(look).await?;
     }
-}
-
-/// What the key that a word means has in `snapshot`.
-async fn look(map: &Anything, word: &str, snapshot: LogPos) -> Result<Option<Placed<Any>>, ObjectError> {
-    Ok(find(&map.at(snapshot), word).await?.map(|(_, found)| found))
 }
 
 /// What the key has in `snapshot`, which the last change led to.
 fn print(key: &str, found: Option<&Placed<Any>>, snapshot: LogPos, out: &mut Output) -> Result<(), Failure> {
     let pos = found.map_or(snapshot.0.saturating_sub(1), |found| found.pos);
     out.either(
-        || found.map_or(pos.to_string(), |found| format!("{pos}\t{}", value::text(&found.value))),
+        || found.map_or(pos.to_string(), |found| format!("{pos}\t{}", shown(&value::text(&found.value)))),
         || {
             let told = Object::new().string("key", key);
             let told = match found {

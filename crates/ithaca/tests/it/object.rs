@@ -169,9 +169,11 @@ fn a_map_is_what_it_was_after_its_past_was_forgotten() {
 fn a_position_that_a_map_cannot_be_shown_as_of_is_refused_with_those_that_it_can() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);
-    let last = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
-    let next = last + 1;
-    dev.run(&format!("map get users ann --as-of {last}")).expect(0);
+    dev.run("map put others ann 40").expect(0);
+    let put = number_field(&dev.run("map put users ann 41 --json").expect(0).text(), "log_pos");
+    // The map's name comes after it.
+    let (last, next) = (put + 1, put + 2);
+    dev.run(&format!("map get users ann --as-of {put}")).expect(0);
     for verb in ["get users ann", "get users ann --remote", "ls users"] {
         let told = dev.run(&format!("map {verb} --as-of {next}")).expect(1).stderr;
         assert!(told.contains(&format!("as of position {next}: the log's last is {last}")), "{told}");
@@ -339,7 +341,7 @@ fn a_map_whose_name_belongs_to_a_list_is_told_apart() {
     let dev = Dev::start(dir.path(), &[]);
     dev.feed("tx -", b"push things one\n").expect(0);
     let told = dev.run("map get things one").expect(2).stderr;
-    assert!(told.contains("`things` is no map: the entry at position 1 calls `append`"), "{told}");
+    assert!(told.contains("`things` is no map: the entry at position 0 calls `append`"), "{told}");
 }
 
 #[test]
@@ -350,9 +352,9 @@ fn what_would_stop_an_object_for_good_is_refused() {
     dev.feed("tx -", b"push things one\n").expect(0);
     dev.feed("stream append raw", b"x").expect(0);
     for (script, told) in [
-        ("add acc 1\n", "`acc` is no counter: the entry at position 1 calls `put`"),
-        ("put acc bob 1\npush acc two\n", "`acc` is no list: the entry at position 1 calls `put`"),
-        ("put things k v\n", "`things` is no map: the entry at position 3 calls `append`"),
+        ("add acc 1\n", "`acc` is no counter: the entry at position 0 calls `put`"),
+        ("put acc bob 1\npush acc two\n", "`acc` is no list: the entry at position 0 calls `put`"),
+        ("put things k v\n", "`things` is no map: the entry at position 2 calls `append`"),
         ("put raw k v\n", "`raw` is no map: the entry at position 5 is no record of an object"),
     ] {
         let ran = dev.feed("tx -", script.as_bytes()).expect(2);
@@ -379,9 +381,9 @@ fn what_would_stop_an_object_for_good_is_refused() {
         assert!(told.contains("the entry at position"), "{script}: {told}");
     }
     let told = dev.feed("stream append acc", b"x").expect(2).stderr;
-    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
+    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 0"), "{told}");
     let told = dev.run("stream trim acc 1").expect(2).stderr;
-    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 1"), "{told}");
+    assert!(told.contains("\"acc\" is an object's: a record of it stands at position 0"), "{told}");
     assert_eq!(dev.run("map get acc ann").expect(0).text(), "10\n");
     assert_eq!(dev.feed("tx -", b"pop things\n").expect(0).text().lines().next(), Some("one"));
     assert_eq!(dev.run("stream read raw 0").expect(0).text(), "x");

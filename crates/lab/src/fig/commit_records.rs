@@ -67,6 +67,19 @@ fn drawn(writer: usize, turn: u64) -> ([u64; 2], u64, u64) {
     ([own(0), own(1)], draw(2, OBJECTS), draw(3, KEYS))
 }
 
+/// Each object has its first change, and the log its name, before anything is counted.
+fn begin_objects(testbed: &Testbed) {
+    let (process, client) = testbed.client(0);
+    let env = testbed.sim.env(process);
+    testbed.sim.block_on(process, async move {
+        let runtime = Runtime::new(&env, client, RuntimeOptions::default());
+        for number in 0..OBJECTS {
+            let map = Map::<u64, u64>::open(&runtime, &object(number)).expect("nothing else is open");
+            map.fast_put(0, 0).await.expect("a cluster without faults appends");
+        }
+    });
+}
+
 fn start_conditional(testbed: &Testbed, writer: usize, ended: &Rc<Ended>) -> Rc<Load> {
     let (process, client) = testbed.client(writer);
     let runtime = Runtime::new(&testbed.sim.env(process), client, RuntimeOptions::default());
@@ -132,6 +145,9 @@ fn start_records(testbed: &Testbed, writer: usize, ended: &Rc<Ended>, is_shared:
 fn point(mode: Mode, writers: usize, span: Duration) -> Point {
     let testbed = Testbed::new(&Setup::steady(UNITS, writers, 1));
     let ended = Rc::new(Ended::default());
+    if mode == Mode::Condition {
+        begin_objects(&testbed);
+    }
     let start = |writer| match mode {
         Mode::Condition => start_conditional(&testbed, writer, &ended),
         Mode::Records => start_records(&testbed, writer, &ended, false),

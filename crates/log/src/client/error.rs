@@ -116,6 +116,13 @@ pub enum ClientError {
         /// The position that was tried.
         pos: LogPos,
     },
+    /// The entry was certainly not appended: the epoch that it was sent in has ended, its sequencer has forgotten it, or its position was given
+    /// up since a unit did not take it. Append it again if order allows.
+    #[error("not appended: {cause}")]
+    NotAppended {
+        /// What kept it from its position.
+        cause: Box<ClientError>,
+    },
     /// The entry may or may not stand at this position, and nowhere else.
     #[error("outcome unknown, position {pos}: {cause}")]
     OutcomeUnknown {
@@ -290,7 +297,7 @@ impl ClientError {
     pub fn is_full(&self) -> bool {
         match self {
             Self::Node { error: CallError::Refused(refusal), .. } => matches!(refusal, Refusal::Full),
-            Self::TimedOut { last, .. } => last.is_full(),
+            Self::TimedOut { last: cause, .. } | Self::NotAppended { cause } => cause.is_full(),
             _ => false,
         }
     }

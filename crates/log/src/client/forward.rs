@@ -265,7 +265,8 @@ impl Sending {
     /// if none is, the batch may be sent again; else the rest is queued again.
     async fn search(&mut self, positions: Range<LogPos>, cause: CallError) -> Result<Next, ClientError> {
         let (inner, deadline) = (self.batch.inner.clone(), self.batch.deadline());
-        let cause = self.batch.failed(&self.view, Phase::Resolve, cause);
+        let cause = self.batch.failed(&self.view, Phase::Append, cause);
+        let not_appended = || ClientError::NotAppended { cause: Box::new(cause.clone()) };
         let count = positions.end.0.saturating_sub(positions.start.0);
         if count > limits::SEARCH_MAX_COUNT {
             return Err(cause);
@@ -279,8 +280,11 @@ impl Sending {
         if search.is_empty() {
             // With a copy that may have been trimmed, the outcome stays unknown.
             self.is_unsure = search.has_trimmed();
-            let is_over = self.is_unsure || !inner.options.retry_appends;
-            return if is_over { Err(cause) } else { Ok(Next::Send) };
+            return match self.is_unsure {
+                true => Err(cause),
+                false if inner.options.retry_appends => Ok(Next::Send),
+                false => Err(not_appended()),
+            };
         }
         let (mut again, mut found) = (Vec::new(), Vec::new());
         for queued in std::mem::take(&mut self.batch.entries) {
@@ -297,7 +301,7 @@ impl Sending {
                     again.push(queued);
                     continue;
                 }
-                None => cause.clone(),
+                None => not_appended(),
             };
             inner.appender.finish(queued, Err(error));
         }

@@ -237,7 +237,7 @@ impl Client {
     ///
     /// Dropping the last clone of the client ends appends that have no result yet with `Closed`; they may have been done.
     ///
-    /// Errors: `TooLarge`; `Overtaken` (certainly not appended; only without `retry_appends`); `OutcomeUnknown` (it
+    /// Errors: `TooLarge`; `Overtaken` and `NotAppended` (certainly not appended; only without `retry_appends`); `OutcomeUnknown` (it
     /// stands at that position or nowhere); `OutcomeUnknownAfter` (it stands, or will, at or above that position, once
     /// or not at all); any other error means that it was not appended.
     pub fn append(&self, entry: Bytes) -> Append {

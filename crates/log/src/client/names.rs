@@ -1,4 +1,4 @@
-//! The names of streams: entries of a stream of their own, each told by whoever appended to a stream first.
+//! The names of streams: entries of a stream of their own, each told by whoever appends to a stream first.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,15 +21,19 @@ impl Client {
     ///
     /// Errors: `Streams` (no bytes, or too many); those of [`Client::append`]. Doing it twice changes nothing.
     pub async fn stream(&self, name: &str) -> Result<StreamId, ClientError> {
-        let (len, limit) = (name.len(), limits::STREAM_NAME_MAX_BYTES);
-        if len == 0 || len > limit {
-            return Err(StreamsError::Name { len, limit }.into());
-        }
+        check(name)?;
         let stream = StreamId::of_name(name);
         if !self.is_begun(stream).await? {
-            self.append_to(&[StreamId::NAMES], Bytes::copy_from_slice(name.as_bytes())).await?;
+            self.tell_name(name).await?;
         }
         Ok(stream)
+    }
+
+    /// Adds a name to [`Client::stream_names`], whatever there is of the stream. Errors: those of [`Client::stream`].
+    pub async fn tell_name(&self, name: &str) -> Result<(), ClientError> {
+        check(name)?;
+        self.append_to(&[StreamId::NAMES], Bytes::copy_from_slice(name.as_bytes())).await?;
+        Ok(())
     }
 
     /// Whether the stream has entries: whoever appended to it first has told its name before.
@@ -132,4 +136,10 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Refuses names of no bytes, or of too many.
+fn check(name: &str) -> Result<(), StreamsError> {
+    let (len, limit) = (name.len(), limits::STREAM_NAME_MAX_BYTES);
+    if len == 0 || len > limit { Err(StreamsError::Name { len, limit }) } else { Ok(()) }
 }

@@ -69,6 +69,10 @@ impl Inner {
                 // A trimmed position may have held it.
                 Ok(Some((Outcome { taken: Taken::Trimmed, .. }, _))) | Err(_) => Err(unknown()),
                 Ok(_) if stays => Err(why(pos)),
+                // Nothing is known of the position that says more than why it was given up.
+                Ok(_) if error.is_some() && !self.may_retry(&queued) => {
+                    Err(ClientError::NotAppended { cause: Box::new(why(pos)) })
+                }
                 Ok(_) => Err(ClientError::Overtaken { pos }),
             };
             resolved.push((queued, result));

@@ -1,16 +1,19 @@
 //! What becomes of appends while their nodes cannot be reached: in simulated time, with every request counted.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Time;
 use ithaca_env::sim::Sim;
-use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind};
+use ithaca_log::client::{AppendTo, Client, ClientError, ClientOptions, EntryKind, Forming, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId, StreamId};
+use ithaca_log::server::{ClusterNode, NodeOptions};
 use ithaca_log::stream::{Condition, ConflictKey, ConflictKeys, KeyHash};
 use ithaca_log::wire::{Kind, Refusal};
+use tempfile::TempDir;
 
 use crate::gates::World;
 use crate::nodes::{Cluster, listed, node_options};
@@ -222,4 +225,61 @@ fn a_node_that_listens_elsewhere_than_the_layout_says_stays_out_until_it_does_no
         cluster.start(&env, 3, of).await;
         cluster.until(&env, "all are back", Layout::is_whole).await;
     });
+}
+
+#[test]
+fn a_broken_link_takes_out_one_of_its_two_ends_once() {
+    // The one that was out heard most of the others, so it came back, and took the other one out, which it could not seal: by turns, both at times.
+    let sim = Sim::new(1);
+    let ip = |id: u64| IpAddr::from([10, 0, 0, id as u8]);
+    let env_of = |id: u64| {
+        let process = sim.process("node", ip(id));
+        (process, sim.env(process))
+    };
+    let (client_process, env) = env_of(4);
+    let (mut nodes, mut addrs, mut dirs) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 1..=3 {
+        let (process, env) = env_of(id);
+        let dir = TempDir::new().expect("a directory");
+        let options = NodeOptions { listen: (ip(id), 0).into(), ..node_options(dir.path(), id, 64) };
+        let started = sim.block_on(process, async move { ClusterNode::start(&env, options).await });
+        let node = started.expect("it starts");
+        addrs.push((NodeId(id), node.addr()));
+        nodes.push(node);
+        dirs.push(dir);
+    }
+    let options = ClientOptions {
+        endpoints: addrs.iter().map(|&(_, addr)| addr).collect(),
+        timeout: TIMEOUT,
+        ..ClientOptions::default()
+    };
+    let client = sim.block_on(client_process, async move {
+        let forming = Forming { nodes: addrs, replicas: 2, min_replicas: 2, timeout: TIMEOUT };
+        form(&env, &forming).await.expect("they are free");
+        Client::connect(&env, options).await.expect("it serves")
+    });
+    let layouts = || {
+        let client = client.clone();
+        sim.block_on(client_process, async move { client.layouts().await.expect("a majority serves") })
+    };
+    sim.partition(ip(2), ip(3));
+    for number in 0..60 {
+        sim.run_for(Duration::from_secs(1));
+        let client = client.clone();
+        let appended = sim.block_on(client_process, async move { client.append(entry(number)).await });
+        appended.expect("two nodes are enough");
+    }
+    let states = |id| {
+        let mut states: Vec<NodeState> =
+            layouts().iter().rev().map(|layout| listed(layout, id).state).collect();
+        states.dedup();
+        states
+    };
+    let [one, two, three] = [1, 2, 3].map(states);
+    assert_eq!(three, [NodeState::InUse, NodeState::Out]);
+    assert!(one == [NodeState::InUse] && two == one, "{one:?} {two:?}");
+    sim.mend(ip(2), ip(3));
+    sim.mend(ip(3), ip(2));
+    sim.run_for(Duration::from_secs(5));
+    assert!(layouts().first().is_some_and(|layout| layout.is_whole()));
 }

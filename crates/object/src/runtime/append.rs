@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ithaca_env::Time;
+use ithaca_env::task::gather;
 use ithaca_log::client::{Aim, AppendTo, ClientError, EntryKind, Phase, Placed};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::{Condition, ConflictKey};
 
 use super::Inner;
 use super::outcome::Outcome;
-use super::slot::Later;
+use super::slot::{AnySlot, Later};
 use crate::error::{Aborted, ObjectError};
 use crate::key::Key;
 use crate::limits;
@@ -162,9 +163,15 @@ impl Inner {
     ) -> Appended<'a> {
         match placed {
             Ok(placed) => {
-                self.stands(&placed, &plan.record);
+                let begun = self.stands(&placed, &plan.record);
                 self.requests.borrow_mut().settle(plan.record.id);
-                Appended::Now(placed.pos)
+                if begun.is_empty() {
+                    return Appended::Now(placed.pos);
+                }
+                Appended::Later(Box::pin(async move {
+                    self.tell_names(begun).await;
+                    Ok(placed.pos)
+                }))
             }
             // In memory of its own: callers hold and move what the usual way takes only.
             placed => Appended::Later(Box::pin(self.append_again(plan, placed, tx))),
@@ -252,12 +259,27 @@ impl Inner {
         }
     }
 
-    /// The record stands there: views take it from memory.
-    fn stands(&self, placed: &Placed, record: &Rc<Record>) {
+    /// The record stands there: views take it from memory. Gives the objects that have a name and begin with it.
+    fn stands(&self, placed: &Placed, record: &Rc<Record>) -> Vec<Rc<dyn AnySlot>> {
         self.decided.stands(placed.pos);
+        let mut begun = Vec::new();
         for place in &placed.places {
             if let Some(slot) = self.slot(place.stream) {
                 slot.offer(placed.pos, place.previous, record);
+                if place.previous.is_none() && StreamId::of_name(slot.name()) == place.stream {
+                    begun.push(slot);
+                }
+            }
+        }
+        begun
+    }
+
+    /// Adds the names of objects to those that the log lists. That their first change stands is so whatever comes of it.
+    async fn tell_names(&self, begun: Vec<Rc<dyn AnySlot>>) {
+        let told = begun.iter().map(|slot| self.client.tell_name(slot.name())).collect();
+        for (slot, told) in begun.iter().zip(gather(told, |_| false).await) {
+            if let Some(Err(error)) = told {
+                tracing::warn!(object = slot.name(), %error, "its name is not among those of the log's streams");
             }
         }
     }
@@ -283,12 +305,13 @@ impl Inner {
     async fn tried(self: &Rc<Self>, placed: Result<Placed, ClientError>, plan: &Plan) -> Tried {
         match placed {
             Ok(placed) => {
-                self.stands(&placed, &plan.record);
+                let begun = self.stands(&placed, &plan.record);
+                self.tell_names(begun).await;
                 Tried::Stands(placed.pos)
             }
             Err(ClientError::Conflict { key, pos }) => Tried::Conflict(key, pos),
             Err(ClientError::TooOld { low_water }) => Tried::TooOld(low_water),
-            Err(ClientError::Overtaken { .. }) => Tried::Again,
+            Err(ClientError::Overtaken { .. } | ClientError::NotAppended { .. }) => Tried::Again,
             Err(ClientError::OutcomeUnknown { pos, cause }) => {
                 match self.by(plan.deadline, self.stands_at(pos, plan.record.id)).await {
                     Ok(true) => Tried::Stands(pos),

@@ -120,14 +120,15 @@ impl Runtime {
     }
 
     /// The object of this name, which there always is: one that nobody has changed is empty. Nothing is read yet. Handles of the
-    /// same object share a view, which is dropped with the last of them.
+    /// same object share a view, which is dropped with the last of them. Its first change tells the log its name, in an entry after it, so that
+    /// [`Client::stream_names`] has it.
     ///
     /// Errors: `OtherType` if it is open as another type of object.
     pub fn open<O: Object>(&self, name: &str) -> Result<Handle<O>, ObjectError> {
         self.open_stream(StreamId::of_name(name), name)
     }
 
-    /// The object of a stream; `name` is for messages only.
+    /// The object of a stream. If it is not that of `name`, this is for messages only.
     pub fn open_stream<O: Object>(&self, stream: StreamId, name: &str) -> Result<Handle<O>, ObjectError> {
         let slot = self.slot_of::<O>(stream, name)?;
         slot.keep();
@@ -140,7 +141,7 @@ impl Runtime {
         self.open_remote_stream(StreamId::of_name(name), name)
     }
 
-    /// The object of a stream, with its state at a node; `name` is for messages only.
+    /// The object of a stream, with its state at a node. If it is not that of `name`, this is for messages only.
     pub fn open_remote_stream<O: Object>(
         &self,
         stream: StreamId,

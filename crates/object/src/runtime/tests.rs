@@ -16,7 +16,7 @@ use ithaca_env::drive::{Durability, OpenDrive};
 use ithaca_env::sim::Sim;
 use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientError, ClientOptions};
-use ithaca_log::pos::LogPos;
+use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,7 @@ use super::tails::Tail;
 use super::{Handle, Runtime, RuntimeOptions, Tx, TxOptions};
 use crate::checkpoint::Catalog;
 use crate::collections::{Blob, Get, Map, MapState, Placed, Put};
+use crate::composed::HashedMap;
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
 use crate::machine::{Machine, Replica};
@@ -149,10 +150,37 @@ fn whoever_asks_a_node_for_what_a_tail_says_that_has_gone_back_is_told_what_ther
         let decoded = |told: &Blob| rmp_serde::from_slice::<Option<Placed<u64>>>(&told.0);
         let (value, upto) = told.expect("an answer");
         let value = decoded(&value).expect("a value").map(|placed| placed.value);
-        assert_eq!((value, upto), (Some(10), old.end()));
+        assert_eq!((value, upto), (Some(10), old.tail));
         // What comes then is read as before.
         map.fast_put(1, 11).await.expect("put");
         assert_eq!(map.get(&1).await, Ok(Some(11)));
+    });
+}
+
+#[test]
+fn whoever_changes_an_object_first_tells_the_log_its_name() {
+    run(async |world| {
+        let [map, one, two] = ["map", "one", "two"].map(|name| Map::<u64, u64>::open(&world.program, name));
+        let (map, one, two) = (map.expect("opened"), one.expect("opened"), two.expect("opened"));
+        let hashed = HashedMap::<u64, u64>::open(&world.program, "hashed").expect("opened");
+        let other = Map::<u64, u64>::open(&world.program().await, "map").expect("opened");
+        map.fast_put(1, 10).await.expect("put");
+        map.put(1, 11).await.expect("put");
+        other.put(1, 12).await.expect("put");
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            one.within(tx).put(1, 10).await?;
+            two.within(tx).put(1, 10).await?;
+            map.within(tx).put(1, 10).await.map(|_| ())
+        };
+        world.program.transact(&TxOptions::default(), body).await.expect("committed");
+        hashed.put(1, 10).await.expect("put");
+        let client = world.program.client();
+        let tail = client.stream_tails(&[]).await.expect("it serves").tail;
+        let told = client.read_stream(StreamId::NAMES, LogPos(0)..tail, 1 << 20).await.expect("read").entries;
+        let mut told: Vec<&[u8]> = told.iter().map(|entry| &entry.data[..]).collect();
+        // Objects that begin together tell theirs in no order.
+        told.sort();
+        assert_eq!(told, [b"hashed" as &[u8], b"map", b"one", b"two"], "each once");
     });
 }
 

@@ -49,18 +49,35 @@ impl<O: Object> Watch<O> {
     ///
     /// Errors: those of a read; `Stopped` after all changes that came before. One may call it again. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<LogPos, ObjectError> {
+        self.told = self.changed().await?;
+        Ok(self.told)
+    }
+
+    /// Waits for the next change, and looks at the state after it and after each later one that is known by then, in order: each with the
+    /// snapshot that [`Watch::next`] would have given. To read at as many snapshots one after the other costs each of them what lies between it
+    /// and the newest; this costs the changes themselves, however many have come together.
+    ///
+    /// Errors, and what dropping it does: those of [`Watch::next`]. `look` is not called again for what it has seen.
+    pub async fn look_through(&mut self, mut look: impl FnMut(LogPos, &O)) -> Result<(), ObjectError> {
+        self.changed().await?;
+        let through = self.slot.view.borrow_mut().look_through(self.told, &mut look);
+        self.told = through.map_err(|error| self.slot.failed(error))?.unwrap_or(self.told);
+        Ok(())
+    }
+
+    /// Waits until the view has a change that was not told.
+    async fn changed(&mut self) -> Result<LogPos, ObjectError> {
         // Of what the view has already nobody is asked.
-        let mut next = self.next_in_view();
-        while next.is_none() {
+        loop {
+            if let Some(next) = self.next_in_view() {
+                return Ok(next);
+            }
             self.slot.sync().await?;
-            next = self.next_in_view();
-            if next.is_none() {
+            if self.next_in_view().is_none() {
                 self.slot.state()?;
                 self.stream.changed().await?;
             }
         }
-        self.told = next.unwrap_or(self.told);
-        Ok(self.told)
     }
 
     fn next_in_view(&self) -> Option<LogPos> {

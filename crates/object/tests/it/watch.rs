@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ithaca_object::checkpoint::Policy;
-use ithaca_object::collections::{Counter, Map};
+use ithaca_object::collections::{Counter, Map, MapState};
 use ithaca_object::{LogPos, ObjectError, RuntimeOptions, TxOptions};
 
 use crate::worlds::run;
@@ -28,6 +28,35 @@ fn a_watch_is_told_of_each_change_in_order_while_it_is_made() {
         }
         writing.join().await.expect("it ended");
         let more = world.env.timeout(Duration::from_millis(20), watch.next()).await;
+        assert!(more.is_err(), "nothing more was changed");
+    });
+}
+
+#[test]
+fn what_has_piled_up_is_looked_through_in_order() {
+    // Once from what is known to what is newest: a read at each snapshot goes back from the newest every time.
+    run(async |world| {
+        let (writer, reader) = (world.program().await, world.program().await);
+        let map = Map::<u64, u64>::open(&writer, "m").expect("opened");
+        for value in 0..100 {
+            map.fast_put(value % 7, value).await.expect("put");
+        }
+        let seen = Map::<u64, u64>::open(&reader, "m").expect("opened");
+        let mut watch = seen.handle().watch(LogPos(0)).expect("its state is here");
+        let known = watch.next().await.expect("told");
+        let mut looked = Vec::new();
+        let values = |state: &MapState<u64, u64>| -> Vec<u64> {
+            state.entries().iter().map(|(_, placed)| placed.value).collect()
+        };
+        watch.look_through(|snapshot, state| looked.push((snapshot, values(state)))).await.expect("told");
+        assert_eq!(looked.len(), 99, "all but the one that is known");
+        assert!(looked[0].0 > known && looked.windows(2).all(|two| two[0].0 < two[1].0));
+        for (snapshot, values_then) in looked {
+            let at = seen.at(snapshot).state().await.expect("in memory");
+            assert_eq!(values(&at), values_then, "{snapshot}");
+        }
+        assert_eq!(seen.get(&1).await, Ok(Some(99)), "the state is what it was");
+        let more = world.env.timeout(Duration::from_millis(20), watch.look_through(|_, _| {})).await;
         assert!(more.is_err(), "nothing more was changed");
     });
 }

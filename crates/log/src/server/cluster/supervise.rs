@@ -103,11 +103,12 @@ impl Member {
             return None;
         }
         let change_to = |node: Listed| Change { joined: vec![node], ..Change::default() };
+        let is_cut_off = detector.is_cut_off_from_some(&in_use);
         // What a leaving node holds is copied from it in an epoch that its unit serves, which after a restart is a new one.
         if !in_use.contains(&me) && own.state != Standing::Leaving {
             let is_needed = layout.units().count() < usize::from(layout.replicas);
             let may_come = own.state == Standing::Out && detector.may_return(now, is_needed);
-            let comes = may_come && self.is_heard(&detector, own);
+            let comes = may_come && self.is_heard(&detector, own) && !is_cut_off;
             return room::standing(self, layout, own).filter(|_| comes).map(change_to);
         }
         if self.is_over(layout) {
@@ -120,6 +121,10 @@ impl Member {
             return (is_restart || now.since(since) >= OVER_PATIENCE).then(Change::default);
         }
         self.over_since.set(None);
+        // What follows can wait.
+        if is_cut_off {
+            return None;
+        }
         if let Some(node) = room::standing(self, layout, own) {
             return Some(change_to(node));
         }
