@@ -188,12 +188,17 @@ pub fn is_chain(file: &Path) -> bool {
 }
 
 /// Opens a file that must be there. Opening for writing takes the lock, so that nobody changes it meanwhile; who may only
-/// read goes without.
+/// read goes without, and is refused where somebody has it.
 pub async fn open(env: &Env, file: &Path) -> Result<Drive, DriveError> {
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: false };
     match env.open_drive(open.clone()).await {
         Err(DriveError::CannotOpen { .. } | DriveError::Io { .. }) => {
-            env.open_drive(OpenDrive { read_only: true, ..open }).await
+            let drive = env.open_drive(OpenDrive { read_only: true, ..open }).await?;
+            match files::is_locked(file) {
+                Ok(true) => Err(DriveError::InUse { path: drive.name() }),
+                // A file system without locks keeps nobody from anything.
+                Ok(false) | Err(_) => Ok(drive),
+            }
         }
         opened => opened,
     }
