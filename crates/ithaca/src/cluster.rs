@@ -9,7 +9,7 @@ use ithaca_env::{Env, real};
 use ithaca_log::client::{NodeAnswer, Sight, standing};
 use ithaca_log::layout::{Layout, OPEN_END, RangeMap};
 use ithaca_log::pos::{LogPos, NodeId};
-use ithaca_log::wire::{Durability, NodeStatus};
+use ithaca_log::wire::{Durability, NodeStatus, Roles};
 
 use crate::cli::Global;
 use crate::client::{observe, with_client_in};
@@ -144,7 +144,7 @@ impl Status {
                     id.0,
                     state(&self.layout, *id, node),
                     node.uptime_ms / 1000,
-                    node.roles,
+                    roles(node),
                     durability(node.durability),
                     node.rss_bytes >> 20,
                     lost_line(node),
@@ -162,6 +162,14 @@ pub fn state(layout: &Layout, id: NodeId, node: &NodeStatus) -> &'static str {
     match standing(layout, id) {
         "up" if counted(node, "is_full") == Some(1) => "full",
         word => word,
+    }
+}
+
+/// What a node is for; of one that has nothing to do at present, what it offers.
+fn roles(node: &NodeStatus) -> String {
+    match node.roles {
+        Roles(0) => format!("{}, in waiting", node.offers),
+        roles => roles.to_string(),
     }
 }
 
@@ -288,6 +296,13 @@ mod tests {
     use super::*;
     use crate::client::tests::given;
     use crate::failure::Exit;
+
+    #[test]
+    fn a_node_without_a_role_says_what_it_offers() {
+        let waiting = NodeStatus { offers: Roles::SEQUENCER, ..NodeStatus::default() };
+        assert_eq!(roles(&waiting), "sequencer, in waiting");
+        assert_eq!(roles(&NodeStatus { roles: Roles::UNIT, ..waiting }), "unit");
+    }
 
     #[test]
     fn an_endpoint_that_is_silent_takes_the_time_that_was_given_once() {

@@ -11,6 +11,7 @@ use ithaca_chain::{
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
+use ithaca_env::real::files::Place;
 use ithaca_env::real::{self, files};
 use ithaca_log::pos::NodeId;
 use ithaca_log::server::register::{self, Purpose, Register, RegisterError};
@@ -63,10 +64,12 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
     let context = format!("fsck {}", names(paths));
     let harmed = real::run(|env| async move {
         let (mut harmed, mut files) = (0, Vec::new());
-        let mut known = Remembered::default();
+        let (mut known, mut left) = (Remembered::default(), Vec::new());
         for path in paths {
-            files.extend(files_of(path)?);
+            let found = files_of(path)?;
             let remembered = remembered_in(&env, path).await?;
+            left.extend(left_of(&found, &remembered.units)?);
+            files.extend(found);
             known.units.extend(remembered.units);
             known.notaries.extend(remembered.notaries);
         }
@@ -79,7 +82,7 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
             let is_needed = purpose == Purpose::Layouts && !chains.is_empty();
             harmed += usize::from(!check_register(&env, file, purpose, is_needed, out).await?);
         }
-        let (chains, short) = chains_of(&env, &chains, &remembered, out).await?;
+        let (chains, short) = chains_of(&env, &chains, &remembered, &left, out).await?;
         harmed += short;
         for (identity, drives) in &chains {
             let chain = identity.as_ref().map(|identity| identity.id);
@@ -143,17 +146,35 @@ fn not_named<'a>(
     files: &[PathBuf],
     drives: impl Iterator<Item = &'a PathBuf>,
 ) -> Result<Vec<PathBuf>, Failure> {
-    let place = |file: &PathBuf| {
-        files::place(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
-    };
-    let mut places = files.iter().map(place).collect::<Result<BTreeSet<_>, _>>()?;
+    let mut places = places_of(files)?;
     let mut others = Vec::new();
     for drive in drives.filter(|drive| files::exists(drive)) {
-        if places.insert(place(drive)?) {
+        if places.insert(place_of(drive)?) {
             others.push(drive.clone());
         }
     }
     Ok(others)
+}
+
+/// Those of a directory's files that are called as a unit's only drive is, of a unit that is remembered to have other drives by now.
+fn left_of(found: &[PathBuf], units: &[(NodeId, Vec<PathBuf>)]) -> Result<Vec<PathBuf>, Failure> {
+    let mut left = Vec::new();
+    for (node, drives) in units.iter().filter(|(_, drives)| !drives.is_empty()) {
+        let name = format!("unit-{}.chain", node.0);
+        let Some(file) = found.iter().find(|file| file.ends_with(&name)) else { continue };
+        if !places_of(drives)?.contains(&place_of(file)?) {
+            left.push(file.clone());
+        }
+    }
+    Ok(left)
+}
+
+fn places_of(files: &[PathBuf]) -> Result<BTreeSet<Place>, Failure> {
+    files.iter().map(|file| place_of(file)).collect()
+}
+
+fn place_of(file: &Path) -> Result<Place, Failure> {
+    files::place(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
 }
 
 /// Whether a chain is that of a unit.
@@ -167,12 +188,17 @@ pub fn is_chain(file: &Path) -> bool {
 }
 
 /// Opens a file that must be there. Opening for writing takes the lock, so that nobody changes it meanwhile; who may only
-/// read goes without.
+/// read goes without, and is refused where somebody has it.
 pub async fn open(env: &Env, file: &Path) -> Result<Drive, DriveError> {
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: false };
     match env.open_drive(open.clone()).await {
         Err(DriveError::CannotOpen { .. } | DriveError::Io { .. }) => {
-            env.open_drive(OpenDrive { read_only: true, ..open }).await
+            let drive = env.open_drive(OpenDrive { read_only: true, ..open }).await?;
+            match files::is_locked(file) {
+                Ok(true) => Err(DriveError::InUse { path: drive.name() }),
+                // A file system without locks keeps nobody from anything.
+                Ok(false) | Err(_) => Ok(drive),
+            }
         }
         opened => opened,
     }
@@ -193,6 +219,13 @@ fn tell_damaged(name: &str, why: &str, out: &mut Output) -> Result<(), Failure> 
     out.either(
         || format!("{name}: damaged: {why}"),
         || Object::new().string("file", name).boolean("ok", false).string("error", why),
+    )
+}
+
+fn tell_blank(name: &str, out: &mut Output) -> Result<(), Failure> {
+    out.either(
+        || format!("{name}: blank, and a drive of no unit"),
+        || Object::new().string("file", name).boolean("ok", true).boolean("blank", true),
     )
 }
 
@@ -241,11 +274,13 @@ pub async fn read_register(drive: &Drive, purpose: Purpose) -> Result<Bytes, Fai
 }
 
 /// Opens the drives, those of one chain together, in the order in which they come. A drive that does not say whose it is stands
-/// alone, unless it is only remembered: it may have been given up. Returns how many files are too short to be drives, too.
+/// alone, unless it is only remembered: it may have been given up; or it is blank and one of `left`, which is told. Returns how many files
+/// are too short to be drives, too.
 async fn chains_of(
     env: &Env,
     files: &[PathBuf],
     remembered: &[PathBuf],
+    left: &[PathBuf],
     out: &mut Output,
 ) -> Result<(Vec<Chain>, usize), Failure> {
     let mut chains: Vec<Chain> = Vec::new();
@@ -256,6 +291,10 @@ async fn chains_of(
             continue;
         };
         let identity = match ithaca_chain::identify(&drive).await {
+            Ok(None) if left.contains(file) => {
+                tell_blank(&file.display().to_string(), out)?;
+                continue;
+            }
             Ok(identity) => identity,
             Err(OpenError::Drive(error)) => return Err(drive_failed(error)),
             Err(_) => None,

@@ -81,9 +81,8 @@ pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
             0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
             id => format!("ithaca cluster init or add {id}={}", at.log()),
         };
-        let pages = at.http.map_or_else(String::new, |http| format!(", pages http://{http}/"));
         out.either(
-            || format!("{}{pages}, data {}; next: {next}", at.human(), arguments.data.display()),
+            || format!("{}, data {}; next: {next}", at.human(), arguments.data.display()),
             || at.json(),
         )
     })

@@ -152,14 +152,14 @@ impl Inner {
         // A drive that cannot grow stays as large as it is; that is not a failure of what is on it. One that fails to is: what was
         // written before may be gone.
         let grown = match self.device(link).grow(size_bytes).await {
-            Ok(()) => Ok(segments),
+            Ok(()) => Ok(()),
             Err(error) => Err(growth_refused(&error).ok_or(error)?),
         };
-        if let Ok(segments) = grown {
+        if grown.is_ok() {
             self.record_growth(link, segments).await?;
         }
         let mut effects = Vec::new();
-        self.core.borrow_mut().grown(link, grown, &mut effects);
+        self.core.borrow_mut().grown(link, segments, grown, &mut effects);
         self.start(effects);
         Ok(())
     }

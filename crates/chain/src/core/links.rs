@@ -21,6 +21,7 @@ impl Core {
     pub(crate) fn add_link(&mut self, link: u32, segments: u32, out: &mut Vec<Effect>) {
         self.catalog.space.add_link(link, segments);
         self.grown_out.remove(&link);
+        self.grow_less.remove(&link);
         self.turn(out);
         out.push(Effect::Changed);
     }

@@ -232,6 +232,8 @@ pub(crate) struct Core {
     body: Option<Body>,
     /// Links that cannot become larger; of some it may change.
     grown_out: BTreeMap<u32, GrowthRefused>,
+    /// So many segments a link is to grow by next that had no room for more; twice as many after each growth.
+    grow_less: BTreeMap<u32, u32>,
     stopped: Option<ChainError>,
 }
 
@@ -293,6 +295,7 @@ impl Core {
             cleaner: Cleaner::new(),
             body: None,
             grown_out: BTreeMap::new(),
+            grow_less: BTreeMap::new(),
             stopped: None,
         }
     }
@@ -536,23 +539,44 @@ impl Core {
             let had_no_room = self.grown_out.get(&link) == Some(&GrowthRefused::NoRoom);
             if self.can_link_grow(link) || again && had_no_room && self.may_link_grow(link) {
                 let most = self.geometry.segments_in(self.options.capacity_bytes);
-                let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1);
-                let then = u64::from(self.catalog.space.count(link)).saturating_add(step);
-                return Some((link, then.min(u64::from(most)) as u32));
+                let step = self.grow_less.get(&link).copied().unwrap_or(self.grow_step());
+                return Some((link, self.catalog.space.count(link).saturating_add(step).min(most)));
             }
         }
         None
     }
 
-    /// The link has grown to so many segments, or not.
-    pub(crate) fn grown(&mut self, link: u32, grown: Result<u32, GrowthRefused>, out: &mut Vec<Effect>) {
+    /// Segments by which a link grows at a time where there is room.
+    fn grow_step(&self) -> u32 {
+        let step = (self.options.grow_bytes / self.geometry.segment_bytes).max(1);
+        u32::try_from(step).unwrap_or(u32::MAX)
+    }
+
+    /// The link has grown to so many segments, as it was asked to, or not. One that had no room is asked for half as much next, and has
+    /// none when there is none for one segment.
+    pub(crate) fn grown(
+        &mut self,
+        link: u32,
+        segments: u32,
+        grown: Result<(), GrowthRefused>,
+        out: &mut Vec<Effect>,
+    ) {
+        let asked = segments - self.catalog.space.count(link);
         match grown {
+            Err(GrowthRefused::NoRoom) if asked > 1 => {
+                self.grow_less.insert(link, asked / 2);
+            }
             Err(refused) => {
                 self.grown_out.insert(link, refused);
             }
-            Ok(segments) => {
+            Ok(()) => {
                 self.grown_out.remove(&link);
                 self.catalog.space.grow(link, segments);
+                let step = self.grow_step();
+                if let Some(less) = self.grow_less.get_mut(&link) {
+                    *less = less.saturating_mul(2);
+                }
+                self.grow_less.retain(|_, less| *less < step);
             }
         }
         self.turn(out);

@@ -157,6 +157,37 @@ fn a_drive_that_had_no_room_to_grow_grows_when_there_is_room() {
 }
 
 #[test]
+fn a_drive_that_has_not_the_room_to_grow_by_much_grows_by_what_there_is() {
+    // To ask for a whole growth only would leave a log full for ever beside room for many entries.
+    let capacity_bytes = 2 << 20;
+    let options = SimOptions { machine_capacity_bytes: capacity_bytes, ..SimOptions::default() };
+    let sim = Sim::with_options(1, options);
+    let node = sim.process("node", MACHINE);
+    let env = sim.env(node);
+    let first = env.clone();
+    let options = ChainOptions { grow_bytes: 4 << 20, capacity_bytes: 8 << 20, ..small_options() };
+    let segment_bytes = options.segment_bytes;
+    let (chain, end) = sim.block_on(node, async move {
+        let others = OpenDrive { path: "others".into(), create_bytes: Some(512 << 10), read_only: false };
+        first.open_drive(others).await.expect("it fits");
+        let chain = create(&first, options).await;
+        let end = fill(&first, &chain, 0).await;
+        (chain, end)
+    });
+    let size_bytes = || sim.drive_size_bytes(sim.drive(MACHINE, "chain")).expect("it is there");
+    let left_bytes = capacity_bytes - (512 << 10) - size_bytes();
+    assert!(left_bytes < segment_bytes, "{left_bytes} bytes are left");
+    sim.fault_drive(sim.drive(MACHINE, "others"), DriveFault::Replace);
+    sim.block_on(node, async move {
+        env.sleep(Duration::from_secs(2)).await;
+        assert!(fill(&env, &chain, end).await > end, "there is room again");
+        chain.close().await.expect("no fault");
+    });
+    let left_bytes = capacity_bytes - size_bytes();
+    assert!(left_bytes < segment_bytes, "{left_bytes} bytes are left");
+}
+
+#[test]
 fn a_drive_that_opens_have_filled_up_says_so() {
     // Each open takes a block or two for its marks. When none is left it must end in an error, not wait for ever.
     // With a reserve of one segment junk may use all of it, which data and junk otherwise leave to releases.

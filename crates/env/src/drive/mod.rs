@@ -166,7 +166,8 @@ pub trait Device {
     fn write(&self, offset: u64, data: Pieces, durability: Durability) -> DriveFuture<()>;
     /// Puts every completed write on stable storage.
     fn sync(&self) -> DriveFuture<()>;
-    /// Makes a file at least this long, preallocated and reading as zeros; durable on return. A block device fails.
+    /// Makes a file at least this long, preallocated and reading as zeros; durable on return. A block device fails. A file for which there
+    /// is no room is as long as it was, and takes no more room than before.
     fn grow(&self, size_bytes: u64) -> DriveFuture<()>;
     /// Says that these bytes are not needed: until they are written again each block of them reads as zeros or as
     /// something that it held before.

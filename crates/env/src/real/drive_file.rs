@@ -5,7 +5,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -31,6 +31,8 @@ pub(super) struct OpenFile {
     path: String,
     size_bytes: u64,
     is_block_device: bool,
+    /// Held while it grows.
+    growing: Mutex<()>,
 }
 
 /// Opens (and creates) the file and locks it. Blocks.
@@ -87,7 +89,8 @@ pub(super) fn open(open: &OpenDrive) -> Result<OpenFile, DriveError> {
     if (1..BLOCK_BYTES as u64).contains(&size_bytes) {
         return Err(DriveError::TooShort { path, bytes: size_bytes });
     }
-    Ok(OpenFile { file, path, size_bytes: size_bytes - size_bytes % BLOCK_BYTES as u64, is_block_device })
+    let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
+    Ok(OpenFile { file, path, size_bytes, is_block_device, growing: Mutex::new(()) })
 }
 
 /// What is there, if that is nothing that could be a drive.
@@ -312,9 +315,17 @@ impl Device for FileDrive {
         }
         let open = Arc::clone(&self.open);
         let grown = self.pool.run(move || {
+            // Of two at once the one that is refused would cut off what the other has got.
+            let _growing = open.growing.lock().unwrap_or_else(PoisonError::into_inner);
             let flags = FallocateFlags::empty();
-            rustix::fs::fallocate(open.file(), flags, before, size_bytes - before)
-                .map_err(|error| open.refusal(before, error))?;
+            let length = rustix::fs::fstat(open.file()).map(|stat| stat.st_size as u64);
+            if let Err(error) = rustix::fs::fallocate(open.file(), flags, before, size_bytes - before) {
+                // ext4 keeps what it got before there was too little.
+                if let (Ok(length), false) = (length, open.is_block_device) {
+                    _ = rustix::fs::ftruncate(open.file(), length);
+                }
+                return Err(open.refusal(before, error));
+            }
             // One that fails has lost what was written before: it is no refusal.
             rustix::fs::fsync(open.file()).map_err(|error| open.lost(before, error))
         });
@@ -363,7 +374,6 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::task::{Context, Poll, Waker};
 
     use super::super::park::Park;

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 /// Reads a whole file.
@@ -51,6 +52,16 @@ pub fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// Whether something is there.
 pub fn exists(path: &Path) -> bool {
     path.exists()
+}
+
+/// Whether a process has it open as a drive to write to. It is locked for a moment to see, beside others who look.
+pub fn is_locked(path: &Path) -> std::io::Result<bool> {
+    let file = std::fs::File::open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether it is a directory.
@@ -153,6 +164,7 @@ pub fn cut_power(directory: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drive::OpenDrive;
 
     #[test]
     fn a_file_without_an_end_is_not_read_to_its_end() {
@@ -163,6 +175,22 @@ mod tests {
         write(&path, b"four").expect("writable");
         assert_eq!(read_at_most(&path, 4).expect("it is short enough"), b"four");
         assert!(read_at_most(&path, 3).is_err_and(|error| error.kind() == ErrorKind::FileTooLarge));
+    }
+
+    #[test]
+    fn who_only_looks_sees_that_a_drive_is_locked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = |read_only| OpenDrive { path: dir.path().join("a"), create_bytes: Some(4096), read_only };
+        crate::real::run(async |env| {
+            let is_locked = || is_locked(&dir.path().join("a")).expect("it is there");
+            let drive = env.open_drive(open(false)).await.expect("created");
+            assert!(is_locked());
+            drop(drive);
+            // Nor are those who look in each other's way, or in that of who writes next.
+            let _looking = env.open_drive(open(true)).await.expect("it is there");
+            assert!(!is_locked());
+            env.open_drive(open(false)).await.expect("nobody has it");
+        });
     }
 
     #[test]

@@ -110,6 +110,18 @@ impl Loop {
         Some(Self { device: device.trim().to_owned(), mounted })
     }
 
+    /// The same, mounted. `None` where that cannot be and may be left out.
+    fn mounted(dir: &Path) -> Option<Self> {
+        let disk = Self::new(dir).filter(|disk| disk.mount().is_some());
+        if disk.is_none() {
+            let may = std::env::var_os("ITHACA_TEST_LEAVE_OUT").is_some_and(|value| value == "1");
+            let why = "only root mounts, and needs loop devices, mkfs.ext4 and mount";
+            assert!(may, "{why}; ITHACA_TEST_LEAVE_OUT=1 leaves out what needs it");
+            eprintln!("skip: {why}");
+        }
+        disk
+    }
+
     fn mount(&self) -> Option<String> {
         tool("mount", &[Path::new(&self.device), &self.mounted])
     }
@@ -136,13 +148,7 @@ fn tool(name: &str, args: &[&Path]) -> Option<String> {
 fn a_block_device_that_is_mounted_is_in_use() {
     // A lock of ours says nothing to a file system: it and we would write over each other.
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(disk) = Loop::new(dir.path()).filter(|disk| disk.mount().is_some()) else {
-        let may = std::env::var_os("ITHACA_TEST_LEAVE_OUT").is_some_and(|value| value == "1");
-        let why = "only root mounts, and needs loop devices, mkfs.ext4 and mount";
-        assert!(may, "{why}; ITHACA_TEST_LEAVE_OUT=1 leaves out what needs it");
-        eprintln!("skip: {why}");
-        return;
-    };
+    let Some(disk) = Loop::mounted(dir.path()) else { return };
     ithaca_env::real::run(async |env| {
         let open = |read_only| OpenDrive { path: disk.device.clone().into(), create_bytes: None, read_only };
         let refused = env.open_drive(open(false)).await.err();
@@ -155,6 +161,27 @@ fn a_block_device_that_is_mounted_is_in_use() {
         // It is as large as it is, which is no failure of what is on it.
         let grown = drive.grow(32 << 20).await;
         assert!(matches!(&grown, Err(DriveError::CannotGrow { .. })), "{grown:?}");
+    });
+}
+
+#[test]
+fn a_growth_for_which_there_is_no_room_keeps_none_of_it() {
+    // ext4 takes what there is and then says that it is too little: nobody else could write any more, nor a smaller growth succeed.
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = Loop::mounted(dir.path()) else { return };
+    ithaca_env::real::run(async |env| {
+        let free_bytes = || ithaca_env::real::files::free_bytes(&disk.mounted).expect("it is there");
+        let drive = env.open_drive(open(&disk.mounted, Some(4096))).await.expect("created");
+        drive.write(0, page(7), Durability::Durable).await.expect("written");
+        let before = free_bytes();
+        let blocks = |bytes: u64| bytes / 4096 * 4096;
+        let refused = drive.grow(blocks(before * 2)).await;
+        assert!(matches!(&refused, Err(DriveError::NoSpace { operation: "grow", .. })), "{refused:?}");
+        assert_eq!((free_bytes(), drive.size_bytes()), (before, 4096));
+        let file = std::fs::metadata(open(&disk.mounted, None).path).expect("it is there");
+        assert_eq!(file.len(), 4096);
+        drive.grow(blocks(before / 2)).await.expect("there is room for so much");
+        assert_eq!(drive.read(0, 4096).await.expect("readable"), page(7));
     });
 }
 

@@ -139,7 +139,9 @@ fn hint(key: &str) -> String {
     let dashed = key.replace('_', "-");
     let exact = SETTINGS.iter().find(|setting| setting.key == dashed);
     let like = |setting: &&Setting| setting.key.starts_with(&*dashed) || dashed.starts_with(setting.key);
-    let meant = exact.or_else(|| SETTINGS.iter().find(like));
+    // Of `drive` and `drive-size`, the one that has most of `drive-sizee`.
+    let common = |setting: &&Setting| setting.key.len().min(dashed.len());
+    let meant = exact.or_else(|| SETTINGS.iter().rev().filter(like).max_by_key(common));
     meant.map_or_else(String::new, |setting| format!(", did you mean `{}`?", setting.key))
 }
 
@@ -165,6 +167,8 @@ mod tests {
     fn an_unknown_key_is_an_error_that_names_file_and_line() {
         let error = parse("\n\ndrive_size = \"1G\"\n").expect_err("the key has a dash");
         assert_eq!(error, "a.toml:3: unknown setting `drive_size`, did you mean `drive-size`?");
+        let error = parse("drive-sizee = \"1G\"").expect_err("one letter too many");
+        assert_eq!(error, "a.toml:1: unknown setting `drive-sizee`, did you mean `drive-size`?");
         assert_eq!(parse("zebra = 1"), Err("a.toml:1: unknown setting `zebra`".into()));
     }
 

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use ithaca_env::real::Stdin;
 use ithaca_env::sync::queue;
 use ithaca_log::client::{AppendTo, Client, ClientError, Placed};
-use ithaca_log::limits::ENTRY_MAX_BYTES;
+use ithaca_log::limits::{ENTRY_MAX_BYTES, STREAMS_MAX_COUNT};
 use ithaca_log::pos::StreamId;
 
 use super::lines::Lines;
@@ -43,8 +43,14 @@ pub enum Shown {
 }
 
 impl Target<'_> {
-    /// Refuses a stream that is named twice.
+    /// Refuses a stream that is named twice, and more than an entry belongs to, before any of them is given a name.
     fn check_names(&self) -> Result<(), Failure> {
+        if self.streams.len() > STREAMS_MAX_COUNT {
+            let (verb, count) = (self.verb, self.streams.len());
+            let line =
+                format!("{verb}: {count} streams are named, an entry belongs to {STREAMS_MAX_COUNT} at most");
+            return Err(Failure::usage(line));
+        }
         let mut streams = self.streams.iter().enumerate();
         match streams.find(|&(nth, name)| self.streams[..nth].contains(name)) {
             Some((_, name)) => Err(Failure::usage(format!("{}: stream {name} is named twice", self.verb))),

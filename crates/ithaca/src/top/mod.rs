@@ -47,14 +47,14 @@ async fn show(env: &Env, global: &Global, arguments: &TopArgs, out: &mut Output)
         let mut screen = Screen::enter(out)?;
         loop {
             let frame = watch.next().await;
-            screen.draw(&table::render(&frame))?;
+            screen.draw(|columns| table::render(&frame, columns))?;
         }
     }
     // The first look has nothing to be compared with.
     watch.next().await;
     loop {
         let frame = watch.next().await;
-        out.either(|| table::render(&frame), || json::object(&frame))?;
+        out.either(|| table::render(&frame, usize::MAX), || json::object(&frame))?;
         out.flush()?;
         if arguments.once || !out.is_json() {
             return Ok(());

@@ -27,10 +27,10 @@ impl<'a> Screen<'a> {
         Ok(screen)
     }
 
-    /// Draws `text` in place of what was drawn before, as much of it as the terminal has room for now.
-    pub fn draw(&mut self, text: &str) -> Result<(), Failure> {
+    /// Draws what `text` says on so many columns in place of what was drawn before, as much of it as the terminal has room for now.
+    pub fn draw(&mut self, text: impl FnOnce(usize) -> String) -> Result<(), Failure> {
         let size = terminal::size().unwrap_or_default();
-        self.out.all(&drawn(text, size))
+        self.out.all(&drawn(&text(size.columns), size))
     }
 }
 

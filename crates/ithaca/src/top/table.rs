@@ -12,6 +12,9 @@ use crate::quantity::{short_bytes, short_count};
 /// What stands where nothing was measured.
 const NOTHING: &str = "-";
 
+/// Between two columns.
+const GAP: &str = "  ";
+
 const NODE_HEADS: [&str; 12] = [
     "node",
     "address",
@@ -41,8 +44,8 @@ const CHAIN_HEADS: [&str; 11] = [
     "damaged places",
 ];
 
-/// The text of a frame: lines without a newline after the last.
-pub fn render(frame: &Frame) -> String {
+/// The text of a frame: lines without a newline after the last. A table that is wider than so many columns goes on below itself.
+pub fn render(frame: &Frame, columns: usize) -> String {
     let tail = frame.tail.map_or_else(|| "not known".to_owned(), |tail| tail.to_string());
     let mut text = format!(
         "cluster {}: epoch {}, tail {tail}, sequencer node {}\n\n",
@@ -50,7 +53,7 @@ pub fn render(frame: &Frame) -> String {
     );
     let nodes = std::iter::once(NODE_HEADS.map(str::to_owned))
         .chain(frame.nodes.iter().map(|it| node_row(&frame.layout, it)));
-    text.push_str(&aligned(&nodes.collect::<Vec<_>>(), 3));
+    text.push_str(&aligned(&nodes.collect::<Vec<_>>(), 3, columns));
     for node in &frame.nodes {
         if let Err(error) = &node.answer {
             // Writing to a String cannot fail.
@@ -61,7 +64,7 @@ pub fn render(frame: &Frame) -> String {
     if !chains.is_empty() {
         text.push('\n');
         let chains = std::iter::once(CHAIN_HEADS.map(str::to_owned)).chain(chains);
-        text.push_str(&aligned(&chains.collect::<Vec<_>>(), 2));
+        text.push_str(&aligned(&chains.collect::<Vec<_>>(), 2, columns));
     }
     text.truncate(text.trim_end().len());
     text
@@ -152,23 +155,35 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Rows with their columns below each other: the first `left` begin together, the others end together.
-fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let gap = if column == 0 { "" } else { "  " };
-            // Writing to a String cannot fail.
-            let _ = match column < left {
-                true => write!(line, "{gap}{cell:<width$}"),
-                false => write!(line, "{gap}{cell:>width$}"),
-            };
+/// Rows with their columns below each other: the first `left` begin together, the others end together. What has no place in `width`
+/// stands below, again behind the first column.
+fn aligned<const N: usize>(rows: &[[String; N]], left: usize, width: usize) -> String {
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(widest).collect();
+    let (mut text, mut first) = (String::new(), 1);
+    while first < N {
+        let mut taken = widths[0];
+        let fits = |column: &usize| {
+            taken += GAP.len() + widths[*column];
+            *column == first || taken <= width
+        };
+        let part = first..first + (first..N).take_while(fits).count();
+        for row in
+            rows.iter().filter(|row| first == 1 || row[part.clone()].iter().any(|cell| !cell.is_empty()))
+        {
+            let mut line = format!("{:<1$}", row[0], widths[0]);
+            for column in part.clone() {
+                let (cell, width) = (&row[column], widths[column]);
+                // Writing to a String cannot fail.
+                let _ = match column < left {
+                    true => write!(line, "{GAP}{cell:<width$}"),
+                    false => write!(line, "{GAP}{cell:>width$}"),
+                };
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
         }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        first = part.end;
     }
     text
 }
@@ -182,8 +197,23 @@ mod tests {
     fn a_frame_is_two_tables_and_the_reason_why_a_node_is_missing() {
         ithaca_env::real::golden::check(
             concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/top.txt"),
-            &format!("{}\n", render(&example())),
+            &format!("{}\n", render(&example(), usize::MAX)),
         );
+    }
+
+    #[test]
+    fn a_table_that_is_wider_than_the_terminal_goes_on_below_itself() {
+        // Columns that are cut off are missed by nobody who does not know of them.
+        let whole = render(&example(), usize::MAX);
+        for columns in [80, 60] {
+            let told = render(&example(), columns);
+            let lines = || told.lines().skip(2);
+            assert!(lines().all(|line| line.chars().count() <= columns), "{told}");
+            let heads = NODE_HEADS.iter().chain(&CHAIN_HEADS);
+            heads.for_each(|head| assert!(told.contains(head), "{columns}: {head}: {told}"));
+            assert!(lines().any(|line| line.starts_with("1 ") && line.ends_with("97.0M  64.0K")), "{told}");
+            assert!(lines().count() > whole.lines().skip(2).count(), "{told}");
+        }
     }
 
     #[test]
@@ -191,7 +221,8 @@ mod tests {
         let mut frame = example();
         let (status, _) = frame.nodes[0].answer.as_mut().expect("it answers");
         status.counters.push(("is_full".to_owned(), 1));
-        assert!(render(&frame).contains("10.0.0.1:7420  full "), "{}", render(&frame));
+        let told = render(&frame, usize::MAX);
+        assert!(told.contains("10.0.0.1:7420  full "), "{told}");
         let json = crate::top::json::object(&frame).finish();
         assert!(json.contains("\"state\":\"full\""), "{json}");
     }

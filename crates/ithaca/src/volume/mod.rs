@@ -79,18 +79,30 @@ fn file_of(path: &Path) -> PathBuf {
     if files::exists(path) && !files::is_dir(path) { path.to_owned() } else { path.join(FILE_NAME) }
 }
 
-/// Opens the drives of a volume, creating each file that is not there if a size is given.
+/// Opens the drives of a volume to be written to, as an open does, creating each file that is not there if a size is given.
 async fn open_drives(env: &Env, at: &DirArgs, create_bytes: Option<u64>) -> Result<Vec<Vec<Drive>>, Failure> {
     let mut opened = Vec::new();
     for link in links(&at.dirs) {
         let mut sides = Vec::new();
         for path in link {
             let open = OpenDrive { path, create_bytes, read_only: false };
-            sides.push(env.open_drive(open).await.map_err(drive_failed)?);
+            let failed = if create_bytes.is_some() { drive_failed } else { not_written_to };
+            sides.push(env.open_drive(open).await.map_err(failed)?);
         }
         opened.push(sides);
     }
     Ok(opened)
+}
+
+/// How a drive ends a command that cannot be opened to be written to.
+fn not_written_to(error: DriveError) -> Failure {
+    let may_be_read = matches!(error, DriveError::CannotOpen { .. });
+    let failure = drive_failed(error);
+    if may_be_read {
+        failure.and("to read it alone, `volume info` and `volume serve` have --rescue")
+    } else {
+        failure
+    }
 }
 
 /// A chain with so much memory for blocks that were read or written of late.

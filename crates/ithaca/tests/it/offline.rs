@@ -71,3 +71,25 @@ fn a_directory_that_is_in_use_or_holds_nothing_is_refused() {
     assert!(told.contains("unit-1.chain: a file of 2 bytes is no drive"), "{told}");
     assert_eq!(contents(empty.path()).len(), 1, "nothing was made");
 }
+
+#[test]
+fn a_drive_that_was_removed_is_blank_and_no_damage_and_the_only_one_of_a_unit_is() {
+    let dir = temp_dir();
+    let data = dir.path().join("data");
+    let [own, added] = ["data/unit-1.chain", "added"].map(|name| dir.path().join(name));
+    let dev = Dev::start(&data, &["--units", "2"]);
+    dev.run(&format!("drive add {} --node 1", added.display())).expect(0);
+    dev.run(&format!("drive remove {} --node 1", own.display())).expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    let told = offline("fsck", &data).expect(0).text();
+    assert!(told.contains(&format!("{}: blank, and a drive of no unit", own.display())), "{told}");
+    assert_eq!(told.lines().filter(|line| line.contains(": ok: ")).count(), 4, "{told}");
+    let told = run(ithaca(&["fsck", data.to_str().expect("text"), "--json"]), b"").expect(0).text();
+    assert!(told.contains(r#"unit-1.chain","ok":true,"blank":true}"#), "{told}");
+    // What is harmed there is told of all the same, and a unit that has no other drive has lost what was on a blank one.
+    let other = std::fs::OpenOptions::new().write(true).open(data.join("unit-2.chain")).expect("writable");
+    let bytes = other.metadata().expect("it is there").len();
+    other.set_len(0).and_then(|()| other.set_len(bytes)).expect("writable");
+    let told = offline("fsck", &data).expect(4).text();
+    assert!(told.contains("unit-2.chain holds no chain"), "{told}");
+}

@@ -48,6 +48,10 @@ fn a_name_that_cannot_be_and_a_stream_twice_are_wrong_usage() {
     assert!(told.contains("256 bytes"), "{told}");
     let told = dev.feed("log append --stream a --stream a", b"").expect(2).stderr;
     assert!(told.contains("stream a is named twice"), "{told}");
+    let many: String = (0..17).map(|nth| format!(" --stream s{nth}")).collect();
+    let told = dev.feed(&format!("log append{many}"), b"").expect(2).stderr;
+    assert!(told.contains("17 streams are named, an entry belongs to 16 at most"), "{told}");
+    assert_eq!(dev.run("stream ls").expect(0).text(), "", "none was named");
     let told = dev.run("stream trim nobody 1").expect(1).stderr;
     assert!(told.contains("nobody ends at 0, below 1"), "{told}");
 }

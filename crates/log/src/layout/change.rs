@@ -198,6 +198,8 @@ impl Layout {
             ranges: Vec::new(),
             tails: Vec::new(),
         };
+        // How many units there are is told of counts that can be.
+        layout.validate_replica_counts()?;
         layout.start_range(LogPos(0))?;
         if layout.shortage().is_some() {
             return Err(ChangeError::TooFewUnits { found: layout.units().count(), needed: min_replicas });

@@ -186,6 +186,9 @@ fn with_fewer_units_than_the_minimum_nothing_is_appended_until_the_operator_asks
     let two = (1..=2).map(node).collect();
     let few = ChangeError::TooFewUnits { found: 2, needed: 3 };
     assert_eq!(Layout::first(ClusterId(7), two, 3, 3), Err(few));
+    let counts = LayoutError::ReplicaCounts { replicas: 3, min_replicas: 4, max: limits::REPLICAS_MAX_COUNT };
+    let six = || (1..=6).map(node).collect();
+    assert_eq!(Layout::first(ClusterId(7), six(), 3, 4), Err(ChangeError::Layout(counts)));
 }
 
 #[test]

@@ -165,10 +165,7 @@ impl Layout {
         if found > limits::ACCEPTORS_MAX_COUNT || found.is_multiple_of(2) {
             return Err(LayoutError::Acceptors { found });
         }
-        let (replicas, min_replicas, max) = (self.replicas, self.min_replicas, limits::REPLICAS_MAX_COUNT);
-        if min_replicas == 0 || replicas < min_replicas || usize::from(replicas) > max {
-            return Err(LayoutError::ReplicaCounts { replicas, min_replicas, max });
-        }
+        self.validate_replica_counts()?;
         self.check_role(self.sequencer, Roles::SEQUENCER)?;
         if !self.node(self.sequencer).is_some_and(|node| node.state.is_used()) {
             return Err(LayoutError::OutInActive { node: self.sequencer });
@@ -178,6 +175,15 @@ impl Layout {
         self.validate_tails()?;
         let (found, max) = (self.encoded_bytes(), limits::LAYOUT_MAX_BYTES);
         if found > max { Err(LayoutError::Bytes { found, max }) } else { Ok(()) }
+    }
+
+    /// Whether an append can need so many of the copies that are wanted.
+    pub(super) fn validate_replica_counts(&self) -> Result<(), LayoutError> {
+        let (replicas, min_replicas, max) = (self.replicas, self.min_replicas, limits::REPLICAS_MAX_COUNT);
+        if min_replicas == 0 || replicas < min_replicas || usize::from(replicas) > max {
+            return Err(LayoutError::ReplicaCounts { replicas, min_replicas, max });
+        }
+        Ok(())
     }
 
     fn check_takes(&self, node: NodeId) -> Result<(), LayoutError> {

@@ -121,7 +121,7 @@ enum Slot {
 
 impl Register {
     /// Opens the register, created if `open` says so and it is not there, and returns its value; `None` if it never had one. The value
-    /// is on stable storage, in both slots unless `open` is read-only.
+    /// is on stable storage, in both slots; with `open` read-only it is what the drive reads now, and nothing is asked to be written.
     pub async fn open(
         env: &Env,
         open: OpenDrive,
@@ -155,8 +155,11 @@ impl Register {
         let newest = found.into_iter().max_by_key(|&(sequence, ..)| sequence);
         match (newest, fault) {
             (Some((sequence, valid, value)), _) => {
-                // A writer that was killed may have left it in a volatile cache only, and what follows is built on it.
-                drive.sync().await?;
+                // A writer that was killed may have left it in a volatile cache only, and what follows is built on it. Who only reads builds
+                // nothing, and a file system that lets nobody write refuses it.
+                if !read_only {
+                    drive.sync().await?;
+                }
                 let lacks = (!is_in_both && !read_only).then(|| encode_slot(sequence, &value));
                 let mut register = Self { drive, purpose, sequence, valid, lacks };
                 register.copy().await?;
@@ -304,6 +307,7 @@ fn newest(bytes: &Bytes, purpose: Purpose) -> Option<Bytes> {
 mod tests {
     use super::*;
     use ithaca_env::real;
+    use ithaca_env::sim::{DriveFault, Sim};
 
     fn open(dir: &tempfile::TempDir) -> OpenDrive {
         let create_bytes = Some(Purpose::Layouts.register_bytes());
@@ -318,6 +322,35 @@ mod tests {
             real::files::write(&open(&dir).path, b"").expect("made");
             let opened = Register::open(&env, open(&dir), Purpose::Layouts).await;
             assert_eq!(opened.map(|(_, value)| value), Ok(None));
+        });
+    }
+
+    #[test]
+    fn who_only_reads_asks_for_nothing_to_be_written() {
+        // A file system that has turned read-only refuses a sync, and what is on it could not be looked at.
+        let machine = "192.0.2.1".parse().expect("an address");
+        let sim = Sim::new(1);
+        let node = sim.process("node", machine);
+        let env = sim.env(node);
+        let open = |read_only| {
+            let create_bytes = Some(Purpose::Drives.register_bytes());
+            OpenDrive { path: "register".into(), create_bytes, read_only }
+        };
+        let first = env.clone();
+        sim.block_on(node, async move {
+            let opened = Register::open(&first, open(false), Purpose::Drives).await;
+            let (mut register, _) = opened.expect("created");
+            register.write_twice(b"value").await.expect("written");
+        });
+        sim.fault_drive(sim.drive(machine, "register"), DriveFault::FailSyncs { count: 1 });
+        sim.block_on(node, async move {
+            let read = Register::open(&env, open(true), Purpose::Drives).await;
+            assert_eq!(read.map(|(_, value)| value), Ok(Some(Bytes::from("value"))));
+            let opened = Register::open(&env, open(false), Purpose::Drives).await;
+            assert!(matches!(
+                opened.err(),
+                Some(RegisterError::Drive(DriveError::Io { operation: "sync", .. }))
+            ));
         });
     }
 

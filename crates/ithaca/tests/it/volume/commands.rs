@@ -1,9 +1,11 @@
 //! The commands: what they print, how they end, and what they refuse.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use super::{Served, text, volume};
+use super::{Served, has, text, volume};
 use crate::harness::{ithaca, number_field, run, signal, string_field, temp_dir};
 
 #[test]
@@ -310,4 +312,45 @@ fn a_volume_that_is_harmed_says_so_and_names_the_blocks() {
     file.write_all(b"A").expect("writable");
     let checked = volume(&["check", text(&disk)]).expect(4).text();
     assert!(checked.contains("the data of blocks 3 to 3"), "{checked}");
+}
+
+/// The program for a user who has no more rights than a file's mode gives. `None` where root cannot give them up.
+fn without_rights(is_root: bool, arguments: &[&str]) -> Option<Command> {
+    let program = ithaca(arguments);
+    if !is_root {
+        return Some(program);
+    }
+    if !has(&["setpriv"]) {
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-dac_override"]).arg(program.get_program()).args(program.get_args());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(command)
+}
+
+#[test]
+fn a_check_needs_no_more_than_to_read_and_sees_who_has_the_volume_open() {
+    // A file system that has turned read-only after an error, or a copy that is kept from changes, is to be looked at first of all.
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "8M"]).expect(0);
+    let file = disk.join("volume.chain");
+    let is_root = std::fs::metadata(&file).expect("it is there").uid() == 0;
+    let read = |arguments: &[&str]| Some(run(without_rights(is_root, arguments)?, b""));
+    let served = Served::start(&disk);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o400)).expect("it is ours");
+    let Some(refused) = read(&["volume", "check", text(&disk)]) else { return };
+    assert!(refused.expect(3).stderr.contains("in use"));
+    assert_eq!(served.stop(), Some(0));
+    let before = std::fs::read(&file).expect("readable");
+    for arguments in [&["volume", "check", text(&disk)][..], &["fsck", text(&disk)]] {
+        let told = read(arguments).expect("as before").expect(0).text();
+        assert!(told.contains("ok: volume"), "{told}");
+    }
+    let told = read(&["volume", "info", text(&disk)]).expect("as before").expect(2).stderr;
+    assert!(told.contains("ermission denied") && told.contains("--rescue"), "{told}");
+    let told = read(&["volume", "info", text(&disk), "--rescue"]).expect("as before").expect(0).text();
+    assert!(told.contains("read-only, nothing is lost"), "{told}");
+    assert!(std::fs::read(&file).expect("readable") == before, "nothing was changed");
 }
