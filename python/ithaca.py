@@ -13,10 +13,10 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import ithaca_wire as wire
+from ithaca_batch import Batch, batches, between, check_granted, within
 from ithaca_map import Map, Transaction, transact
 from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
@@ -52,15 +52,6 @@ class OutcomeUnknown(Error):
         self.after = after
 
 
-def _check_granted(batch: Batch, groups: Sequence[Record]) -> None:
-    """Raises `Aborted` if the batch was refused for its condition."""
-    for group in groups:
-        if group.conflict is not None:
-            raise Aborted(group.conflict.stream, group.conflict.key, group.conflict.pos)
-        if group.low_water is not None:
-            raise Aborted(batch.streams[0], None, group.low_water)
-
-
 def _passing(trouble: Lost | Refused) -> bool:
     """Whether to try again, in another layout or after a while, may help. A node that is of no cluster has lost the one that it was of."""
     if isinstance(trouble, Lost):
@@ -70,53 +61,6 @@ def _passing(trouble: Lost | Refused) -> bool:
 
 def _ranges(message: Message, start: int, end: int) -> Record:
     return message(ranges=[wire.RANGE(start=start, end=end)])
-
-
-def _batches(entries: Sequence[bytes], most_bytes: int, most_entries: int) -> Iterator[Sequence[bytes]]:
-    """The entries in rows that fit into one batch each."""
-    start, size = 0, 0
-    for index, entry in enumerate(entries):
-        if index > start and (index - start == most_entries or size + len(entry) > most_bytes):
-            yield entries[start:index]
-            start, size = index, 0
-        size += len(entry)
-    if start < len(entries):
-        yield entries[start:]
-
-
-def _within(held: Record, span: Span) -> range:
-    """The addresses of the span that an outcome speaks of."""
-    return range(max(held.addr, span.start), min(held.addr + held.count, span.end))
-
-
-def _between(start: int, end: int, holes: set[int]) -> Iterator[tuple[int, int]]:
-    """What is left of [start, end) without the holes."""
-    for hole in sorted(holes):
-        if start < hole:
-            yield start, hole
-        start = hole + 1
-    if start < end:
-        yield start, end
-
-
-@dataclass
-class Batch:
-    """Appends that take their positions together, in one epoch."""
-
-    layout: Layout
-    number: int
-    request: int
-    after: int
-    entries: Sequence[bytes]
-    streams: Sequence[int]
-    condition: Record | None
-
-    def groups(self) -> list[Record]:
-        has = int(self.condition is not None)
-        return [wire.GROUP(count=len(self.entries), has_condition=has, streams=list(self.streams), condition=self.condition)]
-
-    def table(self) -> list[Record]:
-        return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
 
 
 class Client:
@@ -283,7 +227,7 @@ class Client:
                 raise ValueError(f"an entry of {len(entry)} bytes, of at most {limits.entry_max}")
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
-        for part in _batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
+        for part in batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
             batch = self._batch(part, streams, condition)
             sent.append((batch, None if tokens or not batch.layout.forwards else self._send_batch(batch, deadline)))
             if len(sent) == PIPELINE:
@@ -363,7 +307,7 @@ class Client:
                 )
 
     def _told(self, batch: Batch, answer: Record, deadline: float) -> list[int | None]:
-        _check_granted(batch, answer.groups)
+        check_granted(batch, answer.groups)
         granted = all(group.granted for group in answer.groups)
         if answer.count != len(batch.entries) or len(answer.groups) != bool(batch.streams) or not granted:
             raise Lost("an answer that is about another batch")
@@ -381,7 +325,7 @@ class Client:
                 raise
             self._look_again(batch.layout, deadline, trouble)
             return [None] * len(batch.entries)
-        _check_granted(batch, grant.groups)
+        check_granted(batch, grant.groups)
         if len(grant.groups) != 1 or not grant.groups[0].granted or grant.groups[0].granted.count != len(batch.entries):
             raise Lost("a grant of something else")
         self._note_granted(batch, grant.first + len(batch.entries))
@@ -425,7 +369,7 @@ class Client:
         }  # fmt: skip
         lost: set[int] = set()
         for replica in span.replicas:
-            for start, end in _between(span.start, span.end, lost):
+            for start, end in between(span.start, span.end, lost):
                 indexes = range(span.position(start) - first, span.position(end) - first, span.stride)
                 write = wire.WRITE(addr=start, meta=wire.META.write(wire.META(**meta)), table=[table[index] for index in indexes])
                 data = b"".join(batch.entries[index] for index in indexes)
@@ -442,7 +386,7 @@ class Client:
         return {
             addr
             for held in outcomes
-            for addr in _within(held, span)
+            for addr in within(held, span)
             if (held.kind, held.client, wire.request_of(held, addr)) != (Kind.DATA, self._id, span.position(addr) + number)
         }
 
@@ -484,7 +428,7 @@ class Client:
         held = [
             (span.position(addr), Kind(outcome.kind), outcome.client, wire.request_of(outcome, addr))
             for outcome in filled.outcomes
-            for addr in _within(outcome, span)
+            for addr in within(outcome, span)
         ]
         for replica in span.replicas[1:]:
             for outcome in filled.outcomes:
