@@ -2,7 +2,8 @@
 
 Written from docs/protocol/remote-views.md and docs/format/object.md. A change that has returned is on stable storage; a read reflects all
 changes that were acknowledged before it began. Keys and values are what MessagePack has: None, bool, int, float, str, bytes, and lists and
-dicts of these. Of a map that Rust programs have too, they must be of the types that those expect.
+dicts of these, at most `ithaca_pack.DEPTH_MAX` deep inside each other. Of a map that Rust programs have too, they must be of the types
+that those expect.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ithaca_wire import BadFrame, Error
 if TYPE_CHECKING:
     from ithaca import Client
 
+# Levels around a value of a map in arguments and results: their names, and a list where there may be several or none.
+NAMED, LISTED = 1, 2
 Result = TypeVar("Result")
 
 
@@ -206,16 +209,17 @@ class Map:
             if not value:
                 self.remove(key)
             return Replaced(True, None)
-        position, call = self._append("set_if", {"key": key, "version": version, "value": value})
+        position, call = self._append("set_if", {"key": key, "version": version, "value": value}, LISTED)
         assert position is not None
         result = self._ask(position + 1, position, [call.asked()], None)
         if not isinstance(result, dict) or len(result) != 1 or not result.keys() <= {"Ok", "Err"}:
             raise BadFrame(f"{result} is no result of a change on a condition")
         return Replaced("Ok" in result, position, _placed(result.get("Err")))
 
-    def _append(self, method: str, arguments: dict[str, Any]) -> tuple[int | None, Call]:
+    def _append(self, method: str, arguments: dict[str, Any], around: int = NAMED) -> tuple[int | None, Call]:
         """Appends a call, now or with its transaction, and gives its position."""
-        call = Call(self._name, method, pack(arguments), part(pack(arguments["key"])) if "key" in arguments else ALL)
+        packed = pack(arguments, around)
+        call = Call(self._name, method, packed, part(pack(arguments["key"])) if "key" in arguments else ALL)
         if self._name not in self._client.known_maps:
             # A call of a map would stop an object of another type for good: the node says whether it is one.
             self._client.map(self._name).size()
@@ -228,7 +232,7 @@ class Map:
     # --- Asking ----------------------------------------------------------------------------------------------------------------
 
     def _look(self, method: str, arguments: dict[str, Any], at: int | None) -> Any:
-        read = {"method": method, "arguments": pack(arguments)}
+        read = {"method": method, "arguments": pack(arguments, NAMED if "key" in arguments else LISTED)}
         if self._transaction is not None:
             if at is not None:
                 raise ValueError("a transaction reads its snapshot")
@@ -247,7 +251,7 @@ class Map:
         answer = unpack(self._client.ask_view(self._stream, asked, _is_passed_over))
         match answer:
             case {"Value": {"upto": int(upto), "value": bytes(value)}} if upto >= (least if at is None else at):
-                return unpack(value)
+                return unpack(value, LISTED)
             case {"Refused": reason}:
                 raise ViewRefused(*_reason(reason))
         raise BadFrame(f"{answer} is no answer of a view")

@@ -21,7 +21,7 @@ from ithaca import Client, OutcomeUnknown
 from ithaca_hash import part, xxh3
 from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
-from ithaca_pack import pack, unpack
+from ithaca_pack import DEPTH_MAX, pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -125,6 +125,14 @@ def shown(entries: Iterable[Entry]) -> list[tuple[int, str, bytes]]:
     return [(entry.position, entry.kind.name.lower(), entry.data) for entry in entries]
 
 
+def nested(depth: int) -> object:
+    """A value that is so deep."""
+    value: object = 1
+    for _ in range(depth - 1):
+        value = (value,)
+    return value
+
+
 def numbered(name: str, count: int) -> list[bytes]:
     return [f"{name} {number}".encode() for number in range(count)]
 
@@ -226,6 +234,16 @@ class Packed(unittest.TestCase):
         self.assertRaises(BadFrame, unpack, b"\x91" * 1000 + b"\xc0")
         self.assertRaises(OverflowError, pack, 1 << 64)
         self.assertRaises(TypeError, pack, object())
+
+    def test_what_is_too_deep_to_be_read_is_not_packed(self) -> None:
+        within: list[object] = []
+        within.append(within)
+        for value in (nested(DEPTH_MAX + 1), nested(100_000), {"a": nested(DEPTH_MAX)}, {nested(DEPTH_MAX): 1}, within):
+            self.assertRaisesRegex(ValueError, f"more than {DEPTH_MAX} deep", pack, value)
+        for depth in (DEPTH_MAX, DEPTH_MAX + 2):
+            deepest = pack(nested(depth), depth - DEPTH_MAX)
+            self.assertEqual(pack(unpack(deepest, depth - DEPTH_MAX), depth - DEPTH_MAX), deepest)
+            self.assertRaises(BadFrame, unpack, b"\x91" + deepest, depth - DEPTH_MAX)
 
 
 class Dev(unittest.TestCase):
@@ -475,6 +493,25 @@ class OneProcess(Dev):
         self.assertEqual(shapes.items(), entries)
         self.assertEqual((shapes.get(7, "none"), shapes.contains(7), shapes.get((1, "b"))), (None, True, b"\x00\xff"))
         self.assertEqual(self.served.cli("map", "get", "shapes", "a"), '{"name":"tri","sides":3}\n')
+
+    def test_a_value_that_nodes_could_not_read_is_refused_before_anything_is_sent(self) -> None:
+        # In the log it would end the map, for good: for nodes, and so for this client, and for the shell.
+        deep, most, more = self.client.map("deep"), nested(DEPTH_MAX), nested(DEPTH_MAX + 1)
+        deep.put("d", most)
+        self.assertFalse(deep.put_if_absent("d", most).done)
+        deep.put(most, most)
+        tail = self.client.tail()
+        for refused in (
+            lambda: deep.put("d", more), lambda: deep.put(more, 1), lambda: deep.put_if_absent("e", more), lambda: deep.remove(more),
+            lambda: deep.put_if_absent(more, 1), lambda: deep.get(more), lambda: deep.multi_get([more]),
+            lambda: self.client.transact(lambda tx: tx.map("deep").put("d", more)),
+        ):  # fmt: skip
+            self.assertRaisesRegex(ValueError, f"more than {DEPTH_MAX} deep", refused)
+        self.assertEqual(self.client.tail(), tail)
+        self.assertEqual([pack(deep.get(key)) for key in ("d", most)], [pack(most)] * 2)
+        self.assertEqual((len(deep.multi_get(["d", most])), len(deep.items())), (2, 2))
+        self.served.cli("map", "checkpoint", "deep")
+        self.assertEqual(len(self.served.cli("map", "ls", "deep").splitlines()), 2)
 
     def test_a_put_conflicts_with_transactions_over_its_key_and_no_other(self) -> None:
         ages = self.client.map("conflicts")
