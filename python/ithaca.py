@@ -559,13 +559,18 @@ class Client:
             ask = wire.ASK_VIEW(stream=stream, length=len(question), checksum=wire.crc32c(question))
             trouble: Lost | Refused = Lost("no node keeps views")
             passed: bytes | None = None
-            nodes = sorted(layout.nodes)
-            first = stream % len(nodes)
-            for node in nodes[first:] + nodes[:first]:
+            for node in layout.in_turn(stream):
                 try:
-                    answer, data = self._ask(node, wire.ASK_VIEW, ask, layout, deadline, question)
-                except (Lost, Refused) as error:
+                    answer, data = self._ask_host(node, ask, question, layout, deadline)
+                except Refused as error:
                     trouble = error
+                    continue
+                except Lost as error:
+                    # The cluster may go on without it by now: then another one is asked first.
+                    trouble = error
+                    self._look_for_layout(min(deadline, time.monotonic() + PATIENCE_S))
+                    if self._layout.epoch != layout.epoch:
+                        raise
                     continue
                 if answer.length != len(data) or answer.checksum != wire.crc32c(data):
                     trouble = Lost("an answer that does not match its checksum")
@@ -578,6 +583,19 @@ class Client:
             return passed
 
         return self._repeated(attempt)
+
+    def _ask_host(self, node: int, ask: Record, question: bytes, layout: Layout, deadline: float) -> tuple[Record, bytes]:
+        """What a node answers within half of the call's time, in which it may have to read all of the object's stream. One that is silent
+        altogether is waited for no longer than others, nor is any once there is a newer layout."""
+        until = min(deadline, time.monotonic() + self._timeout / 2)
+        connection = self._connect(layout, node, min(until, time.monotonic() + PATIENCE_S))
+        asked = connection.send(wire.ASK_VIEW, ask, layout.epoch, until, question)
+        while time.monotonic() < until and not connection.is_settled(asked, min(until, time.monotonic() + PATIENCE_S)):
+            # This ends the connection if the node does not answer that either.
+            self._look_for_layout(min(until, time.monotonic() + PATIENCE_S))
+            if self._layout.epoch != layout.epoch:
+                until = 0.0
+        return connection.answer(asked, wire.ASK_VIEW, until)
 
     # --- Questions -------------------------------------------------------------------------------------------------------------
 

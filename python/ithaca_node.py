@@ -125,6 +125,14 @@ class Connection:
                 self._answers[frame.request_id].append(frame)
         return self._answers[request_id].popleft()
 
+    def is_settled(self, request_id: int, deadline: float) -> bool:
+        """Whether by then there is an answer to the request, or will be none."""
+        try:
+            self._answers[request_id].appendleft(self.frame(request_id, deadline))
+        except Lost as trouble:
+            return not isinstance(trouble, Late)
+        return True
+
     def answer(self, request_id: int, message: Message, deadline: float) -> tuple[Record, bytes]:
         """The answer to a request, and its data; or `Refused`. A connection whose answers are late is not used again."""
         try:

@@ -443,6 +443,23 @@ class Span(NamedTuple):
             yield self.cut(start, min(start + most, self.end))
 
 
+IN_USE = 0
+
+
+def _mix(bits: int) -> int:
+    """A number of 64 bits of which each bit depends on all of these: a step of SplitMix64."""
+    bits = (bits + 0x9E3779B97F4A7C15) & NONE
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & NONE
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & NONE
+    return bits ^ bits >> 31
+
+
+def weight(node: int, stream: int) -> int:
+    """How soon a node is asked about the object of a stream: the one of the highest weight first."""
+    low, high = stream & NONE, stream >> 64
+    return _mix(_mix(low ^ (high << 32 & NONE | high >> 32)) ^ _mix(node))
+
+
 class Layout:
     """Which positions lie on which units in an epoch, who the sequencer is, and where earlier epochs ended."""
 
@@ -494,6 +511,11 @@ class Layout:
     def forwards(self) -> bool:
         """Whether batches go whole to the sequencer."""
         return bool(self.nodes[self.sequencer].roles & FORWARDER)
+
+    def in_turn(self, stream: int) -> list[int]:
+        """The nodes in the order in which every program asks them about the object of a stream, so that the same one has it in memory. Those
+        that the cluster does without come last."""
+        return sorted(self.nodes, key=lambda node: (self.nodes[node].state != IN_USE, -weight(node, stream), node))
 
     def spans(self, first: int, end: int) -> list[Span]:
         """The addresses of the positions [first, end), by stripe. Positions below the layout's first one have none."""

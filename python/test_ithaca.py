@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import pathlib
+import signal
 import socket
 import struct
 import subprocess
@@ -185,6 +186,17 @@ class Golden(unittest.TestCase):
     def test_streams_are_named_by_blake3(self) -> None:
         # The published hashes of "abc" and of nothing but a's would do; a name of four blocks is compared with the program below.
         self.assertEqual(wire.stream_id("abc").to_bytes(16, "little").hex(), "6437b3ac38465133ffb63b75273a8db5")
+
+
+    def test_each_program_asks_the_same_nodes_about_an_object(self) -> None:
+        # Else each object is in the memory of several nodes. The weights are those that `weight` of crates/log/src/client/remote.rs gives.
+        users = wire.stream_id("users")
+        weights = {1: 0xD81E24CF39E0813C, 2: 0x7B09DD7519B3BEB7, 3: 0x2EB35F8099D4911F, 4: 0xF1E0082192ABE82E}
+        self.assertEqual({node: wire.weight(node, users) for node in weights}, weights)
+        layout = wire.Layout(golden("log/testdata/golden/records.txt")["layout"])
+        for states, expected in [((0, 0, 0, 0), [4, 1, 2, 3]), ((1, 0, 2, 3), [2, 4, 1, 3])]:
+            layout.nodes = {node: Record(state=state) for node, state in enumerate(states, 1)}
+            self.assertEqual(layout.in_turn(users), expected)
 
 
 class Packed(unittest.TestCase):
@@ -523,6 +535,17 @@ class OneProcess(Dev):
         with self.assertRaisesRegex(AssertionError, "returncode=1.*ann"):
             self.served.cli("tx", "-", given=script)
 
+    def test_a_node_that_takes_long_is_waited_for_as_long_as_it_answers_otherwise(self) -> None:
+        # It may have to read all of the object's stream, which the next one would have to do too.
+        slow = self.client.map("slow")
+        slow.put("a", 1)
+        asked = asked_nodes(self.client)
+        settled, late = Connection.is_settled, iter(range(3))
+        self.addCleanup(setattr, Connection, "is_settled", settled)
+        Connection.is_settled = lambda *of: next(late, None) is None and settled(*of)  # type: ignore[method-assign]
+        self.assertEqual((slow.get("a"), next(late, None)), (1, None))
+        self.assertEqual(asked, self.client.layout.in_turn(wire.stream_id("slow"))[:1])
+
     def test_a_transaction_is_there_as_a_whole_or_not_at_all(self) -> None:
         accounts, ledger = self.client.map("accounts"), self.client.map("ledger")
         accounts.put("ann", 10)
@@ -614,6 +637,19 @@ class OneProcess(Dev):
 def next_request(client: Client) -> int:
     """The request number of the last append of the client."""
     return client._next_request - 1
+
+
+def asked_nodes(client: Client) -> list[int]:
+    """The nodes that the client asks about objects from now on, in order."""
+    asked: list[int] = []
+    ask = client._ask_host
+
+    def ask_and_note(node, *more):  # type: ignore[no-untyped-def]
+        asked.append(node)
+        return ask(node, *more)
+
+    client._ask_host = ask_and_note  # type: ignore[method-assign]
+    return asked
 
 
 class Peer:
@@ -885,6 +921,25 @@ class Servers(unittest.TestCase):
             self.assertTrue(numbers.put_if_absent(number, 2 * number).done)
             self.assertEqual(other.get(number), 2 * number)
         self.assertEqual(other.items(), {number: 2 * number for number in range(30)})
+
+    def test_a_node_that_is_silent_is_not_asked_again_once_the_cluster_goes_on_without_it(self) -> None:
+        layout = self.client.layout
+        silent = next(node for node in layout.nodes if node != layout.sequencer)
+        names = [name for name in map(str, range(40)) if layout.in_turn(wire.stream_id(name))[0] == silent][:6]
+        end = max(self.client.map(name).put("a", 1) or 0 for name in names) + 1
+        other = self.client_of_its_own()
+        self.served.processes[silent - 1].send_signal(signal.SIGSTOP)
+        while self.client.layout.nodes[silent].state == wire.IN_USE:
+            self.client._look_for_layout(time.monotonic() + 10)
+        asked = asked_nodes(self.client)
+        for name in names:
+            self.assertEqual(self.client.map(name).get("a"), 1)
+        self.assertEqual(asked, [self.client.layout.in_turn(wire.stream_id(name))[0] for name in names])
+        # Who knows of nothing yet finds out by asking it once, and needs no sequencer for that.
+        asked = asked_nodes(other)
+        for name in names:
+            self.assertEqual(other.map(name).get("a", at=end), 1)
+        self.assertEqual((asked.count(silent), asked[0], len(asked)), (1, silent, len(names) + 1))
 
     def client_of_its_own(self) -> Client:
         client = Client(self.served.endpoints, timeout=30)
